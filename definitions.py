@@ -1,6 +1,4 @@
-"""The composition root: settings -> resources + assets + checks + jobs + sensors. Nothing else
-knows them all.
-"""
+"""The composition root: builds Dagster's definitions from the settings."""
 
 import os
 import sys
@@ -9,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent
-# `dagster dev -w /path/to/workspace.yaml` from anywhere
+# for `dagster dev -w /path/to/workspace.yaml` from any folder
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
 import dagster as dg  # noqa: E402
 
-# backfill_policy: beta for years, and pinned here
+# backfill_policy is marked as beta; the version is pinned
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
@@ -45,8 +43,8 @@ from sensors.votes import votes_sensor  # noqa: E402
 
 
 def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
-    """Everything for one project. Sensors and schedules run by default; `sensors_running: false`
-    stops them all.
+    """The definitions of one project. Sensors and schedules start running unless `sensors_running`
+    is false.
     """
     on = settings.sensors_running
     sensor_status = dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED

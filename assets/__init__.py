@@ -1,6 +1,4 @@
-"""The loop as Dagster assets, one file per stage. Each body takes, calls one library function,
-reports and returns.
-"""
+"""The stages of the loop as Dagster assets, one file per stage."""
 
 from assets.annotator_model import annotator_model
 from assets.calibration import calibration
@@ -17,7 +15,7 @@ from assets.retraining_set import retraining_set
 from assets.reward_model import reward_model
 from assets.votes import votes, votes_inbox
 
-# In the order of the loop.
+# in the order of the loop
 STAGES = [
     prompts,
     completions,

@@ -1,4 +1,4 @@
-"""Annotators and taste in one model: what each comparison's votes say, given who cast them."""
+"""The annotator model: soft labels of comparisons and figures of annotators."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -49,16 +49,13 @@ PREVIEW_COLUMNS = [
 
 @describe_bounds
 class AnnotatorModelConfig(JointParams, AnnotatorWindowParams, dg.Config):
-    """How the joint model is fitted, to which votes, and how long a window of figures over time
-    is.
-    """
+    """Parameters of the joint model, its votes, and the window of figures over time."""
 
     change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
     up_to_seq: int | None = Field(
         default=None,
         ge=0,
-        description="Highest vote seq to learn from, as in a replay of imported days; empty = all "
-        "votes there are",
+        description="Highest vote seq to use, as in a replay of imported days; empty = all votes",
     )
 
 
@@ -72,13 +69,12 @@ def annotator_model(
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """A soft label of every judged comparison outside the test split, from reliabilities, leanings
-    and utilities learnt together.
+    """Soft labels of all judged comparisons outside the test split, from a joint model of
+    annotators and utilities.
 
-    Labels are learnt from, so no vote of the test split is in them; what is said of the annotators
-    rests on all votes, and so do the labels of every comparison that are left beside the frame for
-    the consensus page, unless those there know of later votes. Without a judgement by people there
-    is no label and nothing to say of anybody: the frame is empty.
+    Labels are used for training, so they exclude votes of the test split. Figures of annotators use
+    all votes. The labels of all comparisons, for the consensus page, are stored beside the frame,
+    unless the stored ones use later votes. Without usable votes the frame is empty.
     """
     up_to_seq = config.up_to_seq
     said = votes_up_to(votes, up_to_seq)
@@ -120,13 +116,13 @@ def annotator_model(
             make_rule(
                 "the fit converged",
                 has_converged,
-                f"No end after {model.n_iterations} iterations: raise max_iterations.",
+                f"Not converged after {model.n_iterations} iterations. Raise max_iterations.",
             ),
             make_rule(
                 "most annotators do better than a coin",
                 (figures["reliability"] > 0.5).mean() > 0.5,
-                f"{(figures['reliability'] <= 0.5).sum()} of {len(figures)} annotators do no "
-                "better than a coin: look at the least reliable.",
+                f"{(figures['reliability'] <= 0.5).sum()} of {len(figures)} annotators are no "
+                "better than chance. Check the least reliable ones.",
             ),
         ],
         usual=[
@@ -135,7 +131,7 @@ def annotator_model(
             )
         ],
         headline=f"{len(labels)} soft labels outside the test split; {len(figures)} annotators, "
-        f"alpha {learnt.alpha or 'unknown: nothing overlaps'}",
+        f"alpha {learnt.alpha or 'unknown (no overlapping votes)'}",
         rows=figures[PREVIEW_COLUMNS],
         figures={
             "annotators": draw_png(reliability_chart(figures)),
@@ -162,7 +158,8 @@ def _store_labels(
     )
     if kept is not None:
         context.log.info(
-            f"The consensus page keeps what votes up to {kept} say: this fit knows fewer."
+            f"The consensus page keeps its labels from votes up to seq {kept}: this fit uses "
+            "fewer votes."
         )
 
 

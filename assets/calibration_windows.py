@@ -1,5 +1,5 @@
-"""Calibration over time for the drift reports: windows that rest on unchanged votes are read, the
-others made again. Knows frames by day.
+"""Calibration windows for drift reports: reads stored windows, recomputes those whose inputs
+changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +16,16 @@ from rlhf_pipeline.records import CalibrationWindow, content_hash
 from rlhf_pipeline.reflection import served_predictions
 
 INPUT_STAGES = ("reflection_log", "votes")
-DAYS_PER_CHUNK = 28  # windows whose days are read together, so that years of them fit into memory
+DAYS_PER_CHUNK = 28  # windows computed together, so that years of days fit into memory
 CODE_VERSION = (
-    2  # raise it where the same votes give other figures: what is kept is made again then
+    2  # increase it when the same votes give other figures; stored windows are then recomputed
 )
 
 
 @dataclass(frozen=True)
 class WindowSeries:
-    """Windows by day, those of them that were not kept yet, and which days' windows stand in whose
-    report; or in words why there are none.
+    """Calibration windows by day, the new ones among them, and the days shown in each report; or
+    why there are none (`left_out`).
     """
 
     windows: Mapping[str, CalibrationWindow]
@@ -38,11 +38,10 @@ class WindowSeries:
 
 
 def load_series(days: Sequence[str], files: Artefacts, params: OverTimeParams) -> WindowSeries:
-    """The windows that stand in the reports of `days`, from the reflection log and votes of each
-    day as they lie there.
+    """The windows for the reports of `days`, from the stored reflection log and votes of each day.
 
-    A broken file of another day is no reason to report nothing of this one: the series is left out
-    then, and says why.
+    If a file of another day is broken, the series is left out with the reason, so that the reports
+    are still made.
     """
     try:
         first = min([*files.days("reflection_log"), *days])
@@ -83,8 +82,8 @@ def _compute_windows(
 
 
 def _served_by_day(reflections: pd.DataFrame) -> pd.DataFrame:
-    """A vote that was judged again on a later day is in both days' logs: each day is as it was
-    served, so each by itself.
+    """`served_predictions` per day: a vote repeated on a later day is in the logs of both days and
+    counts in each.
     """
     parts = [served_predictions(part) for _, part in reflections.groupby("day")]
     return pd.concat(parts, ignore_index=True) if parts else served_predictions(reflections)

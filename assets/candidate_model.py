@@ -27,20 +27,20 @@ from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
 
 @describe_bounds
 class CandidateConfig(StrategyParams, dg.Config):
-    """Which strategy, with which parameters."""
+    """Training strategy and its parameters."""
 
     strategy: str = Field(
-        default="dpo", description=f"How the candidate is trained: {', '.join(sorted(STRATEGIES))}"
+        default="dpo", description=f"Training strategy: {', '.join(sorted(STRATEGIES))}"
     )
     params_file: str | None = Field(
         default=None,
-        description="YAML or JSON file of training parameters on the run's machine; what it names "
-        "wins over the fields here",
+        description="YAML or JSON file of training parameters on the run's machine; its values "
+        "override these fields",
     )
 
     def training_params(self) -> StrategyParams:
-        """The launchpad's parameters under those of the file. Raises ConfigurationError naming what
-        the file has wrong.
+        """The launchpad's parameters, overridden by those of the file. Raises ConfigurationError
+        for an invalid file.
         """
         named = (
             read_strategy_params(Path(self.params_file)).model_dump(exclude_unset=True)
@@ -62,12 +62,13 @@ def candidate_model(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """DPO or best-of-n SFT from the champion, with checkpoints: a killed training goes on where it
-    was, and ends with the same weights.
+    """Trains a candidate from the champion by DPO or best-of-n SFT. A killed training resumes from
+    its checkpoint and ends with the same weights.
     """
     parent = champions.policy()
     params = config.training_params()
-    # Named by content: the same data and parent resume the same training, whichever run does it.
+    # The folder is named by content, so that any run with the same data and parent resumes the
+    # training.
     out = (
         settings.models
         / "candidates"

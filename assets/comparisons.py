@@ -1,6 +1,4 @@
-"""Comparisons of a day: pairs of completions, published to the store together with the champion's
-prediction.
-"""
+"""Comparisons of a day, published to the store with the champion's predictions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,12 +18,12 @@ from rlhf_pipeline.reflection import predict
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 
-DAYS_OF_REPEATS = 3  # a repeat shows a pair again that was first shown at most this many days ago
+DAYS_OF_REPEATS = 3  # a repeat shows a pair that was first shown at most this many days before
 
 
 @describe_bounds
 class ComparisonsConfig(PairingParams, RoutingParams, dg.Config):
-    """Pairs per prompt, share of repeats, seed of order and side; how much of it people judge."""
+    """Pairs per prompt, share of repeats, seed of order and side, share for human annotators."""
 
 
 @dg.asset(**daily_asset("comparisons", "generate", "parquet", "sqlite"))
@@ -41,20 +39,19 @@ def comparisons(
     settings: dg.ResourceParam[Settings],
     clock: dg.ResourceParam[Callable[[str], datetime]],
 ) -> Iterator[Any]:
-    """What people judge. The champion reward model's prediction is written in the same transaction,
-    before any vote can exist.
+    """Pairs of completions to be judged. The champion reward model's predictions are written in the
+    same transaction, before any vote.
 
-    Where people vote, their share of the day is offered to them, and the reward model answers those
-    of the rest that it is sure of.
+    With human annotators, a share of the day is offered to them; of the rest, the reward model
+    judges those it is certain of.
     """
     by_people = settings.annotators == "human"
-    # Whoever deals the cards to people repeats some of them, later and with sides swapped; nobody
-    # deals to simulated annotators.
+    # Human annotators get repeats when cards are dealt; simulated annotators need them here.
     pairing = _pairing_params(config, repeat_share=0.0 if by_people else config.repeat_share)
     made: dict[str, pd.DataFrame] = {}
     for day in context.partition_keys:
-        # Days of this run are published at its end: a range must repeat the same pairs as a run for
-        # each day.
+        # Days of this run are published at its end, so read them from `made`: a range gives the
+        # same repeats as one run per day.
         earlier = [
             made[d] if d in made else store.comparisons.for_days([d]) for d in _days_before(day)
         ]
@@ -96,7 +93,7 @@ def comparisons(
             ),
         ],
         headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, {n_predictions} "
-        f"predicted by {judge.label if judge else 'nobody yet'}"
+        f"predicted by {judge.label if judge else 'no model yet'}"
         + (
             f"; {routed['n_people']} for people, {routed['n_machine']} answered by machine, "
             f"{routed['n_open']} left open"
@@ -113,8 +110,8 @@ def _pairing_params(config: ComparisonsConfig, *, repeat_share: float) -> Pairin
 
 
 def _route_days(days: list[str], store: Store, config: ComparisonsConfig) -> dict[str, int]:
-    """Numbers of where each day's comparisons went, summed; the rule holds for each day on its
-    own.
+    """Route each day's comparisons separately. Returns the number of comparisons per route, summed
+    over days.
     """
     params = RoutingParams(**{name: getattr(config, name) for name in RoutingParams.model_fields})
     _, rules = store.rules.latest()
@@ -135,15 +132,15 @@ def _route_days(days: list[str], store: Store, config: ComparisonsConfig) -> dic
 def _keep_published(
     context: dg.AssetExecutionContext, store: Store, day: str, drawn: pd.DataFrame
 ) -> pd.DataFrame:
-    """What is published stays: a day collected again, by another champion or with other parameters,
-    keeps its comparisons.
+    """Keep a day's published comparisons if it is collected again with another champion or other
+    parameters.
     """
     published = store.comparisons.for_days([day])
     if set(published["comparison_id"]) <= set(drawn["comparison_id"]):
-        return drawn  # nothing published yet, or a run that was killed while publishing these
+        return drawn  # nothing published yet, or an earlier run was killed while publishing these
     context.log.warning(
-        f"{day} has {len(published)} published comparisons; they stay, the {len(drawn)} drawn now "
-        "are dropped."
+        f"{day} already has {len(published)} published comparisons; they are kept, and the "
+        f"{len(drawn)} new ones are dropped."
     )
     return published
 

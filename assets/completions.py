@@ -1,6 +1,4 @@
-"""Completions of a day's prompts: k per prompt over a grid of temperature and top_p, by the
-champion policy.
-"""
+"""Completions of a day's prompts by the champion policy."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,8 +17,8 @@ from rlhf_pipeline.store import Store
 
 @describe_bounds
 class CompletionsConfig(CompletionParams, CallParams, dg.Config):
-    """How many completions per prompt, sampled how; of a provider, how fast and for how much. Its
-    key is a setting, never this.
+    """Completions per prompt and sampling; rate limits and budgets of a provider. API keys are
+    settings.
     """
 
     least_per_prompt: int = Field(
@@ -43,8 +41,8 @@ def completions(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """k completions of every prompt. Each is a row of the store's work ledger, made once: a run
-    that was cut off goes on where it was.
+    """k completions of every prompt over a grid of temperature and top_p. Each is a row of the work
+    ledger, so an interrupted run resumes without repeating calls.
     """
     backend = champions.backend(settings, timeout_s=config.timeout_s)
     made_of = generate(
@@ -91,8 +89,8 @@ def completions(
 
 
 def _collect_costs(made: Generation) -> dict[str, float]:
-    """What this run of the ledger came to, all its tries together; why rows failed; and what nobody
-    knows the bill of.
+    """Costs of all attempts of this ledger run, failures by kind, and calls with unknown
+    billing.
     """
     return {
         "n_cached": made.n_cached,
@@ -106,5 +104,5 @@ def _collect_costs(made: Generation) -> dict[str, float]:
 
 
 def _describe_failures(made: Generation) -> str:
-    """` (3 refusal, 1 timeout)`; nothing where nothing failed."""
+    """` (3 refusal, 1 timeout)`; empty without failures."""
     return f" ({', '.join(f'{n} {kind}' for kind, n in made.kinds.items())})" if made.kinds else ""

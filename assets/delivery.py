@@ -1,6 +1,4 @@
-"""How every stage hands over what it made: checked, described, tracked. Knows Dagster and MLflow
-runs; knows no stage.
-"""
+"""Delivers the result of a stage: runs its checks, logs it to MLflow, adds metadata for the UI."""
 
 import base64
 import functools
@@ -25,7 +23,7 @@ P = ParamSpec("P")
 
 OWNERS = ["team:rlhf"]
 PREVIEW_ROWS = 15
-# fields that count or date a making
+# fields that differ between runs with the same inputs
 TIME_FIELDS = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibrator_version"}
 PREVIEW_WIDTH = 80
 
@@ -33,7 +31,7 @@ C = TypeVar("C", bound=dg.Config)
 
 
 def daily_asset(name: str, group: str, *kinds: str) -> dict[str, Any]:
-    """Arguments of `@dg.asset` for a stage with one frame a day; a range of days is one run."""
+    """Arguments of `@dg.asset` for a stage with one frame per day; a range of days is one run."""
     return _asset_arguments(name, group, kinds, DAYS) | {
         "partitions_def": DAYS,
         "backfill_policy": dg.BackfillPolicy.single_run(),
@@ -41,7 +39,7 @@ def daily_asset(name: str, group: str, *kinds: str) -> dict[str, Any]:
 
 
 def unpartitioned_asset(name: str, group: str, *kinds: str) -> dict[str, Any]:
-    """Arguments of `@dg.asset` for a stage that is made of all days at once."""
+    """Arguments of `@dg.asset` for a stage over all days."""
     return _asset_arguments(name, group, kinds, None)
 
 
@@ -51,7 +49,7 @@ def _asset_arguments(
     schema = SCHEMAS.get(name)
     blocking, warning = (
         "Columns, types, keys, allowed values and ranges.",
-        "What is usual; a failure warns and stops nothing.",
+        "Usual distributions; a failure only warns.",
     )
     checks = [
         dg.AssetCheckSpec(
@@ -71,9 +69,7 @@ def _asset_arguments(
 
 
 def check_schema(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[Any]]:
-    """A frame that its maker already refuses fails the schema check too, so that the UI shows which
-    stage broke and why.
-    """
+    """Decorate a stage so that a FrameError raised inside also fails its schema check in the UI."""
 
     @functools.wraps(stage)
     def checked_stage(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
@@ -122,11 +118,10 @@ def deliver(
     usual: Sequence[DataExpectation] = (),
     run: Run | None = None,
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
-    """Checks first: a blocking failure raises before anything is written, so the last good artefact
-    stays in place.
+    """Yield the check results and the materialisation. Raises ExpectationFailed for a failed
+    blocking check before anything is written, so the previous artefact stays.
 
-    `figures` and `texts` go into the MLflow run; `write` puts `pages` whole to their paths, for
-    people to open.
+    `figures` and `texts` go into the MLflow run; `write` stores `pages` at their paths.
     """
     name = context.asset_key.to_user_string()
     outcomes = [*checks, *_validate(name, value, usual)]
@@ -134,7 +129,7 @@ def deliver(
     failed = [o for o in outcomes if o.expectation.blocking and not o.passed]
     if failed:
         raise ExpectationFailed(
-            f"{name}: {'; '.join(o.message for o in failed)} Nothing was written; mend the cause "
+            f"{name}: {'; '.join(o.message for o in failed)} Nothing was written. Fix the cause "
             "and run again."
         )
     numbers = {key: float(number) for key, number in metrics.items() if number is not None}
@@ -156,7 +151,7 @@ def deliver(
 
 
 def open_tracked_run(context: dg.AssetExecutionContext, registry: Registry) -> Any:
-    """The MLflow run of this materialisation; a retried asset finds its own again."""
+    """The MLflow run of this materialisation; a retry re-opens it."""
     name = context.asset_key.to_user_string()
     days = (
         list(context.partition_keys)
@@ -178,8 +173,8 @@ def open_tracked_run(context: dg.AssetExecutionContext, registry: Registry) -> A
 
 
 def value_hash(value: pd.DataFrame | Record) -> str:
-    """Of a frame's rows; of a record without when it was made, so that the same inputs give the
-    same data version.
+    """Hash of a frame, or of a record without its times, so that equal inputs give equal data
+    versions.
     """
     return (
         frame_hash(value)
@@ -197,14 +192,16 @@ def _drop_times(content: Any) -> Any:
 def _validate(
     name: str, value: pd.DataFrame | Record, usual: Sequence[DataExpectation]
 ) -> list[ExpectationOutcome]:
-    """What the schema promises, and what is usual: an empty frame only has to be noticed."""
+    """Outcomes of the schema's expectations and of `usual`; for an empty frame only a warning that
+    it is empty.
+    """
     if isinstance(value, Record):
         same = type(value).from_json(value.model_dump_json()) == value
         return [
             make_rule(
                 "the record comes back from JSON unchanged",
                 same,
-                f"{name} does not survive its JSON file.",
+                f"{name} changes when it is written to JSON and read back.",
                 blocking=True,
             )
         ]
@@ -219,9 +216,7 @@ def _validate(
 def make_rule(
     name: str, passed: bool, message: str, *, blocking: bool = False
 ) -> ExpectationOutcome:
-    """A check of our own beside Great Expectations': `message` says what is wrong, for when it
-    failed.
-    """
+    """An outcome of our own check; `message` describes the failure."""
     return ExpectationOutcome(
         expectation=DataExpectation(type=name, blocking=blocking),
         passed=passed,
@@ -230,7 +225,7 @@ def make_rule(
 
 
 def expect_usually(kind: str, **kwargs: Any) -> DataExpectation:
-    """A Great Expectations expectation whose failure warns."""
+    """A non-blocking Great Expectations expectation."""
     return DataExpectation(type=kind, kwargs=kwargs)
 
 
@@ -250,8 +245,8 @@ def as_config(params: type[BaseModel]) -> Any:
 
 
 def describe_bounds(config: type[C]) -> type[C]:
-    """A config class whose descriptions end in the bounds of each field: the launchpad shows
-    nothing but descriptions.
+    """Append the bounds of each field to its description, because the launchpad shows only
+    descriptions.
     """
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     for field in config.model_fields.values():
@@ -309,14 +304,12 @@ def _build_metadata(
             f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})"
         )
     for ceiling in missing_ceilings(numbers):
-        metadata[ceiling] = (
-            "unknown: no two votes on one comparison overlap, and nobody judged one again"
-        )
+        metadata[ceiling] = "unknown: no overlapping votes and no repeated judgements"
     return {key: item for key, item in metadata.items() if item is not None}
 
 
 def markdown_table(frame: pd.DataFrame, rows: int = PREVIEW_ROWS) -> str:
-    """The first rows, cells cut to a width that a browser shows, pipes and line breaks escaped."""
+    """The first rows as Markdown; cells are truncated, pipes and line breaks escaped."""
     if frame.empty:
         return "_no rows_"
     cut = frame.head(rows).map(

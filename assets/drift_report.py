@@ -1,4 +1,4 @@
-"""The drift report of a day: has the world moved away from the champion reward model?"""
+"""The drift report of a day for the champion reward model."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -43,13 +43,13 @@ from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
 @describe_bounds
 class DriftConfig(DriftParams, OverTimeParams, dg.Config):
-    """Detectors, windows, how many must agree, and how far back calibration is shown."""
+    """Detectors, windows, required agreement, and the span of calibration over time."""
 
     up_to_seq: int | None = Field(
         default=None,
         ge=0,
-        description="Highest vote seq the detectors read, as in a replay of imported days; empty = "
-        "all that may be read",
+        description="Highest vote seq that the detectors read, as in a replay of imported days; "
+        "empty = all readable votes",
     )
 
 
@@ -65,11 +65,10 @@ def drift_report(
     registry: dg.ResourceParam[Registry],
     settings: dg.ResourceParam[Settings],
 ) -> Iterator[Any]:
-    """DDM, ADWIN and HDDM-A over the errors in vote order; lengths, confidence and embeddings
-    against the reference; calibration tests.
+    """Runs DDM, ADWIN and HDDM-A over the errors in vote order, compares lengths, confidence and
+    embeddings with the reference, and tests calibration.
 
-    What the detectors and the calibration tests find goes into the store as events, for the
-    retraining sensor.
+    Detections are stored as events for the retraining sensor.
     """
     days = list(context.partition_keys)
     limit = _last_readable_seq(store) if config.up_to_seq is None else config.up_to_seq
@@ -90,7 +89,7 @@ def drift_report(
         }
     frame = concat(reports, DRIFT_REPORTS)
     last = overall_verdict(reports[-1])
-    # its label alone is wanted here: it is not loaded
+    # only the label is needed, so the model is not loaded
     current = registry.get("reward_model", "champion")
     yield from deliver(
         context,
@@ -135,24 +134,22 @@ def drift_report(
 
 @dataclass(frozen=True)
 class Stream:
-    """The errors of one reward model as far as they may be read, and what the detectors found in
-    them.
-    """
+    """The readable errors of one reward model, and the detectors' results on them."""
 
     errors: pd.DataFrame
     found: ScanResult
 
 
 def _last_readable_seq(store: Store) -> int | None:
-    """Detectors read in seq order and never go back, so nothing is read beyond imported votes whose
-    day waits for its replay.
+    """The seq before the first imported vote whose day is not yet replayed: detectors read in seq
+    order and cannot go back. None = no limit.
     """
     first = store.votes.first_imported_seq(store.replays.pending_days())
     return None if first is None else first - 1
 
 
 def _read_stream(store: Store, label: str, config: DriftConfig, limit: int | None) -> Stream:
-    """Every detector reads what it has not read; events and states are stored together."""
+    """Run every detector on its unread errors; store events and states in one transaction."""
     errors = store.detectors.errors_after(label, up_to_seq=limit)
     found = scan(errors, store.detectors.states(label), model_version=label, params=config)
     store.detectors.record_scan(found.events, label, found.states)
@@ -168,8 +165,8 @@ def _collect_evidence(
     store: Store,
     config: DriftConfig,
 ) -> tuple[DayEvidence, dict[str, Any]]:
-    """The day's rows against the reference of the model that predicted most of them, and
-    Evidently's results by file name.
+    """Evidence of the day for the model that predicted most of its rows, and Evidently's results by
+    file name.
     """
     project = champions.registry.project
     judged = rows[rows["is_error"].notna()]
@@ -245,10 +242,10 @@ def _collect_evidence(
 
 
 def _find_embedding(champions: Champions, label: str) -> tuple[Embed | None, str | None]:
-    """The model's own features, or why there are none: rows of a day outlive what their model
-    needs, such as the encoder of the settings.
+    """The model's embedding function, or why there is none: the model may need an encoder that is
+    no longer available.
 
-    Its predictions are stored, so that all else of the day can be said without it.
+    Its predictions are stored, so the rest of the report does not need it.
     """
     version = champions.version(label)
     try:
@@ -256,7 +253,7 @@ def _find_embedding(champions: Champions, label: str) -> tuple[Embed | None, str
     except (ModelError, InvalidScores) as cause:
         return (
             None,
-            f"{label} cannot be loaded, so that the texts are not seen as it saw them. {cause}",
+            f"{label} cannot be loaded, so its embeddings are missing. {cause}",
         )
     return (judge.embed if judge else None), None
 
@@ -311,6 +308,6 @@ def _calibration_tables(days: Sequence[str], series: WindowSeries) -> dict[str, 
 def _describe_reasons(report: pd.DataFrame) -> str:
     overall = report[report["space"] == "overall"].iloc[0]
     evidence = json.loads(overall["evidence"])
-    said, suspects = evidence.get("says_drift", []), evidence.get("suspects", [])
-    counted = f"{overall['n_current']} judged votes against a reference of {overall['n_reference']}"
-    return f"{counted}; {', '.join(said or suspects)}" if said or suspects else counted
+    causes = evidence.get("says_drift", []) or evidence.get("suspects", [])
+    counted = f"{overall['n_current']} predicted votes, {overall['n_reference']} in the reference"
+    return f"{counted}; {', '.join(causes)}" if causes else counted

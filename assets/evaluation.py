@@ -1,4 +1,4 @@
-"""The evaluation: candidate against champion on frozen prompts, judged by the reward model."""
+"""The evaluation of the candidate against the champion on frozen prompts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,12 +12,12 @@ from rlhf_pipeline.evaluation import EvaluationParams, evaluate, frozen_prompts
 from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
 
-KL_WARNING = 0.5  # nats per token: beyond it a policy has become another one
+KL_WARNING = 0.5  # nats per token; above this the policy has changed substantially
 
 
 @describe_bounds
 class EvaluationConfig(EvaluationParams, dg.Config):
-    """How both policies are sampled."""
+    """Sampling of both policies."""
 
 
 @dg.asset(**unpartitioned_asset("evaluation", "improve", "mlflow"))
@@ -31,8 +31,8 @@ def evaluation(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Win rate and mean reward with intervals, KL, checkable answers, mean length, on prompts no
-    policy is trained on.
+    """Win rate and mean reward with intervals, KL, checkable answers and mean length, on prompts
+    that are never used for training.
     """
     champion, judge = champions.policy(), champions.judge(reward_model)
     assert judge is not None  # a version was given
@@ -54,8 +54,8 @@ def evaluation(
         )
 
     result, samples = evaluate_against(champion)
-    # Small steps can walk a long way: each champion is also set beside the policy that the project
-    # began with.
+    # Many small steps can add up, so the candidate is also compared with the project's first
+    # policy.
     base = registry.get("policy", 1) or champion
     from_base = (
         result.win_rate if base.label == champion.label else evaluate_against(base)[0].win_rate

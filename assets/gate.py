@@ -1,4 +1,4 @@
-"""The gate: a candidate replaces the champion only when it is measurably better."""
+"""The gate: promotes the candidate if it is measurably better than the champion."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ GUARDED_STAGES = ("reward_model", "calibration", "retraining_set", "candidate_mo
 
 @describe_bounds
 class GateConfig(GateParams, dg.Config):
-    """How much worse is too much."""
+    """Thresholds of the promotion rules."""
 
 
 @dg.asset(**unpartitioned_asset("gate", "improve", "mlflow"))
@@ -32,8 +32,8 @@ def gate(
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """Win rate, checkable answers, length and blocking checks, each with its reason; only then the
-    alias moves. Truth of a simulation never decides.
+    """Decides by win rate, checkable answers, length and blocking checks, each with its reason, and
+    moves the champion alias. Does not use the truth of a simulation.
     """
     decision = decide(
         evaluation,
@@ -66,31 +66,31 @@ def gate(
 def _list_mismatches(
     evaluation: Evaluation, candidate: ModelVersion, champions: Champions
 ) -> list[str]:
-    """An evaluation speaks for the two models it compared, and a reward model that may not serve
-    judges none.
+    """Reasons why the evaluation is not valid: other models than the current ones, or a refused
+    reward model.
     """
     champion, found = champions.policy(), []
     if evaluation.candidate != candidate.label:
         found.append(
-            f"the evaluation is of {evaluation.candidate}, the candidate is {candidate.label}: "
-            "materialise evaluation again"
+            f"the evaluation is of {evaluation.candidate}, but the candidate is "
+            f"{candidate.label}: materialise evaluation again"
         )
     if evaluation.champion not in (
         champion.label,
         candidate.parent if champion.label == candidate.label else None,
     ):
         found.append(
-            f"the evaluation is against {evaluation.champion}, the champion is {champion.label}: "
-            "materialise evaluation again"
+            f"the evaluation is against {evaluation.champion}, but the champion is "
+            f"{champion.label}: materialise evaluation again"
         )
     refusal = champions.refusal(evaluation.reward_model.partition(",")[0])
     if refusal is not None:
-        found.append(f"the reward model that judged was refused: {refusal.cause}")
+        found.append(f"the reward model of the evaluation was refused: {refusal.cause}")
     return found
 
 
 def _failed_checks(instance: dg.DagsterInstance) -> list[str]:
-    """Blocking checks of the stages before whose last evaluation failed."""
+    """Blocking checks of earlier stages that failed at their last execution."""
     keys = [dg.AssetCheckKey(dg.AssetKey(stage), "schema") for stage in GUARDED_STAGES]
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     return [

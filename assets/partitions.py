@@ -1,6 +1,4 @@
-"""The daily partitions (UTC) of the loop. Partitions are part of the definitions, so their start is
-read when those load.
-"""
+"""The daily partitions (UTC) of the loop; their start is read when the definitions load."""
 
 from pathlib import Path
 
@@ -8,7 +6,7 @@ import dagster as dg
 
 from rlhf_pipeline.config import Settings
 
-# end_offset=1: today exists, because prompts and votes of today are wanted today.
+# end_offset=1 adds today, because today's prompts and votes are needed today.
 DAYS = dg.DailyPartitionsDefinition(
     start_date=Settings.read(folder=Path(__file__).parent.parent).start_day.isoformat(),
     end_offset=1,

@@ -1,6 +1,4 @@
-"""Preference pairs of all votes: the majority's choice with its margin, ties dropped, agreement
-kept.
-"""
+"""Preference pairs of all votes, by majority."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,13 +33,12 @@ DROPPED = (
 
 @describe_bounds
 class PreferencePairsConfig(PairParams, dg.Config):
-    """How votes become pairs, and which."""
+    """Rules of the majority, and the votes to use."""
 
     up_to_seq: int | None = Field(
         default=None,
         ge=0,
-        description="Highest vote seq to make pairs of, as in a replay of imported days; empty = "
-        "all votes there are",
+        description="Highest vote seq to use, as in a replay of imported days; empty = all votes",
     )
 
 
@@ -54,10 +51,10 @@ def preference_pairs(
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """Column for column TRL's preference type, with the comparison each pair came from. A tie is
-    not a preference.
+    """Pairs with the columns of TRL's preference type, and the comparison each came from. Ties give
+    no pair.
 
-    A comparison that was judged on several days has one pair, of all its votes.
+    A comparison with votes on several days gives one pair, from all its votes.
     """
     known = votes_up_to(votes, config.up_to_seq)
     comparisons = store.comparisons.with_ids(known["comparison_id"].unique().tolist())
@@ -72,8 +69,8 @@ def preference_pairs(
                 "no prompt is in two splits",
                 not divided,
                 f"{len(divided)} prompts have pairs in several splits, first "
-                f"{next(iter(divided), '')}: what is learnt of them is judged on them too. Import "
-                "them again with one split, or one split_group, a prompt.",
+                f"{next(iter(divided), '')}: models are tested on prompts they were trained on. "
+                "Import them again with one split or split_group per prompt.",
             )
         ],
         metrics={

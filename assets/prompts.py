@@ -1,6 +1,4 @@
-"""Prompts of a day: exact quotas per category and level from templates, a data set, instructions,
-evolution or an installed generator.
-"""
+"""Prompts of a day from the configured source, with exact quotas per category and difficulty."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -29,9 +27,7 @@ MAX_LISTED_REJECTIONS = 20
 
 @describe_bounds
 class PromptsConfig(SourceParams, dg.Config):
-    """How many prompts a day, of which categories and difficulties, keeping which rules, from which
-    source.
-    """
+    """Number, categories, difficulties, constraints and source of a day's prompts."""
 
     source: str = Field(
         default="",
@@ -39,13 +35,13 @@ class PromptsConfig(SourceParams, dg.Config):
     )
     written: bool = Field(
         default=False,
-        description="Of the sources freeform, evolution and distilabel: the completion backend "
-        "writes, and judges how hard",
+        description="For the sources freeform, evolution and distilabel: the completion backend "
+        "writes prompts and rates their difficulty",
     )
     doubtful: bool = Field(
         default=False,
-        description="Of the source evolution: fittest is what the champion reward model's members "
-        "disagree on, not what is hard",
+        description="For the source evolution: fitness is the disagreement of the champion reward "
+        "model's members, not difficulty",
     )
 
 
@@ -58,7 +54,7 @@ def prompts(
     champions: dg.ResourceParam[Champions],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """What the policy is asked today. Prompts of the frozen evaluation set are never among them."""
+    """The prompts of a day, without those of the frozen evaluation set."""
     values = config.model_dump(exclude={"written", "doubtful"}) | {
         "source": config.source or settings.prompt_source
     }
@@ -71,8 +67,8 @@ def prompts(
     }
     if config.doubtful and params.source != "evolution":
         raise ConfigurationError(
-            f"`doubtful` is for the source evolution, not {params.source}. Leave it off, or set "
-            "the source."
+            f"`doubtful` needs the source evolution, not {params.source}. Turn it off, or set "
+            "source to evolution."
         )
     ledger, calls = champions.store.generation, default_call_params(settings)
     texts = (
@@ -97,7 +93,7 @@ def prompts(
         )
     try:
         frame = concat(made, PROMPTS)
-    finally:  # an empty text alone does not say why it is empty
+    finally:  # log why texts are missing
         for reason, n in sorted(texts.failures_.items()) if texts is not None else ():
             context.log.warning(f"{n:,} not written: {reason}")
     for rejection in report.rejections[:MAX_LISTED_REJECTIONS]:
@@ -143,7 +139,7 @@ def _reward_model_uncertainty(
     judge = champions.judge()
     if judge is None:
         raise ConfigurationError(
-            "There is no champion reward model yet that could doubt. Collect votes first, or leave "
-            "`doubtful` off."
+            "`doubtful` needs a champion reward model, and there is none yet. Collect votes "
+            "first, or turn it off."
         )
     return RewardModelUncertainty(texts.complete_twice, partial(disagreement, judge.reward_model))

@@ -1,6 +1,4 @@
-"""The reflection log of a day: every prediction, made before the vote, beside the vote that
-came.
-"""
+"""The reflection log of a day: each prediction with the later vote."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,17 +20,19 @@ from rlhf_pipeline.store import PredictionReplay, Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import standing
 
-PREDICTIONS_PER_CHUNK = 2000  # comparisons: a killed replay goes on after the last of these
+PREDICTIONS_PER_CHUNK = (
+    2000  # comparisons per transaction; a killed replay resumes after the last one
+)
 
 
 @describe_bounds
 class ReflectionConfig(dg.Config):
-    """Whether days are lived through now or again."""
+    """Whether to replay imported days."""
 
     is_replay: bool = Field(
         default=False,
-        description="First let the champion predict the imported comparisons of the day; those it "
-        "may have learnt from are refused",
+        description="Let the champion predict the day's imported comparisons first; comparisons "
+        "it may have been trained on are refused",
     )
 
 
@@ -47,11 +47,12 @@ def reflection_log(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Each row carries reward model, calibrator and data versions, raw and calibrated probability,
-    and the human's vote.
+    """Predictions with versions of reward model, calibrator and data, raw and calibrated
+    probability, and the vote.
 
-    Predictions are made when a comparison is published. One that was imported with its votes is
-    predicted when its day is replayed, by the champion of that day, which has seen none of them.
+    Predictions are made when a comparison is published. A comparison imported with its votes is
+    predicted when its day is replayed, by the champion of that day, which was not trained on these
+    votes.
     """
     days = list(context.partition_keys)
     replayed = PredictionReplay()
@@ -61,8 +62,8 @@ def reflection_log(
     made = store.predictions.for_days(days)
     voted_on = store.predictions.for_comparisons(votes["comparison_id"].unique().tolist())
     predictions = pd.concat([made, voted_on]).drop_duplicates(["comparison_id", "reward_model"])
-    # Votes on comparisons from before the first reward model have no prediction to stand beside.
-    # Day by day, so that a day's file is the same whichever days are made with it.
+    # strict=False: comparisons older than the first reward model have no prediction. Day by day, so
+    # that a day's file does not depend on the other days of the run.
     said = concat((standing(part) for _, part in votes.groupby("day")), VOTES)
     frame = reflect(predictions, said, strict=False)
     frame = frame.assign(
@@ -105,7 +106,7 @@ def reflection_log(
         headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}, "
         f"{_describe_best_error_rate(ceiling)}"
         if len(judged)
-        else "no prediction met a vote yet",
+        else "no votes on predicted comparisons yet",
         rows=frame[
             ["comparison_id", "reward_model", "p_raw", "p_calibrated", "choice", "is_error"]
         ],
@@ -113,9 +114,9 @@ def reflection_log(
 
 
 def _describe_best_error_rate(ceiling: Interval | None) -> str:
-    """The noise ceiling as an error rate: that of who always says what most would."""
+    """The noise ceiling as an error rate: that of always predicting the majority."""
     if ceiling is None:
-        return "noise ceiling unknown, nothing overlaps or was judged again"
+        return "noise ceiling unknown (no overlapping or repeated votes)"
     least = ceiling.model_copy(
         update={"value": 1 - ceiling.value, "low": 1 - ceiling.high, "high": 1 - ceiling.low}
     )
@@ -123,14 +124,14 @@ def _describe_best_error_rate(ceiling: Interval | None) -> str:
 
 
 def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> PredictionReplay:
-    """The champion's predictions of the imported comparisons first judged on `day`, as if it had
-    been asked in the morning.
+    """Write the champion's predictions of the imported comparisons first judged on `day`, as if
+    made that morning.
     """
     data_seq = judge.version.data_seq
     if data_seq is None:
         raise ModelNotFound(
-            f"{judge.label} does not say which votes it has seen. Fit a reward model, then replay "
-            f"{day} again."
+            f"{judge.label} has no data_seq, so its training votes are unknown. Fit a reward "
+            f"model, then replay {day} again."
         )
     ids = store.predictions.find_unpredicted(day, data_seq=data_seq)
     made = PredictionReplay(n_left_out=store.predictions.count_left_out(day, data_seq=data_seq))

@@ -1,4 +1,4 @@
-"""The retraining set: the pairs a candidate learns from, each with the reason why it is in."""
+"""The retraining set: the pairs to train a candidate on, each with the reason for its selection."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ from rlhf_pipeline.votes import TasteChanges
 
 @describe_bounds
 class RetrainingSetConfig(SelectionParams, dg.Config):
-    """How many pairs, ranked by what, and which votes count less."""
+    """Number, ranking and weights of pairs."""
 
     change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
 
@@ -45,8 +45,8 @@ def retraining_set(
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """By information: where the reward model is unsure, and where it disagreed with people. Never
-    an evaluation split or a frozen prompt.
+    """Selects pairs by information: where the reward model is uncertain or disagreed with
+    annotators. Excludes evaluation splits and frozen prompts.
     """
     pairs, judge, frozen = (
         preference_pairs,

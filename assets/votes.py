@@ -1,4 +1,4 @@
-"""Votes of a day: people vote at any hour, an asset holds those of their day up to one seq."""
+"""The votes of a day up to one seq, as cast."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,8 +37,8 @@ from rlhf_pipeline.votes.counting import (
 )
 
 CHANGE_SEQ_DESCRIPTION = (
-    "First vote seq of one more change of taste, for this run alone; recorded "
-    "changes count in any case"
+    "First vote seq of an additional change of taste, for this run only; recorded changes always "
+    "apply"
 )
 
 
@@ -85,10 +85,10 @@ votes_inbox = dg.AssetSpec(
 
 @describe_bounds
 class VotesConfig(dg.Config):
-    """Which moment of the store to take."""
+    """The seq up to which votes are read."""
 
     up_to_seq: int | None = Field(
-        default=None, ge=0, description="Highest vote seq to include; empty = all there are now"
+        default=None, ge=0, description="Highest vote seq to include; empty = all votes"
     )
 
 
@@ -102,8 +102,8 @@ def votes(
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """The day's votes as cast, superseded ones and earlier passes too: the same day up to the same
-    seq gives the same rows, and a late vote changes its own day alone.
+    """The day's votes as cast, including superseded ones and earlier passes. The same day up to the
+    same seq gives the same rows, and a late vote changes only its own day.
     """
     frame = store.votes.log(list(context.partition_keys), up_to_seq=config.up_to_seq)
     with_earlier = load_earlier_votes(frame, store)
@@ -128,7 +128,7 @@ def votes(
             "n_ties": int((people["choice"] == "tie").sum()),
             "n_repeat_passes": len(repeat_passes(with_earlier)),
             "raw_agreement": agreed.raw_agreement.value if agreed.raw_agreement else None,
-            # from repeats alone it is `ceiling_from_repeats`
+            # a ceiling from repeats is `ceiling_from_repeats`
             "noise_ceiling": ceiling.value if ceiling and not ceiling.basis else None,
             "self_consistency": agreed.self_consistency.value if agreed.self_consistency else None,
         }
@@ -167,8 +167,9 @@ def votes(
 
 
 def load_earlier_votes(votes: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """VOTES of some days and what their annotators had said, on other days, of what they judged
-    again or changed."""
+    """`votes` and, from the store, the earlier votes that they revise or repeat, cast on other
+    days.
+    """
     changed = select_changed(votes)
     if changed.empty:
         return votes
@@ -179,18 +180,19 @@ def load_earlier_votes(votes: pd.DataFrame, store: Store) -> pd.DataFrame:
 
 
 def votes_up_to(votes: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:
-    """VOTES as they stood at a seq; all without one."""
+    """VOTES up to a seq; all if it is None."""
     return votes if up_to_seq is None else votes[votes["seq"] <= up_to_seq]
 
 
 def pairs_up_to(pairs: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:
-    """PREFERENCE_PAIRS as they were made, which rest on no vote above a seq, or FrameError: a pair
-    that knows later votes cannot be turned back."""
+    """`pairs`, unchanged. Raises FrameError if a pair uses votes above `up_to_seq`, because these
+    cannot be removed from it.
+    """
     later = 0 if up_to_seq is None else int((pairs["max_seq"] > up_to_seq).sum())
     if later:
         raise FrameError(
-            f"{later} of {len(pairs)} preference pairs rest on votes above seq {up_to_seq}. "
-            f"Materialise preference_pairs again with up_to_seq {up_to_seq}, or start the whole "
-            "job again."
+            f"{later} of {len(pairs)} preference pairs use votes above seq {up_to_seq}. "
+            f"Materialise preference_pairs again with up_to_seq {up_to_seq}, or run the whole job "
+            "again."
         )
     return pairs

@@ -1,6 +1,4 @@
-"""What the assets are handed: store, registry, champions, files, clock. Built from Settings;
-swapping the world is swapping these.
-"""
+"""Builds the resources of the assets from Settings: store, registry, champions, files, clock."""
 
 from typing import Any
 
@@ -15,10 +13,9 @@ from rlhf_pipeline.registry import Registry
 
 
 def resources_for(settings: Settings) -> dict[str, Any]:
-    """One dictionary for one project; simulated annotators only where the settings say so.
+    """The resources of one project by name; simulated annotators only if the settings ask for them.
 
-    Raises ConfigurationError for an unknown scenario, even where nobody is simulated: no wrong
-    setting is passed over.
+    Raises ConfigurationError for an unknown scenario, even with human annotators.
     """
     annotators = simulated_votes(settings)
     registry = Registry(

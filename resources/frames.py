@@ -1,6 +1,4 @@
-"""The one IO manager: assets' frames and records as files. Knows partitions and the event log;
-paths and formats are the library's.
-"""
+"""The IO manager of all assets: frames and records as files."""
 
 import dagster as dg
 import pandas as pd
@@ -15,8 +13,8 @@ from rlhf_pipeline.records import Record
 
 
 class FrameIOManager(dg.IOManager):
-    """Writes one file per day from a frame with a `day` column; reads ranges as one dataset with
-    never-made days empty.
+    """Writes one file per day from a frame with a `day` column; reads ranges as one dataset, in
+    which days never materialised are empty.
     """
 
     def __init__(self, files: Artefacts) -> None:
@@ -55,7 +53,7 @@ class FrameIOManager(dg.IOManager):
         days = list(context.asset_partition_keys)
         if len(days) == 1:
             return files.read_frame(stage, days[0])
-        # A day that was made and has lost its file is a loss to report, not an empty day.
+        # A materialised day without a file is an error, not an empty day.
         made = context.step_context.instance.get_materialized_partitions(context.asset_key)
         return files.read_days(stage, days, expected=frozenset(made))
 
@@ -72,8 +70,8 @@ class FrameIOManager(dg.IOManager):
 
 
 def frame_io_manager(settings: Settings) -> dg.IOManagerDefinition:
-    """Records the hash of each file in the project's store. A plain resource for the reason that
-    `store_resource` gives.
+    """The IO manager; it records the hash of each file in the project's store. Not configurable,
+    see `store_resource`.
     """
 
     @dg.io_manager(description="Frames by day as Parquet, records as JSON.")

@@ -1,6 +1,4 @@
-"""A step ends with its run: when a run's process is killed, its step processes would work on beside
-the retry. Knows processes only.
-"""
+"""Ends a step process when its run's process dies, so that it does not work beside the retry."""
 
 import multiprocessing
 import os
@@ -13,13 +11,13 @@ _watched_runs: set[str] = set()
 
 
 def is_step_process(run_id: str) -> bool:
-    """Whether this process executes one step for a run whose own process is another one."""
+    """Whether this process executes a step of a run that another process owns."""
     return multiprocessing.parent_process() is not None and not is_beating_here(run_id)
 
 
 def end_with_run(run_id: str) -> None:
-    """From now on this step process dies as soon as its run's process is gone; nothing happens in a
-    run's own process.
+    """Kill this step process as soon as its run's process ends; does nothing in the run's own
+    process.
     """
     if run_id in _watched_runs or not is_step_process(run_id):
         return
@@ -29,7 +27,7 @@ def end_with_run(run_id: str) -> None:
 
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
-    assert parent is not None  # asked before the thread was started
+    assert parent is not None  # checked before the thread is started
     parent.join()
-    # without a word to the event log: the run is already over for everybody else
+    # no event is logged: the run has already ended
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,4 @@
-"""Progress of long work in a run's log. Knows how often a person wants to hear; knows nothing of
-the work.
-"""
+"""Writes the progress of long work into a run's log."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -13,7 +11,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def progress_resource() -> dg.ResourceDefinition:
-    """`progress("completions")` gives a Progress that writes a line at most every ten seconds."""
+    """`progress("completions")` returns a Progress that logs a line at most every ten seconds."""
 
     @dg.resource(description="Writes the progress of long stages into the run's log.")
     def progress(context: dg.InitResourceContext) -> Callable[[str], Progress]:

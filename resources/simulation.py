@@ -1,6 +1,4 @@
-"""Simulated annotators as a resource, for projects whose annotators are simulated. Truth stays in
-the library's simulation.
-"""
+"""Simulated annotators and their clock as resources."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
@@ -19,8 +17,8 @@ SimulatedVotes = Callable[[pd.DataFrame, dict[str, str | None], str], list[NewVo
 
 
 def simulated_votes(settings: Settings) -> SimulatedVotes:
-    """`vote(comparisons, references, day)`: the day's votes of a seeded pool under the scenario's
-    taste of that day.
+    """A function `vote(comparisons, references, day)`: the day's votes of a seeded pool by the
+    scenario's taste on that day.
 
     Raises ConfigurationError for an unknown scenario.
     """
@@ -45,7 +43,9 @@ def simulated_votes(settings: Settings) -> SimulatedVotes:
 
 
 def simulated_clock(day: str) -> datetime:
-    """A simulated day's comparisons are published in its morning, before its annotators come."""
+    """The time at which a simulated day's comparisons are published: in the morning, before its
+    votes.
+    """
     return _time_on_day(day, 5)
 
 

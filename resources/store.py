@@ -1,6 +1,4 @@
-"""The store as a resource, with a heartbeat for a run that is executed in this process. Knows runs;
-SQL is the library's.
-"""
+"""The store as a resource, with a heartbeat for runs executed in this process."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -14,23 +12,24 @@ from rlhf_pipeline.store import Store
 
 @lru_cache(maxsize=4)
 def open_store(settings: Settings) -> Store:
-    """One engine per process and database: sensors tick every few seconds."""
+    """Open the store, with one engine per process and database because sensors tick every few
+    seconds.
+    """
     return Store.open(
         settings.store_url, organization=settings.organization, project=settings.project
     )
 
 
 def store_resource(settings: Settings) -> dg.ResourceDefinition:
-    """Opens the store. A run without the executors of `jobs.executors`, as the demo's, beats while
-    it holds the store.
+    """The store. A run without the executors of `jobs.executors`, such as the demo's, sends
+    heartbeats while it holds the store.
 
-    A plain resource, not a configurable one: a database URL may hold a password, and configuration
-    is shown in the UI.
+    Not configurable, because a database URL may hold a password and the UI shows configuration.
     """
 
     @dg.resource(
-        description="Votes, comparisons, predictions, drift events and decisions; beats while a "
-        "run holds it."
+        description="Votes, comparisons, predictions, drift events and decisions; sends "
+        "heartbeats while a run holds it."
     )
     def store(context: dg.InitResourceContext) -> Iterator[Store]:
         opened = open_store(settings)

@@ -279,7 +279,7 @@ def test_where_no_votes_overlap_the_ui_says_that_the_ceiling_is_unknown() -> Non
 
     assert (
         said(test_accuracy=0.7)["noise_ceiling"]
-        == "unknown: no two votes on one comparison overlap, and nobody judged one again"
+        == "unknown: no overlapping votes and no repeated judgements"
     )
     assert said(test_accuracy=0.7, noise_ceiling=0.8)["noise_ceiling"] == 0.8
     assert str(said(error_rate=0.3)["noise_ceiling"]).startswith("unknown")

@@ -1,7 +1,4 @@
-"""A candidate policy against the champion on frozen prompts, and whether it may take its place.
-Knows policies and a reward model; knows nothing of how the candidate was trained, of the registry
-or of the simulator's truth.
-"""
+"""Compares a candidate policy with the champion on frozen prompts, and decides on its promotion."""
 
 from rlhf_pipeline.evaluation.gate import GateParams, decide_promotion
 from rlhf_pipeline.evaluation.judge import EvaluationParams, evaluate

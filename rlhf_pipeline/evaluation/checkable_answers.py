@@ -1,6 +1,4 @@
-"""Share of checkable answers that are right, for two policies on the same prompts. Knows
-references; knows no reward model.
-"""
+"""Compares the shares of correct checkable answers of two policies on the same prompts."""
 
 from dataclasses import dataclass
 
@@ -14,8 +12,8 @@ from rlhf_pipeline.records import Interval
 
 @dataclass(frozen=True)
 class CheckableAnswers:
-    """`difference` is candidate minus champion, paired by prompt: a question hard for both tells
-    nothing about either.
+    """Shares of correct answers. `difference` is candidate minus champion, paired by prompt, so
+    that the difficulty of prompts cancels.
     """
 
     candidate: Interval
@@ -24,7 +22,7 @@ class CheckableAnswers:
 
 
 def grade_answers(references: pd.Series, completions: pd.Series) -> Floats:
-    """1 right, 0 wrong, NaN where the prompt has no reference. (n,)"""
+    """Grades (n,): 1 correct, 0 wrong, NaN if the prompt has no reference."""
     return np.array(
         [
             float("nan") if pd.isna(reference) else float(is_right(reference, text))
@@ -36,8 +34,8 @@ def grade_answers(references: pd.Series, completions: pd.Series) -> Floats:
 def compare_checkable_answers(
     samples: pd.DataFrame, *, seed: int, n_resamples: int = 2000
 ) -> CheckableAnswers | None:
-    """From `samples` with prompt_id, right_candidate and right_champion; None where no prompt has a
-    checkable answer.
+    """Compare grades in `samples`, with columns prompt_id, right_candidate and right_champion; None
+    if no prompt has a checkable answer.
     """
     checked = samples.dropna(subset=["right_candidate", "right_champion"])
     if checked.empty:

@@ -1,6 +1,4 @@
-"""How far a candidate policy has moved from the champion. Knows policies and texts; knows no
-reward.
-"""
+"""Measures how far a candidate policy has moved from the champion."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,21 +21,20 @@ def kl_per_token(
     max_logits: int = MAX_LOGITS,
 ) -> Floats:
     """KL(candidate || champion) in nats per token along each of the candidate's completions, (n,),
-    never negative.
+    at least 0.
 
-    At every position the divergence of the two next-token distributions is summed over the whole
-    vocabulary, rather than estimated from the one token that was drawn (Amini et al. 2025, the
-    Rao-Blackwellised estimator): it has less variance and, unlike the mean log ratio, cannot come
-    out below zero. The end token counts as a position. At most `max_logits` numbers are held per
-    batch and policy.
+    At every position the divergence of the next-token distributions is summed over the whole
+    vocabulary instead of estimated from the sampled token (Rao-Blackwellised estimator, Amini et
+    al. 2025): it has less variance and, unlike the mean log ratio, cannot be negative. The end
+    token counts as a position. At most `max_logits` numbers are held per batch and policy.
 
-    Raises ModelError for policies of different vocabularies, InvalidScores for logits that are not
-    finite.
+    Raises ModelError for policies with different vocabularies, InvalidScores for logits that are
+    not finite.
     """
     if candidate.tokenizer.get_vocab() != champion.tokenizer.get_vocab():
         raise ModelError(
-            f"KL per token needs one vocabulary; {candidate.name} and {champion.name} have "
-            "different ones. Compare policies of one family."
+            f"{candidate.name} and {champion.name} have different vocabularies, so KL per token "
+            "is undefined. Compare policies of one family."
         )
     rows = [
         _token_ids(candidate, prompt, text)
@@ -50,14 +47,14 @@ def kl_per_token(
         divergences[batch] = _batch_kl(candidate.model, champion.model, [rows[i] for i in batch])
     if not np.isfinite(divergences).all():
         raise InvalidScores(
-            f"KL from {champion.name} to {candidate.name} is not finite: the weights of one of "
-            "them are damaged."
+            f"KL from {champion.name} to {candidate.name} is not finite. The weights of one of "
+            "them are damaged; restore or train them again."
         )
     return divergences
 
 
 def _token_ids(policy: Policy, prompt: str, completion: str) -> tuple[list[int], list[int]]:
-    """Prompt and completion as the policy reads and writes them, cut to its context."""
+    """Token ids of prompt and completion, cut to the policy's context length."""
     # a chat template writes its own special tokens
     is_plain = policy.tokenizer.chat_template is None
     head = policy.tokenizer(policy.format_prompt(prompt), add_special_tokens=is_plain)["input_ids"]
@@ -69,7 +66,7 @@ def _token_ids(policy: Policy, prompt: str, completion: str) -> tuple[list[int],
 
 
 def _make_batches(lengths: Sequence[int], n_vocabulary: int, max_logits: int) -> list[list[int]]:
-    """Row numbers in batches of like length, small enough for `max_logits`."""
+    """Row numbers in batches of similar length, at most `max_logits` logits each."""
     batches: list[list[int]] = [[]]
     for row in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if batches[-1] and (len(batches[-1]) + 1) * lengths[row] * n_vocabulary > max_logits:
@@ -99,7 +96,7 @@ def _batch_kl(candidate: Any, champion: Any, rows: Sequence[tuple[list[int], lis
             .log_softmax(-1)
             for model in (candidate, champion)
         )
-        # below zero by rounding alone
+        # negative only by rounding
         by_position = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0.0)
         by_row = (by_position * judged).sum(-1) / judged.sum(-1)
     return np.asarray(by_row, dtype=np.float64)

@@ -1,6 +1,4 @@
-"""Whether a candidate becomes champion: four rules, each with its reason in words. Knows one
-Evaluation; computes nothing anew.
-"""
+"""Decides by four rules whether a candidate becomes champion."""
 
 from collections.abc import Sequence
 
@@ -10,7 +8,7 @@ from rlhf_pipeline.records import Evaluation, GateCheck, GateDecision
 
 
 class GateParams(BaseModel):
-    """What a candidate must reach."""
+    """Thresholds of the promotion rules."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -28,12 +26,12 @@ class GateParams(BaseModel):
 def decide_promotion(
     evaluation: Evaluation, params: GateParams, failed_blocking_checks: Sequence[str] = ()
 ) -> GateDecision:
-    """Promoted only if every rule holds: a win rate alone rewards longer texts and worse facts (Gao
-    et al. 2023).
+    """Promote the candidate only if every rule holds: a win rate alone rewards longer texts and
+    worse facts (Gao et al. 2023).
 
-    The rules: the win rate's lower bound is above min_win_rate; checkable answers are not worse
-    beyond their interval; the mean length moved at most max_length_change; no blocking check
-    failed. `failed_blocking_checks` are the names of those that did.
+    The rules: the win rate's lower bound is above min_win_rate; checkable answers are not
+    significantly worse; the mean length changed by at most max_length_change; no blocking check
+    failed. `failed_blocking_checks` are names of failed checks.
     """
     checks = (
         _check_win_rate(evaluation, params),

@@ -1,7 +1,4 @@
-"""Lets a candidate and the champion complete the same prompts and judges both by a reward model.
-Knows policies, reward models and the engine of completions; knows no gate, no registry, no truth of
-a simulator.
-"""
+"""Completes the same prompts with candidate and champion, and compares both by a reward model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,11 +23,11 @@ from rlhf_pipeline.protocols import Progress, WorkLedger, ignore_progress
 from rlhf_pipeline.records import Evaluation, content_hash
 from rlhf_pipeline.reward_model.base import RewardModel
 
-ASSET = "evaluation"  # under which the ledger keeps what is written here
+ASSET = "evaluation"  # asset name of the completions in the ledger
 
 
 class EvaluationParams(BaseModel):
-    """How two policies are compared."""
+    """Parameters of the comparison of two policies."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -38,17 +35,17 @@ class EvaluationParams(BaseModel):
         0.8, description="Sampling temperature of both policies; 0 is greedy", ge=0, le=5
     )
     top_p: float = Field(1.0, description="Nucleus mass of both policies", gt=0, le=1)
-    max_new_tokens: int = Field(48, description="Tokens per completion at most", ge=1, le=8192)
+    max_new_tokens: int = Field(48, description="Maximum tokens per completion", ge=1, le=8192)
     samples_per_prompt: int = Field(
         1, description="Completions per prompt and policy, averaged within the prompt", ge=1, le=64
     )
     min_prompts: int = Field(
         30,
-        description="Fewer prompts than this are refused: their interval would say nothing",
+        description="Minimum number of prompts; with fewer, the intervals are too wide",
         ge=2,
     )
     seed: int = Field(
-        0, description="Of the samples (the same for both policies) and of the bootstrap", ge=0
+        0, description="Seed of the samples (the same for both policies) and of the bootstrap", ge=0
     )
     n_resamples: int = Field(
         2000, description="Bootstrap resamples of the prompts", ge=100, le=100_000
@@ -69,17 +66,17 @@ def evaluate(
     calibrator: Calibrator | None = None,
     progress: Progress = ignore_progress,
 ) -> tuple[Evaluation, pd.DataFrame]:
-    """The candidate against the champion on `prompts` (PROMPTS), and the completions judged, one
-    row per prompt and sample.
+    """Evaluate the candidate against the champion on `prompts` (PROMPTS). Also returns the judged
+    completions, one row per prompt and sample.
 
-    Both policies sample with the same seeds, so equal policies write equal texts and their win rate
-    is 0.5 exactly. Each completion is an item of `ledger` under the label of its policy: what was
-    written before is not written again. Rewards are in logits of the reward model, lengths in
-    characters, KL in nats per token. With a calibrator the expected share of persons that prefer
-    the candidate is given too. Row order of `prompts` does not matter.
+    Both policies sample with the same seeds, so equal policies have a win rate of exactly 0.5. Each
+    completion is an item of `ledger` under the label of its policy, so existing completions are
+    reused. Rewards are in logits of the reward model, lengths
+    in characters, KL in nats per token. With a calibrator, `expected_win_rate` is the expected
+    share of people who prefer the candidate. The row order of `prompts` is irrelevant.
 
-    Raises NotEnoughData below min_prompts, CompletionError when a policy writes nothing for any
-    prompt or cannot complete one, InvalidScores for a reward that is not finite.
+    Raises NotEnoughData below min_prompts, CompletionError if a policy fails on a prompt or writes
+    only empty texts, InvalidScores for rewards that are not finite.
     """
     asked = _sample_prompts(prompts, params)
     texts = [
@@ -106,7 +103,7 @@ def evaluate(
 
 
 def _sample_prompts(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataFrame:
-    """One row per prompt and sample in order of prompt_id, each with its seed."""
+    """One row per prompt and sample with its seed, by prompt_id."""
     checked = check_frame(prompts, PROMPTS).drop_duplicates("prompt_id").sort_values("prompt_id")
     if len(checked) < params.min_prompts:
         raise NotEnoughData(
@@ -147,8 +144,7 @@ def _complete(
     made = complete_requests(
         backend, requests, ledger=ledger, asset=ASSET, progress=progress, note=note
     )
-    # A completion without a word is judged as one; what could not be written at all would be judged
-    # as if it were.
+    # An empty completion is judged as such; a failed one must not be judged as if it were empty.
     for settled, result in made:
         if result is None and settled.kind != "empty":
             raise CompletionError(
@@ -173,8 +169,8 @@ def _judge_samples(
     calibrator: Calibrator | None,
     progress: Progress,
 ) -> pd.DataFrame:
-    """`samples` with the scores and rightness of both completions, who won, and the calibrated
-    probability of it.
+    """`samples` with scores and correctness of both completions, the winner, and the calibrated
+    probability that the candidate wins.
     """
     texts = [*samples["completion_candidate"], *samples["completion_champion"]]
     scores = _require_finite(reward_model.score([*samples["prompt"]] * 2, texts, progress=progress))

@@ -1,8 +1,7 @@
-"""A reward model against people, on predictions made before their votes: how sure it was, and how
-often it was right. Knows frames; knows no store and no picture.
+"""Measures accuracy and calibration of a reward model on predictions made before the votes.
 
-A bin of the reliability table and the votes listed behind it are counted by one rule,
-`equal_width_bins`, so that a bin of 12 lists 12.
+The reliability table and the lists of votes per bin both use `equal_width_bins`, so a bin of 12
+votes lists 12.
 """
 
 from dataclasses import dataclass
@@ -32,8 +31,8 @@ PAIRS = (*VOTE_COLUMNS, "wrong")
 
 @dataclass(frozen=True)
 class Probe:
-    """What a table, a diagram and a page show of one model: `n_votes` for a or b met its
-    predictions, on `n_comparisons`.
+    """Figures of one model for tables, diagrams and pages: `n_votes` for a or b on `n_comparisons`
+    that it predicted.
     """
 
     n_votes: int
@@ -44,17 +43,17 @@ class Probe:
 
 
 def probe_model(reflections: pd.DataFrame, votes: pd.DataFrame) -> Probe:
-    """Of the REFLECTIONS of one model. `votes`: VOTES on the same comparisons, for the noise
-    ceiling, ties too, and for the prompts, over which intervals are drawn.
+    """Probe one model by its REFLECTIONS. `votes` are all VOTES on the same comparisons, including
+    ties; they give the noise ceiling and the prompts that the bootstrap resamples.
 
-    Raises NotEnoughData where nobody preferred a side of anything it predicted.
+    Raises NotEnoughData without votes for a or b on predicted comparisons.
     """
     rows = _judged_with_prompts(reflections, votes)
     if rows.empty:
         n = reflections["comparison_id"].nunique()
         raise NotEnoughData(
-            f"{n} comparisons were predicted, and nobody has preferred a side of one since. "
-            "Collect votes on them."
+            f"{n} comparisons were predicted, but none has a later vote for a or b. Collect votes "
+            "on them."
         )
     return Probe(
         n_votes=len(rows),
@@ -66,16 +65,12 @@ def probe_model(reflections: pd.DataFrame, votes: pd.DataFrame) -> Probe:
 
 
 def reliability_bins(reflections: pd.DataFrame, votes: pd.DataFrame) -> tuple[ReliabilityBin, ...]:
-    """The reliability table alone, of what `probe_model` takes; empty where nobody preferred a
-    side.
-    """
+    """Only the reliability table of `probe_model`; empty without votes for a or b."""
     return _bins(_judged_with_prompts(reflections, votes))
 
 
 def _judged_with_prompts(reflections: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
-    """`judged_predictions` with a column `prompt`: comparisons of one prompt are right and wrong
-    together.
-    """
+    """`judged_predictions` with a column `prompt`, because errors on one prompt are correlated."""
     rows = judged_predictions(reflections)
     prompts = dict(zip(votes["comparison_id"], votes["prompt_id"], strict=True))
     return rows.assign(prompt=rows["group"].map(prompts).fillna(rows["group"]))
@@ -88,15 +83,15 @@ def _bins(rows: pd.DataFrame) -> tuple[ReliabilityBin, ...]:
 
 
 def judged_rows(reflections: pd.DataFrame) -> pd.DataFrame:
-    """As much of REFLECTIONS as `pairs_of_bin` reads, to be kept at hand."""
+    """The rows and columns of REFLECTIONS that `pairs_of_bin` reads, for caching."""
     return reflections.loc[
         reflections["is_error"].notna(), [*VOTE_COLUMNS, "is_error"]
     ].reset_index(drop=True)
 
 
 def find_bin(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
-    """The bin in which a stated confidence lies, 0.5 to 1. Raises NotEnoughData naming the bins
-    that have votes.
+    """The bin of a stated confidence, 0.5 to 1. Raises NotEnoughData, which lists the bins with
+    votes.
     """
     inside = [
         found
@@ -106,16 +101,16 @@ def find_bin(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
     if not inside:
         there = ", ".join(f"{found.low:.2f}-{found.high:.2f}" for found in bins)
         raise NotEnoughData(
-            f"No vote lies in the bin of {value:g}. There are votes in {there or 'none'}."
+            f"No votes in the bin of {value:g}. Bins with votes: {there or 'none'}."
         )
     return inside[0]
 
 
 def pairs_of_bin(reflections: pd.DataFrame, wanted: ReliabilityBin) -> pd.DataFrame:
-    """The votes of a bin, PAIRS, as many as it counts: the wrongly predicted first, by seq.
-    `wrong`: the vote went against the higher score.
+    """The votes of a bin with columns PAIRS, wrong predictions first, then by seq. `wrong`: the
+    vote prefers the lower score.
 
-    Of REFLECTIONS, or of what `judged_rows` leaves of them.
+    `reflections` are REFLECTIONS or the result of `judged_rows`.
     """
     judged = reflections[reflections["is_error"].notna()]
     if judged.empty:

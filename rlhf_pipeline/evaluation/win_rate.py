@@ -1,6 +1,4 @@
-"""How often the candidate's completion beats the champion's. Knows scores; knows no policy and no
-reward model.
-"""
+"""Computes the share of prompts on which the candidate's completion beats the champion's."""
 
 import numpy as np
 import pandas as pd
@@ -10,15 +8,13 @@ from rlhf_pipeline.records import Interval
 
 
 def score_wins(score_candidate: Floats, score_champion: Floats) -> Floats:
-    """1 where the candidate scores higher, 0 where lower, 0.5 where equal, as two equal completions
-    always are. All (n,).
-    """
+    """1 if the candidate's score is higher, 0 if lower, 0.5 if equal; all arrays (n,)."""
     return np.asarray(0.5 + 0.5 * np.sign(score_candidate - score_champion), dtype=np.float64)
 
 
 def win_rate(samples: pd.DataFrame, *, seed: int, n_resamples: int = 2000) -> Interval:
-    """Share of prompts won, ties half, from `samples` with prompt_id, score_candidate and
-    score_champion.
+    """Share of prompts won by the candidate, ties count half. `samples` has prompt_id,
+    score_candidate and score_champion.
     """
     won = score_wins(samples["score_candidate"].to_numpy(), samples["score_champion"].to_numpy())
     return mean_over_prompts(samples.assign(win=won), "win", seed=seed, n_resamples=n_resamples)

@@ -1,9 +1,6 @@
-"""MLflow: runs, model versions, aliases and their history. The only code that knows MLflow; knows
-no model class and no Dagster.
-"""
+"""MLflow registry: runs, model versions and aliases. The only package that imports MLflow."""
 
 from rlhf_pipeline.config import code_commit
-from rlhf_pipeline.registry.interface import web_server_command
 from rlhf_pipeline.registry.openings import OPENINGS, list_openings, opening_recorder
 from rlhf_pipeline.registry.removal import (
     StoredVersion,
@@ -29,6 +26,7 @@ from rlhf_pipeline.registry.versions import (
     ListedModel,
     Registry,
 )
+from rlhf_pipeline.registry.web_server import web_server_command
 
 __all__ = [
     "CANDIDATE",

@@ -1,4 +1,4 @@
-"""Faults of MLflow's database as StoreErrors with place, cause and cure."""
+"""Turns faults of MLflow's database into StoreErrors with place, cause and cure."""
 
 import re
 import sqlite3
@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError  # MLflow lets some of its errors thr
 
 from rlhf_pipeline.errors import StoreError
 
-# codes of MLflow, no faults
+# MLflow error codes of invalid requests, which are not database faults
 REQUEST_ERROR_CODES = (
     "RESOURCE_DOES_NOT_EXIST",
     "RESOURCE_ALREADY_EXISTS",
@@ -19,7 +19,7 @@ REQUEST_ERROR_CODES = (
 )
 RESTORE = "Restore a backup with `rlhf storage restore`, or put the file back."
 
-# Part of the driver's or MLflow's message -> what is wrong and the cure, first match wins.
+# Part of the driver's or MLflow's message -> fault and cure; the first match is used.
 CURES: tuple[tuple[str, str], ...] = (
     (
         "readonly",
@@ -44,11 +44,11 @@ CURES: tuple[tuple[str, str], ...] = (
 
 
 class DatabaseBusy(StoreError):
-    """The same call may succeed a moment later."""
+    """The database is busy; the same call may succeed later."""
 
 
 class DatabaseFaults:
-    """Names the faults of one tracking database; `database` is its file, None for a server."""
+    """Translates faults of one tracking database; `database` is its file, None for a server."""
 
     def __init__(self, database: Path | None, patience_s: float):
         self._database = database
@@ -56,7 +56,7 @@ class DatabaseFaults:
 
     @contextmanager
     def translate(self) -> Iterator[None]:
-        """Turn every fault of the database inside into a StoreError."""
+        """Turn every database fault inside the block into a StoreError."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -78,24 +78,24 @@ class DatabaseFaults:
         if self._database is None:
             return (
                 f"MLflow's database does not answer: {reason}. Start its server and run again; "
-                "nothing was half registered."
+                "nothing was registered partially."
             )
         if "locked" in message:
             return (
                 f"MLflow's database {self._database} has been locked by another process for "
-                f"{self._patience_s:g} s. End what holds it (`fuser {self._database}` names it) "
-                "and run again; nothing was half registered."
+                f"{self._patience_s:g} s. End the process that holds it (`fuser {self._database}` "
+                "shows it) and run again; nothing was registered partially."
             )
         cure = next(
             (cure for part, cure in CURES if part in message),
-            "cannot be used. Mend it or restore a backup, and run again.",
+            "cannot be used. Repair it or restore a backup, and run again.",
         )
         return f"MLflow's database {self._database} {cure} ({reason})"
 
 
 class FaultTranslatingClient:
-    """An MlflowClient whose calls raise StoreError for faults of the database. Calls that move
-    files raise what their storage raises.
+    """An MlflowClient whose calls raise StoreError for database faults. Calls that move files raise
+    their storage's errors.
     """
 
     def __init__(self, client: Any, faults: DatabaseFaults):
@@ -115,7 +115,7 @@ class FaultTranslatingClient:
 
 
 def _reason(message: str) -> str:
-    """The driver's own words out of a message of several lines.
+    """The driver's message within a message of several lines.
 
     >>> said = "(sqlite3.OperationalError) attempt to write a readonly database"
     >>> _reason(f"raised as a result of autoflush\\n{said}\\n[SQL: …]")

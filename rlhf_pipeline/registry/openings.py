@@ -1,6 +1,4 @@
-"""Every opening of the test split, kept in an MLflow experiment of its own. Knows openings and
-MLflow runs; knows no pair and no model class.
-"""
+"""Records openings of the test split in a separate MLflow experiment."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -14,34 +12,32 @@ from rlhf_pipeline.votes.test_split import Opening, Recorder
 
 PAGE = 1000
 MODEL, PURPOSE, PAIRS, HASH = "rlhf.model", "rlhf.purpose", "rlhf.n_pairs", "rlhf.data_hash"
-TAG_LENGTH = 5000  # the longest that MLflow keeps
+TAG_LENGTH = 5000  # MLflow's limit in characters
 
 OPENINGS = FrameSchema(
     "openings",
     {
-        "opened_at": time("when test pairs were handed out"),
-        "model": text("the model they were to judge"),
-        "purpose": text("what was computed from them"),
-        "commit": text("of the code that looked; missing outside a checkout", nullable=True),
-        "n_pairs": integer("test pairs seen", low=0),
-        "data_hash": text("of those pairs"),
+        "opened_at": time("when the test pairs were returned"),
+        "model": text("the evaluated model"),
+        "purpose": text("what was computed from the pairs"),
+        "commit": text("git commit of the code; missing outside a checkout", nullable=True),
+        "n_pairs": integer("number of test pairs", low=0),
+        "data_hash": text("frame hash of the pairs"),
     },
 )
 
 
 def opening_recorder(registry: Registry) -> Recorder:
-    """What `open_test_split` takes as `record`: one finished MLflow run an opening, made of tags
-    alone.
+    """A `record` callback for `open_test_split`: writes one finished MLflow run per opening, with
+    tags only.
 
-    Raises StoreError where MLflow cannot be written: then the split stays closed.
+    The callback raises StoreError if MLflow cannot be written; the split then stays closed.
     """
     return lambda opening: _record_opening(registry, opening)
 
 
 def list_openings(registry: Registry) -> pd.DataFrame:
-    """OPENINGS of the project, oldest first: who looked at test pairs, when, why and with which
-    code.
-    """
+    """OPENINGS of the project, oldest first."""
     client, _ = registry.tracking.open()
     experiment = client.get_experiment_by_name(_experiment(registry))
     rows: list[dict[str, Any]] = []

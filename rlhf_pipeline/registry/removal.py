@@ -1,6 +1,4 @@
-"""Removes the files of a model version; its record and metrics stay, and the version is marked as
-removed.
-"""
+"""Removes the files of model versions; keeps their records and metrics."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from rlhf_pipeline.registry.versions import REMOVED_TAG, Kind, Registry, path_in
 
 
 class StoredVersion(Record):
-    """A model version with what the registry knows of its files."""
+    """A model version with its aliases and the state of its files."""
 
     version: ModelVersion
     aliases: tuple[str, ...] = ()
@@ -27,7 +25,7 @@ class StoredVersion(Record):
 
 
 def stored_versions(registry: Registry, kind: Kind) -> list[StoredVersion]:
-    """Every version of a kind whose MLflow run is there, oldest first."""
+    """Every version of a kind whose MLflow run exists, oldest first."""
     removed, aliases = registry.removal_times(kind), registry.aliases(kind)
     stored = []
     for version in registry.list_versions(kind):
@@ -46,7 +44,7 @@ def stored_versions(registry: Registry, kind: Kind) -> list[StoredVersion]:
 
 
 def version_size(registry: Registry, version: ModelVersion) -> int:
-    """What the files of a version take; 0 where they are gone."""
+    """Size of a version's files in bytes; 0 if they are missing."""
     local = registry.local_folder(version)
     if local is not None:
         return sum(path.stat().st_size for path in local.rglob("*") if path.is_file())
@@ -63,11 +61,10 @@ def remove_files(
     *,
     is_needed: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Delete the files of a version, then note that in the registry. May be repeated, whatever
-    ended it before.
+    """Delete the files of a version, then tag it as removed. An interrupted call can be repeated.
 
-    False, and nothing is deleted, where the version has an alias or `is_needed` by now: it may have
-    been promoted since it was listed.
+    Returns False and deletes nothing if the version has an alias or `is_needed()`: it may have been
+    promoted since it was listed.
     """
     local, client = registry.local_folder(version), registry.tracking.client
 
@@ -77,7 +74,7 @@ def remove_files(
         )
 
     def detach() -> bool:
-        """Under the lock of promotions, which look for the files under it too."""
+        """Runs under the write lock; promotions check the files under the same lock."""
         if version.version in registry.aliases(version.kind) or is_needed():
             return False
         if local is not None:
@@ -99,8 +96,8 @@ def remove_files(
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a folder before it is deleted: a reader finds all files or none, never half of them.
-    Its name then.
+    """Rename a folder before its deletion, so that a reader finds all files or none. Returns the
+    new path.
     """
     doomed = folder.with_name(f"{folder.name}.removing")
     if folder.is_dir():

@@ -1,6 +1,4 @@
-"""One MLflow run being written. Knows metrics, parameters, tags and files; knows no model
-version.
-"""
+"""Writes metrics, parameters, tags and files of one MLflow run."""
 
 import math
 import re
@@ -20,20 +18,20 @@ from rlhf_pipeline.records import Record, content_id, lineage_tags
 from rlhf_pipeline.registry.tracking import COMMIT, Tracking
 
 RUN_KEY = "rlhf.run_key"
-# tag and value of what has an accuracy and nothing to set beside it
+# tag and value of a run or version that has an accuracy but no noise ceiling
 CEILING, UNKNOWN_CEILING = "noise_ceiling", "unknown"
-# In the names of shares of people's judgements found or missed, and before what tells of which
-# judgements.
+# Metrics that are shares of votes predicted correctly or wrongly; `of` is the suffix of the group
+# of votes.
 ACCURACY_METRIC = re.compile(r".*(?:accuracy|error_rate)(?P<of>.*?)(?:_low|_high)?")
 PARAM_LENGTH = 6000
-# What MLflow takes in one batch: 1000 entries, of them at most 100 parameters and 100 tags.
+# MLflow's limits per batch: 1000 entries, at most 100 parameters and 100 tags.
 BATCH_METRICS, BATCH_PARAMS, BATCH_TAGS = 800, 100, 100
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 class TrackedRun(Record):
-    """A run as MLflow keeps it."""
+    """A run as stored in MLflow."""
 
     run_id: str
     name: str
@@ -45,10 +43,10 @@ class TrackedRun(Record):
 
 
 class Run:
-    """One open MLflow run. Metrics, parameters and tags are kept and written in one batch when it
+    """One open MLflow run. Buffers metrics, parameters and tags, and writes them in batches when it
     closes.
 
-    Files are written at once. Not to be shared between threads.
+    Writes files immediately. Not thread-safe.
     """
 
     def __init__(
@@ -62,16 +60,15 @@ class Run:
         self._metrics: list[tuple[str, float, int, int]] = []
         self._params: dict[str, str] = {}
         self._tags: dict[str, str] = {}
-        # names of all metrics, those of a run that was opened again too
+        # names of all metrics, including those of a re-opened run
         self._logged: set[str] = set()
-        self._unknown: set[str] = set()  # ceilings that it is tagged as without
+        self._unknown: set[str] = set()  # ceilings tagged as unknown
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Keep `metrics` for the batch. Raises InvalidScores for NaN or infinity: an error never
-        becomes a number.
+        """Buffer `metrics`. Raises InvalidScores for NaN or infinity.
 
-        A run that ends with an accuracy and without its noise ceiling is tagged: `noise_ceiling` is
-        unknown.
+        A run that closes with an accuracy but without its noise ceiling gets the tag
+        `noise_ceiling: unknown`.
         """
         now = int(time.time() * 1000)
         self._logged |= set(metrics)
@@ -81,8 +78,8 @@ class Run:
         ]
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Keep `params` for the batch. MLflow never changes a parameter: in a re-opened run the new
-        value becomes a tag.
+        """Buffer `params`. MLflow parameters cannot change, so a new value in a re-opened run
+        becomes a tag `changed.<name>`.
         """
         for key, value in params.items():
             shown = str(value)[:PARAM_LENGTH]
@@ -92,7 +89,7 @@ class Run:
                 self._params[key] = shown
 
     def set_tags(self, tags: Mapping[str, object | None]) -> None:
-        """Keep the `tags` that are not None for the batch."""
+        """Buffer the `tags` that are not None."""
         self._tags |= lineage_tags(tags)
 
     def log_text(self, text: str, path: str) -> None:
@@ -100,7 +97,7 @@ class Run:
         self._log_bytes(text.encode(), path)
 
     def log_figure(self, png: bytes, path: str) -> None:
-        """Write a picture as the run's file `path`, such as `plots/reliability.png`."""
+        """Write a PNG image as the run's file `path`, such as `plots/reliability.png`."""
         self._log_bytes(png, path)
 
     def log_folder(self, folder: Path, name: str) -> None:
@@ -108,8 +105,8 @@ class Run:
         self._tracking.client.log_artifacts(self.run_id, str(folder), name)
 
     def flush(self) -> None:
-        """Write what was kept. Closing does it; call it earlier to show the progress of a long
-        run.
+        """Write the buffered entries. `close` does this too; call it earlier to show the progress
+        of a long run.
         """
         from mlflow.entities import Metric, Param, RunTag
 
@@ -128,7 +125,7 @@ class Run:
         self._metrics, self._params, self._tags = [], {}, {}
 
     def close(self, status: Status) -> None:
-        """Write what was kept and end the run."""
+        """Write the buffered entries and end the run."""
         missing = missing_ceilings(self._logged)
         self.set_tags(dict.fromkeys(missing, UNKNOWN_CEILING))
         for found in self._unknown.difference(missing):
@@ -149,7 +146,7 @@ class Run:
 def open_run(
     tracking: Tracking, name: str, tags: Mapping[str, object | None], run_key: str | None
 ) -> Run:
-    """A running MLflow run: the one that was opened with the same `run_key`, else a new one."""
+    """A running MLflow run: the one opened with the same `run_key`, else a new one."""
     return tracking.write(
         lambda: _find_or_create(
             tracking, name, lineage_tags({**tags, COMMIT: code_commit()}), run_key
@@ -158,7 +155,7 @@ def open_run(
 
 
 def latest_runs(tracking: Tracking, limit: int) -> list[TrackedRun]:
-    """The runs of the project that started last, newest first."""
+    """The `limit` most recently started runs of the project, newest first."""
     client, experiment_id = tracking.open()
     return [
         TrackedRun(
@@ -177,41 +174,37 @@ def latest_runs(tracking: Tracking, limit: int) -> list[TrackedRun]:
 
 
 def is_accuracy(metric: str) -> bool:
-    """Whether a metric is a share of people's judgements found or missed. Nobody can find all: its
-    noise ceiling stands beside it.
+    """Whether a metric is a share of votes predicted correctly or wrongly, so that its noise
+    ceiling must be shown beside it.
     """
-    # a next token is nobody's judgement
+    # token accuracies are not about votes
     return ACCURACY_METRIC.fullmatch(metric) is not None and not metric.startswith("token_")
 
 
 def ceiling_metric(metric: str) -> str:
-    """The name of the noise ceiling of an accuracy or error rate: of the same judgements, so with
-    the same ending.
-    """
+    """Name of the noise ceiling of an accuracy or error rate; it has the same suffix."""
     found = ACCURACY_METRIC.fullmatch(metric)
     return CEILING + (found["of"] if found else "")
 
 
 def missing_ceilings(metrics: Iterable[str]) -> list[str]:
-    """The ceilings that accuracies and error rates among the names of `metrics` would stand beside
-    and that are not among them.
-    """
+    """Names of the noise ceilings that `metrics` lack for their accuracies and error rates."""
     names = set(metrics)
     return sorted({ceiling_metric(name) for name in names if is_accuracy(name)} - names)
 
 
 def lacks_ceiling(metrics: Iterable[str]) -> bool:
-    """Whether an accuracy or error rate is among the names of `metrics` and not its ceiling."""
+    """Whether `metrics` contain an accuracy or error rate without its noise ceiling."""
     return bool(missing_ceilings(metrics))
 
 
 def require_finite(metrics: Mapping[str, float], owner: str) -> dict[str, float]:
-    """`metrics` as floats. Raises InvalidScores naming `owner` and what is NaN or infinite."""
+    """`metrics` as floats. Raises InvalidScores, which names `owner`, for NaN or infinity."""
     broken = {key: value for key, value in metrics.items() if not math.isfinite(value)}
     if broken:
         raise InvalidScores(
-            f"{owner}: {broken} are no finite numbers, so they are not logged. Leave out what "
-            "could not be computed."
+            f"{owner}: metrics must be finite, not {broken}. Leave out metrics that could not be "
+            "computed."
         )
     return {key: float(value) for key, value in metrics.items()}
 
@@ -221,7 +214,9 @@ def _find_or_create(
 ) -> Run:
     client, experiment_id = tracking.open()
     if run_key is not None:
-        tags[RUN_KEY] = content_id(run_key)  # hashed: a filter string cannot hold every quote
+        tags[RUN_KEY] = content_id(
+            run_key
+        )  # hashed, because a filter string cannot contain every quote
         found = client.search_runs(
             [experiment_id], f"tags.`{RUN_KEY}` = '{tags[RUN_KEY]}'", max_results=1
         )

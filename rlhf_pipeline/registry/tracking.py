@@ -1,8 +1,7 @@
-"""The connection to MLflow: opened once, written by one process at a time. Knows no run and no
-model.
+"""Connects to MLflow and serialises its writes across processes.
 
-Everything goes through `MlflowClient` with an explicit tracking URI: the fluent API keeps the
-active run in global state, which would leak between threads and assets.
+Uses `MlflowClient` with an explicit tracking URI: the fluent API keeps the active run in global
+state, which would leak between threads and assets.
 """
 
 import logging
@@ -28,21 +27,20 @@ LOCATIONS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
     ("model_versions", "storage_location"),
-)  # columns that hold whole paths
+)  # columns with absolute paths
 LOCK_TIMEOUT_S = 120.0
 PATIENCE_S = 60.0
 WRITE_ATTEMPTS = 6
 
 
 class Tracking:
-    """One tracking server or database, and the experiment `project` in it.
+    """One tracking server or database, and its experiment `project`.
 
     `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL
     for files, `ui` the address people open in a browser. Safe for several threads and processes: on
     SQLite every write holds a lock file beside the database, because a transaction that reads
-    before it writes fails there at once when another one wrote in between, whatever its timeout.
-    Who does not know the lock file (MLflow's own server, a shell) is waited for `patience_s`
-    seconds.
+    before it writes fails immediately, whatever its timeout, if another one writes in between. For
+    writers that do not use the lock file (MLflow's server, a shell) it waits `patience_s` seconds.
     """
 
     def __init__(
@@ -72,15 +70,15 @@ class Tracking:
         return self.open()[1]
 
     def run_url(self, run_id: str) -> str:
-        """The run's page below the address `ui`; relative to it where none was given."""
+        """URL of the run's page below `ui`; relative if `ui` is empty."""
         return (
             f"{self.ui.rstrip('/') + '/' if self.ui else ''}"
             f"#/experiments/{self.experiment_id}/runs/{run_id}"
         )
 
     def open(self) -> tuple[Any, str]:
-        """Client and experiment id. Migrates, sets SQLite to WAL and creates the experiment where
-        that is still to do.
+        """Client and experiment id. The first call migrates the database, sets SQLite to WAL mode
+        and creates the experiment.
         """
         with self._opening:
             if self._opened is None:
@@ -89,13 +87,14 @@ class Tracking:
             return self._opened
 
     def get_or_create_experiment(self, name: str) -> str:
-        """The id of another experiment, made if needed: call it within `write`."""
+        """The id of another experiment, created if needed. Call it within `write`."""
         return self._get_or_create_experiment(self.client, name)
 
     def write(self, act: Callable[[], T]) -> T:
-        """`act` under the write lock, repeated while the database is busy. Not to be nested.
+        """Run `act` under the write lock, with retries while the database is busy. Must not be
+        nested.
 
-        Raises StoreError where it stays busy: nothing of `act` was written.
+        Raises StoreError if it stays busy; nothing of `act` is then written.
         """
         self.open()
         attempt = 1
@@ -110,7 +109,7 @@ class Tracking:
             attempt += 1
 
     def get_or_none(self, ask: Callable[[], T]) -> T | None:
-        """What `ask` returns, or None where MLflow says that there is no such thing."""
+        """The result of `ask`, or None if MLflow reports RESOURCE_DOES_NOT_EXIST."""
         self.open()
         from mlflow.exceptions import MlflowException
 
@@ -122,8 +121,8 @@ class Tracking:
             raise
 
     def find_moved_artifacts(self) -> tuple[str, str]:
-        """The beginning of MLflow's paths as its database has it, and as it must be where the
-        artifacts lie now.
+        """Recorded and actual prefix of MLflow's artifact paths; they differ if the home was
+        moved.
         """
         with self._lock(), self._faults.translate():
             client = self._make_client()
@@ -149,7 +148,7 @@ class Tracking:
         from mlflow.environment_variables import MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR
 
         MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
-        # each fault is raised by its name, not logged with its SQL
+        # faults are raised as StoreErrors, not logged with their SQL
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
         return FaultTranslatingClient(
             MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri),
@@ -157,24 +156,22 @@ class Tracking:
         )
 
     def _compare_locations(self, experiment: Any) -> tuple[str, str]:
-        """Old and new beginning of local paths; twice the same where nothing moved, or the files
-        are not on this machine.
-        """
+        """Old and new prefix of local paths; equal if nothing moved or the files are remote."""
         new = f"{_uri(self.artifacts)}/"
         old = str(experiment.artifact_location).removesuffix(experiment.name)
         is_local = old.startswith("file:") and new.startswith("file:")
         return (old, new) if is_local and _path(old) != _path(new) else (new, new)
 
     def _relocate(self, old: str, new: str) -> None:
-        """Let the paths of a database that was moved or copied with its artifacts follow: else runs
-        would write into the old home.
+        """Update the paths in a database that was moved with its artifacts; otherwise runs would
+        write into the old home.
         """
         database = self._sqlite_file()
         if database is None or database.parent.resolve() != _path(new).parent:
             raise StoreError(
-                f"MLflow's database keeps the files of {self.project!r} in {_path(old)}, outside "
-                f"this home, whose are in {_path(new)}. Move the home back; or, where it has its "
-                "databases on a server, let the paths follow with `rlhf init --join`."
+                f"MLflow's database records the files of {self.project!r} in {_path(old)}, but "
+                f"this home has them in {_path(new)}. Move the home back, or, if its databases "
+                "are on a server, update the paths with `rlhf init --join`."
             )
         with closing(sqlite3.connect(database, timeout=self.patience_s)) as connection, connection:
             for table, column in LOCATIONS:
@@ -199,8 +196,8 @@ class Tracking:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """The write lock of an SQLite database; a database server needs none. Freed by the system
-        when its holder dies.
+        """Hold the write lock of an SQLite database; a server needs none. The system releases it if
+        the holder dies.
         """
         database = self._sqlite_file()
         if database is None:
@@ -212,8 +209,8 @@ class Tracking:
             lock.acquire()
         except Timeout as cause:
             raise StoreError(
-                f"{lock.lock_file} was held for {LOCK_TIMEOUT_S:.0f} s by another process. End the "
-                "one that hangs."
+                f"Another process held {lock.lock_file} for {LOCK_TIMEOUT_S:.0f} s. End the "
+                "process that hangs."
             ) from cause
         except OSError as cause:
             raise StoreError(
@@ -228,23 +225,19 @@ class Tracking:
             lock.release()
 
     def _wait_until_writable(self, database: Path) -> None:
-        """Until nobody else is writing. MLflow would wait too, but with a page of SQL in the log
-        and no word of what to do.
-        """
+        """Wait for other writers. MLflow would wait too, but logs a page of SQL and no cure."""
         if not database.exists():
             return
         try:
             with closing(sqlite3.connect(database, timeout=self.patience_s)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as cause:
-            # no DatabaseBusy: it was waited for
+            # not DatabaseBusy: the call has already waited
             raise StoreError(self._faults.explain(str(cause))) from cause
 
 
 def make_tables(database_url: str) -> None:
-    """MLflow's tables in an empty database, without the experiment that a first client would
-    add.
-    """
+    """Create MLflow's tables in an empty database, without a default experiment."""
     silence_telemetry()
     from mlflow.store.db.utils import _safe_initialize_tables, create_sqlalchemy_engine_with_retry
 
@@ -257,7 +250,7 @@ def make_tables(database_url: str) -> None:
 
 
 def _uri(artifacts: str | Path) -> str:
-    # MLflow's default would be ./mlruns of whatever folder the process happens to stand in.
+    # MLflow's default would be ./mlruns in the working directory.
     return (
         str(artifacts).rstrip("/")
         if "://" in str(artifacts)
@@ -270,7 +263,6 @@ def _path(uri: str) -> Path:
 
 
 def _use_wal(database: Path) -> None:
-    # Kept in the file, so once is enough; MLflow itself waits 20 s for a busy database in every
-    # session.
+    # Stored in the file, so once is enough. MLflow waits 20 s for a busy database in every session.
     with closing(sqlite3.connect(database, timeout=30)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")

@@ -1,7 +1,6 @@
-"""Model versions: register, find, promote, fetch the files. Knows folders and hashes; knows no
-model class.
+"""Registers, finds and promotes model versions, and fetches their files.
 
-A version carries its whole record as tags, so nothing but the registry is needed to read it back.
+A version stores its whole record as tags, so the registry alone can restore it.
 """
 
 import json
@@ -42,8 +41,8 @@ KINDS: tuple[Kind, ...] = ("policy", "reward_model")
 CHAMPION = "champion"
 CANDIDATE = "candidate"
 PREVIOUS = "previous"
-REMOVED_TAG = "files_removed_at"  # tag of a version whose files retention deleted
-LINEAGE = ("content_hash", "parent", "data_hash")  # what makes two versions the same
+REMOVED_TAG = "files_removed_at"  # tag of versions whose files retention deleted
+LINEAGE = ("content_hash", "parent", "data_hash")  # versions that agree in these are the same
 
 
 class ListedModel(Record):
@@ -65,9 +64,9 @@ class Registry:
     `<project>.reward_model`.
 
     `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL
-    for files, `ui` the address people open in a browser. Safe for several threads and processes; a
-    database that somebody else locks is waited for `patience_s` seconds, then StoreError is raised
-    and nothing is half registered.
+    for files, `ui` the address people open in a browser. Safe for several threads and processes. If
+    another process locks the database for more than `patience_s` seconds, calls raise StoreError;
+    nothing is registered partially.
     """
 
     def __init__(
@@ -88,18 +87,18 @@ class Registry:
 
     @property
     def tracking(self) -> Tracking:
-        """The connection, for what this package keeps beside runs and versions."""
+        """The connection, for other modules of this package."""
         return self._tracking
 
     def initialise(self) -> None:
-        """Migrate the database and create the project's experiment. Costs seconds once; every other
-        call does it too.
+        """Migrate the database and create the project's experiment, which takes seconds once. Every
+        other call does this too if needed.
         """
         self._tracking.open()
 
     def find_moved_artifacts(self) -> tuple[str, str]:
-        """The beginning of MLflow's paths as its database has it, and as it must be where the
-        artifacts lie now.
+        """Recorded and actual prefix of MLflow's artifact paths; they differ if the home was
+        moved.
         """
         return self._tracking.find_moved_artifacts()
 
@@ -111,7 +110,7 @@ class Registry:
         self, name: str, tags: Mapping[str, object | None] | None = None, run_key: str | None = None
     ) -> Iterator[Run]:
         """An MLflow run, closed as FINISHED, FAILED or KILLED. The same `run_key` re-opens the same
-        run: a retry adds to it.
+        run, so that a retry adds to it.
         """
         run = open_run(self._tracking, name, tags or {}, run_key)
         try:
@@ -119,15 +118,13 @@ class Registry:
         except BaseException as cause:
             try:
                 run.close("FAILED" if isinstance(cause, Exception) else "KILLED")
-            except (
-                StoreError
-            ) as refused:  # what ended the run is worth more than that MLflow was not told
+            except StoreError as refused:  # report the original error, not this one
                 cause.add_note(f"The MLflow run {run.run_id} stays open: {refused}")
             raise
         run.close("FINISHED")
 
     def latest_runs(self, limit: int) -> list[TrackedRun]:
-        """The `limit` runs that started last, newest first."""
+        """The `limit` most recently started runs, newest first."""
         return latest_runs(self._tracking, limit)
 
     def register(
@@ -142,18 +139,17 @@ class Registry:
         data_hash: str | None = None,
         data_seq: int | None = None,
     ) -> ModelVersion:
-        """Copy `folder` into `run` and make a version of it, with its metrics frozen and its
-        lineage as tags.
+        """Copy `folder` into `run` and register it as a version, with metrics and lineage as tags.
 
-        With an accuracy among the metrics and not its noise ceiling a tag says that the ceiling is
-        unknown. Files come first, the version second, and both go by content: killed in between,
-        nothing points at missing files; repeated, the version of the same files, parent and data is
-        returned, and lost files are copied again. Raises ModelNotFound for a missing or empty
-        folder, InvalidScores for metrics that are no numbers.
+        If the metrics contain an accuracy without its noise ceiling, a tag marks the ceiling as
+        unknown. Files are copied before the version is created, so an interrupted call leaves no
+        version without files. A repeated call returns the version with the same files, parent and
+        data, and copies missing files again. Raises ModelNotFound for a missing or empty folder,
+        InvalidScores for metrics that are not finite.
         """
         if not folder.is_dir() or not any(p.is_file() for p in folder.rglob("*")):
             raise ModelNotFound(
-                f"{folder} holds no files, so there is no {kind} to register. Train it again."
+                f"{folder} contains no files to register as a {kind}. Train it again."
             )
         tags = {
             "kind": kind,
@@ -191,8 +187,8 @@ class Registry:
         return version
 
     def get(self, kind: Kind, alias_or_version: str | int) -> ModelVersion | None:
-        """The version with this alias or number, or None. Raises ModelError for one that this
-        pipeline did not register.
+        """The version with this alias or number, or None. Raises ModelError if this pipeline did
+        not register it.
         """
         wanted = str(alias_or_version)
         number = wanted if wanted.isdecimal() else self._aliases(kind).get(wanted)
@@ -225,14 +221,14 @@ class Registry:
         return rows
 
     def aliases(self, kind: Kind) -> dict[int, tuple[str, ...]]:
-        """The aliases of each version that has any."""
+        """Version number -> its aliases, for versions that have any."""
         named: dict[int, tuple[str, ...]] = {}
         for alias, number in sorted(self._aliases(kind).items()):
             named[int(number)] = (*named.get(int(number), ()), alias)
         return named
 
     def removal_times(self, kind: Kind) -> dict[int, datetime]:
-        """When retention deleted the files of each version that has lost them."""
+        """Version number -> time at which retention deleted its files."""
         return {
             int(e.version): datetime.fromisoformat(e.tags[REMOVED_TAG])
             for e in self._search(kind)
@@ -241,7 +237,7 @@ class Registry:
 
     def set_alias(self, kind: Kind, alias: str, version: int) -> None:
         """Point `alias` at `version`. Raises ModelNotFound or ModelHashMismatch if the version or
-        its files are not there.
+        its files are missing or damaged.
         """
         self._set_alias(kind, alias, version, files_of=self._require_version(kind, version))
 
@@ -251,13 +247,14 @@ class Registry:
         """Make `version` the champion and keep the old one as `previous`; promoting the champion
         again changes nothing.
 
-        Raises ModelNotFound or ModelHashMismatch if the version or its files are not there.
+        Raises ModelNotFound or ModelHashMismatch if the version or its files are missing or
+        damaged.
         """
         model = self._require_version(kind, version)
         champion = self.get(kind, CHAMPION)
         if champion is None or champion.version != version:
             if champion is not None:
-                # first: killed in between, the champion still stands
+                # first, so that an interrupted promotion keeps the champion
                 self._set_alias(kind, PREVIOUS, champion.version)
             self._set_alias(kind, CHAMPION, version, files_of=model)
         previous = self.get(kind, PREVIOUS)
@@ -271,12 +268,12 @@ class Registry:
         )
 
     def fetch_folder(self, model: ModelVersion, cache: Path) -> Path:
-        """A local folder with the version's files, verified against its content hash; do not write
-        there.
+        """A local folder with the version's files, verified against its content hash. Do not write
+        to it.
 
-        Files on this machine are used in place, others are downloaded once into `cache`. Raises
-        ModelNotFound when they are gone, ModelHashMismatch when they are not those that were
-        registered.
+        Local files are used in place, remote ones are downloaded once into `cache`. Raises
+        ModelNotFound if they are missing, ModelHashMismatch if they differ from the registered
+        ones.
         """
         local = self.local_folder(model)
         if local is not None:
@@ -311,8 +308,7 @@ class Registry:
     def _create_version(
         self, kind: Kind, run_id: str, path: str, tags: dict[str, str]
     ) -> ModelVersion:
-        # Looked up again under the lock: another process may have registered the same files
-        # meanwhile.
+        # Check again under the lock: another process may have registered the same files.
         same = self._find_same_version(kind, tags)
         if same is not None:
             return same
@@ -337,7 +333,8 @@ class Registry:
     ) -> None:
         def point() -> None:
             if files_of is not None:
-                # under the lock: retention may have removed them since they were verified
+                # under the lock, because retention may have removed the files since they were
+                # verified
                 self._refuse_without_files(files_of)
             self._tracking.client.set_registered_model_alias(
                 self.model_name(kind), alias, str(version)
@@ -375,9 +372,9 @@ class Registry:
         removed_at = self.removal_times(model.kind).get(model.version)
         if removed_at is not None:
             raise ModelNotFound(
-                f"The files of {model.label} were removed on {removed_at:%Y-%m-%d}: it never was "
-                "champion, and newer versions stay. Its record and metrics are kept. Name another "
-                "version (`rlhf models list`), or train it again."
+                f"Retention removed the files of {model.label} on {removed_at:%Y-%m-%d}; its "
+                "record and metrics are kept. Choose another version (`rlhf models list`), or "
+                "train it again."
             )
 
     def _has_files(self, model: ModelVersion) -> bool:
@@ -389,19 +386,21 @@ class Registry:
         return local.is_dir() and folder_hash(local) == model.content_hash
 
     def has_deleted_run(self, model: ModelVersion) -> bool:
-        """Whether somebody deleted the version's run in MLflow, which keeps it until its garbage
+        """Whether the version's run is deleted in MLflow, which keeps it until its garbage
         collection.
         """
         run = self._tracking.get_or_none(lambda: self._tracking.client.get_run(model.mlflow_run_id))
         return run is not None and run.info.lifecycle_stage == "deleted"
 
     def local_folder(self, model: ModelVersion) -> Path | None:
-        """Where the files lie if that is on this machine."""
+        """Folder of the version's files, or None if they are remote. Raises ModelNotFound without
+        the MLflow run.
+        """
         run = self._tracking.get_or_none(lambda: self._tracking.client.get_run(model.mlflow_run_id))
         if run is None:
             raise ModelNotFound(
-                f"The MLflow run {model.mlflow_run_id} of {model.label} is gone. Restore it or "
-                "roll back to another version."
+                f"The MLflow run {model.mlflow_run_id} of {model.label} does not exist. Restore "
+                "it, or roll back to another version."
             )
         from mlflow.utils.file_utils import local_file_uri_to_path
         from mlflow.utils.uri import is_local_uri
@@ -427,7 +426,7 @@ class Registry:
                 raise ModelNotFound(
                     f"The files of {model.label} cannot be read from {model.uri}: {cause.message}"
                 ) from cause
-            if not target.is_dir():  # another process may have been faster
+            if not target.is_dir():  # another process may have downloaded it first
                 got.rename(target)
 
 
@@ -435,8 +434,8 @@ def _to_model_version(entry: Any) -> ModelVersion:
     tags = entry.tags
     if "content_hash" not in tags:
         raise ModelError(
-            f"{entry.name}@{entry.version} was not registered by this pipeline. Point the alias at "
-            "a version that was."
+            f"{entry.name}@{entry.version} was not registered by this pipeline. Point the alias "
+            "at a version of this pipeline."
         )
     return ModelVersion(
         name=entry.name,
@@ -476,13 +475,13 @@ def path_in_run(model: ModelVersion) -> str:
 def _verify_folder(folder: Path, model: ModelVersion) -> Path:
     if not folder.is_dir():
         raise ModelNotFound(
-            f"The files of {model.label} are gone from {folder}. Restore them, roll back, or train "
-            "and register again."
+            f"The files of {model.label} are missing from {folder}. Restore them, roll back, or "
+            "train and register again."
         )
     found = folder_hash(folder)
     if found != model.content_hash:
         raise ModelHashMismatch(
-            f"{folder} is not what was registered as {model.label}: its hash is {found[:12]}, not "
+            f"{folder} has hash {found[:12]}, but {model.label} was registered with "
             f"{model.content_hash[:12]}. Restore the files or roll back to another version."
         )
     return folder

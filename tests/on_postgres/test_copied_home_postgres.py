@@ -49,7 +49,7 @@ def test_copy_is_refused_until_it_takes_the_place_of_the_first(home: Path, tmp_p
     assert workspace.champions.policy_folder().is_relative_to(copy)
     with pytest.raises(
         StoreError,
-        match=r"MLflow's database keeps the files of 'demo' in .*copy.*outside this home.*rlhf "
+        match=r"MLflow's database records the files of 'demo' in .*copy.*rlhf "
         r"init --join",
     ):
         rlhf(home, "models", "list")

@@ -217,5 +217,5 @@ def test_a_fit_that_did_not_end_fails_its_check_and_stops_nothing(
     checks = {c.check_name: c for c in result.get_asset_check_evaluations()}
     assert checks["schema"].passed
     assert not checks["distribution"].passed
-    assert "raise max_iterations" in (checks["distribution"].description or "")
+    assert "Raise max_iterations" in (checks["distribution"].description or "")
     assert len(project.files.read_frame("annotator_model")) > 0

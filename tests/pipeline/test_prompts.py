@@ -105,7 +105,10 @@ def test_prompts_are_written_by_the_completion_backend_where_that_is_asked_for(
 
 @pytest.mark.parametrize(
     ("history", "error", "cure"),
-    [("small", "ConfigurationError", "leave `doubtful` off"), ("grown", "ModelError", "n_members")],
+    [
+        ("small", "ConfigurationError", "`doubtful` needs a champion"),
+        ("grown", "ModelError", "n_members"),
+    ],
 )
 def test_doubts_need_a_champion_of_several_members(
     history: str, error: str, cure: str, request: pytest.FixtureRequest, branch: Callable[..., Any]
@@ -130,7 +133,7 @@ def test_doubts_need_a_champion_of_several_members(
 def test_doubts_are_for_evolution_alone(small: Any, branch: Callable[..., Any]) -> None:
     project = branch(small)
     result = made(project, small.day(3), ok=False, n=3, doubtful=True)
-    assert "`doubtful` is for the source evolution, not templates" in project.errors(result)
+    assert "`doubtful` needs the source evolution, not templates" in project.errors(result)
 
 
 def test_the_launchpad_and_the_library_have_the_same_parameters() -> None:

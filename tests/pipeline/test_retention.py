@@ -307,7 +307,7 @@ def test_version_that_was_ever_champion_keeps_its_files(home: Home) -> None:
         assert home.registry.fetch_folder(found, home.settings.cache).is_dir()
     removed = home.registry.get("policy", 3)
     assert removed is not None
-    with pytest.raises(ModelNotFound, match=r"demo\.policy@3 were removed"):
+    with pytest.raises(ModelNotFound, match=r"removed the files of demo\.policy@3"):
         home.registry.fetch_folder(removed, home.settings.cache)
 
 

@@ -80,6 +80,6 @@ def test_model_that_forgot_the_change_does_not_become_champion(
     assert "on the latest 20 held-out pairs is below that of the champion" in refusal.cause
     gate = project.store.gates.all()[-1]
     assert not gate.promoted
-    assert "the reward model that judged was refused" in " ".join(
+    assert "the reward model of the evaluation was refused" in " ".join(
         check.reason for check in gate.checks
     )

@@ -379,9 +379,9 @@ def test_files_in_an_object_store_are_kept_there_until_they_are_removed(
         remove_files(registry, model, tmp_path / "cache", REMOVED_AT)
         remove_files(registry, model, tmp_path / "cache", REMOVED_AT)
         assert version_size(registry, model) == 0
-        with pytest.raises(ModelNotFound, match="were removed"):
+        with pytest.raises(ModelNotFound, match="Retention removed"):
             registry.fetch_folder(model, tmp_path / "cache")
-        with pytest.raises(ModelNotFound, match="were removed"):
+        with pytest.raises(ModelNotFound, match="Retention removed"):
             registry.promote("policy", 1)
     assert not (tmp_path / "artifacts").exists()
 
@@ -501,7 +501,7 @@ def test_a_database_that_stays_locked_is_named_and_the_retry_completes(
     hasty = Registry(registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.5)
     said = (
         rf"{home / 'mlflow' / 'mlflow.db'} has been locked by another process for 0.5 s\. End "
-        f"what holds it.*run again"
+        f"the process that holds it .*run again"
     )
 
     def train() -> None:
@@ -610,10 +610,10 @@ def test_removed_version_names_itself_when_asked_for(
     assert version_size(registry, removable) == len("weights{}")
     remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     with pytest.raises(
-        ModelNotFound, match=rf"files of {removable.label} were removed on 2026-06-01"
+        ModelNotFound, match=rf"removed the files of {removable.label} on 2026-06-01"
     ):
         registry.fetch_folder(removable, tmp_path / "cache")
-    with pytest.raises(ModelNotFound, match="were removed"):
+    with pytest.raises(ModelNotFound, match="Retention removed"):
         registry.promote("policy", removable.version)
     assert version_size(registry, removable) == 0
 
@@ -639,7 +639,7 @@ def test_removal_killed_before_it_was_recorded_is_finished_by_the_next(
             remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     [stored] = stored_versions(registry, "policy")
     assert stored.removed_at is None
-    with pytest.raises(ModelNotFound, match="are gone"):
+    with pytest.raises(ModelNotFound, match="are missing"):
         registry.fetch_folder(removable, tmp_path / "cache")
     remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     assert registry.removal_times("policy") == {removable.version: REMOVED_AT}
@@ -676,7 +676,7 @@ def test_version_that_lost_its_files_meanwhile_is_not_promoted(
     registry: Registry, home: Path, removable: ModelVersion
 ) -> None:
     racing = RemovedAfterTheLook(registry.tracking_uri, home / "artifacts", registry.project)
-    with pytest.raises(ModelNotFound, match="were removed"):
+    with pytest.raises(ModelNotFound, match="Retention removed"):
         racing.promote("policy", removable.version)
     assert registry.get("policy", "champion") is None
 

@@ -442,9 +442,7 @@ def test_a_vote_that_breaks_a_rule_is_rejected_by_line_the_others_are_cast(rlhf,
         "duration_s is -1": vote(1, duration_s=-1),
         "not a valid time": vote(1, submitted_at="31.1.2016"),
         "before 2000": vote(1, submitted_at=0),
-        "in the future": vote(
-            1, submitted_at=(datetime.now(UTC) + timedelta(days=3)).isoformat()
-        ),
+        "in the future": vote(1, submitted_at=(datetime.now(UTC) + timedelta(days=3)).isoformat()),
         "annotator_kind is 'robot'": vote(1, annotator_kind="robot"),
         "stated_confidence is 7": vote(1, confidence=7),
         "no JSON": None,

@@ -704,7 +704,7 @@ def test_the_pairs_of_a_bin_are_listed_the_wrong_ones_first(watched: LearntHome)
         for value in (0.51, 0.56, 0.61, 0.66, 0.71, 0.76, 0.81, 0.86, 0.91, 0.99)
         if not any(b["low"] <= value < b["high"] for b in bins)
     )
-    with pytest.raises(NotEnoughData, match=r"No vote lies in the bin of .*There are votes in 0\."):
+    with pytest.raises(NotEnoughData, match=r"No votes in the bin of .*Bins with votes: 0\."):
         watched.rlhf("reward", "probe", "--bin", str(empty))
 
 

@@ -369,12 +369,12 @@ def test_damaged_mlflow_database_is_a_fault(home: Path, damage: str) -> None:
 
 def test_flipped_bit_in_a_champions_weights_is_found(home: Path) -> None:
     flip(next((home / "mlflow" / "artifacts").rglob("model.safetensors")), 20)
-    assert "is not what was registered as demo.policy@1" in faults(home)
+    assert "but demo.policy@1 was registered" in faults(home)
 
 
 def test_missing_files_of_a_champion_are_found(home: Path) -> None:
     shutil.rmtree(next((home / "mlflow" / "artifacts").rglob("model.safetensors")).parent)
-    assert "The files of demo.policy@1 are gone" in faults(home)
+    assert "The files of demo.policy@1 are missing" in faults(home)
 
 
 def test_deleted_run_of_a_champion_is_found(home: Path) -> None:

@@ -102,9 +102,9 @@ def test_where_nobody_preferred_a_side_there_is_nothing_to_show():
     votes = cast("tt")
     reflections = reflect(predicted([0.8, 0.7]), votes)
     assert reliability_bins(reflections, votes) == ()
-    with pytest.raises(NotEnoughData, match="2 comparisons were predicted, and nobody"):
+    with pytest.raises(NotEnoughData, match="2 comparisons were predicted, but none"):
         probe_model(reflections, votes)
-    with pytest.raises(NotEnoughData, match=r"There are votes in none"):
+    with pytest.raises(NotEnoughData, match=r"Bins with votes: none"):
         find_bin((), 0.7)
 
 

@@ -1,5 +1,6 @@
-"""How MLflow's web interface is started as one process: `mlflow server` keeps 195 MB in a launcher
-that only waits.
+"""Builds the command that starts MLflow's web server as one process.
+
+`mlflow server` would keep a launcher of 195 MB that only waits.
 """
 
 import sys
@@ -11,10 +12,10 @@ from rlhf_pipeline.config import silence_telemetry
 def web_server_command(
     tracking_uri: str, artifacts: Path, *, host: str, port: int
 ) -> tuple[list[str], dict[str, str]]:
-    """The command of MLflow's web server with one worker, and the environment it needs: what
-    `mlflow server` starts.
+    """Command and environment of MLflow's web server with one worker, as started by `mlflow
+    server`.
 
-    `tracking_uri` is in the environment alone, because it may hold a password and every user can
+    `tracking_uri` is passed only in the environment: it may hold a password, and every user can
     read command lines.
     """
     silence_telemetry()
@@ -28,8 +29,8 @@ def web_server_command(
         constants.ARTIFACTS_DESTINATION_ENV_VAR: str(artifacts),
         constants.SERVE_ARTIFACTS_ENV_VAR: "true",
         _MLFLOW_SGI_NAME.name: "uvicorn",
-        # MLflow's default starts eight more processes and 1.2 GB for a job queue that nothing here
-        # uses.
+        # MLflow's default starts eight processes and uses 1.2 GB for a job queue that is not needed
+        # here.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
     return [
