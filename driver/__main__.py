@@ -58,9 +58,7 @@ def demo(settings: Settings, arguments: argparse.Namespace, console: Console) ->
 
 
 def replay(settings: Settings, arguments: argparse.Namespace, console: Console) -> int:
-    with Store.open(
-        settings.store_url, organization=settings.organization, project=settings.project
-    ) as store:
+    with Store.of_home(settings) as store:
         n_days = len(store.replays.pending_days())
     if not n_days:
         console.print("No imported day waits for its replay.")
@@ -122,7 +120,7 @@ def retain(*, dry_run: bool = False) -> None:
     registry = Registry(s.tracking_uri, s.home / "mlflow" / "artifacts", s.project)
     with (
         open_instance() as instance,
-        Store.open(s.store_url, organization=s.organization, project=s.project) as store,
+        Store.of_home(s) as store,
     ):
         retention = Retention(s, store, registry, instance, datetime.now(UTC))
         for item in retention.retain(dry_run=dry_run, progress=print_progress):

@@ -1,10 +1,9 @@
-"""Dagster's runs, events, ticks and cursors from its SQLite files to Postgres. Knows Dagster's
-storages; nothing of ours.
+"""Copies Dagster's runs, events, ticks and cursors from its SQLite files to Postgres.
 
 On SQLite each run's events lie in a file of their own, beside an index of those that concern
-assets; on Postgres all are one table under one numbering. So events go through Dagster's own
-storage, in order of time, and the numbers are given anew; every other table is the same on both and
-is copied as it is.
+assets; on Postgres all are one table with one numbering. So events go through Dagster's own
+storage, in order of time, and get new numbers; every other table is the same on both sides and is
+copied unchanged.
 """
 
 import heapq
@@ -19,14 +18,13 @@ from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS
 from dagster._core.events.log import EventLogEntry
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._serdes import serialize_value
-from dagster_postgres import DagsterPostgresStorage
+from dagster_postgres import DagsterPostgresStorage, PostgresEventLogStorage
 
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.store.database_copy import CopiedTable, TableHash, copy_database
 
-# Tables of each SQLite file that are the same on Postgres. Left out: heartbeats of daemons that are
-# gone, who the old database was, which migrations it saw, and what the events themselves bring
-# along.
+# Tables of each SQLite file that are the same on Postgres. Left out: heartbeats of earlier daemons,
+# the old database's identity and migrations, and the tables that the events themselves fill.
 RUN_TABLES = ("runs", "run_tags", "snapshots", "bulk_actions", "backfill_tags", "kvs")
 SCHEDULE_TABLES = ("jobs", "instigators", "job_ticks", "asset_daemon_asset_evaluations")
 INDEX_TABLES = ("dynamic_partitions", "concurrency_limits")
@@ -36,8 +34,8 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def read_state(instance: dg.DagsterInstance) -> dict[str, Any]:
-    """What `rlhf storage` asks of an instance: the last sign of life of its daemons, runs under
-    way, days made by asset.
+    """What `rlhf storage` needs to know of an instance: seconds since a daemon's last heartbeat,
+    active runs, materialised days by asset.
     """
     beats = [beat.timestamp for beat in instance.get_daemon_heartbeats().values()]
     active = [
@@ -60,7 +58,7 @@ def read_state(instance: dg.DagsterInstance) -> dict[str, Any]:
 
 
 def open_target(url: str) -> DagsterPostgresStorage:
-    """Dagster's storage on Postgres; its tables are made where they are missing."""
+    """Dagster's storage on Postgres; creates the tables that are missing."""
     return DagsterPostgresStorage(url, should_autocreate_tables=True)
 
 
@@ -89,6 +87,7 @@ def _copy_events(
 ) -> Iterator[CopiedTable]:
     source = SqliteEventLogStorage(str(folder))
     storage = target.event_log_storage
+    assert isinstance(storage, PostgresEventLogStorage)  # as the class of `target` makes it
     # one connection kept, not one per event
     storage.optimize_for_webserver(statement_timeout=DAY_MS, pool_recycle=3600, max_overflow=4)
     runs = sorted(
@@ -97,7 +96,7 @@ def _copy_events(
         if path.stem != "index"
     )
     runs += [""] if (folder / ".db").exists() and "" not in runs else []
-    # an asset that somebody wiped is not brought back by its old events
+    # old events do not bring back an asset that was wiped
     kept = set(source.all_asset_keys())
     before = TableHash()
     in_order = heapq.merge(
@@ -112,7 +111,7 @@ def _copy_events(
             else:
                 with storage._connect() as connection:
                     connection.execute(storage.prepare_insert_event_batch(batch))
-            # how many there are nobody counted: they lie in a file per run
+            # the total is unknown: events lie in one file per run
             progress(before.rows, 0, "dagster.event_logs")
     after = TableHash()
     for run in runs:
@@ -130,7 +129,7 @@ def _copy_events(
 
 
 def _compare_assets(source: Any, target: Any) -> CopiedTable:
-    """What the UI says of assets: which days of each are made, and when each was made last."""
+    """What Dagster's UI shows of assets: the days of each, and when each was made last."""
     hashes = []
     for storage in (source, target):
         found = TableHash()

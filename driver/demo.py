@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Self
 
 import dagster as dg
+
+# the public API has no name for this class
+from dagster._core.definitions.sensor_definition import SensorExecutionData
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from assets.partitions import DAYS
 from driver.recovery import fail_dead_runs, release_run_keys
-from driver.runner import Runner, SensorExecutionData, StageRun, open_runner
+from driver.runner import Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings

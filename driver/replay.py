@@ -15,7 +15,8 @@ from driver.terminal import make_progress_bars, show_progress
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.terminal import escape_markup
-from sensors.replay import LEFT_OUT_TAG, Replay, ReplayWait, describe_unpredicted
+from sensors.replay_steps import Replay, ReplayWait, describe_unpredicted
+from sensors.runs import LEFT_OUT_TAG
 
 POLL_SECONDS = 1.0
 LEARNING_STAGES = ("reward_model", "calibration")

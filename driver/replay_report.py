@@ -14,7 +14,7 @@ from rlhf_pipeline.reports.drift import timeline_chart
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import counting, standing
-from sensors.replay import end_of_day
+from sensors.replay_steps import end_of_day
 
 TIMELINE_FILE = "replay_timeline.png"
 WIDTHS = {

@@ -114,9 +114,7 @@ def open_runner(
     # here: the definitions of the settings in the environment are made by the import
     from definitions import definitions_for
 
-    store = Store.open(
-        settings.store_url, organization=settings.organization, project=settings.project
-    )
+    store = Store.of_home(settings)
     defs = definitions_for(settings, progress=progress)
     return Runner(settings, defs, instance, store, on_stage=on_stage)
 

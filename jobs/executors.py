@@ -6,7 +6,7 @@ the interpreter. A step whose process was killed is started again within the run
 would fail again and is left failed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,7 @@ import dagster as dg
 
 # The public API has no names for these: what an executor is made of, and what it says of a step
 # that it starts again.
-from dagster._core.events import StepRetryData
+from dagster._core.execution.plan.objects import StepRetryData
 from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.child_process_executor import ChildProcessCrashException
 from dagster._core.executor.in_process import InProcessExecutor
@@ -122,14 +122,12 @@ def _settings(context: Any) -> Settings:
 
 @lru_cache(maxsize=1)
 def _store(settings: Settings) -> Store:
-    return Store.open(
-        settings.store_url, organization=settings.organization, project=settings.project
-    )
+    return Store.of_home(settings)
 
 
 def _make_light_executor(context: dg.InitExecutorContext) -> dg.Executor:
     settings = _settings(context)
-    chosen: Mapping[str, Any] = context.executor_config or {settings.executor: {}}
+    chosen: dict[str, Any] = dict(context.executor_config or {settings.executor: {}})
     if "in_process" in chosen:
         return HeartbeatExecutor(InProcessExecutor(retries=RetryMode.ENABLED))
     n = chosen["multiprocess"].get("max_concurrent", settings.max_concurrent_steps)

@@ -12,12 +12,8 @@ from rlhf_pipeline.store import Store
 
 @lru_cache(maxsize=4)
 def open_store(settings: Settings) -> Store:
-    """Open the store, with one engine per process and database because sensors tick every few
-    seconds.
-    """
-    return Store.open(
-        settings.store_url, organization=settings.organization, project=settings.project
-    )
+    """Open the store once per process and database, because sensors tick every few seconds."""
+    return Store.of_home(settings)
 
 
 def store_resource(settings: Settings) -> dg.ResourceDefinition:

@@ -112,6 +112,11 @@ class HomeFacts(BaseModel):
     )
 
     @classmethod
+    def of(cls, settings: "Settings") -> Self:
+        """The facts of a new home."""
+        return cls(organization=settings.organization, project=settings.project)
+
+    @classmethod
     def load(cls, home: Path) -> Self | None:
         """The facts of `home`, or None before `rlhf init`. Raises ConfigurationError for an invalid
         file.
@@ -495,6 +500,11 @@ class Settings(BaseModel):
     @property
     def exports(self) -> Path:
         return self.home / "exports"
+
+    @property
+    def reward_model(self) -> str:
+        """Name of the project's reward model in the registry."""
+        return f"{self.project}.reward_model"
 
     @property
     def demo_state(self) -> Path:

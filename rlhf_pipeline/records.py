@@ -450,6 +450,12 @@ class TriggerDecision(Record):
     state: Literal["held", "pending", "submitted", "succeeded", "failed"] = "pending"
     run_id: str | None = None
 
+    @property
+    def stored_id(self) -> int:
+        """`decision_id` of a decision that was read from the store."""
+        assert self.decision_id is not None
+        return self.decision_id
+
 
 class TasteChange(Record):
     """A confirmed change of taste: votes before `change_seq` get less weight in training. A false
@@ -556,6 +562,10 @@ class Promotion(Record):
     reason: str
     actor: str
     promoted_at: datetime = Field(default_factory=utc_now)
+
+    @property
+    def label(self) -> str:
+        return f"{self.model_name}@{self.version}"
 
 
 class AnnotationRules(Record):

@@ -1,3 +1,3 @@
-"""What fires when: votes into feedback, pairs into learning, drift into retraining, killed runs
-into retries.
+"""What starts runs: new votes start feedback, enough pairs start learning, drift starts retraining
+(`retraining.py`), a killed run starts its retry.
 """

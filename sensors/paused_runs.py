@@ -1,14 +1,15 @@
-"""The parked sensor: a run whose provider asked to be left alone for long goes on when it may.
+"""The paused runs sensor: a run that waits for a provider is requested again once the wait is over.
 
-The ledger says until when and which run of Dagster asked; what that run had not made by then is
-asked for again, under the same configuration. What was made is not called for again: the ledger has
-it.
+The work ledger knows until when a run waits and which run of Dagster made it. What that run had not
+made is requested again under the same configuration; calls that were answered are in the ledger and
+are not repeated.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 import dagster as dg
 
@@ -18,11 +19,10 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import RunRow
 from sensors.run_health import RETRY_TAG
-from sensors.runs import RUN_KEY_TAG, store_of
+from sensors.runs import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG, RUN_KEY_TAG, store_of
 from sensors.votes import group_neighbouring_days
 
-RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
-# after a run that failed before it came to the ledger; doubles up to a day
+# after a run that failed before it reached the ledger; doubles up to a day
 FIRST_WAIT = timedelta(minutes=10)
 COMPLETIONS = dg.AssetKey("completions")
 
@@ -31,57 +31,69 @@ def paused_runs_sensor(
     settings: Settings, status: dg.DefaultSensorStatus, *, first_wait: timedelta = FIRST_WAIT
 ) -> dg.SensorDefinition:
     @dg.sensor(
-        name="parked",
+        name="paused_runs",
         job=collection,
         minimum_interval_seconds=settings.slow_sensor_seconds,
         default_status=status,
     )
-    def parked(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Asks again for what waited for a provider, once its time is over."""
+    def paused_runs(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        """Requests again what waited for a provider, once its wait is over."""
         store = store_of(context, settings)
-        waiting = [run for run in store.generation.paused_runs() if run.parked_until is not None]
-        requests: list[dg.RunRequest] = []
-        for run in waiting:
-            if run.parked_until is None or run.parked_until > datetime.now(UTC):
-                continue
-            asked_by = context.instance.get_run_record_by_id(run.origin) if run.origin else None
-            if asked_by is None or not asked_by.dagster_run.is_finished:
-                continue
-            days = _requested_days(asked_by.dagster_run)
-            asked = _missing_days(context.instance, store, run, asked_by, days)
-            if not asked:
-                store.generation.end(run.run_id)
-                context.log.info(
-                    f"{run.run_id} waits no more: its days' completions were made anew since, or "
-                    "another run has taken them over."
-                )
-            if days not in asked.values() and json.loads(run.record).get("calls", {}).get("batch"):
-                context.log.warning(
-                    f"What batches of {run.run_id} make is read by nobody else: the days left of "
-                    "it are paid for again."
-                )
-            for first, of in asked.items():
-                if (key := _next_run_key(context.instance, first, first_wait)) is not None:
-                    requests.append(_request_again(context.instance, asked_by.dagster_run, key, of))
+        paused = [run for run in store.generation.paused_runs() if run.parked_until is not None]
+        requests = [
+            request
+            for run in paused
+            for request in _resume(context, store, run, first_wait=first_wait)
+        ]
         if requests:
             return dg.SensorResult(run_requests=requests)
         return dg.SkipReason(
-            f"{len(waiting)} runs are parked, until {waiting[0].parked_until} the first"
-            if waiting
-            else "no run is parked"
+            f"{len(paused)} runs are paused, until {paused[0].parked_until} the first"
+            if paused
+            else "no run is paused"
         )
 
-    return parked
+    return paused_runs
 
 
-def _next_run_key(instance: dg.DagsterInstance, first: str, wait: timedelta) -> str | None:
-    """Under which to ask now; None while a run under an earlier one is at it, or failed less than
-    `wait` ago, which doubles each time.
-
-    A run that got as far as the ledger is parked no more, or until another time: so those found
-    here ended before they came to it.
+def _resume(
+    context: dg.SensorEvaluationContext, store: Store, paused: RunRow, *, first_wait: timedelta
+) -> Iterator[dg.RunRequest]:
+    """Requests for the days of a paused run that were not made since. A run with none left leaves
+    the ledger's list of paused ones.
     """
-    for key, record in _requested_runs(instance, first):
+    instance = context.instance
+    if paused.parked_until is None or paused.parked_until > datetime.now(UTC):
+        return
+    record = instance.get_run_record_by_id(paused.origin) if paused.origin else None
+    if record is None or not record.dagster_run.is_finished:
+        return
+    days = _requested_days(record.dagster_run)
+    missing = _missing_days(instance, store, paused, record, days)
+    if not missing:
+        store.generation.end(paused.run_id)
+        context.log.info(
+            f"{paused.run_id} waits no more: its days' completions were made again since, or "
+            "another run has taken them over."
+        )
+    if days not in missing.values() and json.loads(paused.record).get("calls", {}).get("batch"):
+        context.log.warning(
+            f"No run reads the batches of {paused.run_id} any more: its remaining days are paid "
+            "for again."
+        )
+    for first_key, of in missing.items():
+        if (key := _next_run_key(instance, first_key, first_wait)) is not None:
+            yield _request_again(instance, record.dagster_run, key, of)
+
+
+def _next_run_key(instance: dg.DagsterInstance, first_key: str, wait: timedelta) -> str | None:
+    """The key for the next request; None while a run under an earlier one works, or failed less
+    than `wait` ago, which doubles each time.
+
+    A run that reached the ledger is not paused any more, or until another time: so those that are
+    met here ended before they reached it.
+    """
+    for key, record in _requested_runs(instance, first_key):
         if record is None:
             return key
         if not record.dagster_run.is_finished or datetime.now(UTC) - record.update_timestamp < wait:
@@ -91,11 +103,11 @@ def _next_run_key(instance: dg.DagsterInstance, first: str, wait: timedelta) -> 
 
 
 def _requested_runs(
-    instance: dg.DagsterInstance, first: str
+    instance: dg.DagsterInstance, first_key: str
 ) -> Iterator[tuple[str, dg.RunRecord | None]]:
-    """What was asked under `first` and the keys after it; the last is free."""
+    """The runs under `first_key` and the keys after it; the last key has none."""
     for n in count():
-        key = f"{first}:{n}" if n else first
+        key = f"{first_key}:{n}" if n else first_key
         records = instance.get_run_records(dg.RunsFilter(tags={RUN_KEY_TAG: key}), limit=1)
         yield key, records[0] if records else None
         if not records:
@@ -103,74 +115,76 @@ def _requested_runs(
 
 
 def _missing_days(
-    instance: dg.DagsterInstance, store: Store, run: RunRow, asked_by: dg.RunRecord, days: list[str]
+    instance: dg.DagsterInstance,
+    store: Store,
+    paused: RunRow,
+    record: dg.RunRecord,
+    days: list[str],
 ) -> dict[str, list[str]]:
-    """What a parked run is to be asked for: all its days, or those stretches of them that were not
-    made since, by their first keys.
+    """By first run key, the days to request: all of a paused run, or the stretches of them that
+    were not made since.
     """
-    key, made = (
-        f"parked:{run.run_id}:{run.parked_until}",
-        _days_made_since(instance, asked_by, days),
-    )
+    # persisted: earlier requests are found by this key
+    key = f"parked:{paused.run_id}:{paused.parked_until}"
+    made = _days_made_since(instance, record, days)
     if not made:
         return {key: days}
-    parts = {
+    stretches = {
         f"{key}:{of[0]}...{of[-1]}": of
         for of in group_neighbouring_days([day for day in days if day not in made])
     }
     return {
-        first: of for first, of in parts.items() if not _has_reached_ledger(instance, store, first)
+        first_key: of
+        for first_key, of in stretches.items()
+        if not _has_reached_ledger(instance, store, first_key)
     }
 
 
-def _has_reached_ledger(instance: dg.DagsterInstance, store: Store, first: str) -> bool:
-    """Whether one of the runs that were asked for a part of the days got that far: from there on it
-    waits, fails or ends on its own.
+def _has_reached_ledger(instance: dg.DagsterInstance, store: Store, first_key: str) -> bool:
+    """Whether a run that was requested under this key reached the ledger: from there on it waits,
+    fails or ends on its own.
     """
-    asked = {
+    requested = {
         record.dagster_run.run_id
-        for _, record in _requested_runs(instance, first)
+        for _, record in _requested_runs(instance, first_key)
         if record is not None
     }
-    return bool(asked) and any(run.origin in asked for run in store.generation.list_runs())
+    return bool(requested) and any(run.origin in requested for run in store.generation.list_runs())
 
 
 def _requested_days(run: dg.DagsterRun) -> list[str]:
-    """What a run was to make completions of."""
-    first, last = (run.tags.get(tag, run.tags.get("dagster/partition")) for tag in RANGE_TAGS)
-    return (
-        []
-        if first is None or last is None
-        else list(DAYS.get_partition_keys_in_range(dg.PartitionKeyRange(first, last)))
-    )
+    """The days of which a run was to make completions."""
+    day = run.tags.get(PARTITION_TAG)
+    first, last = run.tags.get(RANGE_START_TAG, day), run.tags.get(RANGE_END_TAG, day)
+    if first is None or last is None:
+        return []
+    return list(DAYS.get_partition_keys_in_range(dg.PartitionKeyRange(first, last)))
 
 
 def _days_made_since(
-    instance: dg.DagsterInstance, asked_by: dg.RunRecord, days: Sequence[str]
+    instance: dg.DagsterInstance, record: dg.RunRecord, days: Sequence[str]
 ) -> set[str | None]:
-    """Days whose completions were made since it was asked for them: asking for the old ones would
-    overwrite them.
+    """Days whose completions were made after the run was: requesting them again would overwrite
+    them.
     """
-    since = asked_by.create_timestamp.timestamp()
+    if not days:
+        return set()
     made = dg.AssetRecordsFilter(
-        asset_key=COMPLETIONS, asset_partitions=days, after_timestamp=since
+        asset_key=COMPLETIONS,
+        asset_partitions=days,
+        after_timestamp=record.create_timestamp.timestamp(),
     )
-    return (
-        {
-            record.partition_key
-            for record in instance.fetch_materializations(made, limit=1_000).records
-        }
-        if days
-        else set()
-    )
+    return {
+        event.partition_key for event in instance.fetch_materializations(made, limit=1_000).records
+    }
 
 
 def _request_again(
     instance: dg.DagsterInstance, run: dg.DagsterRun, run_key: str, days: Sequence[str]
 ) -> dg.RunRequest:
-    """What `run` was to make of these days and did not."""
-    known = {dg.AssetKey(name) for name in ("prompts", "completions", "comparisons")}
-    asked = {key for key in run.asset_selection or known if key in known}
+    """A request for what `run` was to make of these days and did not."""
+    stages = {dg.AssetKey(name) for name in ("prompts", "completions", "comparisons")}
+    selected = {key for key in run.asset_selection or stages if key in stages}
     records = instance.get_records_for_run(
         run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
     ).records
@@ -179,12 +193,12 @@ def _request_again(
         for record in records
         if (event := record.event_log_entry.dagster_event) is not None
     }
-    config = dict(run.run_config)
-    left = sorted(asked - made, key=str)
+    left = sorted(selected - made, key=str)
+    config: dict[str, Any] = dict(run.run_config)
     ops = {
-        name: given for name, given in config.get("ops", {}).items() if dg.AssetKey(name) in left
+        name: values for name, values in config.get("ops", {}).items() if dg.AssetKey(name) in left
     }
-    span = dict(zip(RANGE_TAGS, (days[0], days[-1]), strict=True)) if len(days) > 1 else {}
+    span = {RANGE_START_TAG: days[0], RANGE_END_TAG: days[-1]} if len(days) > 1 else {}
     return dg.RunRequest(
         run_key=run_key,
         job_name=collection.name,

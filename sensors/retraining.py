@@ -1,12 +1,14 @@
 """The retraining sensor: drift and calibration events become one decision, a fire decision becomes
 one run.
 
-The decision is made in one transaction of the store; every tick yields the pending ones under a run
-key of decision and attempt, and a decision counts as submitted only once its run is found. So a
-change gives one retraining: none is lost between decision and submission, none doubled by a
-re-tick, a cursor reset or a second daemon.
+What fires is decided by `rlhf_pipeline.retraining.triggers.decide`, in one transaction of the
+store. Every tick requests the pending fire decisions under a run key of decision and attempt, and a
+decision counts as submitted only once its run exists. So a change gives one retraining: none is
+lost between decision and submission, none doubled by a repeated tick, a cursor reset or a second
+daemon.
 """
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 
@@ -28,12 +30,9 @@ from sensors.runs import (
 )
 
 ATTEMPT_TAG = "rlhf/attempt"
-MAX_ATTEMPTS = 3
 
 
 def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    model_name = f"{settings.project}.reward_model"
-
     @dg.sensor(
         name="retraining",
         job=retraining,
@@ -41,25 +40,18 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
         default_status=status,
     )
     def retrain(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Settles what ran, decides on new events, requests what is pending."""
+        """Records outcomes of earlier decisions, decides on new events, requests pending runs."""
         store, now = store_of(context, settings), resource_of(context, "now", lambda: utc_now)
-        if store.decisions.pending_fires() or store.decisions.submitted_fires():
-            _settle_decisions(context.instance, store)
+        _record_outcomes(settings.project, context.instance, store)
         if waiting := skip_during_replay(store):
             return waiting
-        champion = store.promotions.champion(model_name)
-        label = f"{champion.model_name}@{champion.version}" if champion else None
+        champion = store.promotions.champion(settings.reward_model)
         decision = store.decisions.decide(
-            partial(decide, params=TriggerParams()), now=now(), champion=label
+            partial(decide, params=TriggerParams()),
+            now=now(),
+            champion=champion.label if champion else None,
         )
-        requests = [
-            make_request(pending)
-            for pending in store.decisions.pending_fires()
-            if find_run(context.instance, run_key(settings.project, pending)) is None
-            and store.decisions.lease(
-                pending.decision_id, pending.attempt, now=datetime.now(UTC), lease=SUBMISSION_LEASE
-            )
-        ]
+        requests = list(_request_pending(settings.project, context.instance, store))
         if requests:
             return dg.SensorResult(run_requests=requests)
         return dg.SkipReason(
@@ -68,32 +60,40 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
             else "no open drift or calibration event"
         )
 
-    def make_request(decision: TriggerDecision) -> dg.RunRequest:
-        return dg.RunRequest(
-            run_key=run_key(settings.project, decision),
-            run_config=run_config(decision),
-            tags={DECISION_TAG: str(decision.decision_id), ATTEMPT_TAG: str(decision.attempt)},
-        )
-
-    def _settle_decisions(instance: dg.DagsterInstance, store: Store) -> None:
-        for pending in store.decisions.pending_fires():
-            run = find_run(instance, run_key(settings.project, pending))
-            if run is not None:
-                store.decisions.mark_submitted(pending.decision_id, pending.attempt, run.run_id)
-        for decision in store.decisions.submitted_fires():
-            if _is_replayed(instance, decision):
-                continue  # the replay's own, sensors/replay.py
-            status = status_of(instance, decision.run_id)
-            if status == dg.DagsterRunStatus.SUCCESS:
-                store.decisions.mark_finished(
-                    decision.decision_id, succeeded=True, attempt=decision.attempt
-                )
-            elif status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
-                store.decisions.retry(
-                    decision.decision_id, max_attempts=MAX_ATTEMPTS, attempt=decision.attempt
-                )
-
     return retrain
+
+
+def _record_outcomes(project: str, instance: dg.DagsterInstance, store: Store) -> None:
+    """Mark decisions as submitted, finished or to be retried, by the runs that they have."""
+    for pending in store.decisions.pending_fires():
+        run = find_run(instance, run_key(project, pending))
+        if run is not None:
+            store.decisions.mark_submitted(pending.stored_id, pending.attempt, run.run_id)
+    for decision in store.decisions.submitted_fires():
+        if _is_replayed(instance, decision):
+            continue  # sensors/replay.py records those
+        status = status_of(instance, decision.run_id)
+        if status == dg.DagsterRunStatus.SUCCESS:
+            store.decisions.mark_finished(
+                decision.stored_id, succeeded=True, attempt=decision.attempt
+            )
+        elif status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
+            store.decisions.retry(decision.stored_id, attempt=decision.attempt)
+
+
+def _request_pending(
+    project: str, instance: dg.DagsterInstance, store: Store
+) -> Iterator[dg.RunRequest]:
+    """A run for each pending fire decision that has none and that no other daemon is submitting."""
+    for pending in store.decisions.pending_fires():
+        if find_run(instance, run_key(project, pending)) is None and store.decisions.lease(
+            pending.stored_id, pending.attempt, now=datetime.now(UTC), lease=SUBMISSION_LEASE
+        ):
+            yield dg.RunRequest(
+                run_key=run_key(project, pending),
+                run_config=run_config(pending),
+                tags={DECISION_TAG: str(pending.decision_id), ATTEMPT_TAG: str(pending.attempt)},
+            )
 
 
 def _is_replayed(instance: dg.DagsterInstance, decision: TriggerDecision) -> bool:
@@ -106,8 +106,8 @@ def run_key(project: str, decision: TriggerDecision) -> str:
 
 
 def run_config(decision: TriggerDecision) -> dict[str, object]:
-    """All that learn know the votes that the decision knew: a run that comes late, or is done again
-    from its failed step, finds labels of the same votes as pairs.
+    """Every learning stage uses the votes that the decision knew, so a run that comes late or is
+    repeated from its failed step finds labels and pairs of the same votes.
 
     The change itself is in the store, recorded with the decision: one that is retracted meanwhile
     does not count. A change that was noticed soon leaves few pairs to calibrate with: a better
@@ -116,12 +116,12 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
     known = decision.evidence.get("looked_at", {}).get("max_seq")
     if known is None:
         return {}
-    learning: dict[str, object] = {"up_to_seq": known}
+    config: dict[str, object] = {"up_to_seq": known}
     return {
         "ops": {
-            "preference_pairs": {"config": learning},
-            "annotator_model": {"config": learning},
-            "reward_model": {"config": learning},
-            "calibration": {"config": learning | {"allow_uncalibrated": True}},
+            "preference_pairs": {"config": config},
+            "annotator_model": {"config": config},
+            "reward_model": {"config": config},
+            "calibration": {"config": config | {"allow_uncalibrated": True}},
         }
     }

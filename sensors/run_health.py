@@ -1,7 +1,7 @@
-"""The run health sensor: the default launcher does not notice a killed run, so runs that stop
-beating are failed here.
+"""The run health sensor: fails runs whose heartbeat stopped, because Dagster's default launcher
+does not notice a killed run.
 
-A failed run frees its pool slots; a killed run of the daily jobs is requested again, a killed
+A failed run frees its pool slots. A killed run of the daily jobs is requested again here; a killed
 retraining is retried by its decision (sensors/retraining.py), a killed step of a replay by the
 replay.
 """
@@ -16,12 +16,12 @@ from jobs.collection import collection
 from jobs.feedback import feedback, learning
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Heartbeat, Store
-from sensors.runs import STEP_TAG, drop_started, store_of
+from sensors.runs import PARTITION_TAG, STEP_TAG, drop_started, store_of
 
 RETRIED_JOBS = (collection, feedback, learning)
 RETRY_TAG = "rlhf/retry_of"
 MAX_RETRIES = 2
-# times longer than with a lost process a silent one is waited for, while it lives on this host
+# how many times longer to wait for a silent process that is alive on this host
 PATIENCE = 5
 # least time to a run's first beat: imports took 15 s on two busy cores, whatever
 # `dead_after_seconds` says
@@ -42,7 +42,7 @@ def run_health_sensor(
         default_status=status,
     )
     def run_health(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Fails runs that have been silent for longer than `dead_after_seconds` and asks for the
+        """Fails runs that have been silent for longer than `dead_after_seconds` and requests the
         daily ones again.
         """
         store = store_of(context, settings)
@@ -72,7 +72,7 @@ def run_health_sensor(
 
 
 def _is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
-    """Runs of other code locations beat elsewhere or not at all."""
+    """Whether a run is of this code location: those of others beat elsewhere or not at all."""
     here, there = context.code_location_origin, run.remote_job_origin
     return here is None or there is None or there.location_name == here.location_name
 
@@ -82,16 +82,15 @@ def _is_dead(
 ) -> bool:
     beat = store.heartbeats.get(record.dagster_run.run_id)
     if beat is None:
-        # A run that never beat is given the time to import and to open the store, from when it left
-        # the queue. One that is failed while it starts may go on all the same, beside the run that
-        # is then requested in its place.
+        # A run without a beat may still import and open the store. If it were failed while it
+        # starts, it could go on beside the run that is requested in its place.
         return now - record.update_timestamp > to_start
     # After a suspended machine wakes, this sensor may tick before the run's process beats again.
     return now - beat.at > (PATIENCE * limit if works_here(beat) else limit)
 
 
 def works_here(beat: Heartbeat) -> bool:
-    """Whether the process that beat is seen alive on this host."""
+    """Whether the process of this heartbeat is alive on this host."""
     if beat.host != os.uname().nodename:
         return False
     try:
@@ -107,8 +106,8 @@ def works_here(beat: Heartbeat) -> bool:
 def _clean_up_killed_runs(
     instance: dg.DagsterInstance, store: Store, silent_since: datetime
 ) -> list[dg.DagsterRun]:
-    """Killed runs that Dagster's code server had already failed: it frees no slots. Their heartbeat
-    was never cleared.
+    """Free the slots of killed runs that Dagster's code server failed without doing so, and return
+    them. Their heartbeat was never cleared.
     """
     killed = []
     for beat in store.heartbeats.find_stale(silent_since):
@@ -127,7 +126,7 @@ def fail_run(instance: dg.DagsterInstance, store: Store, run: dg.DagsterRun, why
 
 
 def release_run(instance: dg.DagsterInstance, store: Store, run_id: str) -> None:
-    """Free what a run held that is over."""
+    """Free what an ended run held."""
     instance.event_log_storage.free_concurrency_slots_for_run(run_id)
     store.heartbeats.clear(run_id)
 
@@ -142,7 +141,7 @@ def _retry_request(run: dg.DagsterRun) -> dg.RunRequest | None:
     return dg.RunRequest(
         run_key=f"retry:{run.run_id}",
         job_name=run.job_name,
-        partition_key=run.tags.get("dagster/partition"),
+        partition_key=run.tags.get(PARTITION_TAG),
         run_config=run.run_config,
         tags=kept | {RETRY_TAG: run.run_id, "rlhf/retries": str(n)},
     )

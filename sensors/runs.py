@@ -1,8 +1,7 @@
-"""Run requests that are made once, whoever asks, and what became of the runs. Knows runs, tags and
-what waits; knows no job.
+"""Finds runs by their run key and tags, so that each is requested once; describes how they ended.
 
 The daemon remembers run keys per sensor and location. Runs started by hand, by the demo or by
-another daemon carry the same key as a tag; asking for the tag covers them all.
+another daemon carry the same key as a tag, so a look-up by tag covers them all.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +14,22 @@ import dagster as dg
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 
-Given = TypeVar("Given")
+Resource = TypeVar("Resource")
 # Dagster's own tags; its public API has no names for them
 RUN_KEY_TAG = "dagster/run_key"
 SENSOR_NAME_TAG = "dagster/sensor_name"
 PARTITION_TAG = "dagster/partition"
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"
+UP_TO_SEQ_TAG = "rlhf/up_to_seq"  # last vote of a feedback of several days, or of a replay
+RANGE_PROJECT_TAG = "rlhf/range_of_project"  # beside it, the project's name
+LEFT_OUT_TAG = "rlhf/left_out"  # how many comparisons of its day a feedback does not predict
 STEP_TAG = "rlhf/replay"  # replay:<project>:<day>:<seq>:<step>, on every run of a replay
 # a second daemon leaves alone what the first one is submitting
 SUBMISSION_LEASE = timedelta(seconds=60)
+ENDED_STATUSES = frozenset(
+    (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+)
 
 
 def store_of(context: dg.SensorEvaluationContext, settings: Settings) -> Store:
@@ -37,11 +42,11 @@ def store_of(context: dg.SensorEvaluationContext, settings: Settings) -> Store:
 
 
 def resource_of(
-    context: dg.SensorEvaluationContext, name: str, default: Callable[[], Given]
-) -> Given:
-    """What the demo or a test put into the context under this name, else `default()`."""
+    context: dg.SensorEvaluationContext, name: str, default: Callable[[], Resource]
+) -> Resource:
+    """The resource that the driver or a test put into the context, else `default()`."""
     return (
-        cast(Given, getattr(context.resources, name))
+        cast(Resource, getattr(context.resources, name))
         if name in (context.resource_defs or {})
         else default()
     )
@@ -49,14 +54,12 @@ def resource_of(
 
 @lru_cache(maxsize=4)
 def _open_store(settings: Settings) -> Store:
-    return Store.open(
-        settings.store_url, organization=settings.organization, project=settings.project
-    )
+    return Store.of_home(settings)
 
 
 def skip_during_replay(store: Store) -> dg.SkipReason | None:
-    """Why a sensor that acts on the whole history does not act now: imported days are lived through
-    again, oldest first.
+    """The reason to skip, for sensors that act on the whole history, while imported days wait for
+    their replay.
     """
     days = store.replays.pending_days()
     return (
@@ -87,8 +90,8 @@ def drop_started(
 
 
 def status_of(instance: dg.DagsterInstance, run_id: str | None) -> dg.DagsterRunStatus:
-    """A run that is gone has failed; so has one that was made but never launched, because its
-    daemon was killed in between.
+    """The status of a run. A deleted run counts as failed; one that a killed daemon made and never
+    launched is failed here.
     """
     record = instance.get_run_record_by_id(run_id) if run_id else None
     if record is None:
@@ -113,22 +116,22 @@ def failures_of(instance: dg.DagsterInstance, run_id: str) -> dict[str, Any]:
 
 
 def error_chain(error: Any) -> Iterator[Any]:
-    """An error and what led to it, outermost first."""
+    """An error and its causes, outermost first."""
     while error is not None:
         yield error
         error = error.cause
 
 
 def error_message(error: Any) -> str:
-    """The first of our own errors in the chain, which names cause and cure; else what is at its
-    end.
+    """The message of the first of our own errors in the chain, which names cause and cure; else of
+    the innermost one.
     """
     chain = list(error_chain(error))
-    said = next(
+    chosen = next(
         (e for e in chain if str(e.message).startswith("rlhf_pipeline.")),
         chain[-1] if chain else None,
     )
-    return str(said.message).strip().splitlines()[0] if said else "unknown"
+    return str(chosen.message).strip().splitlines()[0] if chosen else "unknown"
 
 
 def describe_failure(instance: dg.DagsterInstance, run_id: str) -> str:

@@ -1,9 +1,7 @@
-"""The votes sensor: one indexed query tells which days got news; a day's feedback runs after enough
-votes or enough quiet.
-"""
+"""The votes sensor: requests a day's feedback after enough new votes or enough quiet."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -12,13 +10,20 @@ import dagster as dg
 from assets.partitions import DAYS
 from jobs.feedback import feedback
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.store import Store
-from sensors.runs import started_keys, store_of
+from rlhf_pipeline.store import Store, TouchedDay
+from sensors.runs import (
+    PARTITION_TAG,
+    RANGE_END_TAG,
+    RANGE_PROJECT_TAG,
+    RANGE_START_TAG,
+    UP_TO_SEQ_TAG,
+    started_keys,
+    store_of,
+)
 
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-# of a range run, beside the project's name: by these it is found again
-UP_TO_SEQ_TAG = "rlhf/up_to_seq"
-RANGE_PROJECT_TAG = "rlhf/range_of_project"
+# By day, votes whose feedback was not requested yet: `n` of them, the last one's `seq`, when it
+# was received (`last`). Part of the sensor's cursor.
+Waiting = Mapping[str, Mapping[str, Any]]
 
 
 def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
@@ -29,11 +34,13 @@ def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Senso
         default_status=status,
     )
     def votes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Reports touched days to `votes_inbox` and requests their feedback."""
+        """Reports days with new votes to `votes_inbox` and requests their feedback."""
         store = store_of(context, settings)
-        cursor = json.loads(context.cursor) if context.cursor else {"seq": 0, "waiting": {}}
+        cursor: dict[str, Any] = (
+            json.loads(context.cursor) if context.cursor else {"seq": 0, "waiting": {}}
+        )
         touched = store.votes.touched_days(cursor["seq"])
-        waiting = _merge_waiting(cursor["waiting"], touched)
+        waiting = _add_votes(cursor["waiting"], touched)
         first, last = DAYS.get_first_partition_key() or "", DAYS.get_last_partition_key() or ""
         replaying = set(store.replays.pending_days())
         now = datetime.now(UTC)
@@ -44,38 +51,28 @@ def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Senso
         }
         later = {day: w for day, w in waiting.items() if day not in due}
         seq = max([cursor["seq"], *(t.max_seq for t in touched)])
-        requests = (
-            _make_requests(
-                _drop_requested(context.instance, due, settings.project), settings.project
-            )
-            if due
-            else []
-        )
+        requests = _request_feedback(context.instance, due, settings.project) if due else []
         return dg.SensorResult(
             run_requests=requests,
             asset_events=[
-                _inbox_materialisation(store, t.day, t.max_seq)
-                for t in touched
-                if first <= str(t.day) <= last
+                _inbox_materialisation(store, t) for t in touched if first <= str(t.day) <= last
             ],
             cursor=json.dumps({"seq": seq, "waiting": later}),
-            skip_reason=None
-            if requests
-            else f"{len(touched)} days touched, {len(later)} waiting for more votes, quiet, or "
-            "their day's partition"
-            + (
-                f"; {len(replaying & later.keys())} of them for their replay"
-                if replaying & later.keys()
-                else ""
-            ),
+            skip_reason=None if requests else _describe_waiting(touched, later, replaying),
         )
 
     return votes
 
 
-def _merge_waiting(
-    waiting: Mapping[str, Mapping[str, Any]], touched: Any
-) -> dict[str, dict[str, Any]]:
+def _describe_waiting(touched: Sequence[TouchedDay], later: Waiting, replaying: set[str]) -> str:
+    n = len(replaying & later.keys())
+    return (
+        f"{len(touched)} days touched, {len(later)} waiting for more votes, quiet, or "
+        "their day's partition" + (f"; {n} of them for their replay" if n else "")
+    )
+
+
+def _add_votes(waiting: Waiting, touched: Sequence[TouchedDay]) -> dict[str, dict[str, Any]]:
     merged = {day: dict(w) for day, w in waiting.items()}
     for t in touched:
         before = merged.get(str(t.day), {"n": 0})
@@ -88,16 +85,28 @@ def _merge_waiting(
 
 
 def _is_due(waiting: Mapping[str, Any], settings: Settings, now: datetime) -> bool:
-    quiet = now - datetime.fromisoformat(waiting["last"]) >= timedelta(
-        minutes=settings.quiet_minutes
+    quiet = now - datetime.fromisoformat(waiting["last"])
+    return bool(
+        waiting["n"] >= settings.votes_per_request
+        or quiet >= timedelta(minutes=settings.quiet_minutes)
     )
-    return bool(waiting["n"] >= settings.votes_per_request or quiet)
+
+
+def _request_feedback(
+    instance: dg.DagsterInstance, due: Waiting, project: str
+) -> list[dg.RunRequest]:
+    """One run per stretch of neighbouring days: an import of months is a few runs, not hundreds."""
+    new = _drop_requested(instance, due, project)
+    return [
+        _request_stretch(stretch, max(new[day]["seq"] for day in stretch), project)
+        for stretch in group_neighbouring_days(sorted(new))
+    ]
 
 
 def _drop_requested(
-    instance: dg.DagsterInstance, due: Mapping[str, Mapping[str, Any]], project: str
+    instance: dg.DagsterInstance, due: Waiting, project: str
 ) -> dict[str, Mapping[str, Any]]:
-    """The due days whose votes no run was asked for yet, alone or in a range: after a reset of the
+    """The due days for whose votes no run was requested, alone or in a range: after a reset of the
     cursor all days are due.
     """
     alone = started_keys(instance, [_run_key(project, day, w["seq"]) for day, w in due.items()])
@@ -108,77 +117,66 @@ def _drop_requested(
         )
     ]
 
-    def is_asked(day: str, seq: int) -> bool:
-        # A replay is of one day, and says up to which vote as a range does.
+    def is_requested(day: str, seq: int) -> bool:
+        # A replay is of one day, and tags its last vote as a range does.
         in_range = any(
             _first_day(tags) <= day <= _last_day(tags) and int(tags[UP_TO_SEQ_TAG]) >= seq
             for tags in ranges
         )
         return in_range or _run_key(project, day, seq) in alone
 
-    return {day: w for day, w in due.items() if not is_asked(day, w["seq"])}
+    return {day: w for day, w in due.items() if not is_requested(day, w["seq"])}
 
 
 def _first_day(tags: Mapping[str, str]) -> str:
-    return tags.get(RANGE_START) or tags["dagster/partition"]
+    return tags.get(RANGE_START_TAG) or tags[PARTITION_TAG]
 
 
 def _last_day(tags: Mapping[str, str]) -> str:
-    return tags.get(RANGE_END) or tags["dagster/partition"]
+    return tags.get(RANGE_END_TAG) or tags[PARTITION_TAG]
 
 
 def _run_key(project: str, days: str, seq: int) -> str:
     return f"votes:{project}:{days}:{seq}"
 
 
-def _make_requests(due: Mapping[str, Mapping[str, Any]], project: str) -> list[dg.RunRequest]:
-    """One run per stretch of neighbouring days: an import of months is a few runs, not hundreds."""
-    requests = []
-    for stretch in group_neighbouring_days(sorted(due)):
-        seq = max(due[day]["seq"] for day in stretch)
-        config = {"ops": {"votes": {"config": {"up_to_seq": seq}}}}
-        first, last = stretch[0], stretch[-1]
-        if first == last:
-            requests.append(
-                dg.RunRequest(
-                    run_key=_run_key(project, first, seq), partition_key=first, run_config=config
-                )
-            )
-        else:
-            tags = {
-                RANGE_START: first,
-                RANGE_END: last,
-                RANGE_PROJECT_TAG: project,
-                UP_TO_SEQ_TAG: str(seq),
-            }
-            requests.append(
-                dg.RunRequest(
-                    run_key=_run_key(project, f"{first}...{last}", seq),
-                    run_config=config,
-                    tags=tags,
-                )
-            )
-    return requests
+def _request_stretch(stretch: Sequence[str], seq: int, project: str) -> dg.RunRequest:
+    config = {"ops": {"votes": {"config": {"up_to_seq": seq}}}}
+    first, last = stretch[0], stretch[-1]
+    if first == last:
+        return dg.RunRequest(
+            run_key=_run_key(project, first, seq), partition_key=first, run_config=config
+        )
+    return dg.RunRequest(
+        run_key=_run_key(project, f"{first}...{last}", seq),
+        run_config=config,
+        tags={
+            RANGE_START_TAG: first,
+            RANGE_END_TAG: last,
+            RANGE_PROJECT_TAG: project,
+            UP_TO_SEQ_TAG: str(seq),
+        },
+    )
 
 
-def group_neighbouring_days(days: list[str]) -> list[list[str]]:
-    """Neighbouring days together; `days` in order."""
-    found: list[list[str]] = []
+def group_neighbouring_days(days: Sequence[str]) -> list[list[str]]:
+    """Stretches of consecutive days; `days` in order."""
+    stretches: list[list[str]] = []
     for day in days:
-        if found and date.fromisoformat(day) - date.fromisoformat(found[-1][-1]) == timedelta(
-            days=1
-        ):
-            found[-1].append(day)
+        before = date.fromisoformat(day) - timedelta(days=1)
+        if stretches and stretches[-1][-1] == before.isoformat():
+            stretches[-1].append(day)
         else:
-            found.append([day])
-    return found
+            stretches.append([day])
+    return stretches
 
 
-def _inbox_materialisation(store: Store, day: Any, seq: int) -> dg.AssetMaterialization:
-    digest = store.votes.day_digest(str(day), up_to_seq=seq)
+def _inbox_materialisation(store: Store, touched: TouchedDay) -> dg.AssetMaterialization:
+    day, seq = str(touched.day), touched.max_seq
+    digest = store.votes.day_digest(day, up_to_seq=seq)
     return dg.AssetMaterialization(
         "votes_inbox",
-        partition=str(day),
+        partition=day,
         metadata={"rows": digest.n, "max_seq": seq, "sha256": digest.sha256},
         tags={"dagster/data_version": digest.sha256[:20]},
     )

@@ -71,6 +71,8 @@ ALLOWED: dict[str, set[str]] = {
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
     # what the assets and `rlhf reward` both do; the store is that of the champions
     "learning": {*FOUNDATION, *STAGES, "registry", "champions"},
+    # when to learn: asked by a sensor, a replay and, later, the command line
+    "next_fit": {*FOUNDATION, *STAGES, "store"},
     "child_processes": set(),
     # the process that waits in `rlhf dev`: whatever it imports stays in memory
     "supervisor": {"errors", "child_processes"},

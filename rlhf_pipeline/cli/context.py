@@ -1,4 +1,4 @@
-"""What commands share: settings, store, registry and champions of this project, opened once."""
+"""Opens what commands share: settings, store, registry and champions of a project, each once."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,9 +21,16 @@ class Workspace:
     settings: Settings
 
     @classmethod
+    def open(cls) -> "Workspace":
+        """The home of the environment. Raises ConfigurationError where it was not initialised."""
+        workspace = cls.from_environment()
+        workspace.require_initialised()
+        return workspace
+
+    @classmethod
     def from_environment(cls, *, initialising: bool = False) -> "Workspace":
-        """Every command that works on the home begins here. Raises ConfigurationError for a home
-        that is not whole.
+        """Like `open`, for commands that also work on a new home. Raises ConfigurationError for a
+        home that lost a part.
         """
         return cls.from_settings(Settings.read(initialising=initialising))
 
@@ -36,10 +43,10 @@ class Workspace:
     @cached_property
     def store(self) -> Store:
         """Raises ConfigurationError where it holds another project's rows, StoreError where the
-        databases on the server are another home's.
+        databases on the server belong to another home.
         """
         s = self.settings
-        store = Store.open(s.store_url, organization=s.organization, project=s.project)
+        store = Store.of_home(s)
         facts = HomeFacts.load(s.home)
         if (
             s.database_url is None
@@ -80,8 +87,8 @@ class Workspace:
 
 
 def refuse_another_projects_rows(store: Store, settings: Settings) -> None:
-    """For a home's own file: its rows tell whose it is. Raises ConfigurationError, with the store
-    closed.
+    """Raises ConfigurationError, with the store closed, where a home's own file holds only rows of
+    another project.
     """
     mine = (settings.organization, settings.project)
     known = store.projects()
@@ -92,8 +99,9 @@ def refuse_another_projects_rows(store: Store, settings: Settings) -> None:
     if HomeFacts.load(settings.home) is not None:
         raise ConfigurationError(
             f"{settings.home} holds the rows of {organization}/{project}, but its {HOME_FACTS} "
-            f"names {mine[0]}/{mine[1]}: it or store.db is another home's. Put back the right one "
-            "from a backup."
+            f"names {mine[0]}/{mine[1]}: it or store.db belongs to another home. Put back the "
+            f"right "
+            "one from a backup."
         )
     raise ConfigurationError(
         f"{settings.home} holds the rows of {organization}/{project}, not of {mine[0]}/{mine[1]}. "

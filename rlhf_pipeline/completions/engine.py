@@ -218,8 +218,8 @@ def _complete_remaining(
         raise ProviderParked(
             f"{why} {len(network.parked):,} of {total:,} completions wait until "
             f"{network.parked_until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. The sensor "
-            "`parked` runs the asset again then; other runs go on where they were when they are "
-            "started again."
+            "`paused_runs` runs the asset again then; other runs go on where they were when they "
+            "are started again."
         )
     if unavailable and len(unavailable) == len(backends):
         if not unsettled_items(ledger, run_id):

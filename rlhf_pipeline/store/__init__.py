@@ -7,6 +7,7 @@ from typing import Self
 
 from sqlalchemy import inspect, select
 
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.assignments import Assignments, RemainingWork
@@ -109,6 +110,13 @@ class Store:
                 busy_timeout_s=busy_timeout_s,
                 silent_s=silent_s,
             )
+        )
+
+    @classmethod
+    def of_home(cls, settings: Settings) -> Self:
+        """The store of a home, for its project."""
+        return cls.open(
+            settings.store_url, organization=settings.organization, project=settings.project
         )
 
     @classmethod

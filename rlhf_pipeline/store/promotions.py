@@ -50,7 +50,7 @@ class Promotions:
             self._database.insert(
                 connection, promotions, [{**columns, "promotion_id": last + 1, "record": record}]
             )
-            label = f"{promotion.model_name}@{promotion.version}"
+            label = promotion.label
             ledger.append(
                 actor=promotion.actor,
                 action="model.promote",

@@ -173,7 +173,7 @@ def test_sensors_and_schedules_run_by_default_and_one_setting_stops_them_all(
             "learning",
             "retraining",
             "run_health",
-            "parked",
+            "paused_runs",
         }
         assert {s.default_status.value == "RUNNING" for s in repository.sensor_defs} == {running}
         assert {s.default_status.value == "RUNNING" for s in repository.schedule_defs} == {running}
@@ -187,7 +187,7 @@ def test_votes_and_retraining_tick_every_10_s_the_others_every_60_s(human: dg.De
         "replay": 60,
         "learning": 60,
         "run_health": 60,
-        "parked": 60,
+        "paused_runs": 60,
     }
 
 

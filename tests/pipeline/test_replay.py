@@ -21,8 +21,8 @@ from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.votes import judged_comparison_ids
 from rlhf_pipeline.votes.counting import counting
-from sensors.replay import LEFT_OUT_TAG, Replay, ReplayWait, describe_unpredicted, end_of_day
-from sensors.runs import STEP_TAG, SUBMISSION_LEASE
+from sensors.replay_steps import Replay, ReplayWait, describe_unpredicted, end_of_day
+from sensors.runs import LEFT_OUT_TAG, STEP_TAG, SUBMISSION_LEASE
 from tests.pipeline import imported
 
 N = 80  # comparisons of a day

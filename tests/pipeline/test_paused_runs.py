@@ -1,6 +1,4 @@
-"""A run whose provider asked for hours of peace: parked, shown, and gone on with by the sensor once
-they are over.
-"""
+"""A run that waits hours for its provider: paused, shown, and requested again by the sensor."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -19,8 +17,8 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from sensors.paused_runs import FIRST_WAIT, RANGE_TAGS, paused_runs_sensor
-from sensors.runs import RUN_KEY_TAG
+from sensors.paused_runs import FIRST_WAIT, paused_runs_sensor
+from sensors.runs import RANGE_END_TAG, RANGE_START_TAG, RUN_KEY_TAG
 from tests.providers.asking import prompts_of
 from tests.providers.stub_provider import Fault, StubProvider
 
@@ -116,9 +114,7 @@ def collect(
             run_config=config,
             instance=instance,
             raise_on_error=False,
-            tags=tags
-            if first == last
-            else tags | dict(zip(RANGE_TAGS, (first, last), strict=True)),
+            tags=tags if first == last else tags | {RANGE_START_TAG: first, RANGE_END_TAG: last},
         )
 
     return run
@@ -136,10 +132,10 @@ def tick(
         return sensor.evaluate_tick(context)
 
 
-def test_what_was_parked_is_asked_for_again_when_its_time_is_over_and_calls_for_what_is_missing(
+def test_what_was_paused_is_asked_for_again_when_its_time_is_over_and_calls_for_what_is_missing(
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
-    assert tick(store, instance).skip_message == "no run is parked"
+    assert tick(store, instance).skip_message == "no run is paused"
     wait = Fault(
         kind="status", status=429, retry_after_ms=HOURS * 3_600_000, retry_after_as="seconds"
     )
@@ -153,7 +149,7 @@ def test_what_was_parked_is_asked_for_again_when_its_time_is_over_and_calls_for_
         assert run.origin == first.run_id
         waiting = tick(store, instance)
         assert waiting.run_requests == []
-        assert "1 runs are parked" in (waiting.skip_message or "")
+        assert "1 runs are paused" in (waiting.skip_message or "")
 
         # two hours later
         store.generation.pause(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
@@ -176,7 +172,7 @@ def test_what_was_parked_is_asked_for_again_when_its_time_is_over_and_calls_for_
     assert tick(store, instance).run_requests == []
 
 
-def parked_run(
+def paused_run(
     store: Store,
     instance: dg.DagsterInstance,
     collect: Callable[..., dg.ExecuteInProcessResult],
@@ -196,7 +192,7 @@ def test_a_run_that_failed_before_it_came_to_the_ledger_is_asked_for_again_later
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
     with StubProvider(faults=[None, LONG]) as stub:
-        parked_run(store, instance, collect, stub)
+        paused_run(store, instance, collect, stub)
     [first] = tick(store, instance).run_requests or []
 
     @dg.job
@@ -221,7 +217,7 @@ def test_completions_made_anew_under_another_configuration_are_not_overwritten(
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
     with StubProvider(faults=[None, LONG]) as stub:
-        parked_run(store, instance, collect, stub)
+        paused_run(store, instance, collect, stub)
         assert collect(
             stub, {"ops": {"completions": {"config": {"k": 3, "concurrency": 1}}}}
         ).success
@@ -231,7 +227,9 @@ def test_completions_made_anew_under_another_configuration_are_not_overwritten(
 
 def spans(requests: Sequence[dg.RunRequest]) -> list[tuple[str | None, ...]]:
     return [
-        tuple(request.tags.get(tag, request.partition_key) for tag in RANGE_TAGS)
+        tuple(
+            request.tags.get(tag, request.partition_key) for tag in (RANGE_START_TAG, RANGE_END_TAG)
+        )
         for request in requests
     ]
 

@@ -13,7 +13,7 @@ from assets.partitions import DAYS
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.store import Store
-from sensors.replay import Replay, ReplayWait
+from sensors.replay_steps import Replay, ReplayWait
 from sensors.runs import STEP_TAG
 from tests.pipeline import imported
 

@@ -1,0 +1,363 @@
+"""Plans the steps of a replay: imported days go through the loop in order, as if it had run then.
+
+The steps of a day, in this order: its feedback, in which the champion of that morning first
+predicts what will be judged; the trigger's decision at the day's end and, where it fires, a refit
+of reward model and calibration; a first or later reward model where there are enough pairs. No
+policy made these completions, so none is retrained on them.
+
+Progress is read from the tags of the runs and from `store.replays`. So the sensor and `rlhf replay`
+take the same steps, either continues where the other stopped, and a step that succeeded is not
+repeated.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from filelock import FileLock, Timeout
+
+from assets.partitions import DAYS
+from jobs.feedback import feedback, learning
+from rlhf_pipeline.calibration import CalibrationParams
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.next_fit import is_uncalibrated, plan_next_fit
+from rlhf_pipeline.records import Promotion, TriggerDecision
+from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.store import Store, UnfinishedImport
+from rlhf_pipeline.store.imports import KILLED
+from sensors.runs import (
+    ENDED_STATUSES,
+    LEFT_OUT_TAG,
+    RANGE_PROJECT_TAG,
+    STEP_TAG,
+    SUBMISSION_LEASE,
+    UP_TO_SEQ_TAG,
+    describe_failure,
+    error_chain,
+    failures_of,
+    find_run,
+    status_of,
+)
+
+MAX_ATTEMPTS = 3
+TOO_LITTLE_DATA = {"NotEnoughData", "NotEnoughVotes"}
+
+
+@dataclass(frozen=True)
+class ReplayWait:
+    """Why no run starts now. With `is_stuck` none will before a person fixes what the reason
+    names.
+    """
+
+    reason: str
+    is_stuck: bool = False
+
+
+@dataclass(frozen=True)
+class ReplayStep:
+    """One run that a day needs, with the votes up to `seq`."""
+
+    day: str
+    seq: int
+    name: str
+    job: str
+    config: Mapping[str, Mapping[str, Any]]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    partition: str | None = None
+    may_lack_data: bool = False  # then the day goes on without it
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The replay of one home. Each step is requested until it succeeds; after `max_attempts` (None:
+    no limit) it waits for a person.
+    """
+
+    settings: Settings
+    instance: dg.DagsterInstance
+    store: Store
+    max_attempts: int | None = MAX_ATTEMPTS
+
+    def advance(self) -> dg.RunRequest | ReplayWait | None:
+        """The next run, in order of days, or why none starts now; None once no day is left. Marks
+        finished days as done.
+        """
+        while days := self.store.replays.pending_days():
+            day = days[0]
+            if unfinished := self._wait_for_import(day):
+                return unfinished
+            if not DAYS.has_partition_key(day):
+                return ReplayWait(
+                    f"{day} waits for its replay, but partitions begin with "
+                    f"{DAYS.get_first_partition_key()} here. Reload the code location (Deployment "
+                    "→ Reload) or start `rlhf dev` again; `rlhf replay` in a terminal needs "
+                    "neither.",
+                    is_stuck=True,
+                )
+            seq = self.store.votes.last_imported_seq(day)
+            step = self._next_step(day, seq) if seq else None
+            if step is not None:
+                return step
+            self.store.replays.mark_done(day, up_to_seq=seq)
+        return None
+
+    def is_excused(self, step: dg.RunRequest) -> bool:
+        """Whether the replay goes on although this step failed: there were too few pairs to learn
+        from, and a later day has more.
+        """
+        run = find_run(self.instance, step.run_key or "")
+        return step.job_name == learning.name and run is not None and self._lacks_data(run.run_id)
+
+    def _wait_for_import(self, day: str) -> ReplayWait | None:
+        """A day waits for all its votes, and for all days before it."""
+        unfinished = self.store.imports.find_unfinished()
+        half = [i for i in unfinished if i.first_day is None or i.first_day <= day]
+        if not half:
+            return None
+        started = [i for i in unfinished if i.state == "started"]
+        if started and _is_locked(self.settings.home / "imports" / ".lock"):
+            return ReplayWait(f"{_describe_import(started[-1])} is not finished.")
+        first, ended = half[0], half[0].error
+        why = (
+            "was killed before its end"
+            if ended in (None, KILLED)
+            else f"failed before its end ({ended})"
+        )
+        days = f"{first.n_days} days from {first.first_day}" if first.first_day else "its days"
+        return ReplayWait(
+            f"{day} waits. {_describe_import(first)} {why}, so a part of the votes of {days} may "
+            "be missing. Import the same file again: what is missing is added. Or call `rlhf "
+            "replay --unfinished`: it replays these days with the votes they have.",
+            is_stuck=True,
+        )
+
+    def _next_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
+        # The decision comes before a refit for the sake of more data: the new champion would
+        # supersede the events, and votes from before a change would go on counting in full.
+        return (
+            self._feedback_step(day, seq)
+            or self._decision_step(day, seq)
+            or self._learning_step(day, seq)
+        )
+
+    def _feedback_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
+        config: dict[str, dict[str, Any]] = {
+            "votes": {"up_to_seq": seq},
+            "reflection_log": {"is_replay": True},
+            "drift_report": {"up_to_seq": seq},
+        }
+        # The votes sensor finds the run by these tags and requests none of its votes again.
+        tags = {UP_TO_SEQ_TAG: str(seq), RANGE_PROJECT_TAG: self.settings.project}
+        step = self._request_step(
+            ReplayStep(day, seq, "feedback", feedback.name, config, tags=tags, partition=day)
+        )
+        if isinstance(step, dg.RunRequest) and (n := self._count_unpredicted(day)):
+            return step.with_replaced_attrs(tags={**step.tags, LEFT_OUT_TAG: str(n)})
+        return step
+
+    def _count_unpredicted(self, day: str) -> int:
+        """Comparisons of the day that its feedback cannot predict, because the champion has learnt
+        from votes of later days.
+        """
+        champion = self._champion()
+        return (
+            self.store.predictions.count_left_out(day, data_seq=champion.data_seq)
+            if champion and champion.data_seq
+            else 0
+        )
+
+    def _learning_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
+        known = self._last_learnable_seq(day, seq)
+        # A learning run promotes its champion, for which pairs are short again, before it ends: one
+        # that was requested is waited for.
+        if (
+            not self._runs(day, seq, "learning")
+            and plan_next_fit(self.settings, self.store, up_to_seq=known).shortage
+            and not self._can_be_calibrated_now(known)
+        ):
+            return None
+        return self._request_step(self._learning_run(day, seq, "learning", known))
+
+    def _last_learnable_seq(self, day: str, seq: int) -> int:
+        """The last vote to learn from at the end of `day`: `seq`, or the one before the first vote
+        of a day that still waits for its prediction.
+
+        An earlier import may have brought such votes. A champion that has learnt from one of them
+        can predict no earlier day, so nothing is held back then.
+        """
+        later, champion = self.store.replays.first_waiting_seq(day, up_to_seq=seq), self._champion()
+        known = champion.data_seq or 0 if champion else 0
+        return seq if later is None or later <= known else later - 1
+
+    def _champion(self) -> Promotion | None:
+        return self.store.promotions.champion(self.settings.reward_model)
+
+    def _can_be_calibrated_now(self, seq: int) -> bool:
+        """Whether the champion is uncalibrated, because the import's own split gave the first days
+        no calibration pairs, and there are enough of them by now.
+        """
+        needed = CalibrationParams().min_pairs
+        return (
+            bool(is_uncalibrated(self.settings, self.store))
+            and self.store.votes.n_voted_comparisons(up_to_seq=seq, split="calib") >= needed
+        )
+
+    def _decision_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
+        now = end_of_day(day)
+        champion = self._champion()
+        self.store.decisions.decide(
+            partial(decide, params=TriggerParams()),
+            now=now,
+            champion=champion.label if champion else None,
+            up_to_seq=seq,
+        )
+        for decision in self._open_decisions(now):
+            step = self._refit_step(decision, day, seq)
+            if step is not None:
+                return step
+        return None
+
+    def _open_decisions(self, now: datetime) -> list[TriggerDecision]:
+        """The fire decisions of a replayed day: they carry its end as their time."""
+        return [
+            d
+            for d in (
+                *self.store.decisions.pending_fires(),
+                *self.store.decisions.submitted_fires(),
+            )
+            if d.decided_at == now
+        ]
+
+    def _refit_step(
+        self, decision: TriggerDecision, day: str, seq: int
+    ) -> dg.RunRequest | ReplayWait | None:
+        number = decision.stored_id
+        name = f"decision-{number}"
+        step = self._request_step(
+            self._learning_run(day, seq, name, self._last_learnable_seq(day, seq))
+        )
+        runs = self._runs(day, seq, name)
+        if runs:
+            self.store.decisions.mark_submitted(number, decision.attempt, runs[0].run_id)
+        if step is None:
+            succeeded = any(run.status == dg.DagsterRunStatus.SUCCESS for run in runs)
+            error = None if succeeded else describe_failure(self.instance, runs[0].run_id)
+            self.store.decisions.mark_finished(number, succeeded=succeeded, error=error)
+        return step
+
+    def _learning_run(self, day: str, seq: int, name: str, known: int) -> ReplayStep:
+        """A refit on the votes up to `known`. It may serve uncalibrated only where no champion has
+        been calibrated yet.
+        """
+        never = is_uncalibrated(self.settings, self.store) is not False
+        config: dict[str, Any] = {"up_to_seq": known}
+        stages = {
+            "preference_pairs": config,
+            "annotator_model": config,
+            "reward_model": config,
+            "calibration": {**config, "allow_uncalibrated": never},
+        }
+        return ReplayStep(day, seq, name, learning.name, stages, may_lack_data=True)
+
+    def _request_step(self, step: ReplayStep) -> dg.RunRequest | ReplayWait | None:
+        """The next attempt of a step, or why it waits. None once it succeeded, or where there are
+        too few pairs to learn from.
+        """
+        day, job = step.day, step.job
+        runs = self._runs(day, step.seq, step.name)
+        states = [status_of(self.instance, run.run_id) for run in runs]
+        if dg.DagsterRunStatus.SUCCESS in states:
+            return None
+        if running := [
+            run for run, state in zip(runs, states, strict=True) if state not in ENDED_STATUSES
+        ]:
+            return ReplayWait(
+                "; ".join(
+                    [
+                        f"{day}: {job} goes on in run {running[0].run_id[:8]}",
+                        *describe_unpredicted_of(day, running[0].tags),
+                    ]
+                )
+            )
+        if runs and step.may_lack_data and self._lacks_data(runs[0].run_id):
+            return None
+        if self.max_attempts is not None and len(runs) >= self.max_attempts:
+            return ReplayWait(
+                f"The replay stopped at {day}: {job} failed {len(runs)} times, last in run "
+                f"{runs[0].run_id[:8]}: {describe_failure(self.instance, runs[0].run_id)}. Fix "
+                "it, then re-execute that run or call `rlhf replay`; both go on from here.",
+                is_stuck=True,
+            )
+        tag = self._step_tag(day, step.seq, step.name)
+        key = f"{tag}:{len(runs) + 1}"
+        # The lease first, then another look: the process that held it before has made its run.
+        leased = self.store.replays.lease(day, key, now=datetime.now(UTC), lease=SUBMISSION_LEASE)
+        if not leased or find_run(self.instance, key) is not None:
+            return ReplayWait(f"{day}: {job} is being started by another process")
+        return dg.RunRequest(
+            run_key=key,
+            job_name=job,
+            partition_key=step.partition,
+            run_config={
+                "ops": {stage: {"config": dict(values)} for stage, values in step.config.items()}
+            },
+            tags={STEP_TAG: tag, **step.tags},
+        )
+
+    def _lacks_data(self, run_id: str) -> bool:
+        """Whether a run failed because there is too little to learn from yet."""
+        return any(
+            e.cls_name in TOO_LITTLE_DATA
+            for error in failures_of(self.instance, run_id).values()
+            for e in error_chain(error)
+        )
+
+    def _runs(self, day: str, seq: int, name: str) -> list[dg.DagsterRun]:
+        """Attempts of a step, newest first; a run that was re-executed by hand is one of them."""
+        return list(
+            self.instance.get_runs(dg.RunsFilter(tags={STEP_TAG: self._step_tag(day, seq, name)}))
+        )
+
+    def _step_tag(self, day: str, seq: int, name: str) -> str:
+        return f"replay:{self.settings.project}:{day}:{seq}:{name}"
+
+
+def describe_unpredicted(days: Mapping[str, int]) -> Iterator[str]:
+    """A sentence about the comparisons of replayed days that no model could predict, if any."""
+    if left := {day: n for day, n in days.items() if n}:
+        span = min(left) if len(left) == 1 else f"{min(left)}–{max(left)}"
+        yield (
+            f"{sum(left.values()):,} comparisons of {span} were imported after later days were "
+            "learnt; they stay outside the drift streams"
+        )
+
+
+def describe_unpredicted_of(day: str, tags: Mapping[str, str]) -> Iterator[str]:
+    """`describe_unpredicted` of one day, from the tags of its feedback run."""
+    return describe_unpredicted({day: int(tags.get(LEFT_OUT_TAG, 0))})
+
+
+def _describe_import(half: UnfinishedImport) -> str:
+    return f"The import of {half.file} since {half.started_at:%Y-%m-%d %H:%M} UTC"
+
+
+def _is_locked(lock: Path) -> bool:
+    """Whether an import runs in this home; a killed one no longer holds the lock."""
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def end_of_day(day: str) -> datetime:
+    """The moment at which a replayed day's trigger decides: cool-downs are counted in the time of
+    the votes.
+    """
+    return datetime.combine(date.fromisoformat(day), time.max, UTC)
