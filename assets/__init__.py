@@ -1,5 +1,7 @@
 """The stages of the loop as Dagster assets, one file per stage."""
 
+import dagster as dg
+
 from assets.annotator_model import annotator_model
 from assets.calibration import calibration
 from assets.candidate_model import candidate_model
@@ -15,8 +17,8 @@ from assets.retraining_set import retraining_set
 from assets.reward_model import reward_model
 from assets.votes import votes, votes_inbox
 
-# in the order of the loop
-STAGES = [
+# In the order of the loop.
+STAGES: list[dg.AssetsDefinition | dg.AssetSpec] = [
     prompts,
     completions,
     comparisons,

@@ -59,7 +59,7 @@ class AnnotatorModelConfig(JointParams, AnnotatorWindowParams, dg.Config):
     )
 
 
-@dg.asset(**unpartitioned_asset("annotator_model", "learn", "parquet", "mlflow"))
+@unpartitioned_asset("annotator_model", "learn", "parquet", "mlflow")
 @check_schema
 def annotator_model(
     context: dg.AssetExecutionContext,

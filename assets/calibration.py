@@ -42,7 +42,7 @@ class CalibrationConfig(LearningRange, CalibrateParams, dg.Config):
     """
 
 
-@dg.asset(**unpartitioned_asset("calibration", "learn", "evidently", "mlflow"))
+@unpartitioned_asset("calibration", "learn", "evidently", "mlflow")
 def calibration(
     context: dg.AssetExecutionContext,
     config: CalibrationConfig,

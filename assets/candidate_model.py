@@ -50,9 +50,7 @@ class CandidateConfig(StrategyParams, dg.Config):
         return StrategyParams(**self.model_dump(include=set(StrategyParams.model_fields)) | named)
 
 
-@dg.asset(
-    **unpartitioned_asset("candidate_model", "improve", "torch", "trl", "mlflow"), pool="training"
-)
+@unpartitioned_asset("candidate_model", "improve", "torch", "trl", "mlflow", pool="training")
 def candidate_model(
     context: dg.AssetExecutionContext,
     config: CandidateConfig,

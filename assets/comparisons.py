@@ -26,7 +26,7 @@ class ComparisonsConfig(PairingParams, RoutingParams, dg.Config):
     """Pairs per prompt, share of repeats, seed of order and side, share for human annotators."""
 
 
-@dg.asset(**daily_asset("comparisons", "generate", "parquet", "sqlite"))
+@daily_asset("comparisons", "generate", "parquet", "sqlite")
 @check_schema
 def comparisons(
     context: dg.AssetExecutionContext,
@@ -55,8 +55,13 @@ def comparisons(
         earlier = [
             made[d] if d in made else store.comparisons.for_days([d]) for d in _days_before(day)
         ]
-        of_day = (frame[frame["day"] == day] for frame in (prompts, completions))
-        drawn = pair_completions(*of_day, pairing, day=day, earlier=concat(earlier, COMPARISONS))
+        drawn = pair_completions(
+            prompts[prompts["day"] == day],
+            completions[completions["day"] == day],
+            pairing,
+            day=day,
+            earlier=concat(earlier, COMPARISONS),
+        )
         made[day] = _keep_published(context, store, day, drawn)
     frame = concat(made.values(), COMPARISONS)
     judge = champions.judge()

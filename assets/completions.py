@@ -29,7 +29,7 @@ class CompletionsConfig(CompletionParams, CallParams, dg.Config):
     )
 
 
-@dg.asset(**daily_asset("completions", "generate", "parquet", "transformers"))
+@daily_asset("completions", "generate", "parquet", "transformers")
 @check_schema
 def completions(
     context: dg.AssetExecutionContext,

@@ -30,22 +30,32 @@ PREVIEW_WIDTH = 80
 C = TypeVar("C", bound=dg.Config)
 
 
-def daily_asset(name: str, group: str, *kinds: str) -> dict[str, Any]:
-    """Arguments of `@dg.asset` for a stage with one frame per day; a range of days is one run."""
-    return _asset_arguments(name, group, kinds, DAYS) | {
-        "partitions_def": DAYS,
-        "backfill_policy": dg.BackfillPolicy.single_run(),
-    }
+AssetDecorator = Callable[[Callable[..., Any]], dg.AssetsDefinition]
 
 
-def unpartitioned_asset(name: str, group: str, *kinds: str) -> dict[str, Any]:
-    """Arguments of `@dg.asset` for a stage over all days."""
-    return _asset_arguments(name, group, kinds, None)
+def daily_asset(
+    name: str, group: str, *kinds: str, deps: Sequence[dg.AssetSpec | str] = ()
+) -> AssetDecorator:
+    """`@dg.asset` for a stage with one frame per day; a range of days is one run."""
+    return _asset(name, group, kinds, days=DAYS, deps=deps)
 
 
-def _asset_arguments(
-    name: str, group: str, kinds: Sequence[str], days: dg.PartitionsDefinition | None
-) -> dict[str, Any]:
+def unpartitioned_asset(
+    name: str, group: str, *kinds: str, pool: str | None = None
+) -> AssetDecorator:
+    """`@dg.asset` for a stage over all days."""
+    return _asset(name, group, kinds, pool=pool)
+
+
+def _asset(
+    name: str,
+    group: str,
+    kinds: Sequence[str],
+    *,
+    days: dg.PartitionsDefinition[str] | None = None,
+    deps: Sequence[dg.AssetSpec | str] = (),
+    pool: str | None = None,
+) -> AssetDecorator:
     schema = SCHEMAS.get(name)
     blocking, warning = (
         "Columns, types, keys, allowed values and ranges.",
@@ -57,15 +67,19 @@ def _asset_arguments(
         ),
         dg.AssetCheckSpec("distribution", asset=name, description=warning, partitions_def=days),
     ]
-    return {
-        "name": name,
-        "group_name": group,
-        "owners": OWNERS,
-        "kinds": {"python", *kinds},
-        "code_version": "1",
-        "check_specs": checks,
-        "metadata": {"dagster/column_schema": column_schema(schema)} if schema else {},
-    }
+    return dg.asset(
+        name=name,
+        group_name=group,
+        owners=OWNERS,
+        kinds={"python", *kinds},
+        code_version="1",
+        check_specs=checks,
+        metadata={"dagster/column_schema": column_schema(schema)} if schema else {},
+        partitions_def=days,
+        backfill_policy=dg.BackfillPolicy.single_run() if days else None,
+        deps=deps,
+        pool=pool,
+    )
 
 
 def check_schema(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[Any]]:
@@ -117,7 +131,7 @@ def deliver(
     checks: Sequence[ExpectationOutcome] = (),
     usual: Sequence[DataExpectation] = (),
     run: Run | None = None,
-) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
+) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[Any]]:
     """Yield the check results and the materialisation. Raises ExpectationFailed for a failed
     blocking check before anything is written, so the previous artefact stays.
 

@@ -53,7 +53,7 @@ class DriftConfig(DriftParams, OverTimeParams, dg.Config):
     )
 
 
-@dg.asset(**daily_asset("drift_report", "watch", "frouros", "evidently"))
+@daily_asset("drift_report", "watch", "frouros", "evidently")
 @check_schema
 def drift_report(
     context: dg.AssetExecutionContext,
@@ -76,7 +76,8 @@ def drift_report(
         label: _read_stream(store, label, config, limit)
         for label in sorted(reflection_log["reward_model"].unique())
     }
-    reports, texts, pages, files = [], {}, {}, Artefacts(settings.frames, store.file_hashes)
+    reports, pages, files = [], {}, Artefacts(settings.frames, store.file_hashes)
+    texts: dict[str, str] = {}
     series = load_series(days, files, config)
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
@@ -292,8 +293,9 @@ def _draw_timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream
 
 
 def _draw_calibration(windows: Sequence[CalibrationWindow] | str) -> dict[str, bytes]:
-    judged = not isinstance(windows, str) and any(window.n_votes for window in windows)
-    return {"calibration_over_time": draw_png(windows_chart(windows))} if judged else {}
+    if isinstance(windows, str) or not any(window.n_votes for window in windows):
+        return {}
+    return {"calibration_over_time": draw_png(windows_chart(windows))}
 
 
 def _calibration_tables(days: Sequence[str], series: WindowSeries) -> dict[str, str]:

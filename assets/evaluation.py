@@ -20,7 +20,7 @@ class EvaluationConfig(EvaluationParams, dg.Config):
     """Sampling of both policies."""
 
 
-@dg.asset(**unpartitioned_asset("evaluation", "improve", "mlflow"))
+@unpartitioned_asset("evaluation", "improve", "mlflow")
 def evaluation(
     context: dg.AssetExecutionContext,
     config: EvaluationConfig,

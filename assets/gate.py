@@ -22,7 +22,7 @@ class GateConfig(GateParams, dg.Config):
     """Thresholds of the promotion rules."""
 
 
-@dg.asset(**unpartitioned_asset("gate", "improve", "mlflow"))
+@unpartitioned_asset("gate", "improve", "mlflow")
 def gate(
     context: dg.AssetExecutionContext,
     config: GateConfig,

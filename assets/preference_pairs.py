@@ -42,7 +42,7 @@ class PreferencePairsConfig(PairParams, dg.Config):
     )
 
 
-@dg.asset(**unpartitioned_asset("preference_pairs", "learn", "parquet"))
+@unpartitioned_asset("preference_pairs", "learn", "parquet")
 @check_schema
 def preference_pairs(
     context: dg.AssetExecutionContext,

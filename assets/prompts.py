@@ -45,7 +45,7 @@ class PromptsConfig(SourceParams, dg.Config):
     )
 
 
-@dg.asset(**daily_asset("prompts", "generate", "parquet"))
+@daily_asset("prompts", "generate", "parquet")
 @check_schema
 def prompts(
     context: dg.AssetExecutionContext,

@@ -36,7 +36,7 @@ class ReflectionConfig(dg.Config):
     )
 
 
-@dg.asset(**daily_asset("reflection_log", "watch", "parquet", "sqlite"))
+@daily_asset("reflection_log", "watch", "parquet", "sqlite")
 @check_schema
 def reflection_log(
     context: dg.AssetExecutionContext,
@@ -57,8 +57,9 @@ def reflection_log(
     days = list(context.partition_keys)
     replayed = PredictionReplay()
     judge = champions.judge() if config.is_replay else None
-    for day in days if judge else ():
-        replayed = replayed.add(_predict_again(day, judge, store, progress("reflection_log")))
+    if judge is not None:
+        for day in days:
+            replayed = replayed.add(_predict_again(day, judge, store, progress("reflection_log")))
     made = store.predictions.for_days(days)
     voted_on = store.predictions.for_comparisons(votes["comparison_id"].unique().tolist())
     predictions = pd.concat([made, voted_on]).drop_duplicates(["comparison_id", "reward_model"])

@@ -32,7 +32,7 @@ class RetrainingSetConfig(SelectionParams, dg.Config):
     change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
 
 
-@dg.asset(**unpartitioned_asset("retraining_set", "improve", "parquet"))
+@unpartitioned_asset("retraining_set", "improve", "parquet")
 @check_schema
 def retraining_set(
     context: dg.AssetExecutionContext,

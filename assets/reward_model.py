@@ -31,7 +31,7 @@ class RewardModelConfig(LearningRange, as_config(launchpad_class())):  # type: i
     """How the reward model is fitted, and which votes count less."""
 
 
-@dg.asset(**unpartitioned_asset("reward_model", "learn", "torch", "mlflow"))
+@unpartitioned_asset("reward_model", "learn", "torch", "mlflow")
 def reward_model(
     context: dg.AssetExecutionContext,
     config: RewardModelConfig,

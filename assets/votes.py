@@ -92,9 +92,7 @@ class VotesConfig(dg.Config):
     )
 
 
-@dg.asset(
-    **daily_asset("votes", "feedback", "parquet", "sqlite"), deps=[votes_inbox, "comparisons"]
-)
+@daily_asset("votes", "feedback", "parquet", "sqlite", deps=[votes_inbox, "comparisons"])
 @check_schema
 def votes(
     context: dg.AssetExecutionContext,
