@@ -9,6 +9,7 @@ The picture carries assets and edges as JSON, so that a test can tell when it is
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
@@ -53,7 +54,7 @@ text { font: 14px ui-sans-serif, system-ui, 'Segoe UI', Roboto, Helvetica, Arial
 """
 
 
-def graph() -> dict[str, object]:
+def graph() -> dict[str, Any]:
     """Groups by asset, edges in order and the assets that people fill from outside, as the
     definitions have them.
     """
@@ -72,16 +73,14 @@ def graph() -> dict[str, object]:
     }
 
 
-def drawn(path: Path) -> dict[str, object]:
+def drawn(path: Path) -> dict[str, Any]:
     """What the picture in `path` was made from."""
     text = path.read_text(encoding="utf-8")
-    found: dict[str, object] = json.loads(
-        text.partition("<metadata>")[2].partition("</metadata>")[0]
-    )
+    found: dict[str, Any] = json.loads(text.partition("<metadata>")[2].partition("</metadata>")[0])
     return found
 
 
-def svg(made_from: dict) -> str:
+def svg(made_from: dict[str, Any]) -> str:
     """The picture; on a panel of its own, so that it reads on light and dark pages alike. Raises
     KeyError for an asset without a place.
     """

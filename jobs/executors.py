@@ -127,7 +127,7 @@ def _store(settings: Settings) -> Store:
 
 def _make_light_executor(context: dg.InitExecutorContext) -> dg.Executor:
     settings = _settings(context)
-    chosen: dict[str, Any] = dict(context.executor_config or {settings.executor: {}})
+    chosen: dict[str, Any] = {**context.executor_config} or {settings.executor: {}}
     if "in_process" in chosen:
         return HeartbeatExecutor(InProcessExecutor(retries=RetryMode.ENABLED))
     n = chosen["multiprocess"].get("max_concurrent", settings.max_concurrent_steps)
