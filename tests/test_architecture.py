@@ -29,6 +29,7 @@ FOUNDATION = [
     "intervals",  # Wilson and the bootstrap, of arrays
     "frames",
     "parquet",
+    "row_files",
     "protocols",
     "plugins",
     "config",

@@ -33,11 +33,11 @@ from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.datasets.prompts import PromptImport
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.datasets.rejects import Rejects
-from rlhf_pipeline.datasets.row_files import RowFile, open_rows
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.datasets.votes import VoteImport
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError
 from rlhf_pipeline.files import translate_write_errors
+from rlhf_pipeline.row_files import RowFile, open_rows
 from rlhf_pipeline.store.comparisons import pair_key
 
 app = typer.Typer(

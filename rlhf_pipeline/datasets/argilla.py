@@ -19,10 +19,10 @@ import pandas as pd
 from rlhf_pipeline.datasets import mapping
 from rlhf_pipeline.datasets.formats.argilla import ANSWERS
 from rlhf_pipeline.datasets.preference import COMPARISON_ROWS, VOTE_ROWS, is_exported
-from rlhf_pipeline.datasets.row_files import FileRow, RowFile
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import EXPORTED_VOTES, FrameSchema, check_frame, json_text, time
 from rlhf_pipeline.records import AnnotatorKind, Choice
+from rlhf_pipeline.row_files import FileRow, RowFile
 
 PREFERENCE = "preference"
 # Question -> column of EXPORTED_VOTES, in order of writing.

@@ -26,11 +26,11 @@ from rlhf_pipeline.datasets.import_counts import (
 )
 from rlhf_pipeline.datasets.mapping import Binding, bind
 from rlhf_pipeline.datasets.rejects import Rejects
-from rlhf_pipeline.datasets.row_files import FileRow, RowFile, chunks
 from rlhf_pipeline.datasets.split_conflicts import StoredSplit, refuse_split_conflicts
 from rlhf_pipeline.frames import COMPARISONS, FLAGS
 from rlhf_pipeline.prompts import prompt_id
 from rlhf_pipeline.records import Category, content_id
+from rlhf_pipeline.row_files import FileRow, RowFile, chunks
 
 REQUIRED = [("prompt",), ("completion_a",), ("completion_b",)]
 SOURCE = "import"  # default source of a file's rows

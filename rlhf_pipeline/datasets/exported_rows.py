@@ -7,8 +7,8 @@ from rlhf_pipeline.datasets.cells import RowRejected
 from rlhf_pipeline.datasets.formats.csv import unprotect_cell
 from rlhf_pipeline.datasets.mapping import SCHEMA
 from rlhf_pipeline.datasets.preference import is_exported
-from rlhf_pipeline.datasets.row_files import RowFile
 from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.row_files import RowFile
 
 
 class ExportedRows:

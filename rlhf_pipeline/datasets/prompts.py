@@ -25,12 +25,12 @@ from rlhf_pipeline.datasets.import_counts import (
 )
 from rlhf_pipeline.datasets.mapping import bind
 from rlhf_pipeline.datasets.rejects import Rejects
-from rlhf_pipeline.datasets.row_files import FileRow, RowFile, chunks
 from rlhf_pipeline.errors import DatasetError, PromptError
 from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.prompts import prompt_id
 from rlhf_pipeline.prompts.base import check_size
 from rlhf_pipeline.records import Category, Difficulty
+from rlhf_pipeline.row_files import FileRow, RowFile, chunks
 
 REQUIRED = [("text",)]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from rlhf_pipeline.datasets.row_files import FileRow
 from rlhf_pipeline.files import translate_write_errors
+from rlhf_pipeline.row_files import FileRow
 
 MAX_SHOWN = 1_000  # characters kept per cell, enough to find the row
 MAX_KINDS = 100  # different reasons counted separately

@@ -21,10 +21,10 @@ from rlhf_pipeline.datasets.cells import (
 from rlhf_pipeline.datasets.exported_rows import ExportedRows
 from rlhf_pipeline.datasets.import_counts import ImportProgress, ignore_import_progress
 from rlhf_pipeline.datasets.mapping import Binding
-from rlhf_pipeline.datasets.row_files import RowFile
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.prompts import prompt_id
 from rlhf_pipeline.records import content_id
+from rlhf_pipeline.row_files import RowFile
 from rlhf_pipeline.votes.splits import SPLITS, split_of
 
 NAMES = tuple(SPLITS)

@@ -29,10 +29,10 @@ from rlhf_pipeline.datasets.import_counts import (
 from rlhf_pipeline.datasets.mapping import Binding, bind
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.datasets.rejects import Rejects
-from rlhf_pipeline.datasets.row_files import FileRow, RowFile, chunks
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_id
+from rlhf_pipeline.row_files import FileRow, RowFile, chunks
 
 REQUIRED = [("comparison_id", "source_pair_id"), ("annotator_id",), ("choice",)]
 CAST_AT_ONCE = 1_000  # votes per call; the store splits them into transactions

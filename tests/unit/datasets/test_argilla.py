@@ -16,9 +16,9 @@ from rlhf_pipeline.datasets.argilla import (
 from rlhf_pipeline.datasets.formats.argilla import Argilla
 from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.datasets.preference import comparison_rows
-from rlhf_pipeline.datasets.row_files import open_rows
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
+from rlhf_pipeline.row_files import open_rows
 
 MOMENT = pd.Timestamp("2026-01-01T10:00:00.000001Z")
 

@@ -1,13 +1,12 @@
 """Reads the rows of Parquet files in batches of a few megabytes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_pipeline.datasets.rows import BATCH_BYTES, BATCH_ROWS, MEGABYTE, FileRow
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.parquet import READ_OPTIONS
-from rlhf_pipeline.prompts.rows import duplicate_columns
+from rlhf_pipeline.row_files.rows import BATCH_BYTES, BATCH_ROWS, MEGABYTE, FileRow
 
 
 class ParquetFile:
@@ -29,12 +28,14 @@ class ParquetFile:
             raise DatasetError(
                 f"{path} is truncated or not a Parquet file. Copy it again. ({cause})"
             ) from cause
-        twice = duplicate_columns(self._file.schema_arrow)
+        schema = self._file.schema_arrow
+        names = _find_duplicates([schema.field(i) for i in range(len(schema.names))], "")
+        twice = sorted(set(names))
         if twice:
             raise DatasetError(
                 f"{path}: columns {twice} come twice in the schema. Rename one of them."
             )
-        self.columns: list[str] = list(self._file.schema_arrow.names)
+        self.columns: list[str] = list(schema.names)
         self.size: int = self._file.metadata.num_rows
         self._n_read = 0
 
@@ -61,14 +62,25 @@ class ParquetFile:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
             raise DatasetError(
                 f"{self._path} is damaged after row {self._n_read:,} of {self.size:,} ({cause}). "
-                "Copy or write it again, then repeat the import."
+                "Copy or write it again."
             ) from cause
         except (OverflowError, LookupError) as cause:
             raise DatasetError(
                 f"{self._path} holds a date or time zone that cannot be read, after row "
-                f"{self._n_read:,} of {self.size:,} ({cause}). Write that column as text, then "
-                "repeat the import."
+                f"{self._n_read:,} of {self.size:,} ({cause}). Write that column as text."
             ) from cause
+
+
+def _find_duplicates(fields: Sequence[Any], path: str) -> Iterator[str]:
+    """Names that come twice in an Arrow schema, nested ones with their path."""
+    names = [field.name for field in fields]
+    for field in fields:
+        if names.count(field.name) > 1:
+            yield f"{path}{field.name}"
+        kind = field.type
+        yield from _find_duplicates(
+            [kind.field(i) for i in range(kind.num_fields)], f"{path}{field.name}."
+        )
 
 
 def _truncate_to_microseconds(batch: Any) -> Any:

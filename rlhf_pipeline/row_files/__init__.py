@@ -1,18 +1,19 @@
-"""Opens files of rows by their suffix.
+"""Reads the rows of CSV, TSV, JSONL, JSON and Parquet files, opened by their suffix.
 
-Memory depends on the largest rows, not on the file: Parquet is read in batches of a few megabytes,
-text line by line. An invalid row has a `FileRow.fault`; an invalid file raises DatasetError.
+Memory is bounded by the largest rows, not by the file: Parquet comes in batches of some megabytes,
+text line by line. A row that cannot be read has a `fault`; a file that cannot be read raises
+DatasetError.
 """
 
 from pathlib import Path
 
-from rlhf_pipeline.datasets.csv_rows import CsvFile
-from rlhf_pipeline.datasets.json_rows import JsonArray, JsonLines
-from rlhf_pipeline.datasets.parquet_rows import ParquetFile
-from rlhf_pipeline.datasets.rows import FileRow, RowFile, chunks, translate_read_errors
 from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.row_files.csv_rows import CsvFile
+from rlhf_pipeline.row_files.json_rows import JsonArray, JsonLines
+from rlhf_pipeline.row_files.parquet_rows import ParquetFile
+from rlhf_pipeline.row_files.rows import FileRow, RowFile, chunks, translate_read_errors
 
-SUFFIXES = ".parquet, .jsonl, .ndjson, .csv, .tsv or .json"
+SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json")
 BYTE_ORDER_MARKS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 FOREIGN = (
     (b"PK\x03\x04", "a spreadsheet or zip archive"),
@@ -21,7 +22,7 @@ FOREIGN = (
     (b"SQLite format 3", "a SQLite database"),
 )
 
-__all__ = ["FileRow", "RowFile", "chunks", "open_rows"]
+__all__ = ["SUFFIXES", "FileRow", "RowFile", "chunks", "open_rows"]
 
 
 def open_rows(path: Path, *, delimiter: str | None = None) -> RowFile:
@@ -50,7 +51,8 @@ def open_rows(path: Path, *, delimiter: str | None = None) -> RowFile:
             return CsvFile(path, delimiter or ("\t" if kind == ".tsv" else ","))
         if kind == ".json":
             return JsonArray(path)
-    raise DatasetError(f"{path}: unknown kind {kind!r}. Give {SUFFIXES}.")
+    known = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+    raise DatasetError(f"{path}: unknown kind {kind!r}. Give {known}.")
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -35,9 +35,11 @@ class RowFile(Protocol):
     rows.
     """
 
-    columns: list[str]
     size: int
     is_csv: bool
+
+    @property
+    def columns(self) -> list[str]: ...
 
     @property
     def position(self) -> int: ...

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_pipeline.datasets.row_files import FileRow, chunks, open_rows
 from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.row_files import FileRow, chunks, open_rows
 
 
 def write(path, content):

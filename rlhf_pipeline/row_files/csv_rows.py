@@ -2,11 +2,11 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rlhf_pipeline.datasets.rows import MAX_LINE, MEGABYTE, FileRow, translate_read_errors
 from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.row_files.rows import MAX_LINE, MEGABYTE, FileRow, translate_read_errors
 
 
 class CsvFile:
@@ -26,16 +26,19 @@ class CsvFile:
         self._delimiter = delimiter
         self.size = path.stat().st_size
         self._position = 0
-        _, self.columns, fault = next(self._records(), (1, [], "no header"))
+        line, self.columns, fault = next(self._records(), (1, [], "no header"))
+        fault = fault or find_undecoded(self.columns)
         if fault is not None:
-            raise DatasetError(f"{path}, line 1: {fault}. The first line names the columns.")
-        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+            raise DatasetError(f"{path}, line {line}: {fault}. The first line names the columns.")
+        names = [name.strip() for name in self.columns]
+        twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise DatasetError(
-                f"{path}: columns {twice} come twice in the header. Rename one of them."
+                f"{path}, line {line}: columns {twice} come twice in the header. Rename one of "
+                "them."
             )
         if len(self.columns) == 1:
-            self._refuse_other_delimiter()
+            self._refuse_other_delimiter(line)
 
     @property
     def position(self) -> int:
@@ -75,7 +78,7 @@ class CsvFile:
                             "ends. The file is cut off or a quote is missing: mend the line or "
                             "copy the file again."
                         ) from cause
-                    yield begin, [], f"no CSV ({cause}). Double the quotes inside quoted cells"
+                    yield begin, [], f"not CSV ({cause}). Double the quotes inside quoted cells"
                     continue
                 self._position = raw.tell()
                 if cells:
@@ -92,7 +95,7 @@ class CsvFile:
                 )
             yield line
 
-    def _refuse_other_delimiter(self) -> None:
+    def _refuse_other_delimiter(self, line: int) -> None:
         """Raise DatasetError if a one-column header suggests another delimiter, instead of
         rejecting every row.
         """
@@ -101,6 +104,18 @@ class CsvFile:
                 shown = "a tab" if other == "\t" else repr(other)
                 option = "$'\\t'" if other == "\t" else f"'{other}'"
                 raise DatasetError(
-                    f"{self._path}: columns are separated by {shown}, not by {self._delimiter!r}: "
-                    f"the header is one cell. Add --delimiter {option}."
+                    f"{self._path}, line {line}: the columns are separated by {shown}, not by "
+                    f"{self._delimiter!r}: the header is one cell. Add --delimiter {option} to "
+                    f"`rlhf import`, or save the file with {self._delimiter!r}."
                 )
+
+
+def find_undecoded(cells: Iterable[object]) -> str | None:
+    """Why the first of the cells with surrogates is not UTF-8, with the cure."""
+    for cell in cells:
+        if isinstance(cell, str) and not cell.isascii():
+            try:
+                cell.encode("utf-8", "surrogateescape").decode("utf-8")
+            except UnicodeDecodeError as cause:
+                return f"not UTF-8 (byte {cause.start + 1} of a cell). Save the file as UTF-8"
+    return None

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cached_property
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rlhf_pipeline.datasets.rows import MAX_LINE, MEGABYTE, FileRow, translate_read_errors
 from rlhf_pipeline.documents import DocumentError, parse_json, parse_json_at
 from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.row_files.rows import MAX_LINE, MEGABYTE, FileRow, translate_read_errors
 
 MAX_JSON = 100 * MEGABYTE  # limit in bytes, because a .json file is read whole
 
@@ -19,7 +21,11 @@ class JsonLines:
         self._path = path
         self.size = path.stat().st_size
         self._position = 0
-        self.columns = _columns_of(self._rows())
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Reads the whole file."""
+        return _columns_of(self._rows())
 
     @property
     def position(self) -> int:
@@ -66,10 +72,11 @@ def _json_row(line: int, raw: bytes) -> FileRow:
     except DocumentError as cause:
         return FileRow(line, {"": raw.decode("utf-8").rstrip()}, str(cause))
     except (ValueError, RecursionError) as cause:
+        said = f"{cause.msg}, column {cause.colno}" if isinstance(cause, JSONDecodeError) else cause
         return FileRow(
             line,
             {"": raw.decode("utf-8", "replace").rstrip()},
-            f"no JSON ({cause}). Write one JSON object a line",
+            f"no JSON ({said}). Write one JSON object a line",
         )
     if not isinstance(cells, dict):
         return FileRow(
