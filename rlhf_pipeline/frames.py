@@ -1,19 +1,23 @@
-"""Schemas of every DataFrame passed between stages, and `check_frame`, which enforces them.
+"""Defines the columns and dtypes of every DataFrame that crosses a stage, and checks them.
 
-Each schema is defined once, here: the IO manager's Arrow schemas, the expectations and the column
-tables of the Dagster UI are derived from it.
+`check_frame` enforces a schema, the IO manager writes it as an Arrow schema, the expectations and
+the column tables of the Dagster UI are derived from it. pandas and Arrow are imported inside
+functions: the store and its commands start without them.
 """
+
+from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import pandas as pd
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.records import AnnotatorKind, Category, Choice, Difficulty, Verdict, content_hash
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 Kind = Literal["text", "int", "float", "bool", "time", "json"]
 
@@ -26,14 +30,6 @@ DTYPES: dict[Kind, str] = {
     "time": "datetime64[us, UTC]",
 }
 NULLABLE_DTYPES: dict[Kind, str] = DTYPES | {"int": "Int64", "bool": "boolean"}
-ARROW: dict[Kind, pa.DataType] = {
-    "text": pa.string(),
-    "json": pa.string(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-    "time": pa.timestamp("us", tz="UTC"),
-}
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,23 @@ class FrameSchema:
     key: tuple[str, ...] = field(default=())
 
     def arrow_schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        types: dict[Kind, pa.DataType] = {
+            "text": pa.string(),
+            "json": pa.string(),
+            "int": pa.int64(),
+            "float": pa.float64(),
+            "bool": pa.bool_(),
+            "time": pa.timestamp("us", tz="UTC"),
+        }
         return pa.schema(
-            [pa.field(name, ARROW[c.kind], nullable=c.nullable) for name, c in self.columns.items()]
+            [pa.field(name, types[c.kind], nullable=c.nullable) for name, c in self.columns.items()]
         )
 
     def empty_frame(self) -> pd.DataFrame:
+        import pandas as pd
+
         return pd.DataFrame({name: pd.Series(dtype=c.dtype) for name, c in self.columns.items()})
 
 
@@ -463,6 +471,8 @@ def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
     a missing value in a required column, a value that does not convert, is not allowed or is out of
     range, invalid JSON, or a duplicate key. Does not edit `frame`; drops its index.
     """
+    import pandas as pd
+
     absent = [c for c in schema.columns if c not in frame.columns]
     missing = [c for c in absent if not schema.columns[c].optional]
     unknown = [c for c in frame.columns if c not in schema.columns]
@@ -510,6 +520,8 @@ def frame_hash(frame: pd.DataFrame, later: Sequence[str] = LATER_COLUMNS) -> str
     """Content hash of a frame: rows, order and columns, not the index. Columns in `later` are
     ignored if all their values are missing.
     """
+    import pandas as pd
+
     unfilled = [name for name in later if name in frame.columns and frame[name].isna().all()]
     kept = frame.drop(columns=unfilled) if unfilled else frame
     return content_hash(list(kept.columns), pd.util.hash_pandas_object(kept, index=False).tolist())
@@ -517,6 +529,8 @@ def frame_hash(frame: pd.DataFrame, later: Sequence[str] = LATER_COLUMNS) -> str
 
 def concat(frames: Iterable[pd.DataFrame], schema: FrameSchema) -> pd.DataFrame:
     """All rows of `frames`, checked against `schema`; its empty frame if there are none."""
+    import pandas as pd
+
     parts = [f for f in frames if not f.empty]
     return (
         check_frame(pd.concat(parts, ignore_index=True), schema) if parts else schema.empty_frame()
@@ -524,6 +538,8 @@ def concat(frames: Iterable[pd.DataFrame], schema: FrameSchema) -> pd.DataFrame:
 
 
 def _convert(series: pd.Series, column: Column) -> pd.Series:
+    import pandas as pd
+
     if column.kind in ("text", "json"):
         return series.astype(object).where(series.notna(), None).astype(column.dtype)
     if column.kind == "time":
@@ -545,7 +561,7 @@ def _check_column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Serie
 
     if not column.nullable:
         refuse(series.isna(), "missing value", "The column may not be empty.")
-    if column.kind == "int" and pd.api.types.is_float_dtype(series):
+    if column.kind == "int" and series.dtype.kind == "f":
         # the cast would truncate it
         refuse(series.notna() & (series % 1 != 0), "not a whole number", column.description)
     try:

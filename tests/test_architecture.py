@@ -283,6 +283,14 @@ def test_no_heavy_library_is_loaded_by_the_definitions() -> None:
     assert loaded == ""
 
 
+def test_the_store_is_imported_without_pandas() -> None:
+    script = "import sys; import rlhf_pipeline.store; print({'pandas', 'pyarrow'} & {*sys.modules})"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert loaded == "set()"
+
+
 # methods of policies, models and backends
 GENERATES = {"generate", "complete", "stream", "call", "generate_batch"}
 

@@ -2,11 +2,12 @@
 rule of voting.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from sqlalchemy import Connection, Row, and_, distinct, func, literal, or_, select, tuple_
 
 from rlhf_pipeline.errors import UnknownComparison
@@ -18,6 +19,9 @@ from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
 from rlhf_pipeline.store.prepared_statements import in_scope, is_among, scope_of
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
 from rlhf_pipeline.store.visibility import judged_ids
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FRAME_COLUMNS = [comparisons.c[name] for name in COMPARISONS.columns]
 
@@ -32,7 +36,7 @@ class PublishResult(Record):
     n_predictions: int = 0
     n_predictions_refused: int = 0
 
-    def add(self, other: "PublishResult") -> "PublishResult":
+    def add(self, other: PublishResult) -> PublishResult:
         return PublishResult(
             **{
                 name: getattr(self, name) + getattr(other, name)

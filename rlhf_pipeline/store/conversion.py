@@ -1,23 +1,28 @@
 """Rows to frames and records to text, and back. Knows schemas and JSON; knows no table."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-import pandas as pd
 from pydantic import BaseModel
 from sqlalchemy import Row
 
 from rlhf_pipeline.errors import InvalidScores, StoreError
 from rlhf_pipeline.frames import FrameSchema, check_frame
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 T = TypeVar("T")
 
 
 def frame_of(rows: Sequence[Row[Any]], schema: FrameSchema) -> pd.DataFrame:
     """Rows selected in the order of the schema's columns, as its frame."""
+    import pandas as pd
+
     if not rows:
         return schema.empty_frame()
     return check_frame(
@@ -63,6 +68,8 @@ def json_of(value: BaseModel | dict[str, Any], what: str) -> str:
 def _to_jsonable(value: object) -> object:
     if isinstance(value, datetime | date):
         return value.isoformat()
+    import numpy as np
+
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} {value!r}")

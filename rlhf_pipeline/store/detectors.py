@@ -2,11 +2,12 @@
 no detector.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from sqlalchemy import Connection, and_, case, select
 
 from rlhf_pipeline.errors import StoreError
@@ -16,6 +17,9 @@ from rlhf_pipeline.store.counting import is_standing
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.events import insert_events
 from rlhf_pipeline.store.schema import detector_states, predictions, votes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 States = Mapping[str, Mapping[str, Any]]
 
@@ -71,6 +75,8 @@ class Detectors:
         without a time left out. 1 is a vote against the side with the higher score; equal scores
         predict no side and are left out, as in the reflection log.
         """
+        import pandas as pd
+
         read = (
             votes.c.seq > seq
             if up_to_seq is None

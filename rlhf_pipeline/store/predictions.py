@@ -2,10 +2,11 @@
 a rule that keeps them honest.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
 
-import pandas as pd
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from sqlalchemy import Connection, Row, Select, and_, func, literal, or_, select
 
 from rlhf_pipeline.errors import UnknownComparison
@@ -15,6 +16,9 @@ from rlhf_pipeline.store.audit import audited_transaction, rows_digest
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class PredictionReplay(Record):
@@ -27,7 +31,7 @@ class PredictionReplay(Record):
     n_refused: int = 0
     n_left_out: int = 0
 
-    def add(self, other: "PredictionReplay") -> "PredictionReplay":
+    def add(self, other: PredictionReplay) -> PredictionReplay:
         return PredictionReplay(
             **{
                 name: getattr(self, name) + getattr(other, name)

@@ -1,11 +1,12 @@
 """Casts votes, and reads the log of all votes that sensors, assets and exports use."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from sqlalchemy import ColumnElement, Row, Select, and_, func, null, select
 
 from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError
@@ -36,6 +37,9 @@ from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.group_commit import GroupCommit
 from rlhf_pipeline.store.schema import comparisons, heads, idempotency, votes
 from rlhf_pipeline.store.vote_lists import VoteLists, is_on_comparison
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROWS_AT_ONCE = 50_000  # rows as Python objects take ten times what they take in a frame
 
@@ -190,6 +194,8 @@ class Votes(VoteLists):
         arguments always give the same frame. `schema`: VOTES, or EXPORTED_VOTES with the reason
         and, as of `up_to_seq`, whether the vote stands and counts.
         """
+        import pandas as pd
+
         frames = list(
             self.iter_log(
                 days,
@@ -409,6 +415,8 @@ def _in_batches(values: Sequence[str] | None) -> Iterator[list[str] | None]:
 
 def _votes_frame(rows: Sequence[Row[Any]], schema: FrameSchema) -> pd.DataFrame:
     """Rows in the order of the schema's columns, `dimensions` holding the stored details."""
+    import pandas as pd
+
     if not rows:
         return schema.empty_frame()
     frame = pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(schema.columns))
