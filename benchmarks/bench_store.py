@@ -210,12 +210,6 @@ def queries(table: LimitTable, where: str, store: Store) -> None:
             "comparisons voted on since a fit (5,000 votes)",
             lambda: votes.n_voted_comparisons(newest - 5_000),
         ),
-        (
-            "work for an annotator",
-            lambda: comparisons.find_open_for(
-                "somebody", votes_per_comparison=VOTES_PER_COMPARISON + 3, limit=20
-            ),
-        ),
     ]
     for what, ask in asked:
         took = timed(ask)

@@ -221,17 +221,15 @@ class Assignments:
 
     def get(self, assignment_id: str) -> Assignment:
         """Raises NotFound."""
-        with self._database.read_transaction() as connection:
-            wanted = select(assignments).where(
-                self._database.in_project(assignments), assignments.c.assignment_id == assignment_id
-            )
-            row = connection.execute(wanted).mappings().one_or_none()
-        if row is None:
-            raise NotFound(
-                f"There is no assignment {assignment_id!r} in project {self._database.project!r}. "
-                "Lease one first."
-            )
-        return assignment_of(row)
+        wanted = select(assignments).where(
+            self._database.in_project(assignments), assignments.c.assignment_id == assignment_id
+        )
+        for row in self._database.fetch_mappings(wanted):
+            return assignment_of(row)
+        raise NotFound(
+            f"There is no assignment {assignment_id!r} in project {self._database.project!r}. "
+            "Lease one first."
+        )
 
     def holds_slot(self, assignment_id: str) -> bool:
         """Whether the slot that a card was dealt for is still, or again, its own. True for cards
@@ -248,8 +246,7 @@ class Assignments:
             assignments.c.assignment_id == assignment_id,
             func.coalesce(slots.c.assignment_id, "") != assignment_id,
         )
-        with self._database.read_transaction() as connection:
-            return connection.execute(lost).first() is None
+        return self._database.fetch_first(lost) is None
 
     def release(self, assignment_id: str, annotator_id: str) -> None:
         """Give a card back before its lease ends, so that others need not wait. Nothing to do for
@@ -337,21 +334,17 @@ class Assignments:
             return RemainingCards(n=n, reason_empty=None if least else queue.find_empty_reason())
 
     def count_slots(self, comparison_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """comparison_id -> judgements asked of people, and made; without those that were never
-        offered.
+        """comparison_id -> number of judgements wanted, and made; comparisons that were never
+        offered are left out.
         """
-        found: dict[str, tuple[int, int]] = {}
         n_done = func.sum(case((slots.c.state == "done", 1), else_=0))
-        with self._database.read_transaction() as connection:
-            for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-                wanted = select(slots.c.comparison_id, func.count(), n_done).where(
-                    self._database.in_project(slots), slots.c.comparison_id.in_(ids)
-                )
-                found |= {
-                    row[0]: (row[1], row[2])
-                    for row in connection.execute(wanted.group_by(slots.c.comparison_id))
-                }
-        return found
+        wanted = (
+            select(slots.c.comparison_id, func.count(), n_done)
+            .where(self._database.in_project(slots))
+            .group_by(slots.c.comparison_id)
+        )
+        rows = self._database.fetch_among(wanted, slots.c.comparison_id, comparison_ids)
+        return {row[0]: (row[1], row[2]) for row in rows}
 
     def remaining_work(self) -> RemainingWork:
         """Over the whole project."""
@@ -389,8 +382,7 @@ class Assignments:
             .order_by(assignments.c.n.desc())
             .limit(limit)
         )
-        with self._database.read_transaction() as connection:
-            return [assignment_of(row) for row in connection.execute(wanted).mappings()]
+        return [assignment_of(row) for row in self._database.fetch_mappings(wanted)]
 
 
 def _build_slot(

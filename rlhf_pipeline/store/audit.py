@@ -346,19 +346,13 @@ class Audit:
         self._database = database
 
     def count(self) -> int:
-        with self._database.read_transaction() as connection:
-            return connection.execute(
-                select(func.count()).select_from(audit).where(self._database.in_project(audit))
-            ).scalar_one()
+        return self._database.count(audit)
 
     def head(self) -> tuple[int, str]:
         """Seq and hash of the newest link; 0 and the first hash where there is none."""
-        with self._database.read_transaction() as connection:
-            row = connection.execute(
-                select(heads.c.audit_seq, heads.c.audit_hash).where(
-                    self._database.in_project(heads)
-                )
-            ).one_or_none()
+        row = self._database.fetch_first(
+            select(heads.c.audit_seq, heads.c.audit_hash).where(self._database.in_project(heads))
+        )
         return (0, FIRST_HASH) if row is None else (row.audit_seq, row.audit_hash)
 
     def hash_at(self, seq: int) -> str | None:
@@ -399,14 +393,9 @@ class Audit:
                 if is_prefix
                 else audit.c.action == action
             )
-        with self._database.read_transaction() as connection:
-            rows = (
-                connection.execute(
-                    select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit)
-                )
-                .mappings()
-                .all()
-            )
+        rows = self._database.fetch_mappings(
+            select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit)
+        )
         links = [
             AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields})
             for row in rows
@@ -423,8 +412,7 @@ class Audit:
             .order_by(audit.c.seq)
             .limit(limit)
         )
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(wanted).mappings().all()
+        rows = self._database.fetch_mappings(wanted)
         return [
             AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields})
             for row in rows

@@ -158,30 +158,26 @@ class Calibrations:
             .order_by(*(c.desc() for c in order))
             .limit(limit)
         )
-        with self._database.read_transaction() as connection:
-            return [
-                (row.fitted_at, row.reward_model, row.version) for row in connection.execute(wanted)
-            ]
+        return [
+            (row.fitted_at, row.reward_model, row.version)
+            for row in self._database.fetch_all(wanted)
+        ]
 
     def versions(self, reward_model: str) -> list[int]:
         """Of the calibrators of a reward model that were made here, the newest first."""
         mine = self._is_made_here(), calibrations.c.reward_model == reward_model
-        with self._database.read_transaction() as connection:
-            return list(
-                connection.execute(
-                    select(calibrations.c.version)
-                    .where(*mine)
-                    .order_by(calibrations.c.version.desc())
-                ).scalars()
+        return list(
+            self._database.fetch_scalars(
+                select(calibrations.c.version).where(*mine).order_by(calibrations.c.version.desc())
             )
+        )
 
     def entry(self, reward_model: str, version: int) -> LoggedCalibration | None:
         """One of the whole log; None where there is none."""
         one = calibrations.c.reward_model == reward_model, calibrations.c.version == version
-        with self._database.read_transaction() as connection:
-            row = connection.execute(
-                select(calibrations).where(self._database.in_project(calibrations), *one)
-            ).one_or_none()
+        row = self._database.fetch_first(
+            select(calibrations).where(self._database.in_project(calibrations), *one)
+        )
         if row is None:
             return None
         report = CalibrationReport.from_json(row.report)
@@ -196,11 +192,8 @@ class Calibrations:
 
     def _read_reports(self, which: ColumnElement[bool]) -> list[CalibrationReport]:
         order = (calibrations.c.fitted_at, calibrations.c.reward_model, calibrations.c.version)
-        with self._database.read_transaction() as connection:
-            texts = connection.execute(
-                select(calibrations.c.report).where(which).order_by(*order)
-            ).scalars()
-            return [CalibrationReport.from_json(text) for text in texts]
+        reports = select(calibrations.c.report).where(which).order_by(*order)
+        return [CalibrationReport.from_json(text) for text in self._database.fetch_scalars(reports)]
 
     def _next_version(self, connection: Connection, reward_model: str) -> int:
         of_model = (

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, and_, distinct, func, literal, or_, select, tuple_
+from sqlalchemy import Connection, Row, func, literal, or_, select, tuple_
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
@@ -111,18 +111,12 @@ class Comparisons:
             )
             .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         )
-        with self._database.read_transaction() as connection:
-            return frame_of(connection.execute(wanted).all(), COMPARISONS)
+        return frame_of(self._database.fetch_all(wanted), COMPARISONS)
 
     def with_ids(self, ids: Sequence[str]) -> pd.DataFrame:
         """COMPARISONS with these ids, in the order of `for_days`; unknown ids are left out."""
-        rows: list[Row[Any]] = []
-        with self._database.read_transaction() as connection:
-            for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
-                wanted = select(*FRAME_COLUMNS).where(
-                    self._database.in_project(comparisons), comparisons.c.comparison_id.in_(batch)
-                )
-                rows.extend(connection.execute(wanted).all())
+        wanted = select(*FRAME_COLUMNS).where(self._database.in_project(comparisons))
+        rows = self._database.fetch_among(wanted, comparisons.c.comparison_id, ids)
         return frame_of(
             sorted(rows, key=lambda row: (row.day, row.position, row.comparison_id)), COMPARISONS
         )
@@ -161,8 +155,7 @@ class Comparisons:
                 if after is None
                 else ordered.where(place > (after.day, after.position, after.comparison_id))
             )
-            with self._database.read_transaction() as connection:
-                rows = connection.execute(wanted).all()
+            rows = self._database.fetch_all(wanted)
             if not rows:
                 return
             yield frame_of(rows, COMPARISONS)
@@ -185,47 +178,39 @@ class Comparisons:
         if judged_by is not None:
             of.append(comparisons.c.comparison_id.in_(judged_ids(self._database, judged_by)))
         wanted = select(*FRAME_COLUMNS).where(self._database.in_project(comparisons), *earlier, *of)
-        with self._database.read_transaction() as connection:
-            return frame_of(
-                connection.execute(
-                    wanted.order_by(*(c.desc() for c in place.clauses)).limit(limit)
-                ).all(),
-                COMPARISONS,
-            )
+        return frame_of(
+            self._database.fetch_all(
+                wanted.order_by(*(c.desc() for c in place.clauses)).limit(limit)
+            ),
+            COMPARISONS,
+        )
 
     def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """source_pair_id -> comparison_id of the imported comparisons among `ids`; unknown ones are
         left out.
         """
-        found: dict[str, str] = {}
-        with self._database.read_transaction() as connection:
-            for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
-                wanted = select(comparisons.c.source_pair_id, comparisons.c.comparison_id)
-                mine = wanted.where(
-                    self._database.in_project(comparisons), comparisons.c.source_pair_id.in_(batch)
-                )
-                found |= {row.source_pair_id: row.comparison_id for row in connection.execute(mine)}
-        return found
+        imported = select(comparisons.c.source_pair_id, comparisons.c.comparison_id).where(
+            self._database.in_project(comparisons)
+        )
+        rows = self._database.fetch_among(imported, comparisons.c.source_pair_id, ids)
+        return {row.source_pair_id: row.comparison_id for row in rows}
 
     def with_pair_keys(self, keys: Sequence[str]) -> dict[str, str]:
         """pair_key -> the first comparison of those two texts that is neither flagged nor a repeat;
         see `pair_key`.
         """
-        found: dict[str, str] = {}
-        with self._database.read_transaction() as connection:
-            for batch in batches(sorted(set(keys)), MAX_PARAMETERS):
-                wanted = select(
-                    comparisons.c.pair_key,
-                    func.min(comparisons.c.comparison_id).label("comparison_id"),
-                )
-                first = wanted.where(
-                    self._database.in_project(comparisons),
-                    comparisons.c.pair_key.in_(batch),
-                    comparisons.c.flag.is_(None),
-                    comparisons.c.repeat_of.is_(None),
-                ).group_by(comparisons.c.pair_key)
-                found |= {row.pair_key: row.comparison_id for row in connection.execute(first)}
-        return found
+        first = func.min(comparisons.c.comparison_id).label("comparison_id")
+        wanted = (
+            select(comparisons.c.pair_key, first)
+            .where(
+                self._database.in_project(comparisons),
+                comparisons.c.flag.is_(None),
+                comparisons.c.repeat_of.is_(None),
+            )
+            .group_by(comparisons.c.pair_key)
+        )
+        rows = self._database.fetch_among(wanted, comparisons.c.pair_key, keys)
+        return {row.pair_key: row.comparison_id for row in rows}
 
     def splits(
         self, only_given: bool = False
@@ -244,44 +229,12 @@ class Comparisons:
             if only_given
             else ()
         )
-        with self._database.read_transaction() as connection:
-            return [
-                row._tuple()
-                for row in connection.execute(
-                    wanted.where(self._database.in_project(comparisons), *given).order_by(*of)
-                )
-            ]
-
-    def find_open_for(
-        self, annotator_id: str, *, votes_per_comparison: int = 1, limit: int = 100
-    ) -> pd.DataFrame:
-        """COMPARISONS still to be judged by this annotator, oldest first, at most `limit`.
-
-        Open are those on which this annotator never voted and fewer than `votes_per_comparison`
-        others judged; a skip is no judgement. Flagged ones are nobody's work.
-        """
-        about = and_(
-            self._database.in_project(votes), votes.c.comparison_id == comparisons.c.comparison_id
-        )
-        own = (
-            select(literal(1)).select_from(votes).where(about, votes.c.annotator_id == annotator_id)
-        )
-        judges = select(func.count(distinct(votes.c.annotator_id))).where(
-            about, votes.c.choice != Choice.SKIP.value
-        )
-        wanted = (
-            select(*FRAME_COLUMNS)
-            .where(
-                self._database.in_project(comparisons),
-                comparisons.c.flag.is_(None),
-                ~own.exists(),
-                judges.scalar_subquery() < votes_per_comparison,
+        return [
+            row._tuple()
+            for row in self._database.fetch_all(
+                wanted.where(self._database.in_project(comparisons), *given).order_by(*of)
             )
-            .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
-            .limit(limit)
-        )
-        with self._database.read_transaction() as connection:
-            return frame_of(connection.execute(wanted).all(), COMPARISONS)
+        ]
 
     def find_offerable_ids(
         self, *, day: str | None = None, unvoted_only: bool = False
@@ -310,38 +263,24 @@ class Comparisons:
             )
             conditions.append(~judged.exists())
         order = (comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
-        with self._database.read_transaction() as connection:
-            return list(
-                connection.execute(
-                    select(comparisons.c.comparison_id).where(*conditions).order_by(*order)
-                ).scalars()
+        return list(
+            self._database.fetch_scalars(
+                select(comparisons.c.comparison_id).where(*conditions).order_by(*order)
             )
+        )
 
     def count(self) -> int:
-        with self._database.read_transaction() as connection:
-            return connection.execute(
-                select(func.count())
-                .select_from(comparisons)
-                .where(self._database.in_project(comparisons))
-            ).scalar_one()
+        return self._database.count(comparisons)
 
     def first_day(self) -> str | None:
         """Earliest day of a comparison; None without any."""
-        with self._database.read_transaction() as connection:
-            first: str | None = connection.execute(
-                select(func.min(comparisons.c.day)).where(self._database.in_project(comparisons))
-            ).scalar_one()
-        return first
+        return self._database.fetch_scalar(
+            select(func.min(comparisons.c.day)).where(self._database.in_project(comparisons))
+        )
 
     def n_imported(self) -> int:
         """How many came from a file; the pipeline can make its own again, not these."""
-        imported = (
-            select(func.count())
-            .select_from(comparisons)
-            .where(self._database.in_project(comparisons), comparisons.c.source.is_not(None))
-        )
-        with self._database.read_transaction() as connection:
-            return connection.execute(imported).scalar_one()
+        return self._database.count(comparisons, comparisons.c.source.is_not(None))
 
     def _publish(
         self, rows: list[dict[str, Any]], predicted: list[dict[str, Any]], published_at: datetime

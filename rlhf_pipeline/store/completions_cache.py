@@ -125,12 +125,7 @@ class CompletionsCache:
                 completion_cache.c.cache_key.in_(batch),
                 is_old,
             )
-            with self._database.read_transaction() as connection:
-                old = (
-                    connection.execute(select(completion_cache.c.cache_key).where(at))
-                    .scalars()
-                    .all()
-                )
+            old = self._database.fetch_scalars(select(completion_cache.c.cache_key).where(at))
             if old:
                 with self._database.write_transaction() as connection:
                     connection.execute(completion_cache.update().where(at).values(last_hit_at=now))

@@ -131,9 +131,10 @@ class Decisions:
 
     def last_error(self, decision_id: int) -> str | None:
         """Why the last attempt failed, where it did."""
-        with self._database.read_transaction() as connection:
-            error: str | None = self._get_row(connection, decision_id)["error"]
-        return error
+        error = select(decisions.c.error).where(
+            self._database.in_project(decisions), decisions.c.decision_id == decision_id
+        )
+        return self._database.fetch_scalar(error)
 
     def mark_submitted(self, decision_id: int, attempt: int, run_id: str) -> TriggerDecision:
         """The run of this attempt was found. Ignored for an attempt that is over or already
@@ -377,8 +378,7 @@ class Decisions:
             .where(self._database.in_project(decisions), *conditions)
             .order_by(decisions.c.decision_id)
         )
-        with self._database.read_transaction() as connection:
-            return [_build_decision(row) for row in connection.execute(wanted).mappings()]
+        return [_build_decision(row) for row in self._database.fetch_mappings(wanted)]
 
 
 def decision_digest(decision: TriggerDecision) -> str:

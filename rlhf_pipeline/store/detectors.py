@@ -37,8 +37,7 @@ class Detectors:
         wanted = select(detector_states.c.detector, detector_states.c.state).where(
             self._is_state_of(model_version, stream)
         )
-        with self._database.read_transaction() as connection:
-            return {row.detector: json.loads(row.state) for row in connection.execute(wanted)}
+        return {row.detector: json.loads(row.state) for row in self._database.fetch_all(wanted)}
 
     def save(self, model_version: str, states: States, *, stream: str = "errors") -> None:
         """Keep states (each a JSON mapping with `last_seq`); one that has read less than the stored
@@ -109,8 +108,7 @@ class Detectors:
             )
             .order_by(votes.c.seq)
         )
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(wanted).all()
+        rows = self._database.fetch_all(wanted)
         stream = pd.DataFrame.from_records(
             [tuple(row) for row in rows], columns=["seq", "day", "error"]
         )

@@ -5,7 +5,7 @@ table.
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -15,11 +15,15 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    RowMapping,
+    Select,
     Table,
     and_,
     create_engine,
     event,
+    func,
     make_url,
+    select,
     text,
 )
 from sqlalchemy.engine import URL
@@ -36,6 +40,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import content_hash, utc_now
 from rlhf_pipeline.store.bulk_insert import insert_rows
+from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.faults import translate_errors
 from rlhf_pipeline.store.postgres import IDLE_S, SILENT_S, Watchdog, postgres_engine
 from rlhf_pipeline.store.write_queue import WriteQueue
@@ -147,6 +152,49 @@ class Database:
                 connection.execute(_TAKE_LOCK, {"key": self._lock_key})
             yield connection
         self._analyze_grown_tables()
+
+    def fetch_all(self, query: Select[Any]) -> Sequence[Any]:
+        """All rows of a query in a transaction of its own."""
+        with self.read_transaction() as connection:
+            return connection.execute(query).all()
+
+    def fetch_mappings(self, query: Select[Any]) -> Sequence[RowMapping]:
+        """Its rows by the names of their columns."""
+        with self.read_transaction() as connection:
+            return connection.execute(query).mappings().all()
+
+    def fetch_scalars(self, query: Select[T]) -> Sequence[T]:
+        """The first column of its rows."""
+        with self.read_transaction() as connection:
+            return connection.execute(query).scalars().all()
+
+    def fetch_scalar(self, query: Select[T]) -> T | None:
+        """The first column of its first row; None if there is no row."""
+        with self.read_transaction() as connection:
+            return connection.execute(query).scalar()
+
+    def fetch_first(self, query: Select[Any]) -> Any:
+        """None if there is no row."""
+        with self.read_transaction() as connection:
+            return connection.execute(query).first()
+
+    def fetch_among(
+        self, query: Select[Any], column: ColumnElement[Any], values: Iterable[Any]
+    ) -> list[Any]:
+        """The rows in which `column` is one of `values`, as many values at once as a database
+        takes, in one transaction.
+        """
+        with self.read_transaction() as connection:
+            return [
+                row
+                for some in batches(sorted(set(values)), MAX_PARAMETERS)
+                for row in connection.execute(query.where(column.in_(some)))
+            ]
+
+    def count(self, table: Table, *conditions: ColumnElement[bool]) -> int:
+        """The project's rows of a table that meet the conditions."""
+        rows = select(func.count()).select_from(table).where(self.in_project(table), *conditions)
+        return self.fetch_scalar(rows) or 0
 
     def in_project(self, table: Table | Any) -> ColumnElement[bool]:
         """The condition that a row belongs to this project."""

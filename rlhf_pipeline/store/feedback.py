@@ -135,8 +135,7 @@ class FeedbackEntries:
         wanted = (
             select(feedback).where(*conditions).order_by(feedback.c.feedback_id.desc()).limit(limit)
         )
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(wanted).mappings().all()
+        rows = self._database.fetch_mappings(wanted)
         return [
             Feedback(
                 **json.loads(row["record"]),
@@ -158,8 +157,7 @@ class FeedbackEntries:
         """By kind; `seen_by` as `page`."""
         among = self._database.in_project(feedback), *self._visibility_conditions(seen_by)
         wanted = select(feedback.c.kind, func.count()).where(*among).group_by(feedback.c.kind)
-        with self._database.read_transaction() as connection:
-            return {row[0]: row[1] for row in connection.execute(wanted)}
+        return {row[0]: row[1] for row in self._database.fetch_all(wanted)}
 
     def _visibility_conditions(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
         """A correction is its author's vote, so it is visible as that vote is."""

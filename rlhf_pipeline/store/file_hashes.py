@@ -125,16 +125,9 @@ class FileHashes:
     def _read(self, *conditions: ColumnElement[bool]) -> list[RecordedFile]:
         columns = [files.c[name] for name in RecordedFile.model_fields]
         order = (files.c.path, files.c.written_at.desc())
-        with self._database.read_transaction() as connection:
-            rows = (
-                connection.execute(
-                    select(*columns)
-                    .where(self._database.in_project(files), *conditions)
-                    .order_by(*order)
-                )
-                .mappings()
-                .all()
-            )
+        rows = self._database.fetch_mappings(
+            select(*columns).where(self._database.in_project(files), *conditions).order_by(*order)
+        )
         return [RecordedFile.model_validate(dict(row)) for row in rows]
 
 

@@ -47,5 +47,4 @@ class Gates:
         wanted = (
             select(gates.c.record).where(self._database.in_project(gates)).order_by(gates.c.gate_id)
         )
-        with self._database.read_transaction() as connection:
-            return [GateDecision.from_json(text) for text in connection.execute(wanted).scalars()]
+        return [GateDecision.from_json(text) for text in self._database.fetch_scalars(wanted)]

@@ -117,12 +117,9 @@ class Heartbeats:
 
     def _read(self, *conditions: Any) -> list[Heartbeat]:
         columns = [heartbeats.c[name] for name in Heartbeat.model_fields]
-        with self._database.read_transaction() as connection:
-            rows = (
-                connection.execute(select(*columns).where(*conditions).order_by(heartbeats.c.at))
-                .mappings()
-                .all()
-            )
+        rows = self._database.fetch_mappings(
+            select(*columns).where(*conditions).order_by(heartbeats.c.at)
+        )
         return [Heartbeat.model_validate(dict(row)) for row in rows]
 
 

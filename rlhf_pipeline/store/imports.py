@@ -12,8 +12,8 @@ from sqlalchemy import Connection, func, select
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
-from rlhf_pipeline.store.conversion import batches, json_of
-from rlhf_pipeline.store.engine import MAX_PARAMETERS, Database
+from rlhf_pipeline.store.conversion import json_of
+from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, idempotency, imports, votes
 
 ImportState = Literal["started", "finished", "failed"]
@@ -173,34 +173,21 @@ class Imports:
         wanted = (
             select(*columns).where(self._database.in_project(imports)).order_by(imports.c.import_id)
         )
-        with self._database.read_transaction() as connection:
-            return [
-                Import.model_validate(dict(row)) for row in connection.execute(wanted).mappings()
-            ]
+        return [Import.model_validate(dict(row)) for row in self._database.fetch_mappings(wanted)]
 
     def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]:
         """comparison_id -> pair_key of those that are stored."""
-        found: dict[str, str] = {}
-        with self._database.read_transaction() as connection:
-            for batch in batches(sorted(set(comparison_ids)), MAX_PARAMETERS):
-                wanted = select(comparisons.c.comparison_id, comparisons.c.pair_key)
-                mine = wanted.where(
-                    self._database.in_project(comparisons), comparisons.c.comparison_id.in_(batch)
-                )
-                found |= {row.comparison_id: row.pair_key for row in connection.execute(mine)}
-        return found
+        wanted = select(comparisons.c.comparison_id, comparisons.c.pair_key).where(
+            self._database.in_project(comparisons)
+        )
+        rows = self._database.fetch_among(wanted, comparisons.c.comparison_id, comparison_ids)
+        return {row.comparison_id: row.pair_key for row in rows}
 
     def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]:
         """Those idempotency keys under which a vote is stored."""
-        found: set[str] = set()
-        with self._database.read_transaction() as connection:
-            for batch in batches(sorted(set(idempotency_keys)), MAX_PARAMETERS):
-                wanted = select(idempotency.c.idempotency_key)
-                mine = wanted.where(
-                    self._database.in_project(idempotency), idempotency.c.idempotency_key.in_(batch)
-                )
-                found.update(connection.execute(mine).scalars())
-        return found
+        key = idempotency.c.idempotency_key
+        known = select(key).where(self._database.in_project(idempotency))
+        return {row[0] for row in self._database.fetch_among(known, key, idempotency_keys)}
 
     def find_votes(
         self, comparison_ids: Sequence[str]
@@ -208,17 +195,11 @@ class Imports:
         """(comparison, annotator, choice, moment) of every vote on these comparisons, whichever way
         it came in.
         """
-        found: set[tuple[str, str, str, datetime | None]] = set()
-        with self._database.read_transaction() as connection:
-            for batch in batches(sorted(set(comparison_ids)), MAX_PARAMETERS):
-                wanted = select(
-                    votes.c.comparison_id, votes.c.annotator_id, votes.c.choice, votes.c.voted_at
-                )
-                mine = wanted.where(
-                    self._database.in_project(votes), votes.c.comparison_id.in_(batch)
-                )
-                found.update(row._tuple() for row in connection.execute(mine))
-        return found
+        wanted = select(
+            votes.c.comparison_id, votes.c.annotator_id, votes.c.choice, votes.c.voted_at
+        ).where(self._database.in_project(votes))
+        rows = self._database.fetch_among(wanted, votes.c.comparison_id, comparison_ids)
+        return {row._tuple() for row in rows}
 
     def _end(self, import_id: int, state: ImportState, record: dict[str, Any]) -> None:
         with audited_transaction(self._database) as (connection, ledger):

@@ -93,13 +93,12 @@ class StandingJudgements:
             votes.c.annotator_id == annotator_id,
             votes.c.seq > seq,
         )
-        with self._database.read_transaction() as connection:
-            return [
-                vote_of(row)
-                for row in connection.execute(
-                    select(votes).where(*mine).order_by(votes.c.seq)
-                ).mappings()
-            ]
+        return [
+            vote_of(row)
+            for row in self._database.fetch_mappings(
+                select(votes).where(*mine).order_by(votes.c.seq)
+            )
+        ]
 
     def _count_repeats(
         self, connection: Connection, annotator_id: str, at: datetime

@@ -40,8 +40,7 @@ def has_predicted(database: Database, reward_model: str, calibrator: str | None 
     )
     if calibrator is not None:
         wanted = wanted.where(predictions.c.calibrator == calibrator)
-    with database.read_transaction() as connection:
-        return connection.execute(wanted.limit(1)).scalar() is not None
+    return database.fetch_scalar(wanted.limit(1)) is not None
 
 
 def find_newest_voted(
@@ -67,6 +66,5 @@ def find_newest_voted(
         .order_by(votes.c.seq.desc())
         .limit(limit + 1)
     )
-    with database.read_transaction() as connection:
-        found = list(connection.execute(wanted).scalars())
+    found = list(database.fetch_scalars(wanted))
     return list(dict.fromkeys(found[:limit])), len(found) > limit

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, Select, and_, func, literal, or_, select
+from sqlalchemy import Connection, Select, and_, literal, or_, select
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import PREDICTIONS
@@ -193,8 +193,7 @@ class PredictionLog:
             .where(self._database.in_project(predictions), predictions.c.day.in_(sorted(set(days))))
             .order_by(predictions.c.day, predictions.c.comparison_id, predictions.c.reward_model)
         )
-        with self._database.read_transaction() as connection:
-            return frame_of(connection.execute(wanted).all(), PREDICTIONS)
+        return frame_of(self._database.fetch_all(wanted), PREDICTIONS)
 
     def days(self) -> list[str]:
         """Days with a comparison that was predicted, sorted."""
@@ -204,27 +203,18 @@ class PredictionLog:
             .distinct()
             .order_by(predictions.c.day)
         )
-        with self._database.read_transaction() as connection:
-            return list(connection.execute(wanted).scalars())
+        return list(self._database.fetch_scalars(wanted))
 
     def for_comparisons(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
         """PREDICTIONS on these comparisons, of any day and all reward models, in order of id."""
-        rows: list[Row[Any]] = []
-        with self._database.read_transaction() as connection:
-            for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-                columns = (predictions.c[name] for name in PREDICTIONS.columns)
-                wanted = select(*columns).where(
-                    self._database.in_project(predictions), predictions.c.comparison_id.in_(ids)
-                )
-                rows += connection.execute(
-                    wanted.order_by(predictions.c.comparison_id, predictions.c.reward_model)
-                ).all()
-        return frame_of(rows, PREDICTIONS)
+        columns = (predictions.c[name] for name in PREDICTIONS.columns)
+        wanted = (
+            select(*columns)
+            .where(self._database.in_project(predictions))
+            .order_by(predictions.c.comparison_id, predictions.c.reward_model)
+        )
+        found = self._database.fetch_among(wanted, predictions.c.comparison_id, comparison_ids)
+        return frame_of(found, PREDICTIONS)
 
     def count(self) -> int:
-        with self._database.read_transaction() as connection:
-            return connection.execute(
-                select(func.count())
-                .select_from(predictions)
-                .where(self._database.in_project(predictions))
-            ).scalar_one()
+        return self._database.count(predictions)

@@ -2,9 +2,6 @@
 holds the models.
 """
 
-from datetime import datetime
-from typing import Any
-
 from sqlalchemy import func, select
 
 from rlhf_pipeline.records import Promotion, content_hash
@@ -63,24 +60,11 @@ class Promotions:
         """The latest promotion recorded; None before the first."""
         return next(iter(self.history(model_name)[-1:]), None)
 
-    def champion_at(self, model_name: str, when: datetime) -> Promotion | None:
-        """The promotion in force at a moment, by its `promoted_at`; None before the first."""
-        earlier = self._read(
-            promotions.c.model_name == model_name, promotions.c.promoted_at <= when
-        )
-        return max(
-            enumerate(earlier), key=lambda item: (item[1].promoted_at, item[0]), default=(0, None)
-        )[1]
-
     def history(self, model_name: str) -> list[Promotion]:
         """Oldest first."""
-        return self._read(promotions.c.model_name == model_name)
-
-    def _read(self, *conditions: Any) -> list[Promotion]:
         wanted = (
             select(promotions.c.record)
-            .where(self._database.in_project(promotions), *conditions)
+            .where(self._database.in_project(promotions), promotions.c.model_name == model_name)
             .order_by(promotions.c.promotion_id)
         )
-        with self._database.read_transaction() as connection:
-            return [Promotion.from_json(text) for text in connection.execute(wanted).scalars()]
+        return [Promotion.from_json(text) for text in self._database.fetch_scalars(wanted)]

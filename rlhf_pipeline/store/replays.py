@@ -61,12 +61,11 @@ class Replays:
             votes.c.origin == "import",
             votes.c.voted_at.is_not(None),
         )
-        with self._database.read_transaction() as connection:
-            return sorted(
-                connection.execute(
-                    select(votes.c.day).where(*imported, ~asked.exists()).distinct()
-                ).scalars()
+        return sorted(
+            self._database.fetch_scalars(
+                select(votes.c.day).where(*imported, ~asked.exists()).distinct()
             )
+        )
 
     def first_waiting_seq(self, after_day: str, *, up_to_seq: int) -> int | None:
         """The oldest seq, not above `up_to_seq`, of a vote cast on a pending day after `after_day`;
@@ -83,13 +82,9 @@ class Replays:
             replays.c.state == "pending",
             replays.c.day > after_day,
         )
-        with self._database.read_transaction() as connection:
-            return connection.execute(
-                select(func.min(votes.c.seq))
-                .select_from(replays)
-                .join(votes, of_day)
-                .where(*waiting)
-            ).scalar()
+        return self._database.fetch_scalar(
+            select(func.min(votes.c.seq)).select_from(replays).join(votes, of_day).where(*waiting)
+        )
 
     def lease(self, day: str, step: str, *, now: datetime, lease: timedelta) -> bool:
         """Whether the caller may start this step of a pending day; if so, nobody else may start it
@@ -154,5 +149,4 @@ class Replays:
             .where(self._database.in_project(replays), replays.c.state == state)
             .order_by(replays.c.day)
         )
-        with self._database.read_transaction() as connection:
-            return list(connection.execute(wanted).scalars())
+        return list(self._database.fetch_scalars(wanted))

@@ -38,8 +38,7 @@ class Guidelines:
             .where(self._database.in_project(guidelines))
             .order_by(guidelines.c.version.desc())
         )
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(wanted).mappings().all()
+        rows = self._database.fetch_mappings(wanted)
         return [
             Guideline.model_validate({name: row[name] for name in Guideline.model_fields})
             for row in rows
@@ -80,8 +79,7 @@ class Rules:
             .order_by(annotation_rules.c.version.desc())
             .limit(1)
         )
-        with self._database.read_transaction() as connection:
-            row = connection.execute(wanted).one_or_none()
+        row = self._database.fetch_first(wanted)
         return (
             (0, AnnotationRules())
             if row is None
@@ -95,8 +93,7 @@ class Rules:
             .where(self._database.in_project(annotation_rules))
             .order_by(annotation_rules.c.version.desc())
         )
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(wanted).all()
+        rows = self._database.fetch_all(wanted)
         return [
             (row.version, AnnotationRules.from_json(row.record), row.created_at, row.created_by)
             for row in rows

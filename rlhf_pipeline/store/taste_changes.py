@@ -29,8 +29,7 @@ class TasteChangeLog:
             .where(self._database.in_project(taste_changes))
             .order_by(taste_changes.c.change_id)
         )
-        with self._database.read_transaction() as connection:
-            return [_build_change(row) for row in connection.execute(wanted).mappings()]
+        return [_build_change(row) for row in self._database.fetch_mappings(wanted)]
 
     def add(
         self, change_seq: int, *, cause: str, actor: str, category: str | None = None

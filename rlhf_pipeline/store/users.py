@@ -124,10 +124,8 @@ class Users:
             return self._read_users(connection, *following, limit=limit)
 
     def count(self) -> int:
-        with self._database.read_transaction() as connection:
-            return connection.execute(
-                select(func.count()).select_from(users).where(self._is_account())
-            ).scalar_one()
+        accounts = select(func.count()).select_from(users).where(self._is_account())
+        return self._database.fetch_scalar(accounts) or 0
 
     def set_password(
         self,

@@ -5,10 +5,9 @@ have judged.
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, literal, or_, select, union_all
+from sqlalchemy import ColumnElement, Select, literal, or_, select, union_all
 
-from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.judgements import is_standing_judgement
 from rlhf_pipeline.store.schema import votes
 
@@ -50,14 +49,9 @@ def is_visible_vote(database: Database, reader_id: str) -> ColumnElement[bool]:
 
 def filter_judged(database: Database, reader_id: str, comparison_ids: Iterable[str]) -> set[str]:
     """Those of the comparisons that the reader has judged."""
-    found: set[str] = set()
-    with database.read_transaction() as connection:
-        for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-            wanted = select(votes.c.comparison_id).where(
-                is_standing_judgement(database, votes, reader_id), votes.c.comparison_id.in_(ids)
-            )
-            found |= set(connection.execute(wanted).scalars())
-    return found
+    judged = select(votes.c.comparison_id).where(is_standing_judgement(database, votes, reader_id))
+    rows = database.fetch_among(judged, votes.c.comparison_id, comparison_ids)
+    return {row.comparison_id for row in rows}
 
 
 def _select_visible_seqs(database: Database, reader_id: str) -> Any:
@@ -76,8 +70,4 @@ def _has_few_votes(database: Database, reader_id: str) -> bool:
         .where(database.in_project(votes), votes.c.annotator_id == reader_id)
         .limit(FEW + 1)
     )
-    with database.read_transaction() as connection:
-        return (
-            connection.execute(select(func.count()).select_from(some.subquery())).scalar_one()
-            <= FEW
-        )
+    return len(database.fetch_scalars(some)) <= FEW

@@ -113,7 +113,7 @@ class VoteLists:
 
         A page reads at most SEARCH_LOOKS_AT votes: it may be empty and still have a next.
         """
-        upper = before_seq if before_seq is not None else self._newest_seq() + 1
+        upper = before_seq if before_seq is not None else self.max_seq() + 1
         lower = max(1, upper - SEARCH_LOOKS_AT)
         found = self._list_newest_first(
             votes.c.seq < upper,
@@ -137,14 +137,18 @@ class VoteLists:
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(wanted).mappings().all()
+        rows = self._database.fetch_mappings(wanted)
         return [vote_of(row, ListedVote) for row in rows]
 
-    def _newest_seq(self) -> int:
-        newest = select(heads.c.vote_seq).where(self._database.in_project(heads))
-        with self._database.read_transaction() as connection:
-            return connection.execute(newest).scalar() or 0
+    def max_seq(self, day: str | None = None) -> int:
+        """The newest seq, or the newest of `day`; 0 where there is none."""
+        if day is None:
+            newest = select(heads.c.vote_seq).where(self._database.in_project(heads))
+        else:
+            newest = select(func.max(votes.c.seq)).where(
+                self._database.in_project(votes), votes.c.day == day
+            )
+        return self._database.fetch_scalar(newest) or 0
 
     def signals(
         self, after_seq: int = 0, *, up_to_seq: int, seen_by: str | None = None
@@ -174,8 +178,7 @@ class VoteLists:
             )
             .order_by(votes.c.seq)
         )
-        with self._database.read_transaction() as connection:
-            return [VoteSignals(*row) for row in connection.execute(wanted)]
+        return [VoteSignals(*row) for row in self._database.fetch_all(wanted)]
 
     def paces(
         self, after_seq: int, *, up_to_seq: int, seen_by: str | None = None
@@ -192,8 +195,7 @@ class VoteLists:
             .where(self._database.in_project(votes), *between)
             .order_by(votes.c.seq)
         )
-        with self._database.read_transaction() as connection:
-            return [(row[0], row[1]) for row in connection.execute(wanted)]
+        return [(row[0], row[1]) for row in self._database.fetch_all(wanted)]
 
     def judged_comparisons(
         self, *, before_seq: int | None = None, seen_by: str | None = None, limit: int = 50
@@ -226,8 +228,7 @@ class VoteLists:
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
-        with self._database.read_transaction() as connection:
-            return [(row[0], row[1]) for row in connection.execute(wanted)]
+        return [(row[0], row[1]) for row in self._database.fetch_all(wanted)]
 
     def tallies(
         self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None
@@ -268,10 +269,9 @@ class VoteLists:
             wanted = wanted.where(
                 supersedes(self._database, cast, counted), self._database.in_project(counted)
             )
-        with self._database.read_transaction() as connection:
-            return [
-                VoteTally.model_validate(dict(row)) for row in connection.execute(wanted).mappings()
-            ]
+        return [
+            VoteTally.model_validate(dict(row)) for row in self._database.fetch_mappings(wanted)
+        ]
 
     def _visibility_conditions(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
         return () if seen_by is None else (is_visible_vote(self._database, seen_by),)

@@ -35,7 +35,7 @@ from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.group_commit import GroupCommit
-from rlhf_pipeline.store.schema import comparisons, heads, idempotency, votes
+from rlhf_pipeline.store.schema import comparisons, idempotency, votes
 from rlhf_pipeline.store.vote_lists import VoteLists, is_on_comparison
 
 if TYPE_CHECKING:
@@ -174,9 +174,7 @@ class Votes(VoteLists):
 
     def _find_one(self, condition: ColumnElement[bool]) -> Vote | None:
         wanted = select(votes).where(self._database.in_project(votes), condition)
-        with self._database.read_transaction() as connection:
-            row = connection.execute(wanted).mappings().one_or_none()
-        return None if row is None else vote_of(row)
+        return next(map(vote_of, self._database.fetch_mappings(wanted)), None)
 
     def log(
         self,
@@ -231,8 +229,7 @@ class Votes(VoteLists):
             after = after_seq
             while after < limit:
                 some = wanted.where(*which, votes.c.seq > after, votes.c.seq <= limit)
-                with self._database.read_transaction() as connection:
-                    rows = connection.execute(some).all()
+                rows = self._database.fetch_all(some)
                 if rows:
                     yield _votes_frame(rows, schema)
                 after = rows[-1].seq if len(rows) == batch_rows else limit
@@ -270,68 +267,40 @@ class Votes(VoteLists):
             .group_by(votes.c.day)
             .order_by(votes.c.day)
         )
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(by_day).mappings().all()
+        rows = self._database.fetch_mappings(by_day)
         return [TouchedDay.model_validate(dict(row)) for row in rows]
-
-    def max_seq(self, day: str | None = None) -> int:
-        """The newest seq, or the newest of `day`; 0 where there is none."""
-        if day is None:
-            newest = select(heads.c.vote_seq).where(self._database.in_project(heads))
-        else:
-            newest = select(func.max(votes.c.seq)).where(
-                self._database.in_project(votes), votes.c.day == day
-            )
-        with self._database.read_transaction() as connection:
-            return connection.execute(newest).scalar() or 0
 
     def last_imported_seq(self, day: str) -> int:
         """The newest seq among the imported votes that were cast on `day`; 0 where there is none.
         Undated ones count on no day.
         """
-        newest = select(func.max(votes.c.seq)).where(self._is_imported_on([day]))
-        with self._database.read_transaction() as connection:
-            return connection.execute(newest).scalar() or 0
+        newest = select(func.max(votes.c.seq)).where(self._is_imported(), votes.c.day == day)
+        return self._database.fetch_scalar(newest) or 0
 
     def first_imported_seq(self, days: Sequence[str]) -> int | None:
         """The oldest seq among the imported votes that were cast on `days`; None where there is
         none.
         """
-        first: list[int] = []
-        with self._database.read_transaction() as connection:
-            for batch in batches(sorted(set(days)), MAX_ROWS):
-                oldest = connection.execute(
-                    select(func.min(votes.c.seq)).where(self._is_imported_on(batch))
-                ).scalar()
-                first += [] if oldest is None else [oldest]
-        return min(first, default=None)
+        oldest = select(func.min(votes.c.seq)).where(self._is_imported()).group_by(votes.c.day)
+        return min(
+            (row[0] for row in self._database.fetch_among(oldest, votes.c.day, days)), default=None
+        )
 
-    def _is_imported_on(self, days: Sequence[str]) -> ColumnElement[bool]:
+    def _is_imported(self) -> ColumnElement[bool]:
         return and_(
             self._database.in_project(votes),
-            votes.c.day.in_(list(days)),
             votes.c.origin == "import",
             votes.c.voted_at.is_not(None),
         )
 
     def count(self) -> int:
-        """All votes ever cast, superseded ones included."""
-        with self._database.read_transaction() as connection:
-            # gapless: their number
-            return (
-                connection.execute(
-                    select(heads.c.vote_seq).where(self._database.in_project(heads))
-                ).scalar()
-                or 0
-            )
+        """All votes ever cast, superseded ones included: seqs have no gaps."""
+        return self.max_seq()
 
     def annotator_kinds(self) -> set[AnnotatorKind]:
-        """Whose votes there are, superseded ones included."""
-        with self._database.read_transaction() as connection:
-            kinds = connection.execute(
-                select(votes.c.annotator_kind).where(self._database.in_project(votes)).distinct()
-            ).scalars()
-            return {AnnotatorKind(kind) for kind in kinds}
+        """Kinds of annotators with any vote, superseded ones included."""
+        kinds = select(votes.c.annotator_kind).where(self._database.in_project(votes)).distinct()
+        return {AnnotatorKind(kind) for kind in self._database.fetch_scalars(kinds)}
 
     def n_voted_comparisons(
         self,
@@ -369,8 +338,7 @@ class Votes(VoteLists):
         if min(limit, newest) - after_seq > newest / 4:
             has_vote = voted.where(votes.c.comparison_id == comparisons.c.comparison_id).exists()
         counted = select(func.count()).select_from(comparisons).where(*mine, has_vote)
-        with self._database.read_transaction() as connection:
-            return connection.execute(counted).scalar_one()
+        return self._database.fetch_scalar(counted) or 0
 
     def day_digest(self, day: str, up_to_seq: int | None = None) -> DayDigest:
         """How many votes of `day` there are up to a seq and a hash over them; equal hashes mean
@@ -382,8 +350,7 @@ class Votes(VoteLists):
             .where(self._database.in_project(votes), votes.c.day == day, votes.c.seq <= up_to)
             .order_by(votes.c.seq)
         )
-        with self._database.read_transaction() as connection:
-            cast = list(connection.execute(ids).scalars())
+        cast = list(self._database.fetch_scalars(ids))
         return DayDigest(
             day=date.fromisoformat(day),
             up_to_seq=up_to,

@@ -121,17 +121,3 @@ def test_comparisons_are_found_by_id_whatever_the_order(store, make_comparisons)
     found = store.comparisons.with_ids(["c3", "unknown", "c1", "c3"])
     assert found["comparison_id"].tolist() == ["c1", "c3"]
     assert store.comparisons.with_ids([]).empty
-
-
-def test_a_comparison_is_open_until_enough_others_judged_it(store, make_comparisons, make_vote):
-    store.comparisons.publish(make_comparisons(3), published_at=NOON)
-    store.votes.cast_many([make_vote("c0", "ann"), make_vote("c1", "bob", choice="skip")])
-    assert store.comparisons.find_open_for("ann")["comparison_id"].tolist() == ["c1", "c2"]
-    assert store.comparisons.find_open_for("bob")["comparison_id"].tolist() == ["c2"]
-    assert store.comparisons.find_open_for("bob", votes_per_comparison=2)[
-        "comparison_id"
-    ].tolist() == [
-        "c0",
-        "c2",
-    ]
-    assert store.comparisons.find_open_for("cleo", limit=1)["comparison_id"].tolist() == ["c1"]

@@ -101,7 +101,7 @@ def test_a_flagged_comparison_is_nobodys_work_and_counts_for_no_model(
     store.comparisons.publish(
         imported(make_comparisons(2), flag=["identical", None]), published_at=NOON
     )
-    assert store.comparisons.find_open_for("ann")["comparison_id"].tolist() == ["c1"]
+    assert store.comparisons.find_offerable_ids() == ["c1"]
     store.votes.cast_many([make_vote("c0"), make_vote("c1")])
     assert store.votes.n_voted_comparisons() == 1
     assert store.votes.n_voted_comparisons(up_to_seq=1) == 0

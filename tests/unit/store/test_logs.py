@@ -99,16 +99,6 @@ def test_the_champion_is_the_latest_promotion(store):
     assert store.audit.verify() == 3
 
 
-def test_the_champion_of_a_moment(store):
-    for version in (1, 2):
-        store.promotions.record(promotion(version, hours=version))
-    versions = [
-        store.promotions.champion_at(POLICY, NOON + timedelta(hours=h, minutes=30))
-        for h in range(3)
-    ]
-    assert [p and p.version for p in versions] == [None, 1, 2]
-
-
 def test_gate_decisions_are_numbered_and_kept(store):
     decision = GateDecision(
         candidate="demo.policy@2",
