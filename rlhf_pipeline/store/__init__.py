@@ -1,6 +1,4 @@
-"""The store: all SQL of the project behind one object. Implements what stages are handed; knows no
-stage.
-"""
+"""The store: all SQL of the project behind one object."""
 
 from types import TracebackType
 from typing import Self
@@ -52,8 +50,8 @@ __all__ = [
 
 
 class Store:
-    """One project's rows, one attribute per noun. Threads and processes may share the database; use
-    `with` or `close`.
+    """One project's rows, one attribute per noun. Threads and processes may share the database. Use
+    it with `with`, or call `close`.
     """
 
     def __init__(self, database: Database):
@@ -95,11 +93,11 @@ class Store:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         silent_s: float = SILENT_S,
     ) -> Self:
-        """The store at a SQLAlchemy URL, for one project; the folder of a SQLite file is made.
+        """Open the store at a SQLAlchemy URL for one project; creates the folder of a SQLite file.
 
         A Postgres server that is silent for `silent_s` and refuses new connections counts as gone;
-        a slow statement does not. Raises StoreError for an unusable URL and for a folder that
-        cannot be written. Call `migrate` before first use.
+        a slow statement does not. Raises StoreError for an unusable URL or an unwritable folder.
+        Call `migrate` before first use.
         """
         return cls(
             Database(
@@ -121,19 +119,19 @@ class Store:
 
     @classmethod
     def open_read_only(cls, url: str, *, organization: str, project: str) -> Self:
-        """The store as it is: nothing is made, changed or migrated. Raises StoreError for a missing
-        SQLite file.
+        """Open the store without creating, changing or migrating anything. Raises StoreError if the
+        SQLite file is missing.
         """
         return cls(Database(url, organization, project, read_only=True))
 
     def migrate(self) -> None:
-        """Make or upgrade the tables. Safe in many processes at once; free when there is nothing to
-        do.
+        """Create or upgrade the tables. Safe in many processes at once; costs one query if nothing
+        is to be done.
         """
         migrations.upgrade(self.database)
 
     def projects(self) -> list[tuple[str, str]]:
-        """(organization, project) of everybody with a row in this database, sorted; none before
+        """Sorted (organization, project) pairs with a row in this database; empty before
         `migrate`.
         """
         with self.database.read_transaction() as connection:

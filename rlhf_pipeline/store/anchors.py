@@ -1,7 +1,6 @@
-"""Where the audit chain stood, a line a day in a file beside the database: a tail that is cut off
-both at once is still missed.
+"""Appends the head of the audit chain to a file once a day, so that a truncated chain is noticed.
 
-Copy the file elsewhere (it is small and only grows) and nobody who can write the database can
+Copy the file elsewhere (it is small and only grows): then nobody who can write the database can
 shorten its history unseen.
 """
 
@@ -33,10 +32,10 @@ class Anchor(Record):
 
 
 def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
-    """Oldest first; empty where the file is not there. Raises StoreError for a line that is none.
+    """Oldest first; empty if the file does not exist. Raises StoreError for an invalid line.
 
-    A last line without its end was being written when the power went: it is no anchor, and the next
-    one takes its place.
+    A last line without a line end was being written when the power failed: it is ignored, and the
+    next anchor replaces it.
     """
     if not path.exists():
         return []
@@ -48,8 +47,8 @@ def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
             found.append(Anchor.from_json(line))
         except ValueError as cause:
             raise StoreError(
-                f"Line {n} of {path} is no anchor of the audit chain. Put back the file as it was; "
-                "a copy may be elsewhere."
+                f"Line {n} of {path} is not an anchor of the audit chain. Restore the file from "
+                "its copy."
             ) from cause
     return [a for a in found if (a.organization, a.project) == (organization, project)]
 
@@ -57,11 +56,11 @@ def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
 def add_daily_anchor(
     path: Path, audit: Audit, organization: str, project: str, now: datetime
 ) -> Anchor | None:
-    """Add a line for the head of the chain, unless the last one is of this day; the line that was
-    added.
+    """Append a line for the head of the chain, unless the last line is from today; returns the new
+    line.
 
-    A last line of a later day was written by a clock that ran ahead: to wait for that day would
-    leave the chain without anchors.
+    A last line dated in the future was written by a clock that ran ahead: waiting for that day
+    would leave the chain without anchors.
     """
     seq, digest = audit.head()
     anchors = read_anchors(path, organization, project)
@@ -83,8 +82,8 @@ def _read_whole_lines(path: Path) -> bytes:
 
 
 def verify_with_anchors(audit: Audit, anchors: Sequence[Anchor]) -> int:
-    """`Audit.verify`, and every anchor still in the chain. Raises StoreError naming the first seq
-    that is not what it was.
+    """Run `Audit.verify` and check that every anchor is still in the chain. Raises StoreError
+    naming the first seq that changed.
     """
     for anchor in anchors:
         found = audit.hash_at(anchor.seq)
@@ -96,8 +95,8 @@ def verify_with_anchors(audit: Audit, anchors: Sequence[Anchor]) -> int:
             )
         if found != anchor.hash:
             raise StoreError(
-                f"The audit chain at seq {anchor.seq} is not what it was on {anchor.day}: it was "
-                "written anew from some earlier seq on. Stop writing, keep the file as evidence "
+                f"The audit chain at seq {anchor.seq} differs from that of {anchor.day}: it was "
+                "rewritten from some earlier seq on. Stop writing, keep the file as evidence "
                 "and restore the last backup that verifies."
             )
     return audit.verify()

@@ -1,8 +1,7 @@
-"""Who judges what: comparisons offered to people, cards leased to them, what is left. Knows no text
-of any comparison.
+"""Offers comparisons to people, leases cards to annotators, and counts the remaining work.
 
-Work is a row of `slots` per judgement that is wanted; a card holds one until it is judged,
-released, or its lease ends. Which card comes next is drawn in `card_queue`.
+A row of `slots` is one wanted judgement; a card holds it until it is judged, released, or its lease
+ends. `card_queue` draws the next card.
 """
 
 from collections.abc import Sequence
@@ -42,13 +41,13 @@ class RemainingWork(Record):
 
 
 class RemainingCards(Record):
-    """About how many judgements one annotator could still be dealt, at most dealing.MOST_COUNTED,
-    and why none where that is 0.
+    """Roughly how many judgements one annotator could still be dealt, at most
+    card_queue.MOST_COUNTED, and the reason if there are none.
 
     Every judgement takes one from `n`, and a leased card none, whatever its kind: n = work that
-    wants a slot - cards without a slot that were judged today. At 00:00 UTC it makes good for
-    these, which tells how many hidden cards a day had, as the figures of the days before do; and it
-    is never less than the cards on the table.
+    wants a slot - cards without a slot that were judged today. At 00:00 UTC the latter are
+    forgotten, which reveals how many hidden cards the day had, as the figures of earlier days do.
+    `n` is never less than the number of held cards.
     """
 
     n: int
@@ -69,11 +68,11 @@ class Assignments:
         priority: int = 0,
         actor: str = "pipeline",
     ) -> int:
-        """Ask people for `overlap` judgements of each comparison; the number of slots that are new.
-        Free to repeat.
+        """Ask people for `overlap` judgements of each comparison; returns the number of new slots.
+        Safe to repeat.
 
-        Lower priorities are dealt first, and among equals the order of the ids. More overlap adds
-        slots, less takes none away. Raises UnknownComparison.
+        Lower priorities are dealt first, equal ones in the order of the ids. More overlap adds
+        slots, less removes none. Raises UnknownComparison.
         """
         wanted = sorted(set(comparison_ids))
         n_new = 0
@@ -105,13 +104,13 @@ class Assignments:
     def ask(
         self, annotator_id: str, comparison_ids: Sequence[str], *, priority: int = 0, actor: str
     ) -> int:
-        """Ask one person for a judgement of each comparison, beside what anybody is asked for; the
-        number of slots that are new.
+        """Ask one annotator for a judgement of each comparison, in addition to open work; returns
+        the number of new slots.
 
-        None of what they have judged, hold or were asked for already, nor of flagged ones, which
-        nobody is dealt. They are dealt before anything else; what they skip is left to anybody.
-        What they wrote is asked for as anything else and never dealt to them: a number that left it
-        out would tell who wrote which text. Raises UnknownComparison.
+        Skips comparisons that they have judged, hold or were asked for already, and flagged ones,
+        which nobody is dealt. These cards are dealt before anything else; skipped ones are left to
+        anybody. A comparison that they wrote gets a slot and is never dealt to them: leaving it out
+        of the number would reveal who wrote which text. Raises UnknownComparison.
         """
         n_new = 0
         for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
@@ -178,8 +177,8 @@ class Assignments:
             )
 
     def withdraw(self, comparison_ids: Sequence[str], *, actor: str) -> int:
-        """Withdraw the open slots of these comparisons; leased cards and judgements stay. Returns
-        how many were withdrawn.
+        """Delete the open slots of these comparisons; leased cards and judgements stay. Returns the
+        number deleted.
         """
         n = 0
         for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
@@ -201,12 +200,11 @@ class Assignments:
         return n
 
     def deal(self, annotator_id: str, n: int, rules: AnnotationRules) -> list[Assignment]:
-        """Up to `n` cards for this annotator, those still held first, in the order in which they
-        were dealt.
+        """Up to `n` cards for this annotator in the order dealt, held ones first.
 
-        Fewer where there is no more work for this annotator or the day's cap is reached. Each is
-        leased for `rules.lease_minutes`; a card that was released or ran out is dealt again, before
-        others and with its old sides.
+        Fewer if no more work is left for this annotator or the day's cap is reached. Each is leased
+        for `rules.lease_minutes`; a released or expired card is dealt again before others and with
+        its old sides.
         """
         with self._database.write_transaction() as connection:
             queue = AnnotatorQueue(
@@ -233,7 +231,7 @@ class Assignments:
 
     def holds_slot(self, assignment_id: str) -> bool:
         """Whether the slot that a card was dealt for is still, or again, its own. True for cards
-        that need none.
+        without a slot.
         """
         same = and_(
             slots.c.comparison_id == assignments.c.comparison_id,
@@ -249,9 +247,7 @@ class Assignments:
         return self._database.fetch_first(lost) is None
 
     def release(self, assignment_id: str, annotator_id: str) -> None:
-        """Give a card back before its lease ends, so that others need not wait. Nothing to do for
-        one that was judged.
-        """
+        """Return a card before its lease ends. Does nothing for a judged one."""
         with self._database.write_transaction() as connection:
             own = and_(
                 self._database.in_project(assignments),
@@ -281,9 +277,7 @@ class Assignments:
             )
 
     def extend(self, annotator_id: str, minutes: float) -> int:
-        """Prolong the leases this annotator holds, as a page does while somebody reads; how
-        many.
-        """
+        """Prolong the annotator's leases while they read; returns the number of cards."""
         now = self._database.clock.now()
         until = now + timedelta(minutes=minutes)
         with self._database.write_transaction() as connection:
@@ -317,7 +311,7 @@ class Assignments:
         return len(ids)
 
     def remaining_for(self, annotator_id: str, rules: AnnotationRules) -> RemainingCards:
-        """What one annotator could be dealt now, cards on their own table counted."""
+        """The cards that one annotator could be dealt now, held ones included."""
         now = self._database.clock.now()
         with self._database.read_transaction() as connection:
             queue = AnnotatorQueue(self._database, connection, annotator_id, rules, now)

@@ -1,6 +1,4 @@
-"""The hash chain over every act, written in the act's own transaction. Knows votes and words only
-to check that they still match.
-"""
+"""The hash chain over every act, written in the act's own transaction."""
 
 import hashlib
 from collections import Counter
@@ -249,8 +247,8 @@ _JOINT_TRANSACTION: ContextVar[tuple[Database, Connection, Ledger] | None] = Con
 def audited_transaction(
     database: Database, *, urgent: bool = False
 ) -> Iterator[tuple[Connection, Ledger]]:
-    """A write transaction whose acts are linked into the chain before it commits: that of
-    `joint_transaction` around it, where there is one.
+    """A write transaction whose acts are linked into the chain before it commits. Inside
+    `joint_transaction` it is that transaction.
     """
     together = _JOINT_TRANSACTION.get()
     if together is not None and together[0] is database:
@@ -264,9 +262,9 @@ def audited_transaction(
 
 @contextmanager
 def joint_transaction(database: Database) -> Iterator[Connection]:
-    """Several acts as one transaction: all are kept or none. An error of one must leave it.
+    """Run several acts as one transaction: all are kept or none. Let errors leave the block.
 
-    Until the end others do not see what was written, nor does `read_transaction` in here.
+    Until the end nobody else sees what was written, nor does `read_transaction` in the block.
     """
     with audited_transaction(database) as (connection, ledger):
         before = _JOINT_TRANSACTION.set((database, connection, ledger))
@@ -291,7 +289,7 @@ def vote_digest(row: Mapping[str, Any]) -> str:
 
 
 def present_keys(row: Mapping[str, Any], columns: tuple[str, ...]) -> Keys:
-    """`columns` as keys, those of LATER_COLUMNS only where the row says something in them."""
+    """`columns` as keys; those of LATER_COLUMNS only if the row has a value there."""
     return _keys_without(columns, tuple([name for name in LATER_COLUMNS if row[name] is None]))
 
 
@@ -303,7 +301,7 @@ def row_digest(table: Table, row: Mapping[str, Any]) -> str:
 
 
 def rows_digest(table: Table, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Digest of rows that one act wrote together: of the DIGESTED columns that each of them has."""
+    """Digest of rows that one act wrote together: the DIGESTED columns that each of them has."""
     return content_hash(
         [{name: row[name] for name in DIGESTED[table] if name in row} for row in rows]
     )
@@ -324,7 +322,9 @@ def _keys_without(columns: tuple[str, ...], silent: tuple[str, ...]) -> Keys:
 
 
 class AuditedTable(NamedTuple):
-    """Rows that an act writes once: a link's `object_id` names the row, its digest is the row's."""
+    """Rows that an act writes once: the link's `object_id` names the row, its digest is the
+    row's.
+    """
 
     table: Table
     key: Column[Any]
@@ -340,7 +340,7 @@ AUDITED_TABLES = {
 
 
 class Audit:
-    """Reads the chain. Rows are appended by the acts themselves."""
+    """Reads and verifies the chain; the acts themselves append to it."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -349,14 +349,14 @@ class Audit:
         return self._database.count(audit)
 
     def head(self) -> tuple[int, str]:
-        """Seq and hash of the newest link; 0 and the first hash where there is none."""
+        """Seq and hash of the newest link; 0 and the first hash in an empty chain."""
         row = self._database.fetch_first(
             select(heads.c.audit_seq, heads.c.audit_hash).where(self._database.in_project(heads))
         )
         return (0, FIRST_HASH) if row is None else (row.audit_seq, row.audit_hash)
 
     def hash_at(self, seq: int) -> str | None:
-        """Of one link; None where there is none."""
+        """The hash of one link; None if there is no such link."""
         with self._database.read_transaction() as connection:
             found: str | None = connection.execute(
                 select(audit.c.hash).where(self._database.in_project(audit), audit.c.seq == seq)
@@ -376,8 +376,8 @@ class Audit:
         """Links newest first, at most `limit`, and `before_seq` of the next page (None at the end
         of the chain).
 
-        `action` may end in `*`. A page looks at no more than `within` links: one of a rare actor
-        may be empty and still have a next.
+        `action` may end in `*`. A page reads at most `within` links: for a rare actor it may be
+        empty and still have a next.
         """
         upper = before_seq if before_seq is not None else self.head()[0] + 1
         lower = max(1, upper - within)
@@ -419,8 +419,8 @@ class Audit:
         ]
 
     def verify(self) -> int:
-        """Walk the whole chain and set every vote, feedback, guideline and rule beside its link;
-        the number of links.
+        """Check the whole chain, and every vote, feedback, guideline and rule against its link;
+        returns the number of links.
 
         Raises StoreError naming the first seq that was changed, removed or cut off, in the chain or
         in those rows.
@@ -440,8 +440,8 @@ class Audit:
     def _read_links(
         self, connection: Connection
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-        """Links in order, each with the row it stands for (None for acts that keep none, and for
-        rows that are gone).
+        """Links in order, each with the row it stands for (None for acts that write none, and for
+        missing rows).
         """
         after = 0
         while True:

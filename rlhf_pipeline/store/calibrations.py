@@ -1,6 +1,4 @@
-"""The versioned log of calibrators, each with its report, and of reports that came from elsewhere.
-Knows their JSON; knows no calibration.
-"""
+"""The versioned log of calibrators with their reports, and of imported reports."""
 
 import json
 from collections.abc import Sequence
@@ -32,24 +30,21 @@ class LoggedCalibration(Record):
 
 
 class ImportedReports(Record):
-    """Reports that were stored by an import, and those that stood in the log before, word for
-    word.
-    """
+    """Number of reports that an import stored, and of those that the log had already."""
 
     n_added: int = 0
     n_known: int = 0
 
 
 class Calibrations:
-    """Append-only; versions count from 1 per reward model, those of imported reports among them."""
+    """Append-only; versions count from 1 per reward model, imported reports included."""
 
     def __init__(self, database: Database):
         self._database = database
 
     def add(self, report: CalibrationReport, calibrator: dict[str, Any]) -> int:
-        """Store report and calibrator under the next version of that reward model; the version.
-
-        Raises InvalidScores for NaN in either.
+        """Store report and calibrator under the reward model's next version; returns it. Raises
+        InvalidScores for NaN in either.
         """
         calibrator_text = json_of(calibrator, f"Calibrator of {report.reward_model}")
         with audited_transaction(self._database) as (connection, ledger):
@@ -68,11 +63,11 @@ class Calibrations:
     def import_reports(
         self, reports: Sequence[CalibrationReport], *, actor: str
     ) -> ImportedReports:
-        """Store reports without a calibrator, as they are: they are looked at and exported, and
-        nothing ever predicts through them.
+        """Store reports without a calibrator, unchanged: they are shown and exported, and never
+        used to predict.
 
-        A report that stands in the log already, made here or imported, is left alone: the same file
-        again changes nothing. Raises InvalidScores for NaN.
+        A report that the log has already is skipped, so importing the same file again changes
+        nothing. Raises InvalidScores for NaN.
         """
         result = ImportedReports()
         for batch in self._database.with_backoff(batches(reports, MAX_ROWS)):
@@ -92,8 +87,8 @@ class Calibrations:
         return result
 
     def latest_serving(self, reward_model: str) -> tuple[CalibrationReport, dict[str, Any]] | None:
-        """The newest report and calibrator of a reward model that may serve: what it predicts
-        through; None before the first.
+        """The newest report and calibrator of a reward model that may serve; None before
+        the first.
         """
         wanted = (
             select(calibrations.c.report, calibrations.c.calibrator)
@@ -112,8 +107,8 @@ class Calibrations:
         return None
 
     def of_latest_fit(self) -> CalibrationReport | None:
-        """The newest report of the reward model with the highest version that was calibrated here;
-        None before the first.
+        """The newest report of the highest version of a reward model that was calibrated here; None
+        before the first.
         """
         with self._database.read_transaction() as connection:
             labels = (
@@ -141,14 +136,14 @@ class Calibrations:
         return self._read_reports(self._is_made_here())
 
     def whole_log(self) -> list[CalibrationReport]:
-        """Those and the imported ones, in order of fitting."""
+        """`log` and the imported reports, in order of fitting."""
         return self._read_reports(self._database.in_project(calibrations))
 
     def entry_keys(self, *, before: EntryKey | None = None, limit: int = 50) -> list[EntryKey]:
-        """Of the entries of the whole log, the last fitted first, at most `limit`; those of the
-        next page are `before` the last one.
+        """(fitted at, reward model, version) of the whole log, the last fitted first, at most
+        `limit`; the next page is `before` the last one.
 
-        Reports are long and never change: whoever has read one need not read it again.
+        Reports are long and never change, so callers may cache them by key.
         """
         order = (calibrations.c.fitted_at, calibrations.c.reward_model, calibrations.c.version)
         earlier = () if before is None else (_is_before(before),)
@@ -164,7 +159,7 @@ class Calibrations:
         ]
 
     def versions(self, reward_model: str) -> list[int]:
-        """Of the calibrators of a reward model that were made here, the newest first."""
+        """Versions of the calibrators of a reward model that were made here, the newest first."""
         mine = self._is_made_here(), calibrations.c.reward_model == reward_model
         return list(
             self._database.fetch_scalars(
@@ -173,7 +168,7 @@ class Calibrations:
         )
 
     def entry(self, reward_model: str, version: int) -> LoggedCalibration | None:
-        """One of the whole log; None where there is none."""
+        """One entry of the whole log; None if there is none."""
         one = calibrations.c.reward_model == reward_model, calibrations.c.version == version
         row = self._database.fetch_first(
             select(calibrations).where(self._database.in_project(calibrations), *one)
@@ -241,8 +236,8 @@ class Calibrations:
         self._database.insert(connection, calibrations, [row])
 
     def _texts_of(self, connection: Connection, reward_models: list[str]) -> set[str]:
-        """All reports of these models as `_encode_report` writes them now: those of earlier
-        versions were stored without what is new.
+        """All reports of these models as `_encode_report` writes them now: some were stored before
+        a field existed and lack it.
         """
         of_models = select(calibrations.c.report).where(
             self._database.in_project(calibrations), calibrations.c.reward_model.in_(reward_models)

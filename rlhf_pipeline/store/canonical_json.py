@@ -1,7 +1,6 @@
-"""Canonical JSON of flat rows, fast: byte for byte the text that `records.content_hash` digests.
-Knows no table.
+"""Fast canonical JSON of flat rows: the same bytes that `records.content_hash` digests.
 
-A vote is digested three times under the write lock, where everybody else waits for it; `json.dumps`
+A vote is digested three times under the write lock, while all others wait for it; `json.dumps`
 takes four times as long.
 """
 
@@ -16,7 +15,7 @@ Keys = tuple[tuple[str, str], ...]  # column and how it opens its value, in the 
 
 
 def keys_of(names: Iterable[str]) -> Keys:
-    """To be made once for many rows."""
+    """Encoded keys of these columns; make them once for many rows."""
     return tuple((name, f"{encode_basestring(name)}:") for name in sorted(names))
 
 

@@ -1,7 +1,6 @@
-"""One annotator's queue: which comparison comes next and on which side what is shown. Knows slots
-and cards; knows no text.
+"""Draws one annotator's next cards: which comparison, and on which side each completion is shown.
 
-Everything that is drawn follows from the rules' seed, so that an order can be told afterwards.
+Every draw follows from the rules' seed, so that an order can be reproduced later.
 """
 
 import hashlib
@@ -46,7 +45,7 @@ CardRow = dict[str, Any]
 
 @dataclass
 class AnnotatorQueue:
-    """Within one transaction."""
+    """The queue of one annotator within one transaction."""
 
     database: Database
     connection: Connection
@@ -61,17 +60,16 @@ class AnnotatorQueue:
         ]
 
     def count_held(self) -> tuple[int, int]:
-        """Cards on the table, and how many of them hold a slot."""
+        """Number of held cards, and of those with a slot."""
         row = _COUNT_HELD.rows(self.connection, self._parameters())[0]
         return row[0], row[1]
 
     def draw(self, n: int) -> list[Assignment]:
-        """Up to `n` cards more, leased from now on: those that were given back or ran out, then new
-        ones.
+        """Up to `n` more cards, leased from now on: released or expired ones, then new ones.
 
-        A card comes again in its place and with its sides, whatever its kind: whoever gives cards
-        back and leases again sees the same ones, so that what does not come back tells nothing. A
-        normal card that others took meanwhile stays away, as any card might.
+        A card returns in its old place and with its old sides, whatever its kind: an annotator who
+        releases cards and leases again sees the same ones, so a missing card reveals nothing. A
+        normal card that others took meanwhile does not return.
         """
         n = min(n, self.remaining_quota())
         if n == 0:
@@ -83,7 +81,7 @@ class AnnotatorQueue:
         return [assignment_of(card) for card in cards]
 
     def remaining_quota(self) -> int:
-        """Cards the day's cap leaves, those already held counted."""
+        """Number of cards that the day's cap leaves, held ones counted."""
         if self.rules.max_votes_per_day is None:
             return 2**31
         used: int = _COUNT_USED_TODAY.scalar(
@@ -92,17 +90,19 @@ class AnnotatorQueue:
         return max(0, self.rules.max_votes_per_day - used)
 
     def count_open(self, most: int) -> int:
-        """Comparisons with a free slot that this annotator has not met, at most `most`."""
+        """Number of comparisons with a free slot that this annotator has not met, at most
+        `most`.
+        """
         return int(_COUNT_OPEN.scalar(self.connection, self._parameters(most=most)))
 
     def count_without_slot(self) -> int:
-        """Cards that were judged today and took no slot: repeats and gold."""
+        """Number of cards without a slot that were judged today: repeats and gold."""
         return int(
             _COUNT_WITHOUT_SLOT.scalar(self.connection, self._parameters(midnight=self._midnight()))
         )
 
     def find_empty_reason(self) -> Reason:
-        """Asked where nothing is open for this annotator."""
+        """Why nothing is open for this annotator."""
         if _HAS_UNFINISHED.first(self.connection, self._parameters()) is not None:
             return "others_hold_them"
         if _HAS_JUDGED.first(self.connection, self._parameters()) is not None:
@@ -114,8 +114,8 @@ class AnnotatorQueue:
         )
 
     def _find_returned_cards(self, n: int, last: int) -> list[CardRow]:
-        """Cards that were given back or ran out: hidden ones as they were, normal ones where a slot
-        of the comparison is free.
+        """Released or expired cards: hidden ones as they were, normal ones if the comparison has a
+        free slot.
         """
         rows = _SELECT_RETURNED.rows(
             self.connection, self._parameters(since=last - RETURNED_CARDS_WINDOW, most=n)
@@ -141,7 +141,7 @@ class AnnotatorQueue:
         return list(cards.values())
 
     def _lease(self, cards: list[CardRow]) -> list[CardRow]:
-        """Write them down, with the slots they take."""
+        """Write the cards, and the slots that they take."""
         until = self.now + timedelta(minutes=self.rules.lease_minutes)
         leased = [
             {
@@ -164,8 +164,8 @@ class AnnotatorQueue:
         return leased
 
     def _draw_special_card(self, ordinal: int, drawn: Container[str]) -> CardRow | None:
-        """A repeat or a gold card, where this place in the annotator's row is one of them and there
-        is something for it.
+        """A repeat or a gold card, if this place of the annotator's sequence is one and a
+        comparison is available.
         """
         if self._is_drawn_place(ordinal, self.rules.repeat_share, "repeat"):
             found = self._draw_repeat_card(drawn)
@@ -178,8 +178,8 @@ class AnnotatorQueue:
         )
 
     def _is_drawn_place(self, ordinal: int, share: float, kind: str) -> bool:
-        """One place of every 1/share is drawn: the share is kept over any stretch, and where it
-        falls cannot be foreseen.
+        """One place of every 1/share is drawn: the share holds over any stretch, and the place is
+        unpredictable.
         """
         if share == 0:
             return False
@@ -188,8 +188,8 @@ class AnnotatorQueue:
         return place == self._drawn_number(kind, block) % size
 
     def _draw_repeat_card(self, drawn: Container[str]) -> CardRow | None:
-        """One of one's own, judged once, with at least `repeat_after` votes since, with sides
-        swapped.
+        """A comparison that the annotator judged once, at least `repeat_after` votes ago, with
+        sides swapped.
         """
         found = next(
             ((c, is_swapped) for c, is_swapped in self._repeatable_cards if c not in drawn), None
@@ -203,8 +203,8 @@ class AnnotatorQueue:
 
     @cached_property
     def _repeatable_cards(self) -> list[tuple[str, bool]]:
-        """(comparison, sides of its first card) of the oldest cards that may be repeated, in the
-        order drawn. Read once per queue.
+        """(comparison, sides of its first card) of the oldest repeatable cards, in the order drawn.
+        Read once per queue.
         """
         before = _SELECT_SETTLED_AT.scalar(
             self.connection, self._parameters(skipped=self.rules.repeat_after - 1)
@@ -220,9 +220,10 @@ class AnnotatorQueue:
         )
 
     def _draw_gold_card(self, drawn: Container[str]) -> CardRow | None:
-        """A comparison whose answer is known, that this annotator has not met. Where people are
-        asked for it, the card takes a slot of it: else that work would vanish for this annotator
-        without a vote."""
+        """A comparison with a known answer that this annotator has not met. If the comparison has
+        open slots, the card takes one: else that work would vanish for this annotator without a
+        vote.
+        """
         chosen = next((c for c in self._gold_slots if c not in drawn), None)
         if chosen is None:
             return None
@@ -252,7 +253,7 @@ class AnnotatorQueue:
         is_swapped: bool,
         slot_no: int | None,
     ) -> CardRow:
-        """One that was given back or ran out long ago comes with its sides."""
+        """The card of a comparison; one that was released or expired keeps its sides."""
         before = _SELECT_EARLIER_CARD.first(
             self.connection, self._parameters(comparison=comparison_id, pass_no=pass_no)
         )
@@ -263,8 +264,8 @@ class AnnotatorQueue:
         return {**before._asdict(), "kind": kind.value, "slot_no": slot_no, "is_known": True}
 
     def _draw_normal_cards(self, n: int) -> Iterator[CardRow]:
-        """Open slots of comparisons this annotator has not met, the head of the queue in an order
-        of this annotator's own.
+        """Open slots of comparisons that this annotator has not met, from the head of the queue, in
+        an order of their own.
         """
         free: dict[str, Any] = {
             row[0]: row
@@ -356,7 +357,7 @@ def is_unfinished() -> ColumnElement[bool]:
 
 
 def is_free(now: Any) -> ColumnElement[bool]:
-    """A slot that nobody holds at a moment."""
+    """Nobody holds the slot at a moment."""
     return or_(
         slots.c.state == "open", and_(slots.c.state == "leased", slots.c.leased_until <= now)
     )
@@ -371,7 +372,7 @@ def _is_held(table: Any) -> ColumnElement[bool]:
 
 
 def _is_returned(table: Any) -> ColumnElement[bool]:
-    """That a card was given back or ran out: its comparison may come again."""
+    """The card was released or expired: its comparison may be dealt again."""
     return or_(
         table.c.state == "released",
         and_(table.c.state == "leased", table.c.leased_until <= bindparam("now")),
@@ -379,7 +380,7 @@ def _is_returned(table: Any) -> ColumnElement[bool]:
 
 
 def _is_met(comparison_id: Any) -> ColumnElement[bool]:
-    """That one has a card on a comparison that is judged, or on the table now."""
+    """The annotator has judged a card of the comparison, or holds one."""
     own = assignments.alias("own")
     return (
         select(literal(1))
@@ -390,13 +391,13 @@ def _is_met(comparison_id: Any) -> ColumnElement[bool]:
 
 
 def _is_eligible() -> ColumnElement[bool]:
-    """That a comparison is no flagged one, and not of one's own writing."""
+    """The comparison is not flagged, and the annotator did not write it."""
     own = comparisons.c.written_by
     return and_(comparisons.c.flag.is_(None), or_(own.is_(None), own != bindparam("annotator")))
 
 
 def _select_slots(*columns: ColumnElement[Any]) -> Select[Any]:
-    """Slots that are not done, of comparisons this annotator has not met and did not write."""
+    """Unfinished slots of comparisons that this annotator has neither met nor written."""
     of_comparison = and_(
         in_scope(comparisons), comparisons.c.comparison_id == slots.c.comparison_id
     )
@@ -418,13 +419,13 @@ def _is_unreserved() -> ColumnElement[bool]:
 
 
 def _is_reserved() -> ColumnElement[bool]:
-    """That a slot asks for this annotator's judgement and nobody else's."""
+    """The slot asks for this annotator's judgement alone."""
     return slots.c.annotator_id == bindparam("annotator")
 
 
 def _select_open_slots(whose: ColumnElement[bool]) -> Select[Any]:
-    """Free slots of comparisons this annotator has not met, the head of the queue first, with the
-    card that was given back or ran out.
+    """Free slots of comparisons that this annotator has not met, in queue order, each with their
+    released or expired card.
     """
     own = assignments.alias("first")
     of_own = and_(_is_own(own), own.c.comparison_id == slots.c.comparison_id, own.c.pass_no == 1)
@@ -456,8 +457,8 @@ def _select_open_slots(whose: ColumnElement[bool]) -> Select[Any]:
 
 
 def _select_free_slot(comparison_id: ColumnElement[str]) -> ColumnElement[Any]:
-    """The number of a slot of a comparison that nobody holds, of this annotator's own before
-    anybody's; NULL where there is none.
+    """The number of a free slot of a comparison, one reserved for this annotator first; NULL if
+    there is none.
     """
     free = in_scope(slots), slots.c.comparison_id == comparison_id, is_free(bindparam("now"))
     first = [
@@ -468,8 +469,8 @@ def _select_free_slot(comparison_id: ColumnElement[str]) -> ColumnElement[Any]:
 
 
 def _select_returned_cards() -> Select[Any]:
-    """An annotator's newest cards that were given back or ran out and may come again, in their
-    order, with a slot for each.
+    """The annotator's newest released or expired cards that may be dealt again, in order, each with
+    a free slot.
     """
     # Found by number and not, as SQLite would, by state: of given back ones that others took there
     # are more with every year.
@@ -485,7 +486,7 @@ def _select_returned_cards() -> Select[Any]:
 
 
 def _select_repeatable_cards() -> Select[Any]:
-    """Cards judged once, before a moment, without a repeat that is judged or on the table."""
+    """Cards judged once before a moment, without a repeat that is judged or held."""
     second = assignments.alias("second")
     repeated = select(literal(1)).select_from(second)
     repeated = repeated.where(

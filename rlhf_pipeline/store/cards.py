@@ -1,9 +1,8 @@
-"""The cards on which votes arrive, within the transaction that casts them. Knows assignments and
-slots; knows no dealing.
+"""Checks and settles the cards of votes, within the transaction that casts them.
 
-A vote on a card is kept whenever it comes: in the card's slot unless somebody else has it by then,
-else as one vote more. Slots are judgements of people: the vote of a machine leaves its slot to
-others, as a skip does.
+A vote on a card is kept whenever it arrives: in the card's slot unless somebody else has it by
+then, else as an additional vote. Slots are judgements of people: a machine's vote leaves its slot
+to others, as a skip does.
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ RELEASE_S = 600.0  # for which a card whose vote was taken back stays with the a
 
 @dataclass
 class VotedCards:
-    """Those named by the votes of one transaction, kept up to date as the votes are placed."""
+    """The cards of the votes of one transaction, kept up to date as the votes are placed."""
 
     database: Database
     rows: dict[str, dict[str, Any]]
@@ -42,8 +41,8 @@ class VotedCards:
         return cls(database, {row.assignment_id: row._asdict() for row in found})
 
     def check(self, vote: NewVote) -> None:
-        """Raises NotFound for a card of somebody else or of nobody, InvalidVote for one of another
-        comparison, AlreadyVoted.
+        """Raises NotFound for an unknown card or another annotator's, InvalidVote for a card of
+        another comparison, AlreadyVoted.
         """
         if vote.assignment_id is None:
             return
@@ -72,7 +71,7 @@ class VotedCards:
         self.touched[vote.assignment_id] = None
 
     def settle(self, connection: Connection, new_rows: Sequence[dict[str, Any]]) -> None:
-        """Write the states of the cards that were judged, and of the slots they hold or may take
+        """Write the states of the judged cards, and of the slots that they hold or may take
         again.
         """
         if not self.touched:
@@ -99,8 +98,8 @@ class VotedCards:
         )
 
     def _find_reserved_annotator(self, connection: Connection, card: dict[str, Any]) -> str | None:
-        """Whom the slot of a skip that was taken back asks for again: who was the first to be dealt
-        a slot that asks somebody by name.
+        """The annotator for whom the slot of an undone skip is reserved again: the first who was
+        dealt it, if the slot asks for one annotator.
         """
         if not card["is_skip_undone"] or card["slot_no"] <= RESERVED_SLOTS_FROM:
             return None
@@ -123,9 +122,7 @@ def _card_values(state: str, now: datetime, until: datetime) -> dict[str, Any]:
 
 
 def _slot_values(card: dict[str, Any], until: datetime) -> dict[str, Any]:
-    """A skip leaves the slot to others; the card of a vote that was taken back holds it a while
-    longer.
-    """
+    """A skip leaves the slot to others; the card of an undone vote holds it a while longer."""
     state = card["state"]
     if state == "skipped" or not card["is_peoples"]:
         return {"new_state": "open", "new_card": None, "new_until": None}

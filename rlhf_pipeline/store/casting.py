@@ -1,6 +1,4 @@
-"""How votes enter the store: rules, idempotency, seq and audit link, within one transaction. Knows
-no query of readers.
-"""
+"""Checks and records votes with idempotency record, seq and audit link, within one transaction."""
 
 import hashlib
 import json
@@ -84,7 +82,7 @@ BODY_FIELDS = (
 
 
 def check_vote(vote: NewVote) -> None:
-    """Raise InvalidVote for what is wrong with a vote whatever the store holds."""
+    """Raise InvalidVote for a vote that is wrong whatever the store contains."""
     if vote.voted_at is None:
         if vote.origin != "import":
             raise InvalidVote(
@@ -126,8 +124,8 @@ def _date_error(vote: NewVote) -> InvalidVote:
 
 
 class HashedVote(NamedTuple):
-    """A vote that was checked and hashed, all that can be done without the store, so that the write
-    lock need not wait for it.
+    """A vote that is checked and hashed: everything possible without the store, before the write
+    lock is taken.
     """
 
     vote: NewVote
@@ -137,7 +135,7 @@ class HashedVote(NamedTuple):
 
 
 def hash_vote(vote: NewVote) -> HashedVote:
-    """Raises InvalidVote, as `check_vote` does."""
+    """Check and hash a vote. Raises InvalidVote."""
     check_vote(vote)
     columns = {name: getattr(vote, name) for name in _STORED_FIELDS}
     columns |= {
@@ -161,7 +159,7 @@ def hash_vote(vote: NewVote) -> HashedVote:
 
 
 def _encode_details(details: VoteDetails | None) -> str | None:
-    """None for details that say nothing: the same vote has one body."""
+    """None for empty details, so that the same vote has one body."""
     if details is None or details.is_empty:
         return None
     return json.dumps(
@@ -175,8 +173,7 @@ def _encode_details(details: VoteDetails | None) -> str | None:
 def cast_votes(
     connection: Connection, ledger: Ledger, database: Database, sealed: Sequence[HashedVote]
 ) -> list[VoteRow]:
-    """Record votes in order within the open transaction; a vote already recorded is given back as
-    stored.
+    """Record votes in order within the open transaction; a known vote is returned as stored.
 
     Raises one of REFUSALS naming the vote; the transaction then keeps nothing.
     """
@@ -201,7 +198,7 @@ def vote_of(row: Mapping[Any, Any], record: type[V] = Vote) -> V:  # type: ignor
 
 @dataclass
 class _VoteTransaction:
-    """What one transaction must know of the store to judge its votes, kept up to date as they are
+    """The stored rows that one transaction needs to judge its votes, kept up to date as they are
     placed.
     """
 
@@ -353,9 +350,10 @@ def _turn_key(row: VoteRow) -> tuple[int, int]:
 
 
 def _find_latest_undo(vote: NewVote, turns: Sequence[VoteRow]) -> VoteRow | None:
-    """What a vote supersedes that names nothing: the undo on its card, where that is the last word
-    there. Whoever judges a card anew need not know of it, on another device or a day later, and it
-    is no second look."""
+    """If the annotator's latest vote on this card is an undo, a new vote supersedes it. The
+    annotator may judge the card again on another device or a day later without knowing of the undo;
+    this is not a repeat pass.
+    """
     newest = max(
         (row for row in turns if row["assignment_id"] == vote.assignment_id),
         key=_turn_key,
@@ -378,9 +376,10 @@ def read_turns(
 
 
 def _select_turns(is_sqlite: bool) -> Select[Any]:
-    """_TURN_COLUMNS of the votes of the (comparison, annotator) `pairs`, not of all who judged the
-    same comparisons: of a comparison that everybody judges there are thousands. The pairs are one
-    parameter, read as a table: SQLite looks row values up in no index."""
+    """_TURN_COLUMNS of the votes of the (comparison, annotator) `pairs`, not of all votes on the
+    same comparisons, which may be thousands. The pairs are one parameter read as a table, because
+    SQLite uses no index for row values.
+    """
     pairs = bindparam("pairs", type_=String())
     if is_sqlite:
         each = func.json_each(pairs).table_valued("value")

@@ -1,6 +1,4 @@
-"""Comparisons as published for judgement, each together with the predictions made for it. Knows no
-rule of voting.
-"""
+"""Published comparisons, each stored together with its predictions."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ FRAME_COLUMNS = [comparisons.c[name] for name in COMPARISONS.columns]
 
 
 class PublishResult(Record):
-    """Comparisons new and already known; predictions written and those refused because a vote was
-    there first.
+    """Number of new and known comparisons, of predictions written, and of those refused because a
+    vote came first.
     """
 
     n_new: int = 0
@@ -46,7 +44,7 @@ class PublishResult(Record):
 
 
 class Texts(Record):
-    """A prompt and its two completions, and who made them, which no annotator is told."""
+    """A prompt, its two completions, and their authors, which no annotator sees."""
 
     comparison_id: str
     prompt: str
@@ -57,7 +55,7 @@ class Texts(Record):
 
 
 def pair_key(prompt: str, completion_a: str, completion_b: str) -> str:
-    """The same for the same two texts under the same prompt, whichever side they are shown on."""
+    """Equal for the same two texts under the same prompt, whichever side they are shown on."""
     return content_id(prompt, *sorted((completion_a, completion_b)))
 
 
@@ -70,13 +68,13 @@ class Comparisons:
     def publish(
         self, frame: pd.DataFrame, predicted: pd.DataFrame | None = None, *, published_at: datetime
     ) -> PublishResult:
-        """Store COMPARISONS and PREDICTIONS; a comparison and its predictions enter in the same
+        """Store COMPARISONS and PREDICTIONS; a comparison and its predictions are stored in one
         transaction.
 
-        A prediction already stored is left as it is; one for a comparison that has a vote is
-        refused and counted, because predictions come before votes. Raises UnknownComparison for a
-        prediction of a comparison neither given nor stored, FrameError for a frame that breaks its
-        schema. After a kill, publish the same again.
+        A stored prediction stays as it is; one for a comparison that has a vote is refused and
+        counted, because predictions come before votes. Raises UnknownComparison for a prediction of
+        a comparison neither given nor stored, FrameError for a frame that breaks its schema. After
+        a kill, publish the same again.
         """
         rows = rows_of(frame, COMPARISONS)
         by_comparison: dict[str, list[dict[str, Any]]] = {}
@@ -98,8 +96,8 @@ class Comparisons:
         return result
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
-        """COMPARISONS this pipeline published for `days`, in the order they are to be judged;
-        imported ones are not among them.
+        """COMPARISONS that this pipeline published for `days`, in the order they are to be judged,
+        without imported ones.
         """
         own = comparisons.c.source.is_(None)
         wanted = (
@@ -122,7 +120,7 @@ class Comparisons:
         )
 
     def texts(self, ids: Sequence[str]) -> dict[str, Texts]:
-        """What annotators are shown of these comparisons, by id; unknown ids are left out."""
+        """Texts of these comparisons by id; unknown ids are left out."""
         found: dict[str, Texts] = {}
         with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
@@ -138,8 +136,8 @@ class Comparisons:
         """All COMPARISONS, imported and flagged ones too, by day and position, in frames of at most
         `batch_rows`.
 
-        Each frame is read in a transaction of its own, so a slow reader holds nobody up: what is
-        published meanwhile may be in it.
+        Each frame is read in a transaction of its own, so a slow reader blocks no writer;
+        comparisons published meanwhile may be included.
         """
         place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         ordered = (
@@ -169,9 +167,11 @@ class Comparisons:
         judged_by: str | None = None,
         limit: int = 50,
     ) -> pd.DataFrame:
-        """COMPARISONS, the newest day's last one first, at most `limit`; of one category and with a
-        standing judgement of somebody, where named. The next page is `before` the last row's (day,
-        position, comparison_id); the hundredth costs what the first one does."""
+        """COMPARISONS, the last one of the newest day first, at most `limit`; with `category` of
+        that category, with `judged_by` those with a standing judgement of that annotator. The next
+        page is `before` the last row's (day, position, comparison_id); the hundredth costs what the
+        first one does.
+        """
         place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         earlier = () if before is None else (place < before,)
         of: list[Any] = [] if category is None else [comparisons.c.category == category]
@@ -215,9 +215,10 @@ class Comparisons:
     def splits(
         self, only_given: bool = False
     ) -> list[tuple[str, str | None, str | None, str, str]]:
-        """Each combination of prompt id, split group and split once, with one comparison that has
-        it and how its prompt begins; of those alone that were given a group or a split, where so
-        asked. Reads every comparison."""
+        """Each combination of prompt id, split group and split once, with the id of one comparison
+        and the beginning of its prompt; with `only_given` those with a given group or split. Reads
+        every comparison.
+        """
         of = (comparisons.c.prompt_id, comparisons.c.split_group, comparisons.c.split)
         wanted = select(
             *of,
@@ -239,12 +240,11 @@ class Comparisons:
     def find_offerable_ids(
         self, *, day: str | None = None, unvoted_only: bool = False
     ) -> list[str]:
-        """Ids of comparisons that people may be asked about: no repeats, none flagged, no
-        corrections, which their authors judged by writing them; of one day, where so asked. Oldest
-        first.
+        """Ids of comparisons that people may be asked about, oldest first: no repeats, flagged
+        ones, or corrections, which their authors judged by writing them; with `day` of that day.
 
-        With `unvoted_only`, those that no person judged yet; a skip judges nothing, and a machine
-        is no person.
+        With `unvoted_only`, those that no person has judged; skips and votes of machines do not
+        count.
         """
         conditions = [
             self._database.in_project(comparisons),
@@ -273,13 +273,13 @@ class Comparisons:
         return self._database.count(comparisons)
 
     def first_day(self) -> str | None:
-        """Earliest day of a comparison; None without any."""
+        """Earliest day of a comparison; None if there is none."""
         return self._database.fetch_scalar(
             select(func.min(comparisons.c.day)).where(self._database.in_project(comparisons))
         )
 
     def n_imported(self) -> int:
-        """How many came from a file; the pipeline can make its own again, not these."""
+        """Number of comparisons from files, which the pipeline cannot make again."""
         return self._database.count(comparisons, comparisons.c.source.is_not(None))
 
     def _publish(

@@ -1,6 +1,4 @@
-"""Completions by content fingerprint: implements protocols.CompletionCache. Knows keys and texts;
-knows no backend.
-"""
+"""Caches completions by content fingerprint; implements protocols.CompletionCache."""
 
 import hashlib
 import logging
@@ -21,7 +19,7 @@ TOUCH_INTERVAL = timedelta(hours=1)  # a use is noted no oftener: the same run a
 
 
 class CacheStats(Record):
-    """What the cache holds; `n_used_again` entries were asked for after they were made."""
+    """Contents of the cache; `n_used_again` entries were read after they were made."""
 
     n_entries: int
     n_characters: int
@@ -31,18 +29,18 @@ class CacheStats(Record):
 
 
 class CompletionsCache:
-    """Insert or ignore: the first whole value of a key stays.
+    """Insert or ignore: the first intact value of a key stays.
 
-    What is kept is a SHA-256 of key and value before the value, checked whenever it is read: one
-    that was changed, cut off or put under another key is not served but made again, as is one of
-    before there were hashes.
+    Values are stored after a SHA-256 of key and value that every read checks. A value that was
+    changed, truncated, stored under another key, or written before there were hashes counts as
+    missing and is made again.
     """
 
     def __init__(self, database: Database):
         self._database = database
 
     def get_many(self, keys: Sequence[str]) -> dict[str, str]:
-        """The values of the keys that are known and whole."""
+        """The values of the known keys whose value is intact."""
         found: dict[str, str] = {}
         with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(keys)), MAX_PARAMETERS):
@@ -58,7 +56,7 @@ class CompletionsCache:
         return found
 
     def put_many(self, entries: Mapping[str, str]) -> None:
-        """Keep the entries whose keys are new, or hold what is not whole, some hundred to a
+        """Store the entries whose keys are new or have a damaged value, some hundred to a
         transaction.
         """
         for batch in batches(sorted(entries), MAX_ROWS):
@@ -66,8 +64,8 @@ class CompletionsCache:
                 self.put(connection, {key: entries[key] for key in batch})
 
     def put(self, connection: Connection, entries: Mapping[str, str]) -> None:
-        """The same within a transaction of somebody else's, so that a result and what it is the
-        result of are kept together.
+        """`put_many` within the caller's transaction, so that a result and its request are stored
+        together.
         """
         if not entries:
             return
@@ -91,9 +89,7 @@ class CompletionsCache:
         self._database.insert(connection, completion_cache, new)
 
     def find_hits(self, connection: Connection, keys: Sequence[str]) -> set[str]:
-        """Which of these keys are known and whole; that they were asked for is noted, so that a
-        prune keeps what is used.
-        """
+        """The known keys with an intact value; records the use, so that `prune` keeps them."""
         found: set[str] = set()
         for batch in batches(sorted(set(keys)), MAX_PARAMETERS):
             whole, _ = self._read_entries(connection, batch)
@@ -111,8 +107,8 @@ class CompletionsCache:
         return found
 
     def touch(self, keys: Sequence[str]) -> None:
-        """Note that these were asked for, where that was not noted within the hour: a prune keeps
-        what is used.
+        """Record the use of these keys, unless it was recorded within the hour, so that `prune`
+        keeps them.
         """
         now = self._database.clock.now()
         is_old = (
@@ -131,7 +127,7 @@ class CompletionsCache:
                     connection.execute(completion_cache.update().where(at).values(last_hit_at=now))
 
     def stats(self) -> CacheStats:
-        """How much there is, and since when."""
+        """Size and age of the cache."""
         c = completion_cache.c
         asked = select(
             func.count(),
@@ -153,11 +149,11 @@ class CompletionsCache:
         keep_characters: int | None = None,
         dry_run: bool = False,
     ) -> tuple[int, int]:
-        """Take out what was stored and last used before a moment, then the longest unused until the
-        rest is no larger than asked.
+        """Delete entries last stored or used before a moment, then the least recently used until
+        the rest fits.
 
-        How many entries and characters went, or with `dry_run` would go. What a run that goes on
-        has made stays: it is paid for and not yet delivered.
+        Returns the number of entries and characters deleted, or with `dry_run` those that would be.
+        Results of a running run stay: they are paid for and not yet delivered.
         """
         c, mine = completion_cache.c, self._database.in_project(completion_cache)
         used = func.coalesce(c.last_hit_at, c.stored_at)

@@ -1,4 +1,4 @@
-"""Rows to frames and records to text, and back. Knows schemas and JSON; knows no table."""
+"""Converts rows to frames, and records to JSON text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def frame_of(rows: Sequence[Row[Any]], schema: FrameSchema) -> pd.DataFrame:
 
 
 def rows_of(frame: pd.DataFrame, schema: FrameSchema) -> list[dict[str, Any]]:
-    """The frame's rows, checked, as plain Python values; what is missing becomes None."""
+    """The frame's rows, checked, as plain Python values; missing values become None."""
     plain = check_frame(frame, schema).astype(object)
     return [dict(row) for row in plain.where(plain.notna(), None).to_dict("records")]
 
@@ -40,8 +40,8 @@ def rows_of(frame: pd.DataFrame, schema: FrameSchema) -> list[dict[str, Any]]:
 def json_of(value: BaseModel | dict[str, Any], what: str) -> str:
     """Canonical JSON text of a record.
 
-    Raises InvalidScores for NaN or infinity, wherever it hides (a missing number must be None),
-    StoreError for what is no JSON.
+    Raises InvalidScores for NaN or infinity at any depth (write a missing number as None),
+    StoreError for values that JSON cannot hold.
     """
     # Not pydantic's own JSON mode: below `Any` it writes null for NaN.
     plain = value.model_dump() if isinstance(value, BaseModel) else value

@@ -1,9 +1,8 @@
-"""Whole databases from one engine to another, with counts and hashes of both sides. Knows no table
-by name but the sealed ones.
+"""Copies whole databases between engines, with counts and hashes of both sides.
 
-Rows are read with the types of the target, so that what SQLite keeps as text or 0/1 arrives as what
-Postgres means; a database is copied in one transaction, so a killed copy leaves nothing. The hash
-of a table does not depend on the order of its rows.
+Rows are read with the types of the target, so that text and 0/1 of SQLite become the types of
+Postgres. A database is copied in one transaction, so a killed copy leaves nothing. The hash of a
+table does not depend on the order of its rows.
 """
 
 import hashlib
@@ -65,8 +64,8 @@ class CopiedTable(Record):
 
 
 class TableHash:
-    """Sum of the SHA-256 of all rows: the same in whatever order they come, different for one that
-    comes twice.
+    """Sum of the SHA-256 of all rows: independent of their order, different if a row comes
+    twice.
     """
 
     def __init__(self) -> None:
@@ -92,7 +91,9 @@ class TableHash:
 
 
 def canonical_value(value: Any) -> Any:
-    """A value as both databases give it: times in UTC, bytes in hex, decimals as text."""
+    """A value in the form that both databases share: times in UTC, bytes in hex, decimals
+    as text.
+    """
     if isinstance(value, datetime):
         return (value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
     if isinstance(value, bytes | memoryview):
@@ -105,7 +106,7 @@ def canonical_value(value: Any) -> Any:
 def copy_store(
     source: str, target: str, *, progress: Progress = ignore_progress
 ) -> list[CopiedTable]:
-    """The store's tables into migrated, empty ones."""
+    """Copy the store's tables into migrated, empty ones."""
     return _copy("store", source, target, tables=store_tables, progress=progress)
 
 
@@ -118,11 +119,11 @@ def copy_database(
     leave: Collection[str] = (),
     progress: Progress = ignore_progress,
 ) -> list[CopiedTable]:
-    """Every table that `target` has, or `only` those, into the tables that their owner made there;
-    what lies in them goes first.
+    """Copy every table that `target` has, or `only` these, into the tables that their owner made
+    there; the target's rows are deleted first.
 
-    Tables that the source lacks are left as they are. Raises StoreError where the source has rows
-    that the target has no place for: both were then made by different versions of their owner.
+    Tables that the source lacks are left as they are. Raises StoreError if the source has rows for
+    which the target has no table: both were then made by different versions of their owner.
     """
     return _copy(name, source, target, only=only, leave=leave, progress=progress)
 
@@ -215,7 +216,7 @@ def _copy_each_table(
 
 
 def hash_of(engine: Engine, table: Table) -> TableHash:
-    """Of the rows as they lie there now, read in parts."""
+    """Hash of the stored rows, read in batches."""
     found = TableHash()
     with translate_errors(_redact_url(engine)), engine.connect() as connection:
         for rows in _read_batches(connection, table):
@@ -276,7 +277,7 @@ def encode_copy_value(value: Any) -> str:
 
 
 def encode_copy_json(value: Any) -> str:
-    """A value of a JSON column, where a text is a value as any other."""
+    """A value of a JSON column, in which a text is a value like any other."""
     return "\\N" if value is None else json.dumps(value).translate(ESCAPES)
 
 
@@ -295,7 +296,7 @@ def _describe_nul_row(table: Table, rows: Sequence[Any]) -> str:
 
 
 def advance_sequences(connection: Connection, table: Table) -> None:
-    """Postgres's sequences continue after the copied numbers."""
+    """Set Postgres's sequences behind the copied numbers."""
     if connection.dialect.name != "postgresql":
         return
     for column in table.c:
@@ -310,12 +311,12 @@ def advance_sequences(connection: Connection, table: Table) -> None:
 
 
 def analyze_tables(url: str) -> None:
-    """Have Postgres count all tables that were just filled. SQLite was told once how rows are
-    spread, by a migration.
+    """Make Postgres analyze all tables that were just filled. SQLite has the statistics of a
+    migration.
 
-    By itself it does so some minutes later, or never where autovacuum is off. Until then it plans
-    as for empty tables, and an export that joins votes and comparisons reads all of one for each of
-    the other.
+    Postgres does so some minutes later, or never if autovacuum is off. Until then it plans as for
+    empty tables, and an export that joins votes and comparisons reads all of one for each of the
+    other.
     """
     engine = engine_of(url)
     try:
@@ -332,7 +333,7 @@ def analyze_tables(url: str) -> None:
 
 
 def n_rows(url: str, tables: Collection[str] | None = None) -> dict[str, int]:
-    """Rows of each table there is, or of those of `tables` that there are."""
+    """Number of rows per existing table, or per existing one of `tables`."""
     engine = engine_of(url)
     try:
         with translate_errors(_redact_url(engine)), engine.connect() as connection:
@@ -350,9 +351,7 @@ def n_rows(url: str, tables: Collection[str] | None = None) -> dict[str, int]:
 
 
 def has_tables(url: str) -> bool:
-    """Whether the database exists and anything was made in it. An SQLite file is neither made nor
-    changed.
-    """
+    """Whether the database exists and has tables. A SQLite file is neither created nor changed."""
     parsed = make_url(url)
     file = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
     if file is not None and not file.exists():
@@ -372,9 +371,7 @@ def has_tables(url: str) -> bool:
 
 
 def drop_all_tables(url: str) -> None:
-    """Take every table out of a Postgres database, with all rows; for one that a killed copy or a
-    `--replace` leaves behind.
-    """
+    """Drop every table of a Postgres database that a killed copy or `--replace` leaves behind."""
     engine = engine_of(url)
     try:
         with translate_errors(_redact_url(engine)), engine.begin() as connection:
@@ -385,8 +382,8 @@ def drop_all_tables(url: str) -> None:
 
 
 def relocate(url: str, old: str, new: str) -> int:
-    """Replace the beginning `old` of every text in the database by `new`: paths of a home that was
-    moved. Number of values.
+    """Replace the prefix `old` of every text in the database by `new`, after a home was moved.
+    Returns the number of values.
     """
     engine = engine_of(url)
     changed = 0
@@ -409,8 +406,8 @@ def relocate(url: str, old: str, new: str) -> int:
 
 @contextmanager
 def pause_writes(database: Database) -> Iterator[Callable[[str], None]]:
-    """Nobody writes to this store inside; `seal(where)` makes that last: later writers are told
-    where the store went.
+    """Block all writers of this store inside the block; `seal(where)` makes that permanent: later
+    writers get an error that names the new place.
     """
     with database.write_transaction() as connection:
         yield lambda where: _block_inserts(connection, where)
@@ -443,15 +440,13 @@ def engine_of(url: str) -> Engine:
 
 
 def stored_columns(table: Table) -> list[Column[Any]]:
-    """Columns that hold what was written; those that the database computes from them can be neither
-    written nor lost.
-    """
+    """Columns that are written; computed ones can be neither written nor lost."""
     return [column for column in table.c if column.computed is None]
 
 
 def copy_rows(connection: Connection, statement: str, file: Any) -> int:
-    """One COPY of Postgres from or to a file, within the open transaction: no statement that
-    SQLAlchemy knows. Rows.
+    """Run one COPY of Postgres from or to a file within the open transaction, which SQLAlchemy
+    cannot express; returns the number of rows.
     """
     driver = connection.dialect.dbapi
     assert driver is not None  # the connection came from it

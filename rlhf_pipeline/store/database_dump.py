@@ -1,8 +1,6 @@
-"""One database as files and back, while it is in use: SQLite as a copy of its file, Postgres as one
-CSV per table.
+"""Dumps a database in use to files and loads it: a SQLite file, or Postgres tables as CSV.
 
-Both show one moment of the database. Knows no table by name; what stands beside the databases is
-not its business.
+Both capture one moment of the database.
 """
 
 import gzip
@@ -47,11 +45,11 @@ def sqlite_file(url: str) -> Path:
 
 
 def copy_sqlite(source: Path, target: Path, *, uri: str | None = None) -> dict[str, int]:
-    """A consistent copy of an SQLite file, its log included, by SQLite's online backup; rows of
-    each table of the copy.
+    """Copy an SQLite file and its log consistently with SQLite's online backup; returns the rows of
+    each table.
 
-    `uri` is how the file is opened instead of by `mode=ro`. Raises StoreError for a file that is no
-    database and where the disk refuses.
+    `uri` opens the file in another way than `mode=ro`. Raises StoreError for a file that is not a
+    database, and if the disk refuses.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
@@ -87,8 +85,8 @@ def copy_sqlite(source: Path, target: Path, *, uri: str | None = None) -> dict[s
 
 
 def copy_verified_sqlite(source: Path, target: Path) -> dict[str, int]:
-    """`copy_sqlite` that leaves nothing beside `source`. Raises StoreError for a file whose pages
-    contradict each other.
+    """`copy_sqlite` that leaves nothing beside `source`. Raises StoreError for a file with
+    inconsistent pages.
     """
     try:
         rows = copy_sqlite(source, target, uri=read_only_uri(source))
@@ -104,8 +102,8 @@ def copy_verified_sqlite(source: Path, target: Path) -> dict[str, int]:
 
 
 def is_damaged(file: Path) -> bool:
-    """Whether an SQLite file cannot be read, or its pages contradict each other; one that is locked
-    or of another version is not.
+    """Whether an SQLite file cannot be read or has inconsistent pages; a locked file or one of
+    another version is not damaged.
     """
     try:
         with closing(sqlite3.connect(read_only_uri(file), uri=True, timeout=30)) as database:
@@ -117,8 +115,8 @@ def is_damaged(file: Path) -> bool:
 def dump_postgres(
     url: str, folder: Path, *, progress: Progress = ignore_progress
 ) -> list[DumpedTable]:
-    """Every table of one snapshot as `<folder>/<table>.csv.gz` with a header; tables that others
-    refer to come first.
+    """Write every table of one snapshot as `<folder>/<table>.csv.gz` with a header, referenced
+    tables first.
     """
     folder.mkdir(parents=True, exist_ok=True)
     engine = engine_of(url)
@@ -152,9 +150,9 @@ def dump_postgres(
 def load_postgres(
     url: str, folder: Path, tables: Sequence[DumpedTable], *, progress: Progress = ignore_progress
 ) -> None:
-    """Rows into the empty tables that their owner made, all or nothing; sequences go on after them.
+    """Load rows into empty tables in one transaction and advance the sequences.
 
-    Raises StoreError where the tables are those of another version, or hold another number of rows
+    Raises StoreError if the tables are of another version, or have another number of rows
     afterwards.
     """
     engine = engine_of(url)

@@ -1,6 +1,4 @@
-"""Retraining decisions: one transaction reads the evidence, asks the rule and claims the events.
-Knows no rule itself.
-"""
+"""Retraining decisions: one transaction reads evidence, calls the rule and claims events."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -42,7 +40,7 @@ DIGESTED = (
 
 
 class _TrainableCount(NamedTuple):
-    """`n` votes that may teach, of those with a seq above `after` and up to `until`."""
+    """`n` trainable votes with a seq above `after` and up to `until`."""
 
     after: int
     until: int
@@ -53,7 +51,7 @@ class Decisions:
     """A fire goes pending → submitted → succeeded or failed, and back to pending by `retry`; a hold
     stays held.
 
-    Every transition may be repeated, by any process: what already happened is left as it is.
+    Any process may repeat a transition: one that happened already is ignored.
     """
 
     def __init__(self, database: Database):
@@ -62,16 +60,16 @@ class Decisions:
     def decide(
         self, rule: Rule, *, now: datetime, champion: str | None, up_to_seq: int | None = None
     ) -> TriggerDecision | None:
-        """Ask `rule` about the events since the last fire, store its answer and claim the open
-        events, all in one transaction.
+        """Call `rule` with the events since the last fire, store its decision and claim the open
+        events, in one transaction.
 
         The same transaction records the change of taste that a fire decision dates.
 
         With `up_to_seq` the decision is that of a replayed day: `now` is its end, and votes above
-        that seq are not known yet.
+        that seq are unknown.
 
-        None when there is neither an open nor a held event, or when the rule says nothing. A hold
-        without an open event has nothing to claim: it is given back with decision_id None and not
+        Returns None if there is neither an open nor a held event, or if the rule decides nothing. A
+        hold without an open event claims nothing: it is returned with decision_id None and not
         stored. `rule` must not use the store.
         """
         counted = self._count_before_lock(up_to_seq)
@@ -98,14 +96,14 @@ class Decisions:
         return self._read(decisions.c.state == "pending")
 
     def submitted_fires(self) -> list[TriggerDecision]:
-        """Fire decisions whose run was found and has not been seen to end, oldest first."""
+        """Fire decisions whose run was found and has not ended, oldest first."""
         return self._read(decisions.c.state == "submitted")
 
     def lease(self, decision_id: int, attempt: int, *, now: datetime, lease: timedelta) -> bool:
         """Whether the caller may submit this attempt now; if so, nobody else may until `lease` has
         passed.
 
-        False for an attempt that is not pending or that somebody else is submitting.
+        False if the attempt is not pending or another process is submitting it.
         """
         with self._database.write_transaction() as connection:
             free = or_(decisions.c.leased_until.is_(None), decisions.c.leased_until <= now)
@@ -130,15 +128,15 @@ class Decisions:
             return _build_decision(self._get_row(connection, decision_id))
 
     def last_error(self, decision_id: int) -> str | None:
-        """Why the last attempt failed, where it did."""
+        """The error of the last attempt, if it failed."""
         error = select(decisions.c.error).where(
             self._database.in_project(decisions), decisions.c.decision_id == decision_id
         )
         return self._database.fetch_scalar(error)
 
     def mark_submitted(self, decision_id: int, attempt: int, run_id: str) -> TriggerDecision:
-        """The run of this attempt was found. Ignored for an attempt that is over or already
-        submitted.
+        """Record the run of this attempt. Ignored for an attempt that has ended or was submitted
+        before.
         """
 
         def submit(row: RowMapping) -> dict[str, Any]:
@@ -158,10 +156,10 @@ class Decisions:
         error: str | None = None,
         attempt: int | None = None,
     ) -> TriggerDecision:
-        """The run ended. Success is final; a failure may still turn into success, when a run
-        thought dead ends well.
+        """Record the end of the run. Success is final; a failure may still become a success if a
+        run believed dead ends well.
 
-        With `attempt`, news of an earlier attempt are ignored.
+        With `attempt`, reports of an earlier attempt are ignored.
         """
 
         def finish(row: RowMapping) -> dict[str, Any]:
@@ -179,7 +177,8 @@ class Decisions:
     def retry(
         self, decision_id: int, *, max_attempts: int = MAX_ATTEMPTS, attempt: int | None = None
     ) -> TriggerDecision:
-        """Next attempt, pending again; failed for good once `max_attempts` were made.
+        """Make the decision pending again for the next attempt; failed for good after
+        `max_attempts`.
 
         Only from submitted or failed. With `attempt`, only while that attempt is the current one,
         so that two processes that see the same dead run start one new attempt.
@@ -250,8 +249,8 @@ class Decisions:
         ).one_or_none()
 
     def _count_before_lock(self, up_to_seq: int | None) -> _TrainableCount:
-        """Counted before the lock is taken: of a million votes that takes half a second, in which
-        people go on voting.
+        """Count trainable votes before the lock is taken: at a million votes this takes half a
+        second, in which people go on voting.
         """
         with self._database.read_transaction() as connection:
             last = self._last_fire(connection)
@@ -269,8 +268,8 @@ class Decisions:
     def _continue_count(
         self, connection: Connection, known: _TrainableCount, last: Row[Any] | None, until: int
     ) -> _TrainableCount:
-        """Votes after the last fire that may teach: no machine's, no skips, none that was
-        superseded. What is `known` is not read again.
+        """Count the trainable votes after the last fire: no machine's, no skips, no superseded
+        ones. Votes counted in `known` are not read again.
         """
         after = last.max_seq if last else 0
         if known.after != after:  # somebody fired meanwhile
@@ -399,6 +398,6 @@ def _is_trainable(table: Any) -> ColumnElement[bool]:
 
 
 def _build_decision(row: RowMapping) -> TriggerDecision:
-    """The decision as it was taken, in the state it is in now."""
+    """The decision as recorded, in its current state."""
     current = {name: row[name] for name in ("decision_id", "state", "attempt", "run_id")}
     return TriggerDecision.from_json(row["record"]).model_copy(update=current)

@@ -1,6 +1,4 @@
-"""The error stream that detectors read and the state they are left in. Knows rows and JSON; knows
-no detector.
-"""
+"""The error stream that drift detectors read, and their saved states."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ States = Mapping[str, Mapping[str, Any]]
 
 
 class Detectors:
-    """States are kept per (model version, stream, detector) and are a cache: the stream can be read
-    again.
+    """States are kept per (model version, stream, detector). They are a cache: the stream can be
+    read again.
     """
 
     def __init__(self, database: Database):
@@ -40,8 +38,8 @@ class Detectors:
         return {row.detector: json.loads(row.state) for row in self._database.fetch_all(wanted)}
 
     def save(self, model_version: str, states: States, *, stream: str = "errors") -> None:
-        """Keep states (each a JSON mapping with `last_seq`); one that has read less than the stored
-        one is dropped.
+        """Store states (each a JSON mapping with `last_seq`); a state that has read less than the
+        stored one is dropped.
         """
         with self._database.write_transaction() as connection:
             self._save(connection, model_version, states, stream)
@@ -54,7 +52,8 @@ class Detectors:
         *,
         stream: str = "errors",
     ) -> int:
-        """Events and the states after them in one transaction; how many events were new.
+        """Store events and the states after them in one transaction; returns the number of new
+        events.
 
         Scanning the same rows again, or in two processes at once, adds nothing.
         """

@@ -1,6 +1,4 @@
-"""Connections and transactions of one project's database. Knows SQLite and Postgres apart; knows no
-table.
-"""
+"""Connections and transactions of one project's database, SQLite or Postgres."""
 
 import os
 import sqlite3
@@ -74,12 +72,11 @@ class SystemClock:
 
 
 class Database:
-    """One engine seen by one project: `read_transaction` and `write_transaction` transactions and
-    the columns every row carries.
+    """One engine seen by one project: transactions, and the scope columns that every row has.
 
-    Writers of a project stand in one queue on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an
+    Writers of a project wait in one queue on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an
     advisory lock held to commit), so what a write transaction read is still true when it commits.
-    With `read_only` an SQLite file must exist, and nothing beside it is made or changed.
+    With `read_only` an SQLite file must exist, and nothing is created or changed.
     """
 
     def __init__(
@@ -138,8 +135,8 @@ class Database:
 
     @contextmanager
     def write_transaction(self, *, urgent: bool = False) -> Iterator[Connection]:
-        """A transaction that holds the project's write lock; commits at the end, keeps nothing
-        after an error. `urgent` as in `WriteQueue`.
+        """A transaction that holds the project's write lock; commits at the end, rolls back after
+        an error. `urgent` as in `WriteQueue`.
         """
         # Threads of one process queue before they take a connection: on Postgres each that waits
         # would hold one of the server's.
@@ -224,19 +221,17 @@ class Database:
             self._watchdog.close()
 
     def with_backoff(self, batches: Iterable[T]) -> Iterator[T]:
-        """The same batches, one transaction each: between two of them whoever waits to write is let
-        go first.
-        """
+        """The same batches, one transaction each; between two of them waiting writers go first."""
         for n, batch in enumerate(batches):
             if n:
                 self._turns.give_way(None if self.is_sqlite else self._others_wait)
             yield batch
 
     def _analyze_grown_tables(self) -> None:
-        """Have Postgres measure the tables into which this process has written much, again whenever
-        it is four times as much.
+        """Make Postgres analyze tables into which this process has inserted many rows, again at
+        four times as many.
 
-        By itself it does so some minute later. Until then it takes organization and project, which
+        Postgres itself does so minutes later. Until then it takes organization and project, which
         all rows share, for selective, reads an index by these alone, and checks the comparison of
         each vote of an import against all comparisons.
         """
@@ -289,8 +284,8 @@ def _parse(url: str) -> URL:
 
 
 def _sqlite_path(url: URL, *, read_only: bool) -> Path:
-    """The database file; its folder is made and tried. Raises StoreError where it cannot be
-    written, with `read_only` where it is missing.
+    """The database file; its folder is created and checked. Raises StoreError if it cannot be
+    written, with `read_only` if it is missing.
     """
     if not url.database or url.database == ":memory:":
         raise StoreError(
@@ -348,8 +343,8 @@ def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
 
 
 def read_only_uri(path: Path) -> str:
-    """Of an SQLite file. Without a log beside it nobody has the file open; a plain read-only
-    connection would leave an empty log there.
+    """URI of an SQLite file. Without a log beside it nobody has the file open, and a plain
+    read-only connection would leave an empty log there.
 
     SQLite keeps the log beside the file itself, not beside a link to it.
     """
@@ -359,7 +354,7 @@ def read_only_uri(path: Path) -> str:
 
 
 def read_only_engine(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
-    """Of an SQLite file; closing it does not move the log into the file."""
+    """Engine of an SQLite file that does not move the log into the file when it closes."""
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(
@@ -374,7 +369,7 @@ def read_only_engine(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engi
 
 
 def _begin_in_write_queue(engine: Engine, turns: WriteQueue, busy_timeout_s: float) -> None:
-    """SQLite transactions begin here: writers look for their turn themselves, see `write_queue`."""
+    """Begin SQLite transactions in turn; see `write_queue`."""
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -404,7 +399,7 @@ def _begin_in_write_queue(engine: Engine, turns: WriteQueue, busy_timeout_s: flo
 
 
 def _refuse_inherited_connections(engine: Engine) -> None:
-    """A forked child must not use its parent's connections: the pool makes it new ones."""
+    """Make the pool replace connections that a forked child inherited."""
 
     @event.listens_for(engine, "connect")
     def stamp(connection: Any, record: Any) -> None:

@@ -1,6 +1,4 @@
-"""Drift and calibration events: inserted or ignored, open until a decision claims them. Knows no
-detector and no rule.
-"""
+"""Drift and calibration events: inserted or ignored, open until a decision claims them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,7 +19,7 @@ class Events:
         self._database = database
 
     def add(self, events: Sequence[DriftEvent]) -> int:
-        """Store the events that are new; their number."""
+        """Store the new events; returns their number."""
         n_new = 0
         for batch in batches(events, MAX_ROWS):
             with self._database.write_transaction() as connection:
@@ -29,7 +27,7 @@ class Events:
         return n_new
 
     def find_open(self) -> list[DriftEvent]:
-        """Events no decision has claimed."""
+        """Events that no decision has claimed."""
         return self._read(drift_events.c.decision_id.is_(None))
 
     def for_days(self, days: Iterable[str]) -> list[DriftEvent]:
@@ -56,8 +54,8 @@ def read_events(
 
 
 def insert_events(connection: Connection, database: Database, events: Sequence[DriftEvent]) -> int:
-    """Insert what is not there yet, within the open transaction. Raises InvalidScores for NaN in
-    the evidence.
+    """Insert the new events within the open transaction. Raises InvalidScores for NaN in the
+    evidence.
     """
     ids = [event.event_id for event in events]
     stored = select(drift_events.c.event_id).where(

@@ -1,6 +1,4 @@
-"""What the database said, told as a StoreError with cause and cure. Knows messages of SQLite and
-Postgres, no SQL.
-"""
+"""Translates database errors into StoreErrors with cause and cure."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -166,8 +164,8 @@ CURES: tuple[tuple[str, str], ...] = (
 
 @contextmanager
 def translate_errors(where: str) -> Iterator[None]:
-    """Turn every database error inside into a StoreError that names `where`, the cause and the
-    cure.
+    """Raise every database error inside as a StoreError that names `where`, the cause and
+    the cure.
     """
     try:
         yield
@@ -195,7 +193,7 @@ def translate_errors(where: str) -> Iterator[None]:
 
 
 def explain(message: str) -> str:
-    """The driver's message with its cure; without one where it is not a known fault.
+    """The driver's message with its cure, or unchanged if the fault is unknown.
 
     >>> explain("database or disk is full").startswith("database or disk is full: no space is left")
     True

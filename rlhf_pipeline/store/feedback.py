@@ -1,9 +1,8 @@
-"""Feedback from where a model is used: thumbs, ratings, corrections, words; linked by session.
-Append-only.
+"""Append-only feedback on completions: thumbs, ratings, corrections and texts, linked by session.
 
 A correction is a judgement too: it is published as a comparison of the completion with the
 corrected text, and its author's vote for that text is cast, so that the correction becomes `chosen`
-in training like any other vote. Nobody judges their own text again.
+in training like any other vote. Annotators never judge their own text again.
 """
 
 import json
@@ -28,7 +27,7 @@ STRENGTH = 4  # somebody took the trouble to write it
 
 
 class FeedbackEntries:
-    """Read newest first, by session, kind or author."""
+    """Entries newest first, by session, kind or author."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -40,10 +39,10 @@ class FeedbackEntries:
         created_by: str,
         annotator_kind: AnnotatorKind = AnnotatorKind.HUMAN,
     ) -> Feedback:
-        """Record one, and the comparison and vote that a correction becomes, in one transaction.
+        """Record an entry, and the comparison and vote of a correction, in one transaction.
 
-        Its words are `new.author`'s, a pseudonym already, or else those of `created_by`;
-        `annotator_kind` is whose words they are.
+        Its author is `new.author`, already a pseudonym, or else `created_by`, of kind
+        `annotator_kind`.
         """
         said_by = new.author or created_by
         now = self._database.clock.now().astimezone(UTC)
@@ -120,7 +119,9 @@ class FeedbackEntries:
         limit: int = 50,
     ) -> list[Feedback]:
         """Newest first, at most `limit`; the next page is `before_id` the last one's id. `seen_by`:
-        a user who may vote; then without others' corrections of what they have not judged."""
+        a user who may vote; then without others' corrections of comparisons that they have not
+        judged.
+        """
         conditions = [self._database.in_project(feedback)]
         for column, value in (
             (feedback.c.kind, kind),
@@ -154,7 +155,7 @@ class FeedbackEntries:
         ]
 
     def count_by_kind(self, *, seen_by: str | None = None) -> dict[str, int]:
-        """By kind; `seen_by` as `page`."""
+        """Number of entries by kind; `seen_by` as in `page`."""
         among = self._database.in_project(feedback), *self._visibility_conditions(seen_by)
         wanted = select(feedback.c.kind, func.count()).where(*among).group_by(feedback.c.kind)
         return {row[0]: row[1] for row in self._database.fetch_all(wanted)}
@@ -169,7 +170,7 @@ class FeedbackEntries:
     def _find_earlier_correction(
         self, connection: Connection, new: NewFeedback, said_by: str
     ) -> dict[str, Any] | None:
-        """The comparison that the same correction by the same author became before."""
+        """The comparison of the same correction by the same author."""
         a, b = comparisons.c.completion_a, comparisons.c.completion_b
         same = select(comparisons).where(
             self._database.in_project(comparisons),

@@ -1,8 +1,8 @@
 """The SHA-256 of every file that the project wrote, by its path below the home or the frames URL.
 
-A file is replaced by a rename, which no database transaction can hold. So its new hash is `pending`
-before the rename and `written` after it, and while it is pending the old one is accepted too: a
-writer killed in between leaves no false alarm.
+A file is replaced by a rename, which no database transaction can include. So its new hash is
+`pending` before the rename and `written` after it, and while it is pending the old one is accepted
+too: a writer killed in between causes no false alarm.
 """
 
 import hashlib
@@ -41,8 +41,8 @@ class FileHashes:
 
     @contextmanager
     def record_replacement(self, contents: Mapping[str, bytes]) -> Iterator[None]:
-        """Accept the old and the new content of these files while the block runs, and the new one
-        alone once it ends.
+        """Accept the old and the new content of these files while the block runs, and only the new
+        one afterwards.
 
         An error in the block leaves both accepted, because it does not say which one is on disk. So
         do two writers of one file.
@@ -62,7 +62,7 @@ class FileHashes:
             self._settle([{"a_path": path, "a_sha256": sha256} for path, sha256 in batch], began_at)
 
     def find_changed(self, contents: Mapping[str, bytes]) -> list[str]:
-        """Those of the paths whose content is none that was recorded."""
+        """The paths whose content differs from every recorded one."""
         accepted = defaultdict(set)
         for batch in batches(contents, MAX_ROWS):
             for known in self._read(files.c.path.in_(batch)):
@@ -78,8 +78,8 @@ class FileHashes:
         return self._read()
 
     def forget(self, paths: Sequence[str]) -> None:
-        """These files are not recorded any more: they were removed on purpose, or nobody knows what
-        they hold.
+        """Delete the hashes of these files, which were removed on purpose or have unknown
+        content.
         """
         for batch in batches(paths, MAX_ROWS):
             with self._database.write_transaction() as connection:
@@ -94,11 +94,10 @@ class FileHashes:
             self._database.insert(connection, files, [{**row, "state": "pending"} for row in rows])
 
     def _settle(self, rows: Sequence[dict[str, str]], began_at: datetime) -> None:
-        """Drops what was there before, but not the hash that another writer of the file has
-        pending.
+        """Delete earlier hashes, but not one that another writer of the file has pending.
 
-        A hash of the far future was written by a clock that ran ahead: it is past, else the content
-        of then would be accepted for good.
+        A hash from the far future was written by a clock that ran ahead and counts as earlier, else
+        its content would be accepted for ever.
         """
         is_past = or_(
             and_(files.c.state == "written", files.c.written_at <= began_at),

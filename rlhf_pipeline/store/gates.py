@@ -1,4 +1,4 @@
-"""What the gate said of each candidate. Knows decisions as records; judges nothing."""
+"""The gate's decision about each candidate."""
 
 from sqlalchemy import func, select
 
@@ -16,8 +16,8 @@ class Gates:
         self._database = database
 
     def record(self, decision: GateDecision) -> int:
-        """Store a decision with its checks and evaluation; its number. Raises InvalidScores for NaN
-        in it.
+        """Store a decision with its checks and evaluation; returns its number. Raises InvalidScores
+        for NaN.
         """
         text = json_of(decision, f"Gate decision on {decision.candidate}")
         with audited_transaction(self._database) as (connection, ledger):

@@ -1,8 +1,7 @@
-"""Single votes of many threads in one transaction. Knows that some may be refused; knows neither
-rules nor SQL.
+"""Records single votes of many threads in one transaction.
 
-One transaction costs a wait on the disk, and a turn among the processes that write: eight threads
-of one server would otherwise stand in line eight times behind every transaction of an import.
+One transaction costs a wait on the disk, and a turn among the writing processes: eight threads of
+one server would otherwise wait eight times behind every transaction of an import.
 """
 
 import threading
@@ -16,12 +15,12 @@ Kept = TypeVar("Kept")
 
 
 class GroupCommit(Generic[Sent, Kept]):
-    """Call it with what is to be recorded: the first thread that gets through records for all that
-    wait by then.
+    """Call it with an item: the first thread that gets the turn records the items of all that wait
+    by then.
 
-    `record` writes all that it is handed, in order, in one transaction, or raises and keeps
-    nothing. Where it raises one of `refusals` the group is recorded one by one, so that nobody is
-    refused for another's fault; any other error is everybody's.
+    `record` writes all items in order in one transaction, or raises and keeps nothing. If it raises
+    one of `refusals`, the items are recorded one by one, so that nobody is refused for another's
+    fault; any other error is raised for all of them.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class GroupCommit(Generic[Sent, Kept]):
         return mine.result()
 
     def _answer_group(self, group: Sequence[tuple[Sent, Future[Kept]]]) -> None:
-        """Answer every future of the group, whatever happens: a thread whose future stays open
+        """Resolve every future of the group, whatever happens: a thread whose future stays open
         would wait for ever.
         """
         try:

@@ -1,6 +1,4 @@
-"""Signs of life of runs, so that a killed one is noticed. Knows when each was last heard of; judges
-no run.
-"""
+"""Heartbeats of runs, so that a killed one is noticed."""
 
 import contextlib
 import os
@@ -18,7 +16,7 @@ from rlhf_pipeline.store.schema import heartbeats
 
 
 class Heartbeat(Record):
-    """A run as last heard of at `at`: which process on which host works on which job."""
+    """A run whose last heartbeat was at `at`: process, host and job."""
 
     run_id: str
     pid: int
@@ -40,11 +38,10 @@ class Heartbeats:
 
     @contextlib.contextmanager
     def keep_beating(self, run_id: str, *, job: str, seconds: float) -> Iterator[None]:
-        """Beat every `seconds` from a thread while the block runs; within the same block of the
-        same process do nothing.
+        """Beat every `seconds` from a thread while the block runs; a nested block in the same
+        process does nothing.
 
-        A row that stays behind is the mark of a killed or interrupted process, whose work somebody
-        should do again.
+        A row that remains marks a killed or interrupted process, whose work has to be done again.
         """
         if is_beating_here(run_id):
             yield
@@ -81,7 +78,7 @@ class Heartbeats:
             stop.wait(seconds)
 
     def beat(self, run_id: str, *, pid: int, host: str, job: str) -> None:
-        """Say that the run lives. A resumed run takes over the row of its dead process."""
+        """Record that the run is alive. A resumed run takes over the row of its dead process."""
         now = self._database.clock.now()
         alive = {"pid": pid, "host": host, "job": job, "at": now}
         with self._database.write_transaction() as connection:
@@ -94,16 +91,16 @@ class Heartbeats:
                 )
 
     def clear(self, run_id: str) -> None:
-        """The run ended. Nothing happens for a run without heartbeat."""
+        """Delete the row of a run that ended, if there is one."""
         with self._database.write_transaction() as connection:
             connection.execute(heartbeats.delete().where(self._is_of_run(run_id)))
 
     def find_stale(self, before: datetime) -> list[Heartbeat]:
-        """Runs last heard of before a moment, longest silent first."""
+        """Runs whose last heartbeat was before a moment, longest silent first."""
         return self._read(self._database.in_project(heartbeats), heartbeats.c.at < before)
 
     def find_recent(self, seconds: float) -> list[Heartbeat]:
-        """Runs heard of within the last `seconds`."""
+        """Runs with a heartbeat within the last `seconds`."""
         return self._read(
             self._database.in_project(heartbeats),
             heartbeats.c.at >= self._database.clock.now() - timedelta(seconds=seconds),
@@ -124,5 +121,5 @@ class Heartbeats:
 
 
 def is_beating_here(run_id: str) -> bool:
-    """Whether this process is the one that beats for the run."""
+    """Whether this process sends the heartbeats of the run."""
     return run_id in _beating_here

@@ -1,6 +1,4 @@
-"""Which files were imported, and what an import asks of what is stored. Knows provenance and keys;
-reads no file.
-"""
+"""Records imports of files, and answers what an import must know of stored rows."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +25,7 @@ DAYS, TAKEN_AT = "days", "taken_as_is_at"
 
 
 class Import(Record):
-    """One import of one file. `record` is what it was told and what became of its rows."""
+    """One import of one file. `record` holds its settings and the counts of its rows."""
 
     import_id: int
     kind: str
@@ -39,8 +37,8 @@ class Import(Record):
 
 
 class UnfinishedImport(Record):
-    """An import of votes that has not ended well, so that its days may hold a part of their votes
-    only.
+    """An import of votes that has not finished, so that its days may have only part of
+    their votes.
     """
 
     import_id: int
@@ -53,16 +51,14 @@ class UnfinishedImport(Record):
 
 
 class Imports:
-    """Provenance of imported rows: every import from its start, also one that failed or was
-    killed.
-    """
+    """Every import from its start, failed and killed ones included."""
 
     def __init__(self, database: Database):
         self._database = database
 
     def start(self, kind: str, file: str, record: dict[str, Any]) -> int:
-        """Note that an import began; its number. Whoever calls it knows that no other is running:
-        those still `started` were killed.
+        """Record that an import began; returns its number. The caller makes sure that no other
+        import runs: those still `started` were killed.
         """
         text = json_of(record, f"Import of {file}")
         now = self._database.clock.now()
@@ -87,29 +83,28 @@ class Imports:
         return last + 1
 
     def mark_casting(self, import_id: int, days: Sequence[str]) -> None:
-        """Note that votes of these days are cast from now on: until this import or its repetition
-        ends well, they are not whole.
+        """Record that votes of these days are cast from now on: they are incomplete until this
+        import or its repetition finishes.
         """
         with self._database.write_transaction() as connection:
             self._update_record(connection, import_id, {DAYS: sorted(set(days))})
 
     def finish(self, import_id: int, record: dict[str, Any]) -> None:
-        """All rows of the file are accounted for in `record`, which is added to what was noted
-        before.
+        """Record that all rows of the file are accounted for; `record` is added to the
+        stored one.
         """
         self._end(import_id, "finished", record)
 
     def fail(self, import_id: int, record: dict[str, Any]) -> None:
-        """The import stopped before its end; `record` says at what."""
+        """Record that the import stopped before its end; `record` holds the error."""
         self._end(import_id, "failed", record)
 
     def find_unfinished(self) -> list[UnfinishedImport]:
-        """Imports of votes that run, were killed or failed after their first vote, oldest first;
-        not those that were repeated.
+        """Imports of votes that run, were killed or failed after their first vote, oldest first,
+        without repeated ones.
 
-        Repeated is what a later import of a file with the same SHA-256, read by the same mapping,
-        finished: it casts whatever was missing. One that rejected every row read nothing, and
-        repeated nothing.
+        An import is repeated if a later import of a file with the same SHA-256 and mapping
+        finished: it cast the missing votes. One that rejected every row repeats nothing.
         """
         votes_imports = [i for i in self.all() if i.kind == "votes"]
         records = {i.import_id: json.loads(i.record) for i in votes_imports}
@@ -147,10 +142,10 @@ class Imports:
         return half
 
     def accept_unfinished(self) -> list[UnfinishedImport]:
-        """Take the days of all unfinished imports for whole, and say which imports these were; an
-        act in the audit chain.
+        """Treat the days of all unfinished imports as complete and return these imports; an act in
+        the audit chain.
 
-        Whoever calls it knows that no import is running: those still `started` were killed.
+        The caller makes sure that no import runs: those still `started` were killed.
         """
         half, now = self.find_unfinished(), self._database.clock.now()
         if not half:
@@ -184,7 +179,7 @@ class Imports:
         return {row.comparison_id: row.pair_key for row in rows}
 
     def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]:
-        """Those idempotency keys under which a vote is stored."""
+        """The idempotency keys under which a vote is stored."""
         key = idempotency.c.idempotency_key
         known = select(key).where(self._database.in_project(idempotency))
         return {row[0] for row in self._database.fetch_among(known, key, idempotency_keys)}
@@ -192,8 +187,8 @@ class Imports:
     def find_votes(
         self, comparison_ids: Sequence[str]
     ) -> set[tuple[str, str, str, datetime | None]]:
-        """(comparison, annotator, choice, moment) of every vote on these comparisons, whichever way
-        it came in.
+        """(comparison, annotator, choice, moment) of every vote on these comparisons, imported or
+        not.
         """
         wanted = select(
             votes.c.comparison_id, votes.c.annotator_id, votes.c.choice, votes.c.voted_at
@@ -214,7 +209,7 @@ class Imports:
             )
 
     def _fail_abandoned(self, connection: Connection) -> None:
-        """Imports that are still `started` although none is running have failed."""
+        """Mark imports that are still `started` as failed, although none runs."""
         started = select(imports.c.import_id).where(
             self._database.in_project(imports), imports.c.state == "started"
         )
@@ -246,7 +241,7 @@ class Imports:
 
 
 def _reading_hash(record: dict[str, Any]) -> str:
-    """The same for the same bytes read by the same mapping."""
+    """Equal for the same bytes read by the same mapping."""
     return content_hash(record.get("sha256"), record.get("columns"), record.get("choices"))
 
 

@@ -1,6 +1,4 @@
-"""Whether what the store holds is whole: pages, counts, references, calibrators, taste changes,
-order of text. Changes nothing.
-"""
+"""Read-only checks of the store: pages, references, calibrators, taste changes, text order."""
 
 from collections.abc import Mapping
 
@@ -15,7 +13,7 @@ from rlhf_pipeline.store.taste_changes import ADD, RETRACT, TasteChangeLog, obje
 
 
 def find_damage(database: Database) -> list[str]:
-    """What SQLite's own check finds; empty where all is well, and on Postgres, whose server
+    """Messages of SQLite's own check; empty if the file is intact, and on Postgres, whose server
     verifies the pages that it reads.
     """
     if not database.is_sqlite:
@@ -37,8 +35,8 @@ def count_rows(database: Database) -> dict[str, int]:
 
 
 def find_orphans(database: Database) -> list[str]:
-    """References that lead nowhere, one line per foreign key; empty where all is well. A restored
-    or hand-edited file may hold some.
+    """References to missing rows, one line per foreign key. A restored or hand-edited file may have
+    some.
     """
     found = []
     with database.read_transaction() as connection:
@@ -61,7 +59,7 @@ def find_orphans(database: Database) -> list[str]:
 
 
 def find_changed_calibrators(database: Database) -> list[str]:
-    """Calibrators and imported reports whose text is not what the audit chain has a digest of."""
+    """Calibrators and imported reports whose text differs from the digest in the audit chain."""
     digests = select(audit.c.object_id, audit.c.payload_digest).where(
         database.in_project(audit), audit.c.action.like("calibration.%")
     )
@@ -87,7 +85,7 @@ def find_changed_calibrators(database: Database) -> list[str]:
 def changed_taste_changes(database: Database) -> list[str]:
     """Taste changes that differ from the digests in the audit chain, and those that were removed.
 
-    One without a link was carried over by a migration from the decision that confirmed it, and must
+    A change without a link was copied by a migration from the decision that confirmed it, and must
     agree with that.
     """
     digests = select(audit.c.object_id, audit.c.action, audit.c.payload_digest).where(

@@ -38,7 +38,7 @@ class StandingSnapshot:
 
 
 class StandingJudgements:
-    """Counted by the database: however many there are, few rows are read."""
+    """Counts are made by the database: few rows are read, however many judgements there are."""
 
     def __init__(self, database: Database):
         self._database = database

@@ -1,6 +1,4 @@
-"""Which comparisons a reward model predicted and people judged, the newest judged first. Knows
-predictions and votes; knows no figure.
-"""
+"""Selects comparisons that a reward model predicted and people judged."""
 
 from sqlalchemy import and_, func, literal, select
 
@@ -12,8 +10,8 @@ SIDES = (Choice.A.value, Choice.B.value)
 
 
 def find_newest_predictor(database: Database) -> str | None:
-    """The reward model that made the last prediction of the newest day with any; None before the
-    first prediction.
+    """The reward model of the last prediction of the newest predicted day; None before the
+    first.
     """
     newest = (
         select(func.max(predictions.c.day))
@@ -32,7 +30,7 @@ def find_newest_predictor(database: Database) -> str | None:
 
 
 def has_predicted(database: Database, reward_model: str, calibrator: str | None = None) -> bool:
-    """Whether there is a prediction of it, through that calibrator where one is named."""
+    """Whether the reward model made a prediction, with `calibrator` through that calibrator."""
     wanted = (
         select(literal(1))
         .select_from(predictions)
@@ -46,8 +44,9 @@ def has_predicted(database: Database, reward_model: str, calibrator: str | None 
 def find_newest_voted(
     database: Database, reward_model: str, calibrator: str | None = None, *, limit: int
 ) -> tuple[list[str], bool]:
-    """Ids of the comparisons, predicted by a reward model, on which people cast its `limit` newest
-    votes for a side, each once; and whether there were more votes than that."""
+    """Ids of the comparisons predicted by a reward model on which people cast its `limit` newest
+    votes for a side, each once; and whether there are more such votes.
+    """
     predicted = and_(
         database.in_project(predictions),
         predictions.c.comparison_id == votes.c.comparison_id,

@@ -1,6 +1,4 @@
-"""Predictions. `comparisons.publish` writes them before the votes; a replay writes them here, under
-a rule that keeps them honest.
-"""
+"""The log of predictions: written by `comparisons.publish` before the votes, or by replays."""
 
 from __future__ import annotations
 
@@ -22,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class PredictionReplay(Record):
-    """Predictions written, already there, and refused because the reward model may have seen a vote
-    on the comparison or of a later day; and comparisons left out for the latter before they were
-    predicted."""
+    """Number of predictions written, known, and refused because the reward model may have seen a
+    vote on the comparison or of a later day; and of comparisons left out for the latter before they
+    were predicted.
+    """
 
     n_written: int = 0
     n_known: int = 0
@@ -47,13 +46,13 @@ class PredictionLog:
         self._database = database
 
     def replay(self, frame: pd.DataFrame, *, data_seq: int) -> PredictionReplay:
-        """Store PREDICTIONS that come after their votes, of a reward model that has seen votes up
-        to `data_seq` and no later.
+        """Store PREDICTIONS made after their votes, by a reward model that has seen votes up to
+        `data_seq`.
 
-        One for a comparison with a vote at or below `data_seq` is refused and counted: the model
-        may have learnt from it. So is one for a day before that of any such vote: nobody knew it
-        then. All are marked `is_replayed`. Raises UnknownComparison for a comparison that was never
-        published. May be repeated.
+        A prediction of a comparison with a vote at or below `data_seq` is refused and counted,
+        because the model may have learnt from it. So is one for a day before that of any such vote,
+        which nobody knew then. All are marked `is_replayed`. Raises UnknownComparison for a
+        comparison that was never published. Safe to repeat.
         """
         result, rows = PredictionReplay(), rows_of(frame, PREDICTIONS)
         # votes up to a seq never change, so this holds for all batches
@@ -110,12 +109,12 @@ class PredictionLog:
         )
 
     def find_unpredicted(self, day: str, *, data_seq: int) -> list[str]:
-        """Imported comparisons first judged on `day` that no model has predicted, for one that has
+        """Imported comparisons first judged on `day` without any prediction, for a model that has
         seen votes up to `data_seq`.
 
         Flagged ones, votes without a time and comparisons with a vote that the model may have
-        learnt from are left out. There are none for a model that has seen a vote of a later day,
-        see `count_left_out`.
+        learnt from are left out. Empty for a model that has seen a vote of a later day; see
+        `count_left_out`.
         """
         with self._database.read_transaction() as connection:
             if self._knows_later(connection, day, data_seq):
@@ -123,11 +122,11 @@ class PredictionLog:
             return sorted(connection.execute(self._select_unpredicted(day, data_seq)).scalars())
 
     def count_left_out(self, day: str, *, data_seq: int) -> int:
-        """How many comparisons `find_unpredicted` would give, had the model of `data_seq` not seen
-        a vote of a day after `day`.
+        """Number of comparisons that `find_unpredicted` would return if the model of `data_seq` had
+        seen no vote of a day after `day`.
 
-        They were imported after later days were learnt. Nobody could predict them as on that
-        morning, so nobody does.
+        They were imported after later days were learnt, so no model can predict them as on that
+        morning.
         """
         with self._database.read_transaction() as connection:
             if not self._knows_later(connection, day, data_seq):
@@ -135,8 +134,8 @@ class PredictionLog:
             return len(connection.execute(self._select_unpredicted(day, data_seq)).scalars().all())
 
     def _knows_later(self, connection: Connection, day: str, data_seq: int) -> bool:
-        """Whether votes up to `data_seq` hold one that was cast on a later day. A vote without a
-        time says nothing of its day.
+        """Whether votes up to `data_seq` include one cast on a later day; votes without a time are
+        ignored.
         """
         # A sum, so that the index of days is read and not every vote up to the seq: where all came
         # in order of time, none is found.

@@ -1,9 +1,7 @@
-"""Statements that are built once for every project: what a vote's transaction asks. Knows the
-columns every row carries; knows no rule.
+"""Statements that are compiled once and run with the parameters of any project.
 
-To build one takes SQLAlchemy as long as SQLite takes to answer it, and whoever casts holds the
-write lock meanwhile. To run one that is built takes it four times as long as SQLite, so that
-SQLite's driver is handed it here as it would be.
+SQLAlchemy takes as long to build a statement as SQLite to answer it, and four times as long to run
+a built one, all under the write lock. So SQLite's driver runs the compiled text here.
 """
 
 import json
@@ -36,7 +34,7 @@ EVERYWHERE = "*"  # in place of a project: of all projects of an organisation; n
 
 
 def in_scope(table: Any) -> ColumnElement[bool]:
-    """The condition that a row belongs to the project of `scope_of`."""
+    """A row belongs to the project of `scope_of`."""
     return and_(
         table.c.organization_id == bindparam("scope_organization"),
         table.c.project_id == bindparam("scope_project"),
@@ -44,9 +42,7 @@ def in_scope(table: Any) -> ColumnElement[bool]:
 
 
 def in_scope_or_everywhere(table: Any) -> ColumnElement[bool]:
-    """The condition that a row belongs to the project of `scope_of`, or to all projects of its
-    organisation.
-    """
+    """A row belongs to the project of `scope_of`, or to all projects of its organisation."""
     here = or_(
         table.c.project_id == bindparam("scope_project"),
         table.c.project_id == literal_column(f"'{EVERYWHERE}'"),
@@ -55,8 +51,8 @@ def in_scope_or_everywhere(table: Any) -> ColumnElement[bool]:
 
 
 def is_among(column: ColumnElement[Any], is_sqlite: bool = False) -> ColumnElement[bool]:
-    """The condition that a column is one of the parameter `values`. For a `PreparedStatement` on
-    SQLite it is one parameter, however many there are.
+    """A column is one of the parameter `values`. For a `PreparedStatement` on SQLite this is one
+    parameter, however many values there are.
     """
     if is_sqlite:
         return column.in_(
@@ -78,10 +74,11 @@ def scope_of(database: Database, **parameters: Any) -> dict[str, Any]:
 
 
 class PreparedStatement:
-    """A statement, or what makes one for SQLite (True) and for Postgres (False), compiled once.
+    """A statement, or a function that builds one for SQLite (True) and for Postgres (False),
+    compiled once.
 
-    A parameter that is a list is JSON on SQLite. Rows can be read by name and by place on either,
-    and `_asdict()`. Errors are SQLAlchemy's.
+    A parameter that is a list is JSON on SQLite. Rows can be read by name and by index on both, and
+    have `_asdict()`. Errors are SQLAlchemy's.
     """
 
     def __init__(self, statement: Executable | Callable[[bool], Executable]):
@@ -95,16 +92,16 @@ class PreparedStatement:
         return connection.execute(self._statement(), dict(parameters)).all()
 
     def first(self, connection: Connection, parameters: Mapping[str, Any]) -> Any | None:
-        """The first row; None where there is none."""
+        """The first row; None if there is none."""
         return next(iter(self.rows(connection, parameters)), None)
 
     def scalar(self, connection: Connection, parameters: Mapping[str, Any]) -> Any:
-        """The first column of the first row; None where there is none."""
+        """The first column of the first row; None if there is none."""
         row = self.first(connection, parameters)
         return None if row is None else row[0]
 
     def write(self, connection: Connection, parameters: Sequence[Mapping[str, Any]]) -> None:
-        """Run it once for each."""
+        """Run the statement once for each set of parameters."""
         if not parameters:
             return
         if connection.dialect.name == "sqlite":
@@ -127,9 +124,7 @@ class PreparedStatement:
 
 
 class _SqliteStatement:
-    """For SQLite's driver: the text, what becomes of each parameter in its place, and of each
-    column of an answer.
-    """
+    """The compiled text for SQLite's driver, with converters of its parameters and columns."""
 
     def __init__(self, statement: Any, dialect: Dialect):
         compiled = statement.compile(dialect=dialect)

@@ -1,6 +1,4 @@
-"""Which version was champion when, by whom and why. Knows the moves of the alias; the registry
-holds the models.
-"""
+"""The history of champions: version, time, actor and reason."""
 
 from sqlalchemy import func, select
 
@@ -18,8 +16,8 @@ class Promotions:
         self._database = database
 
     def record(self, promotion: Promotion) -> bool:
-        """Store a promotion; False, and nothing stored, when that version already is the
-        champion.
+        """Store a promotion; returns False and stores nothing if that version is champion
+        already.
         """
         with audited_transaction(self._database) as (connection, ledger):
             of_model = (
@@ -57,7 +55,7 @@ class Promotions:
         return True
 
     def champion(self, model_name: str) -> Promotion | None:
-        """The latest promotion recorded; None before the first."""
+        """The latest promotion; None before the first."""
         return next(iter(self.history(model_name)[-1:]), None)
 
     def history(self, model_name: str) -> list[Promotion]:

@@ -1,6 +1,4 @@
-"""Days of imported votes that are to be lived through again, oldest first. Knows the list; what a
-replay does is the sensors'.
-"""
+"""The list of imported days to replay, oldest first."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -13,7 +11,7 @@ from rlhf_pipeline.store.schema import replays, votes
 
 
 class Replays:
-    """A day is pending from the import that asks for it until its replay is done. Every act may be
+    """A day is pending from the request of an import until its replay is done. Every act may be
     repeated.
     """
 
@@ -21,7 +19,7 @@ class Replays:
         self._database = database
 
     def request(self, days: Sequence[str]) -> None:
-        """These days are to be replayed, those already done once more."""
+        """Mark these days as pending, those already replayed too."""
         now = self._database.clock.now()
         with self._database.write_transaction() as connection:
             for batch in batches(sorted(set(days)), MAX_ROWS):
@@ -44,12 +42,12 @@ class Replays:
         return self._read_days("pending")
 
     def finished_days(self) -> list[str]:
-        """Days that were replayed and not asked for since, oldest first."""
+        """Days that were replayed and not requested since, oldest first."""
         return self._read_days("done")
 
     def unrequested_days(self) -> list[str]:
-        """Days with imported votes that no replay was asked for after, oldest first; those of an
-        earlier replay may hold newer votes.
+        """Days with imported votes for which no replay was requested, oldest first; an earlier
+        replay may lack newer votes.
         """
         asked = select(literal(1)).where(
             self._database.in_project(replays),
@@ -69,7 +67,7 @@ class Replays:
 
     def first_waiting_seq(self, after_day: str, *, up_to_seq: int) -> int | None:
         """The oldest seq, not above `up_to_seq`, of a vote cast on a pending day after `after_day`;
-        None where there is none.
+        None if there is none.
         """
         of_day = and_(
             self._database.in_project(votes),
@@ -87,10 +85,10 @@ class Replays:
         )
 
     def lease(self, day: str, step: str, *, now: datetime, lease: timedelta) -> bool:
-        """Whether the caller may start this step of a pending day; if so, nobody else may start it
-        until `lease` has passed.
+        """Whether the caller may start this step of a pending day; if so, nobody else may until
+        `lease` has passed.
 
-        A day has one lease: of steps that follow each other the later one takes it over.
+        A day has one lease, which the next step takes over.
         """
         with self._database.write_transaction() as connection:
             free = or_(
@@ -111,10 +109,10 @@ class Replays:
             return connection.execute(taken).rowcount == 1
 
     def mark_done(self, day: str, *, up_to_seq: int | None = None) -> bool:
-        """The replay of this day is over, unless imported votes above `up_to_seq` were cast on it
-        since; whether it is.
+        """End the replay of this day, unless imported votes above `up_to_seq` were cast on it
+        since; returns whether it ended.
 
-        Nothing happens to a day that was never asked for.
+        Does nothing for a day that was never requested.
         """
         limit = up_to_seq if up_to_seq is not None else 2**62
         newer = (

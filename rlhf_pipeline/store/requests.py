@@ -1,6 +1,4 @@
-"""Requests by their idempotency key, so that one that is sent again is answered again and not done
-again. Knows no HTTP.
-"""
+"""Stored requests by idempotency key: a repeated request gets the stored answer."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,27 +18,27 @@ GIVEN_UP_AFTER = timedelta(seconds=60)  # a request whose process died may be se
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """What was answered: an HTTP status and a body."""
+    """An answer: HTTP status and body."""
 
     status: int
     body: str
 
 
 class Requests:
-    """`begin` before the work, then do it within `answer_transaction`; or `finish` after it, where
-    doing it twice does no harm.
+    """Call `begin`, then do the work within `answer_transaction`, or call `finish` after work that
+    may safely be done twice.
 
-    Votes need neither: their own key is kept beside them.
+    Votes need neither: their own key is stored with them.
     """
 
     def __init__(self, database: Database):
         self._database = database
 
     def begin(self, principal: str, key: str, request_hash: str) -> StoredResponse | None:
-        """The stored answer of a request that was answered; None to go on and do it.
+        """The stored answer of an answered request; None to do the work.
 
-        Raises IdempotencyConflict for another request under the same key, AlreadyRunning while its
-        twin is at work.
+        Raises IdempotencyConflict for another request under the same key, AlreadyRunning while the
+        same request is being processed.
         """
         now = self._database.clock.now()
         this = self._is_request(principal, key)
@@ -82,11 +80,11 @@ class Requests:
     def answer_transaction(
         self, principal: str, key: str
     ) -> Iterator[Callable[[StoredResponse], None]]:
-        """The acts within it and the answer to them, told to what it gives, are one transaction.
+        """Run the work and store its answer in one transaction.
 
-        A request that is sent again after a crash was done and is answered, or was not done. Raises
-        AlreadyRunning, and keeps nothing, where it was taken for given up and somebody else was
-        faster.
+        A request repeated after a crash was done and is answered, or was not done. Raises
+        AlreadyRunning, and keeps nothing, if the request was given up and another process answered
+        it meanwhile.
         """
         unanswered = and_(self._is_request(principal, key), requests.c.status.is_(None))
         with joint_transaction(self._database) as connection:
@@ -106,7 +104,7 @@ class Requests:
             yield store_response
 
     def finish(self, principal: str, key: str, answer: StoredResponse) -> None:
-        """Keep the answer of a request that was done."""
+        """Store the answer of a finished request."""
         with self._database.write_transaction() as connection:
             connection.execute(
                 requests.update()
@@ -115,9 +113,7 @@ class Requests:
             )
 
     def forget(self, principal: str, key: str) -> None:
-        """Forget a request that failed, so that it can be sent again at once. One that has its
-        answer stays.
-        """
+        """Delete a failed request, so that it can be repeated at once. An answered one stays."""
         with self._database.write_transaction() as connection:
             connection.execute(
                 requests.delete().where(

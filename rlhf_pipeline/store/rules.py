@@ -1,6 +1,4 @@
-"""What annotators are told and how cards are dealt: guidelines and rules, each change a new
-version. Knows no reader of either.
-"""
+"""Guidelines for annotators and rules for dealing cards; each change is a new version."""
 
 import secrets
 from contextlib import suppress
@@ -16,7 +14,7 @@ from rlhf_pipeline.store.schema import annotation_rules, guidelines
 
 
 class Guidelines:
-    """Version 0 is none: nobody wrote any yet."""
+    """Version 0 means that no guidelines exist yet."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -45,8 +43,8 @@ class Guidelines:
         ]
 
     def add(self, text: str, *, after: int, actor: str) -> Guideline:
-        """The version that follows `after`, the newest one its author had read. Raises OutdatedEdit
-        where there is a newer one.
+        """Add the version after `after`, the newest one that its author had read. Raises
+        OutdatedEdit if there is a newer one.
         """
         with audited_transaction(self._database) as (connection, ledger):
             version = _next_version(self._database, connection, guidelines, after, "guidelines")
@@ -87,7 +85,7 @@ class Rules:
         )
 
     def history(self) -> list[tuple[int, AnnotationRules, datetime, str]]:
-        """(version, rules, when, by whom), newest first."""
+        """(version, rules, time, author), newest first."""
         wanted = (
             select(annotation_rules)
             .where(self._database.in_project(annotation_rules))
@@ -100,7 +98,7 @@ class Rules:
         ]
 
     def put(self, rules: AnnotationRules, *, after: int, actor: str) -> int:
-        """The version it became: the one that follows `after`. Raises OutdatedEdit where there is a
+        """Store the version after `after`; returns its number. Raises OutdatedEdit if there is a
         newer one.
         """
         record = rules.to_json()
@@ -122,8 +120,8 @@ class Rules:
         return version
 
     def draw_seed(self) -> None:
-        """Before cards are dealt: rules that nobody set yet have a seed that everybody knows, and
-        with it the places of hidden cards.
+        """Draw a seed before cards are dealt: the default seed is public, and with it the places of
+        hidden cards.
         """
         version, rules = self.latest()
         if version == 0:

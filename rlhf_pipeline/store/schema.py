@@ -1,6 +1,4 @@
-"""The tables of the store as they are after the newest migration. Knows columns and constraints;
-runs nothing.
-"""
+"""The tables of the store as of the newest migration."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -32,8 +30,8 @@ SCOPE = ("organization_id", "project_id")
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """A moment, always with time zone in Python: SQLite keeps UTC without saying so, Postgres says
-    so.
+    """A moment, always with time zone in Python: SQLite stores UTC without a zone, Postgres with
+    one.
     """
 
     impl = DateTime(timezone=True)
@@ -54,8 +52,8 @@ class UTCDateTime(TypeDecorator[datetime]):
 
 
 class StorableText(TypeDecorator[str]):
-    """A text without NUL characters, which Postgres refuses and SQLite's tools cut the text at.
-    `column` names it in the error.
+    """A text without NUL characters, which Postgres refuses and at which SQLite's tools truncate
+    it. `column` names it in the error.
     """
 
     impl = String

@@ -1,6 +1,4 @@
-"""The databases of one home on a Postgres server: made once, sorted alike everywhere, marked with
-project and home. Knows no table.
-"""
+"""Creates, marks and drops the databases of one home on a Postgres server."""
 
 import re
 import time
@@ -31,7 +29,7 @@ CREATION_LOCK_KEY = 727_462  # key of the advisory lock: any number, always the 
 
 @dataclass(frozen=True)
 class DatabaseMark:
-    """Whose databases they are, as the comment of one of them says; without a home where that had
+    """The owner of the databases, stored as the comment of one of them; without a home if that had
     no id yet.
     """
 
@@ -41,7 +39,7 @@ class DatabaseMark:
 
     @classmethod
     def parse(cls, comment: str | None) -> Self | None:
-        """None for a comment that is not ours."""
+        """None for a comment that is not a mark."""
         ours = re.fullmatch(
             rf"rlhf (.+?)(?: home ([0-9a-f]+))?({re.escape(FILLING)})?", comment or "", re.DOTALL
         )
@@ -60,9 +58,9 @@ class ServerDatabases:
     """Three databases `<prefix>_store`, `<prefix>_dagster`, `<prefix>_mlflow` on the server of
     `url`, for one home of one project.
 
-    Homes of the same organization and project, which every home has by default, are told apart by
-    their ids. Databases marked before homes had ids become those of the first home of their project
-    that calls `make`.
+    Ids tell homes of the same organization and project apart, which every home has by default.
+    Databases marked before homes had ids become those of the first home of their project that calls
+    `make`.
     """
 
     url: str
@@ -78,10 +76,10 @@ class ServerDatabases:
 
     @contextmanager
     def lock_owner(self) -> Iterator[str | None]:
-        """The id of the home whose they are, None where no home has them; nobody makes or drops any
-        until the block ends.
+        """The id of the home that owns the databases, None if no home does; nobody makes or drops
+        any until the block ends.
 
-        Raises StoreError as `make` does, but not where they are another home's.
+        Raises StoreError as `make` does, but not if they belong to another home.
         """
         try:
             with _connect(self._maintenance_url()) as connection:
@@ -98,13 +96,13 @@ class ServerDatabases:
             ) from cause
 
     def make(self, *, filling: bool = False) -> list[str]:
-        """Make what is missing; the names of those that were made. Safe in many processes at once
-        and free to repeat.
+        """Create the missing databases; returns their names. Safe in many processes at once and to
+        repeat.
 
-        `filling` marks them as half full until `finish`, and empties what an earlier such call left
-        behind. Raises StoreError, without the password, where the server cannot be reached, refuses
-        the login or the making, or where the databases belong to another project or another home:
-        Dagster's history cannot be shared.
+        `filling` marks them as incomplete until `finish`, and empties what an earlier such call
+        left behind. Raises StoreError, without the password, if the server cannot be reached or
+        refuses the login or the creation, or if the databases belong to another project or another
+        home: Dagster's history cannot be shared.
         """
         try:
             with _connect(self._maintenance_url()) as connection:
@@ -132,8 +130,8 @@ class ServerDatabases:
         return made
 
     def read_mark(self, database: Database) -> DatabaseMark | None:
-        """Whose they are, as any database of the server knows; None where nobody marked them, or
-        the server cannot be asked now.
+        """The owner of the databases, as any database of the server knows it; None if there is no
+        mark or the server cannot be asked.
         """
         try:
             with database.read_transaction() as connection:
@@ -147,7 +145,7 @@ class ServerDatabases:
         self._refuse_other_homes(mark)
 
     def finish(self) -> None:
-        """Everything has arrived: from here on they are the home's."""
+        """Mark the databases as complete: from here on they belong to the home."""
         try:
             with _connect(self._maintenance_url()) as connection:
                 self._write_mark(connection, self._own_mark)
@@ -157,10 +155,10 @@ class ServerDatabases:
             ) from cause
 
     def drop(self) -> list[str]:
-        """Take them off the server, with everything in them; the names of those that were there.
+        """Drop the databases with everything in them; returns their names.
 
-        Raises StoreError where they do not bear this home's mark, or while somebody is connected: a
-        daemon, a shell.
+        Raises StoreError if they do not have this home's mark, or while a daemon or a shell is
+        connected.
         """
         try:
             with _connect(self._maintenance_url()) as connection:
@@ -226,7 +224,7 @@ class ServerDatabases:
         return True
 
     def _fetch_mark(self, connection: Connection) -> DatabaseMark | None:
-        """None where nobody set one."""
+        """None if there is no mark."""
         asked = text(
             "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = :name"
         )
@@ -310,8 +308,8 @@ def _exists(connection: Connection, name: str) -> bool:
 
 
 def _find_in_use(connection: Connection, names: Sequence[str], wait_s: float) -> list[str]:
-    """Those that somebody is connected to; who has just left is waited for, as the server itself
-    would.
+    """Databases with open connections, after waiting as long as the server itself for
+    closing ones.
     """
     asked = text(
         "SELECT DISTINCT datname FROM pg_stat_activity WHERE datname = ANY(:names) AND "

@@ -1,6 +1,4 @@
-"""Confirmed changes of taste: recorded by a retraining decision or a person, retracted by a person,
-never deleted.
-"""
+"""Confirmed changes of taste, recorded by a decision or a person; retracted, never deleted."""
 
 from datetime import UTC
 from typing import Any
@@ -34,8 +32,8 @@ class TasteChangeLog:
     def add(
         self, change_seq: int, *, cause: str, actor: str, category: str | None = None
     ) -> TasteChange:
-        """Record a change that a person knows of. Raises StoreError for a vote or a category that
-        does not exist.
+        """Record a change that a person reports. Raises StoreError for an unknown vote or
+        category.
         """
         with audited_transaction(self._database) as (connection, ledger):
             if not 1 <= change_seq <= ledger.vote_seq:
@@ -136,7 +134,7 @@ def _link(ledger: Ledger, change: TasteChange, *, action: str, actor: str) -> No
 
 
 def object_id_of(change: TasteChange) -> str:
-    """What the audit links of a change name."""
+    """The name of a change in its audit links."""
     return f"taste change {change.change_id}"
 
 

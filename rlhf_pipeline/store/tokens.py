@@ -1,6 +1,4 @@
-"""Secrets by which a request says whose it is: API tokens, sessions, one-time logins. Kept as
-SHA-256 alone, with an end.
-"""
+"""API tokens, sessions and one-time logins, stored as SHA-256 with an expiry."""
 
 import hashlib
 import json
@@ -39,7 +37,7 @@ FORGOTTEN_AFTER = timedelta(days=1)
 
 
 class Tokens:
-    """`issue` gives the secret once; afterwards nobody can read it from the store."""
+    """`issue` returns the secret once; afterwards nobody can read it from the store."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -56,11 +54,11 @@ class Tokens:
         asked_by: str | None = None,
         password_hash: str | None = None,
     ) -> tuple[str, Token]:
-        """A secret of 256 random bits, and what is kept of it.
+        """Create a secret of 256 random bits and its stored token.
 
-        `asked_by`: only while this token holds; `password_hash`: only while it is the user's.
-        Raises NotFound; LoginEnded where either ended meanwhile: whoever was let in before an
-        account became the organisation's is not let in by it.
+        `asked_by`: only while this token is valid; `password_hash`: only while it is the user's.
+        Raises NotFound; LoginEnded if either ended meanwhile: a login from before an account moved
+        to the organisation must not outlive the move.
         """
         secret = PREFIX + secrets.token_urlsafe(32)
         now = self._database.clock.now()
@@ -100,9 +98,7 @@ class Tokens:
         return secret, token
 
     def find(self, secret: str) -> Token | None:
-        """The token of a secret that still holds: neither revoked nor expired, its owner not
-        disabled.
-        """
+        """The valid token of a secret: neither revoked nor expired, its owner not disabled."""
         found = self._find_valid(secret)
         if found is None:
             return None
@@ -119,9 +115,7 @@ class Tokens:
         return found
 
     def exchange(self, secret: str, *, lifetime: timedelta) -> tuple[str, Token] | None:
-        """A session for a one-time login in one transaction, or None where the login does not
-        hold.
-        """
+        """A session for a one-time login in one transaction, or None if the login is not valid."""
         # strangers may ask: only a login that holds may wait for the write lock
         found = self._find_valid(secret)
         if found is None or found.kind != "login":
@@ -137,7 +131,7 @@ class Tokens:
             )
 
     def redeem(self, secret: str) -> Token | None:
-        """`find` for a one-time login, which does not hold a second time."""
+        """`find` for a one-time login, which becomes invalid."""
         with audited_transaction(self._database) as (connection, ledger):
             this = and_(
                 in_project_or_organization(self._database, tokens),
@@ -180,8 +174,8 @@ class Tokens:
         before: str | None = None,
         limit: int | None = None,
     ) -> list[Token]:
-        """Newest first, those that ended too; those that follow the token of an id. Raises NotFound
-        where the user has no such token.
+        """Newest first, expired ones too; with `before`, those that follow the token of that id.
+        Raises NotFound if the user has no such token.
         """
         mine = and_(in_project_or_organization(self._database, tokens), tokens.c.user_id == user_id)
         wanted = (
@@ -207,7 +201,9 @@ class Tokens:
             return [_build_token(dict(row)) for row in connection.execute(wanted).mappings()]
 
     def revoke(self, token_id: str, *, actor: str, user_id: str | None = None) -> None:
-        """From the next request on. `user_id`: only if it is theirs. Raises NotFound."""
+        """Make the token invalid from the next request on, with `user_id` only if it belongs to
+        that user. Raises NotFound.
+        """
         with audited_transaction(self._database) as (connection, ledger):
             whose = () if user_id is None else (tokens.c.user_id == user_id,)
             this = and_(
@@ -252,26 +248,26 @@ class Tokens:
 
 
 class FailedLogins:
-    """Wrong passwords in a row, by a hash of whose they were or whence they came: after ten, a wait
-    that doubles each time.
+    """Counts wrong passwords in a row by a hash of account or origin: after ten, the wait doubles
+    each time.
     """
 
     def __init__(self, database: Database):
         self._database = database
 
     def wait_s(self, *who: str, everywhere: Sequence[str] = ()) -> float:
-        """Seconds until one of `who` may try again; 0 where they may."""
+        """Seconds until `who` may try again; 0 if they may now."""
         with self._database.read_transaction() as connection:
             return self._wait_s(
                 connection, self._database.clock.now(), self._counter_keys(who, everywhere)
             )
 
     def attempt(self, *who: str, everywhere: Sequence[str] = ()) -> float:
-        """Count a try as failed before it is made, so that many at once are no way around; 0, or
-        seconds to wait and not try at all.
+        """Count a try as failed before it is made, so that parallel tries do not bypass the limit;
+        returns 0, or the seconds to wait.
 
-        Those of `everywhere` are counted together in all projects of the organisation, each of
-        which would be one more place to try. `forget` it after a login that succeeded.
+        Keys of `everywhere` are counted across all projects of the organisation. Call `forget`
+        after a successful login.
         """
         now = self._database.clock.now()
         counted = self._counter_keys(who, everywhere)
@@ -305,7 +301,7 @@ class FailedLogins:
         return 0.0
 
     def forget(self, *who: str, everywhere: Sequence[str] = ()) -> None:
-        """After a login that succeeded."""
+        """Reset the counts after a successful login."""
         with self._database.write_transaction() as connection:
             connection.execute(
                 failed_logins.delete().where(self._is_among(self._counter_keys(who, everywhere)))
@@ -318,7 +314,7 @@ class FailedLogins:
         return max((_wait_after(r.n_failed, r.last_failed_at, now) for r in rows), default=0.0)
 
     def _counter_keys(self, who: Sequence[str], everywhere: Sequence[str]) -> set[tuple[str, str]]:
-        """By project, or EVERYWHERE."""
+        """Keys by project, or by EVERYWHERE."""
         return {(self._database.project, _hash(one)) for one in who} | {
             (EVERYWHERE, _hash(one)) for one in everywhere
         }

@@ -1,9 +1,8 @@
-"""Who may log in, and as what. Knows no password: it is handed their hashes. E-mail and name stand
-in this table and nowhere else.
+"""Users and their roles. E-mail and name are stored in this table alone; passwords come hashed.
 
-Somebody has an account in one project, or one of the organisation, whose rows bear EVERYWHERE as
-their project: it is known in every project of the organisation, with the roles it was given there
-and those it has in all of them.
+An account belongs to one project, or to the organisation; then its rows have EVERYWHERE as their
+project: it is known in every project of the organisation, with its roles there and those it has in
+all of them.
 """
 
 import secrets
@@ -51,8 +50,9 @@ class Users:
         password_hash: str | None = None,
         actor: str,
     ) -> User:
-        """With `organization_roles` it is an account of the organisation. Raises ConfigurationError
-        for an e-mail address that is none or is taken."""
+        """Add a user; with `organization_roles` as an account of the organisation. Raises
+        ConfigurationError for an e-mail address that is invalid or taken.
+        """
         as_typed, email = email, _normalize_email(email)
         user_id = f"u{secrets.token_hex(8)}"
         everywhere = set(organization_roles)
@@ -89,8 +89,8 @@ class Users:
             return self._read_user(connection, user_id)
 
     def with_email(self, email: str) -> User | None:
-        """By the address as typed, which a user of an earlier version may have, else as normalised.
-        Raises ConfigurationError.
+        """By the address as typed, as homes made before addresses were normalised store it, else as
+        normalised. Raises ConfigurationError.
         """
         with self._database.read_transaction() as connection:
             found = self._read_users(connection, users.c.email == _fold_case(email))
@@ -107,12 +107,12 @@ class Users:
             return found
 
     def all(self) -> list[User]:
-        """By e-mail."""
+        """Sorted by e-mail."""
         with self._database.read_transaction() as connection:
             return self._read_users(connection)
 
     def page(self, *, after: str | None = None, limit: int) -> list[User]:
-        """By e-mail, those that follow the user of an id. Raises NotFound where there is no such
+        """Sorted by e-mail, those after the user of an id. Raises NotFound if there is no such
         user.
         """
         with self._database.read_transaction() as connection:
@@ -136,8 +136,10 @@ class Users:
         asked_by: str | None = None,
         instead_of: str | None = None,
     ) -> None:
-        """Ends all sessions of the user. Raises NotFound; LoginEnded where the token `asked_by`
-        holds no more, or `instead_of` is not the hash of their password any more."""
+        """Set the password and end all sessions of the user. Raises NotFound; LoginEnded if the
+        token `asked_by` is no longer valid, or `instead_of` is no longer the hash of their
+        password.
+        """
         with audited_transaction(self._database) as (connection, ledger):
             self._lock_user(connection, user_id)
             if asked_by is not None:
@@ -150,11 +152,11 @@ class Users:
             self._record_change(ledger, actor, "users.set_password", user_id, {})
 
     def rename(self, user_id: str, name: str, *, actor: str) -> User:
-        """Raises NotFound; ConfigurationError for a name that says nothing."""
+        """Raises NotFound; ConfigurationError for an empty name."""
         return self.change(user_id, name=name, actor=actor)
 
     def disable(self, user_id: str, *, actor: str) -> User:
-        """No login, no token of theirs works from the next request on. Raises ConfigurationError
+        """End all logins and tokens of the user from the next request on. Raises ConfigurationError
         for the last admin.
         """
         return self.change(user_id, disabled=True, actor=actor)
@@ -163,15 +165,13 @@ class Users:
         return self.change(user_id, disabled=False, actor=actor)
 
     def set_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
-        """Exactly these in this project from now on. Raises NotFound; ConfigurationError where
-        nobody would be admin any more.
+        """Replace the roles in this project. Raises NotFound; ConfigurationError if no admin would
+        be left.
         """
         return self.change(user_id, roles=roles, actor=actor)
 
     def set_organization_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
-        """Exactly these in every project from now on; what they have in this one besides stays.
-        Raises as `change`.
-        """
+        """Replace the roles in every project; roles in this project stay. Raises as `change`."""
         return self.change(user_id, organization_roles=roles, actor=actor)
 
     def change(
@@ -185,14 +185,13 @@ class Users:
         actor: str,
         check: Callable[[User], None] | None = None,
     ) -> User:
-        """All of it or nothing; what is None stays. The user as changed.
+        """Change all of it or nothing; None leaves a value as it is. Returns the changed user.
 
-        The first organisation role makes an account of the project one of the organisation: its
-        password, sessions and tokens end, since whoever administrates this project could have had
-        them made. `check` is handed the user as they stand when nobody else can change them any
-        more, and refuses by raising. Raises NotFound; ConfigurationError for a name that says
-        nothing, where nobody would be admin any more, and for an organisation role of an address
-        that another project has given an account of its own.
+        The first organisation role turns an account of the project into one of the organisation:
+        its password, sessions and tokens end, because admins of this project could have had them
+        made. `check` gets the user under the lock and refuses by raising. Raises NotFound;
+        ConfigurationError for an empty name, if no admin would be left, and for an organisation
+        role of an address that has an account of its own in another project.
         """
         with audited_transaction(self._database) as (connection, ledger):
             user = self._lock_user(connection, user_id, is_raised=organization_roles is not None)
@@ -202,7 +201,7 @@ class Users:
             if name is not None and name.strip() != user.name:
                 if not name.strip():
                     raise ConfigurationError(
-                        "A name must have a character that is no space. Write one."
+                        "The name is blank. Write at least one other character."
                     )
                 self._update(connection, user_id, {"name": name.strip()})
                 self._record_change(ledger, actor, "users.rename", user_id, {})
@@ -228,8 +227,8 @@ class Users:
     def _release_reserved_slots(
         self, connection: Connection, ledger: Ledger, user_id: str, actor: str
     ) -> None:
-        """What somebody was asked for by name where they vote no more: nobody would ever be dealt
-        it.
+        """Release the slots reserved for a user who may no longer vote, which nobody would ever be
+        dealt.
         """
         of_user = and_(
             slots.c.organization_id == self._database.organization,
@@ -280,8 +279,8 @@ class Users:
         self._record_change(ledger, actor, "users.into_organization", user.user_id, {})
 
     def _copy_account(self, connection: Connection, user: User, project: str) -> None:
-        """A row without a password. That of EVERYWHERE is the account from then on; in a project it
-        is what roles there refer to.
+        """Insert a row without a password. That of EVERYWHERE is the account from then on; in a
+        project it is what roles there refer to.
         """
         kept = {
             name: getattr(user, name)
@@ -300,7 +299,7 @@ class Users:
         wanted: set[Role],
         actor: str,
     ) -> None:
-        """Exactly these roles in a project, or everywhere."""
+        """Set exactly these roles in a project, or everywhere."""
         has = set(self._read_grants(connection, [user_id]).get(user_id, {}).get(project, ()))
         where = ".organization" if project == EVERYWHERE else ""
         these = and_(
@@ -332,8 +331,8 @@ class Users:
             self._record_change(ledger, actor, f"roles.grant{where}", user_id, {"role": role.value})
 
     def _ensure_account_row(self, connection: Connection, user_id: str, project: str) -> None:
-        """See that a project has a row of an account of the organisation, for its roles to refer
-        to.
+        """Make sure that a project has a row of an account of the organisation, to which its roles
+        refer.
         """
         here = and_(
             users.c.organization_id == self._database.organization,
@@ -356,8 +355,8 @@ class Users:
         )
 
     def _update(self, connection: Connection, user_id: str, values: dict[str, Any]) -> None:
-        """Of an account of the organisation also the rows that stand in for it in other
-        projects.
+        """Update the user's row, and the rows that stand for an account of the organisation in
+        other projects.
         """
         of_user = and_(
             users.c.organization_id == self._database.organization, users.c.user_id == user_id
@@ -414,7 +413,7 @@ class Users:
         )
 
     def _is_account(self) -> ColumnElement[bool]:
-        """A row per user: not the one for which an account of the organisation stands."""
+        """One row per user: not one that stands for an account of the organisation."""
         same = users.alias("same")
         stands_for_it = select(same.c.user_id).where(
             same.c.organization_id == self._database.organization,
@@ -478,8 +477,9 @@ class Users:
             )
 
     def _lock_user(self, connection: Connection, user_id: str, *, is_raised: bool = False) -> User:
-        """The user, whom nobody changes before this commits: neither here nor, of an account that
-        is the organisation's or becomes it, from another project. Raises NotFound."""
+        """The user, whom nobody else can change before this commits: neither here nor, for an
+        account of the organisation, from another project. Raises NotFound.
+        """
         user = self._read_user(connection, user_id)
         if not (is_raised or user.in_every_project):
             return user
@@ -498,7 +498,7 @@ class Users:
 
 
 def in_project_or_organization(database: Database, table: Any) -> ColumnElement[bool]:
-    """The condition that a row belongs to this project, or to all of its organisation."""
+    """A row belongs to this project, or to all of its organisation."""
     return and_(
         table.c.organization_id == database.organization,
         or_(table.c.project_id == database.project, table.c.project_id == EVERYWHERE),
@@ -506,8 +506,8 @@ def in_project_or_organization(database: Database, table: Any) -> ColumnElement[
 
 
 def lock_organization(database: Database, connection: Connection) -> None:
-    """Held to commit: on SQLite whoever writes is alone anyway, on Postgres in their project
-    only.
+    """Take the organisation's lock, held to commit. SQLite has one writer anyway; Postgres has one
+    per project.
     """
     if not database.is_sqlite:
         key = int(content_hash(database.organization, EVERYWHERE)[:15], 16)
@@ -515,8 +515,8 @@ def lock_organization(database: Database, connection: Connection) -> None:
 
 
 def require_valid_token(database: Database, connection: Connection, token_id: str) -> None:
-    """Raises LoginEnded where the token of an id was revoked or has expired: a server remembers a
-    moment longer whose it was.
+    """Raises LoginEnded if the token was revoked or has expired: servers cache its owner for a
+    moment.
     """
     this = and_(
         in_project_or_organization(database, tokens),
@@ -524,16 +524,14 @@ def require_valid_token(database: Database, connection: Connection, token_id: st
     )
     holds = and_(this, tokens.c.revoked_at.is_(None), tokens.c.expires_at > database.clock.now())
     if connection.execute(select(tokens.c.user_id).where(holds)).first() is None:
-        raise LoginEnded(
-            "The login by which this was asked has ended, and nothing was done. Log in again."
-        )
+        raise LoginEnded("The login of this request has ended; nothing was done. Log in again.")
 
 
 def require_password(
     database: Database, connection: Connection, user_id: str, password_hash: str
 ) -> None:
-    """Raises LoginEnded where the hash is not that of the user's password, or the user was
-    disabled, since somebody was let in by it.
+    """Raises LoginEnded if the hash is no longer that of the user's password, or the user was
+    disabled, since the login.
     """
     same = and_(
         in_project_or_organization(database, users),
@@ -547,7 +545,7 @@ def require_password(
         is None
     ):
         raise LoginEnded(
-            "The password was changed, or ended, meanwhile, and nothing was done. Log in again."
+            "The password was changed or removed meanwhile; nothing was done. Log in again."
         )
 
 
@@ -586,14 +584,14 @@ def _normalize_email(email: str) -> str:
         or len(cleaned) > 254
     ):
         raise ConfigurationError(
-            f"{email!r} is no e-mail address. Write name@host; it is a login, nothing is ever sent "
-            "to it."
+            f"Invalid e-mail address {email!r}. Write name@host; it is a login, nothing is ever "
+            "sent to it."
         )
     return cleaned
 
 
 def _fold_case(email: str) -> str:
-    """As every version compared addresses."""
+    """The normalisation of homes made before NFKC was added."""
     return email.strip().lower()
 
 

@@ -1,5 +1,6 @@
-"""Which votes a user who may vote can see, as SQL: their own, and all votes on comparisons they
-have judged.
+"""SQL conditions for the votes that a user who may vote can see.
+
+Visible are their own votes, and all votes on comparisons that they have judged.
 """
 
 from collections.abc import Iterable
@@ -17,13 +18,13 @@ FEW = 5_000
 
 
 def judged_ids(database: Database, reader_id: str) -> Select[Any]:
-    """Ids of the comparisons on which the reader's judgement stands: not a skip, not taken back."""
+    """Ids of the comparisons with a standing judgement of the reader, skips excluded."""
     judged = votes.alias("judged")
     return select(judged.c.comparison_id).where(is_standing_judgement(database, judged, reader_id))
 
 
 def has_judged(database: Database, reader_id: str, comparison_id: Any) -> ColumnElement[bool]:
-    """The condition that a comparison is one of `judged_ids`, for queries that check row by row."""
+    """The comparison is one of `judged_ids`, for queries that check row by row."""
     own = votes.alias("own")
     return (
         select(literal(1))
@@ -35,10 +36,10 @@ def has_judged(database: Database, reader_id: str, comparison_id: Any) -> Column
 
 
 def is_visible_vote(database: Database, reader_id: str) -> ColumnElement[bool]:
-    """The condition that a vote is visible to the reader.
+    """The vote is visible to the reader.
 
-    The votes on a few comparisons are looked up, however old they are; a reader who judged many
-    fills a page by going through the list.
+    The votes on a few judged comparisons are looked up, however old they are; for a reader who
+    judged many, the list is searched.
     """
     if _has_few_votes(database, reader_id):
         return votes.c.seq.in_(_select_visible_seqs(database, reader_id))
@@ -48,7 +49,7 @@ def is_visible_vote(database: Database, reader_id: str) -> ColumnElement[bool]:
 
 
 def filter_judged(database: Database, reader_id: str, comparison_ids: Iterable[str]) -> set[str]:
-    """Those of the comparisons that the reader has judged."""
+    """The comparisons that the reader has judged."""
     judged = select(votes.c.comparison_id).where(is_standing_judgement(database, votes, reader_id))
     rows = database.fetch_among(judged, votes.c.comparison_id, comparison_ids)
     return {row.comparison_id for row in rows}

@@ -18,8 +18,8 @@ SEARCH_LOOKS_AT = 50_000  # votes that a page of a search reads at most
 
 
 class VoteTally(Record):
-    """Votes of one annotator on one day with one choice; of imported votes without a time, `day`
-    and `last_voted_at` are missing.
+    """Number of votes of one annotator on one day with one choice; `day` and `last_voted_at` are
+    None for imported votes without a time.
     """
 
     annotator_id: str
@@ -141,7 +141,7 @@ class VoteLists:
         return [vote_of(row, ListedVote) for row in rows]
 
     def max_seq(self, day: str | None = None) -> int:
-        """The newest seq, or the newest of `day`; 0 where there is none."""
+        """The newest seq, or the newest of `day`; 0 if there is none."""
         if day is None:
             newest = select(heads.c.vote_seq).where(self._database.in_project(heads))
         else:
@@ -278,7 +278,7 @@ class VoteLists:
 
 
 def is_on_comparison() -> ColumnElement[bool]:
-    """That a vote is on a comparison."""
+    """The vote is on the comparison."""
     return and_(
         comparisons.c.organization_id == votes.c.organization_id,
         comparisons.c.project_id == votes.c.project_id,

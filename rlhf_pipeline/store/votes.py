@@ -54,7 +54,7 @@ class TouchedDay(Record):
 
 
 class CastCount(Record):
-    """Votes that are new, and votes that were recorded before under the same key."""
+    """Number of new votes, and of those recorded before under the same key."""
 
     n_new: int
     n_known: int
@@ -81,20 +81,20 @@ class Votes(VoteLists):
         )
 
     def cast(self, vote: NewVote) -> Vote:
-        """Record one vote with its idempotency record and audit link, in one transaction, shared
-        with those that wait beside it.
+        """Record one vote with its idempotency record and audit link, in one transaction with
+        others that wait at that moment.
 
-        The same idempotency key with the same body gives back the stored vote. Raises
-        UnknownComparison; InvalidVote (time without zone, strength without a or b, superseding what
-        is not the annotator's own live vote on the comparison); IdempotencyConflict (same key,
-        another body). A second vote of an annotator on a comparison that supersedes nothing is a
-        repeat pass: kept, and the last pass counts.
+        The same idempotency key with the same body returns the stored vote. Raises
+        UnknownComparison; InvalidVote (time without zone, strength without a or b, superseding
+        anything but the annotator's own standing vote on the comparison); IdempotencyConflict (same
+        key, another body). A second vote of an annotator on a comparison that supersedes nothing is
+        a repeat pass: kept, and the last pass counts.
         """
         return vote_of(self._together(hash_vote(vote)))
 
     def cast_each(self, new_votes: Sequence[NewVote]) -> list[Vote | PipelineError]:
-        """`cast` for several at once, each answered for by itself: the vote as stored, or why it
-        was refused. One transaction if none is.
+        """`cast` for several votes, each with its own result: the stored vote, or why it was
+        refused. One transaction if none is refused.
         """
         answers: list[Vote | PipelineError | None] = [None] * len(new_votes)
         sealed: list[tuple[int, HashedVote]] = []
@@ -120,16 +120,16 @@ class Votes(VoteLists):
         """`cast` for many, in order, some hundred to a transaction; after an error or a kill, cast
         them all again.
 
-        Votes that are wrong in themselves are refused before the first is written; one that the
-        store refuses keeps its own transaction and all later ones from being written.
+        Invalid votes are refused before the first is written; one that the store refuses keeps its
+        transaction and all later ones from being written.
         """
         for vote in new_votes:
             check_vote(vote)
         return [vote_of(row) for rows, _ in self._cast(new_votes) for row in rows]
 
     def cast_all(self, new_votes: Iterable[NewVote]) -> CastCount:
-        """`cast_many` for a stream of any length: each vote is checked as it comes, none is kept in
-        memory or given back.
+        """`cast_many` for a stream of any length: each vote is checked as it comes, none is
+        returned.
         """
         n, n_new = 0, 0
         for rows, new in self._cast(new_votes):
@@ -144,8 +144,8 @@ class Votes(VoteLists):
     def _record(
         self, sealed: Sequence[HashedVote], *, urgent: bool = False
     ) -> tuple[list[VoteRow], int]:
-        """One transaction. Somebody waits for the answer of a single vote: it goes before leases,
-        which are fetched ahead.
+        """One transaction. A single vote is urgent, because somebody waits for its answer; leases
+        are fetched ahead.
         """
         with audited_transaction(self._database, urgent=urgent) as (connection, ledger):
             before = ledger.vote_seq
@@ -271,15 +271,15 @@ class Votes(VoteLists):
         return [TouchedDay.model_validate(dict(row)) for row in rows]
 
     def last_imported_seq(self, day: str) -> int:
-        """The newest seq among the imported votes that were cast on `day`; 0 where there is none.
-        Undated ones count on no day.
+        """The newest seq among the imported votes that were cast on `day`, undated ones excluded; 0
+        if there is none.
         """
         newest = select(func.max(votes.c.seq)).where(self._is_imported(), votes.c.day == day)
         return self._database.fetch_scalar(newest) or 0
 
     def first_imported_seq(self, days: Sequence[str]) -> int | None:
-        """The oldest seq among the imported votes that were cast on `days`; None where there is
-        none.
+        """The oldest seq among the imported votes that were cast on `days`; None if there
+        is none.
         """
         oldest = select(func.min(votes.c.seq)).where(self._is_imported()).group_by(votes.c.day)
         return min(
@@ -310,11 +310,11 @@ class Votes(VoteLists):
         choices: Sequence[Choice] | None = None,
         split: str | None = None,
     ) -> int:
-        """Distinct comparisons, repeats and flagged ones left out, with a vote above `after_seq`
-        and not above `up_to_seq`.
+        """Number of comparisons with a vote above `after_seq` and not above `up_to_seq`, without
+        repeats and flagged ones.
 
-        Votes of machines teach nothing and are not counted. With `choices`, votes of these only;
-        with `split`, only comparisons that were imported as of that split.
+        Votes of machines are not counted. With `choices`, votes of these only; with `split`, only
+        comparisons that were imported with that split.
         """
         limit = LATEST if up_to_seq is None else up_to_seq
         mine = [
@@ -341,7 +341,7 @@ class Votes(VoteLists):
         return self._database.fetch_scalar(counted) or 0
 
     def day_digest(self, day: str, up_to_seq: int | None = None) -> DayDigest:
-        """How many votes of `day` there are up to a seq and a hash over them; equal hashes mean
+        """Number of votes of `day` up to a seq and a hash over them; equal hashes mean
         equal logs.
         """
         up_to = self.max_seq() if up_to_seq is None else up_to_seq
@@ -362,7 +362,7 @@ class Votes(VoteLists):
 def _iter_conditions(
     days: Sequence[str] | None, comparison_ids: Sequence[str] | None
 ) -> Iterator[list[ColumnElement[bool]]]:
-    """As many values at once as a database takes."""
+    """Conditions for as many values at once as a database takes."""
     for some_days in _in_batches(days):
         for ids in _in_batches(comparison_ids):
             yield [
@@ -373,7 +373,7 @@ def _iter_conditions(
 
 
 def _in_batches(values: Sequence[str] | None) -> Iterator[list[str] | None]:
-    """`values` sorted, each once, as many at once as a database takes; None alone for None."""
+    """`values` sorted, each once, in batches that a database takes; None alone for None."""
     if values is None:
         yield None
     else:

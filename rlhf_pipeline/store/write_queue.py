@@ -1,10 +1,9 @@
-"""Whose turn it is to write: those who wait look often and leave a mark, and a long series of
-transactions lets them go first.
+"""Orders the writers of a database: waiting ones go before the next transaction of a long series.
 
-SQLite's own waiting sleeps up to 100 ms between two looks, so a process that writes back to back
-(an import, a run that publishes) is there first every time and a page's vote waits for seconds.
-Postgres queues fairly, but a vote of eight threads of one server then waits for eight transactions
-of the series. Knows files and clocks; knows no SQL.
+SQLite's own waiting sleeps up to 100 ms between two tries, so a process that writes back to back
+(an import, a run that publishes) wins every time and a page's vote waits for seconds. Postgres
+queues fairly, but a vote of eight threads of one server then waits for eight transactions of the
+series.
 """
 
 import os
@@ -22,11 +21,11 @@ LONGEST_PAUSE_S = 0.2  # after which the series goes on, however many wait: it m
 
 
 class WriteQueue:
-    """The writers of one database: threads of this process stand behind a lock, processes behind
-    the database's own.
+    """The writers of one database: threads of this process wait for a lock, processes for the
+    database's own.
 
-    A process that waits touches `mark`, a file beside a SQLite database. A mark and no lock:
-    whoever is killed while waiting leaves one that is stale at once.
+    A waiting process touches `mark`, a file beside a SQLite database. It is a mark and not a lock:
+    that of a process killed while waiting is stale at once.
     """
 
     def __init__(self, mark: Path | None, timeout_s: float, where: str):
@@ -39,8 +38,8 @@ class WriteQueue:
 
     @contextmanager
     def hold_turn(self, *, urgent: bool = False) -> Iterator[None]:
-        """This thread's turn in this process; who is urgent waits behind one of the others at most.
-        Raises StoreError after the timeout.
+        """Take this thread's turn in this process; an urgent one waits behind at most one of the
+        others. Raises StoreError after the timeout.
         """
         deadline = time.monotonic() + self._timeout_s
         with ExitStack() as held:
@@ -61,7 +60,7 @@ class WriteQueue:
             )
 
     def retry_until_begun(self, begin: Callable[[], bool]) -> bool:
-        """Call `begin` every few milliseconds until it says that it could; whether it did before
+        """Call `begin` every few milliseconds until it returns True; returns whether it did before
         the timeout.
         """
         deadline = time.monotonic() + self._timeout_s
@@ -73,7 +72,7 @@ class WriteQueue:
         return True
 
     def note_waiter(self) -> None:
-        """Somebody looked and could not write yet."""
+        """Record that a writer tried and could not begin yet."""
         self._looked_at = time.monotonic()
         if self.mark is not None:
             with suppress(OSError):  # a full disk: then nobody is let go first
@@ -82,10 +81,10 @@ class WriteQueue:
                 os.utime(self.mark)
 
     def give_way(self, others_wait: Callable[[], bool] | None = None) -> None:
-        """Return when nobody waits any more, and after the longest pause in any case. Never holding
-        a turn.
+        """Return when no writer waits, or after the longest pause. Never called while holding a
+        turn.
 
-        `others_wait` asks the database, where it knows its queue.
+        `others_wait` asks a database that knows its queue.
         """
         deadline = time.monotonic() + LONGEST_PAUSE_S
         while time.monotonic() < deadline:

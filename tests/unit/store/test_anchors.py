@@ -86,14 +86,14 @@ def test_a_chain_that_was_written_anew_is_noticed(store, tmp_path):
             actor="forger",
         )
     assert store.audit.verify() == 6
-    with pytest.raises(StoreError, match="at seq 5 is not what it was on 2026-01-01"):
+    with pytest.raises(StoreError, match="at seq 5 differs from that of 2026-01-01"):
         verify_with_anchors(store.audit, read_anchors(tmp_path / "a", "org", "demo"))
 
 
 def test_a_line_that_is_no_anchor_is_named(tmp_path):
     path = tmp_path / "a"
     path.write_text('{"organization": "org"}\n')
-    with pytest.raises(StoreError, match=r"Line 1 of .* is no anchor"):
+    with pytest.raises(StoreError, match=r"Line 1 of .* is not an anchor"):
         read_anchors(path, "org", "demo")
 
 

@@ -46,7 +46,7 @@ def test_the_id_is_a_pseudonym_and_the_chain_holds_no_name(store):
     "email", ["", "ann", "@host", "ann@", "a b@host", "a@b@c", "x" * 250 + "@host"]
 )
 def test_what_is_no_address_is_refused(store, email):
-    with pytest.raises(ConfigurationError, match="no e-mail address"):
+    with pytest.raises(ConfigurationError, match="Invalid e-mail address"):
         store.users.add(email=email, name="x", actor="test")
     assert store.users.count() == 0
 

@@ -1,6 +1,4 @@
-"""Version 0011: the SHA-256 of every file that the project writes, so that a damaged one is
-noticed.
-"""
+"""Version 0011: the SHA-256 of every file that the project writes."""
 
 import sqlalchemy as sa
 from alembic import op

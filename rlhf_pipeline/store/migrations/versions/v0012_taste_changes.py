@@ -1,6 +1,4 @@
-"""Version 0012: confirmed changes of taste have a table; those of earlier retraining decisions are
-copied into it.
-"""
+"""Version 0012: a table of confirmed taste changes, filled from earlier retraining decisions."""
 
 import json
 from collections import Counter
