@@ -48,7 +48,6 @@ from rlhf_pipeline.completions import (  # noqa: E402
     OpenAICompatibleBackend,
 )
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
-from rlhf_pipeline.completions.workers import run_in_event_loop  # noqa: E402
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams  # noqa: E402
 from rlhf_pipeline.prompts import generate as make_prompts  # noqa: E402
@@ -106,7 +105,7 @@ def raw(url: str, frame: pd.DataFrame) -> None:
                 *(one(text, seed) for text in frame["text"] for seed in range(K))
             )
 
-    assert len(run_in_event_loop(run)) == len(frame) * K
+    assert len(asyncio.run(run())) == len(frame) * K
 
 
 def rate(table: LimitTable, n_prompts: int, repeats: int) -> None:

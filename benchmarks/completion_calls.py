@@ -27,7 +27,6 @@ from rlhf_pipeline.completions import (  # noqa: E402
     OpenAICompatibleBackend,
 )
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
-from rlhf_pipeline.completions.workers import run_in_event_loop  # noqa: E402
 from rlhf_pipeline.frames import PROMPTS, check_frame  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 from tests.providers.stub_provider import Counters, Fault, StubProvider  # noqa: E402
@@ -143,7 +142,7 @@ def run_bare_loop(url: str, frame: pd.DataFrame, concurrency: int = CONCURRENCY)
                 *(one(text, seed) for text in frame["text"] for seed in range(K))
             )
 
-    assert len(run_in_event_loop(run)) == len(frame) * K
+    assert len(asyncio.run(run())) == len(frame) * K
 
 
 @contextmanager

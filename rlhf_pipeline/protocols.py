@@ -57,8 +57,8 @@ Lane = tuple[str, str]  # provider and model: what shares a limit
 ItemState = Literal["open", "leased", "succeeded", "failed"]
 Outcome = Literal["succeeded", "retryable", "terminal"]
 Billing = Literal["metered", "none", "unknown"]
-# Suffix of owners that claim items without calling a provider: if such an owner dies, no call is
-# lost or billed.
+# Ends the name of an owner that claims items for a batch and calls for none of them. If it dies,
+# nothing is lost or perhaps billed: a batch has a row of its own before it is submitted.
 NO_CALLS_SUFFIX = "-looks"
 
 
@@ -116,6 +116,19 @@ class Attempt:
     partial: str | None = None
     result: str | None = None
     not_before: datetime | None = None
+    submission_id: str | None = None  # of the batch that made it
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerBatch:
+    """A batch of items as submitted to a provider under our own id. `batch_id` is the provider's;
+    None until its reply came.
+    """
+
+    submission_id: str
+    batch_id: str | None
+    submitted_at: datetime
+    claims: Sequence[Claim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +201,9 @@ WRITE_AGAIN_S = (0.2, 1.0, 3.0)
 RENEW_S = 30.0
 
 
+BATCH_PREFIX = "batch:"  # begins a submission id
+
+
 class WorkLedger(Protocol):
     """Every requested completion as a row that is claimed, called and settled; usable from any
     thread or process.
@@ -206,10 +222,11 @@ class WorkLedger(Protocol):
         asset: str,
         record: str,
         origin: str | None = None,
+        retry_lost: bool = False,
     ) -> None:
         """Record the items of a run and the Dagster run that requests them (`origin`). An
         interrupted or paused run continues at current prices; a run that ended reopens its failed
-        items.
+        items, those of a lost batch, which may be billed, only with `retry_lost`.
         """
         ...
 
@@ -249,7 +266,47 @@ class WorkLedger(Protocol):
         ...
 
     def release(self, run_id: str, owner: str, items: Sequence[int] | None = None) -> None:
-        """Reopen items that were claimed but not called; all of the owner's by default."""
+        """Reopen items that were claimed but not called; by default all of the owner's, and end
+        its hold on the batches it follows.
+        """
+        ...
+
+    def prepare_batch(
+        self, run_id: str, owner: str, lane: Lane, submission_id: str, items: Sequence[int]
+    ) -> Sequence[int]:
+        """Move claims of the owner into a batch of this id and return the items that are in it. It
+        keeps them until they are settled or returned.
+        """
+        ...
+
+    def begin_batch(self, submission_id: str) -> datetime:
+        """Record, before the call that submits it, that the provider may have this batch."""
+        ...
+
+    def name_batch(self, submission_id: str, batch_id: str) -> None:
+        """Record the provider's id."""
+        ...
+
+    def mark_crowded(self, submission_id: str) -> None:
+        """Record that the provider's queue had no room for this batch."""
+        ...
+
+    def return_batch(self, submission_id: str) -> None:
+        """Reopen what is left of a batch of which nothing more can come."""
+        ...
+
+    def take_batches(
+        self, run_id: str, owner: str, lane: Lane, *, is_dead: Callable[[str], bool]
+    ) -> Sequence[LedgerBatch]:
+        """Follow the batches of a lane that no living owner follows. Those that were prepared and
+        never submitted are returned first.
+        """
+        ...
+
+    def batch_sizes(self, run_id: str, lane: Lane) -> Sequence[tuple[int, bool]]:
+        """The number of items of each batch that was submitted, newest first, and whether the
+        provider's queue had no room for it.
+        """
         ...
 
     def reopen(self, run_id: str, items: Sequence[int]) -> None:

@@ -108,6 +108,12 @@ def generate(
         typer.Option("--completion-price", min=0, help="Of a million completion tokens."),
     ] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print each text as it comes.")] = False,
+    retry_lost: Annotated[
+        bool,
+        typer.Option(
+            "--retry-lost", help="Ask again for what a lost batch held, though it may be billed."
+        ),
+    ] = False,
     changes: Changes = None,
 ) -> None:
     """Complete a file of prompts; write JSON, CSV and a log of every call. Started again, it goes
@@ -131,6 +137,7 @@ def generate(
         prompt_price=prompt_price,
         completion_price=completion_price,
         stream=stream or None,
+        retry_lost=retry_lost or None,
     )
     prompts = _read_prompts(file)
     workspace = Workspace.from_settings(settings)

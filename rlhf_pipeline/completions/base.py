@@ -4,12 +4,15 @@ no DataFrame.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pydantic import Field
 
 from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import Record
+
+if TYPE_CHECKING:
+    from rlhf_pipeline.completions.openai_batches import OpenAIBatches
 
 
 class CompletionRequest(Record):
@@ -162,6 +165,23 @@ class HostedBackend(Protocol):
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
+        ...
+
+
+@runtime_checkable
+class BatchBackend(HostedBackend, Protocol):
+    """A hosted backend whose provider also takes many requests as one batch."""
+
+    def batches(self) -> "OpenAIBatches":
+        """The provider's batches, within the event loop that calls this."""
+        ...
+
+    def error_types(self) -> tuple[type[Exception], ...]:
+        """What a call to the provider can raise."""
+        ...
+
+    async def classify_error(self, cause: Exception) -> Reply:
+        """What such an error comes to."""
         ...
 
 

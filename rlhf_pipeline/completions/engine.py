@@ -15,18 +15,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.completions.base import CompletionBackend, CompletionResult, HostedBackend
-from rlhf_pipeline.completions.batch_work import BatchWork
-from rlhf_pipeline.completions.callbacks import GuardedCallback, OnItem
+from rlhf_pipeline.completions.drive import CompletionWork
+from rlhf_pipeline.completions.lanes import complete_hosted, complete_local
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
+from rlhf_pipeline.completions.local_lane import GuardedCallback, OnItem
 from rlhf_pipeline.completions.request_plan import CompletionParams, RequestPlan, lane_of
 from rlhf_pipeline.completions.results import complete_in_rounds, failure_of, unsettled_items
-from rlhf_pipeline.completions.workers import (
-    CompletionWork,
-    complete_in_batches,
-    run_hosted,
-    run_in_event_loop,
-)
 from rlhf_pipeline.errors import (
     BackendUnavailable,
     CompletionError,
@@ -114,11 +108,18 @@ def generate(
     run_id = content_id("run", asset, list(asked.keys))
     record = json.dumps({
         "params": params.model_dump(),
-        "calls": calls.model_dump(exclude_none=True),
+        "calls": calls.model_dump(exclude_none=True, exclude={"retry_lost"}),
         "models": [[backend.name, backend.model_version] for backend in backends],
     })  # fmt: skip
     began = perf_counter()
-    ledger.start(run_id, asked.items, asset=asset, record=record, origin=origin)
+    ledger.start(
+        run_id,
+        asked.items,
+        asset=asset,
+        record=record,
+        origin=origin,
+        retry_lost=calls.retry_lost,
+    )
     n = len(asked.items)
     watcher = None if on_text is None else GuardedCallback(on_text)
 
@@ -183,7 +184,10 @@ def _complete_remaining(
     total, n_before, began = len(asked.items), len(left), perf_counter()
     parts = {lane: _work_of_lanes(run_id, asked, calls, ledger, left, {lane}) for lane in local}
     network = _work_of_lanes(run_id, asked, calls, ledger, left, set(hosted))
-    network.least, network.n_of_prompt, network.lost = asked.least, asked.n_of_prompt, lost
+    if network.left:
+        network.budget = calls.budget
+    if not calls.batch:  # all samples of a prompt are in one batch
+        network.least, network.n_of_prompt, network.lost = asked.least, asked.n_of_prompt, lost
     left.clear()  # the parts have it: of a hundred thousand prompts that is memory
 
     def report_progress() -> None:
@@ -200,18 +204,12 @@ def _complete_remaining(
             ),
         )
 
-    unavailable: dict[Lane, str] = {}
     for work in (network, *parts.values()):
         work.on_settled = report_progress
-    if network.left and calls.batch:
-        unavailable |= _complete_by_batches(network, hosted, rng)
-    elif network.left:
-        unavailable |= {
-            lane: str(reply.error)
-            for lane, reply in run_hosted(network, hosted, rng=rng, on_text=on_text).items()
-        }
+    closed = complete_hosted(network, hosted, rng=rng, on_text=on_text)
+    unavailable = {lane: str(reply.error) for lane, reply in closed.items()}
     for lane, backend in local.items():
-        complete_in_batches(parts[lane], backend, lane, params.batch_size, on_text)
+        complete_local(parts[lane], lane, backend, params.batch_size, on_text)
     if network.parked_until is not None:
         why = _join_reasons(unavailable)
         ledger.pause(run_id, network.parked_until, why)
@@ -230,24 +228,6 @@ def _complete_remaining(
 def _join_reasons(unavailable: Mapping[Lane, str]) -> str:
     """Why, once: what closes a provider closes all its models."""
     return " ".join(dict.fromkeys(unavailable.values()))
-
-
-def _complete_by_batches(
-    network: CompletionWork, hosted: Mapping[Lane, HostedBackend], rng: random.Random | None
-) -> dict[Lane, str]:
-    """One provider after the other; those that were given up or parked, and why."""
-    closed: dict[Lane, str] = {}
-    for lane, backend in hosted.items():
-        if not isinstance(backend, OpenAICompatibleBackend):
-            raise ConfigurationError(
-                f"The backend {backend.name} has no Batch API here. Set batch to false, or use "
-                "openai_compatible."
-            )
-        batched = BatchWork(network, lane, backend, rng)
-        run_in_event_loop(batched.run)
-        if batched.closed is not None:
-            closed[lane] = str(batched.closed.error)
-    return closed
 
 
 def _work_of_lanes(

@@ -61,6 +61,11 @@ KINDS: dict[str, FaultKind] = {
     "cancelled": FaultKind(
         "retryable", "unknown", "this side gave up: the run was ended", is_fault=False
     ),
+    "lost": FaultKind(
+        "terminal",
+        "unknown",
+        "the worker ended during the call, or before it; or a batch that nobody finds again",
+    ),
     "bad_request": FaultKind(
         "terminal", "none", "400, 413, 422 and any other 4xx: refused as it is"
     ),

@@ -114,6 +114,10 @@ class CallParams(BaseModel):
     batch_poll_s: float = Field(
         default=30.0, gt=0, le=3600, description="Between two looks at a batch"
     )
+    retry_lost: bool = Field(
+        default=False,
+        description="Ask again for what a lost batch held, though it may be billed already",
+    )
 
     @property
     def budget(self) -> Budget:

@@ -19,72 +19,48 @@ if TYPE_CHECKING:
     from openai.types import Batch as Told
 
 ENDPOINT: Final = "/v1/chat/completions"
-# in a batch's metadata: whose it is, so that who was killed after submitting finds it again
-MARK = "rlhf_run"
+SUBMISSION = "rlhf_submission"  # in a batch's metadata: our own id of it
 MOST_REQUESTS = 50_000  # in one batch: https://platform.openai.com/docs/guides/batch
-MADE_AT = "rlhf_submitted_at"  # there too: by our clock, which the provider's need not agree with
-# and how many there are in its file, which may be read cut off after one of them
-N_REQUESTS = "rlhf_n_requests"
-OVER = {
-    "completed",
-    "failed",
-    "expired",
-    "cancelled",
-}  # for good; by another word than these, it ended where it says when and shows a result
+# Final states; a batch in a state unknown here is over once it shows when it ended and a result.
+OVER = {"completed", "failed", "expired", "cancelled"}
 UNDER_WAY = {"validating", "in_progress", "finalizing", "cancelling"}
-GONE = (404, 410)  # statuses of a file that there is no more
+GONE = (404, 410)  # statuses of a file or batch that does not exist
 DAY_S = 86_400.0
-# from the end of its batch no result is gone: it is not there yet, or not found, and asking anew
-# would pay for it again
-KEPT_S = DAY_S
-# from submitting to the end, where nobody says: a window of a day, and time to finish
+KEPT_S = DAY_S  # after its batch ended, a missing result may still come
+# From submitting to the end, if that is not stated: a window of a day, and time to finish.
 LONGEST_S = 2 * DAY_S
-ODD_S = 7 * DAY_S  # no batch takes longer, whatever it says
-# the queue has no room for so much: of one that was refused, nothing was done
-CROWDED = "token_limit_exceeded"
+ODD_S = 7 * DAY_S  # no batch takes longer, whatever is stated
+CROWDED = "token_limit_exceeded"  # the queue had no room, and nothing was done
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAIBatch:
-    """One that was submitted. `error` says why it failed as a whole, `is_crowded` that there was no
-    room for so much beside what is under way; `is_marked` that its metadata say whose it is;
-    `n_requests` how many it has at least, `n_made` how many of them succeeded, where that is said.
-    `created_at` is the provider's time, `submitted_at` ours, `took_s` how long it was until it
-    ended; None where not known."""
+    """A batch as its provider describes it.
+
+    Attributes:
+        error: why it failed as a whole.
+        is_crowded: whether it failed because the queue had no room.
+        n_made: how many requests succeeded; None if that is not stated.
+        created_at: by the provider's clock. `submitted_at` is by ours.
+        took_s: seconds until it ended; None if that is not known.
+    """
 
     batch_id: str
     status: str
     is_over: bool
-    input_file: str
     output_file: str | None
     error_file: str | None
     error: str | None
     is_crowded: bool
-    is_marked: bool
-    n_requests: int
     n_made: int | None
     created_at: float | None
-    submitted_at: float | None
+    submitted_at: float
     took_s: float | None
 
     @property
     def is_old(self) -> bool:
-        """Whether what cannot be read of it by now never will be. So is one of which no time is
-        known that can be: nobody waits for ever.
-        """
-        now = time.time()
-        begun = max(
-            (
-                at
-                for at in (self.submitted_at, self.created_at)
-                if at is not None and at <= now + DAY_S
-            ),
-            default=None,
-        )
-        return (
-            begun is None
-            or now > begun + (LONGEST_S if self.took_s is None else self.took_s) + KEPT_S
-        )
+        """Whether what cannot be read of it by now never will be."""
+        return is_old(self.submitted_at, self.created_at, self.took_s)
 
     @property
     def may_lack_lines(self) -> bool:
@@ -124,10 +100,8 @@ class OpenAIBatches:
         self._where = where
         self._secrets = secrets
 
-    async def submit(self, named: Mapping[str, CompletionRequest], run_id: str) -> OpenAIBatch:
-        """One batch of these. It exists, marked with the run, once this returns; killed before, at
-        most a file was left behind.
-        """
+    async def upload(self, named: Mapping[str, CompletionRequest]) -> str:
+        """The id of a file of these requests; nothing is billed for it."""
         lines = (
             json.dumps(
                 {"custom_id": name, "method": "POST", "url": ENDPOINT, "body": self._body(request)}
@@ -138,47 +112,49 @@ class OpenAIBatches:
         file = await self._client.files.create(
             file=("requests.jsonl", content, "application/jsonl"), purpose="batch"
         )
-        metadata = {MARK: run_id, MADE_AT: f"{time.time():.0f}", N_REQUESTS: str(len(named))}
+        return file.id
+
+    async def create(self, file_id: str, submission_id: str, submitted_at: float) -> OpenAIBatch:
+        """Submit a file. The batch exists once this returns, and may exist if this raises."""
         made = await self._client.batches.create(
-            input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata=metadata
+            input_file_id=file_id,
+            endpoint=ENDPOINT,
+            completion_window="24h",
+            metadata={SUBMISSION: submission_id},
         )
-        return self._build_batch(made, run_id)
+        return self._build_batch(made, submitted_at)
 
-    async def list_for_run(self, run_id: str, made: Sequence[str] = ()) -> list[OpenAIBatch]:
-        """Those listed that were submitted for a run, in whichever process; and those `made` by
-        this one, whatever their metadata say.
-        """
-        found = [
-            self._build_batch(one, run_id) async for one in self._client.batches.list(limit=100)
-        ]
-        return [batch for batch in found if batch.is_marked or batch.batch_id in made]
+    async def find(self, submission_id: str, submitted_at: float) -> OpenAIBatch | None:
+        """The batch whose metadata has this id, from the provider's list (newest first)."""
+        async for one in self._client.batches.list(limit=100):
+            if (one.metadata or {}).get(SUBMISSION) == submission_id:
+                return self._build_batch(one, submitted_at)
+            created_at = _parse_moment(one.created_at)
+            if created_at is not None and created_at < submitted_at - DAY_S:
+                return None
+        return None
 
-    async def retrieve(self, batch_id: str, run_id: str) -> OpenAIBatch:
-        """Of which only the id is known."""
-        return self._build_batch(await self._client.batches.retrieve(batch_id), run_id)
+    async def retrieve(self, batch_id: str, submitted_at: float) -> OpenAIBatch | None:
+        """None if the provider does not know it."""
+        from openai import APIStatusError
 
-    async def fetch_names(self, batch: OpenAIBatch) -> set[str]:
-        """What it asks for; nothing where the file that says so is gone. Raises Unreadable for a
-        file that is not whole: what is missing there would be asked for, and paid, again."""
-        lines = await self._fetch_lines(batch.input_file)
-        names = set() if lines is None else {name for name, _ in lines.named}
-        if lines is None or (names and lines.is_whole and len(names) >= batch.n_requests):
-            return names
-        if batch.is_old:
-            return set()
-        raise UnreadableResponse(
-            "garbled",
-            f"does not show all of {batch.input_file}, which says what {batch.batch_id} asks for",
-        )
+        try:
+            found = await self._client.batches.retrieve(batch_id)
+        except APIStatusError as cause:
+            if cause.status_code in GONE:
+                return None
+            raise
+        return self._build_batch(found, submitted_at)
 
     async def fetch_replies(
         self, batch: OpenAIBatch, names: Collection[str], *, is_last: bool = False
     ) -> dict[str, Reply]:
-        """What came of one that is over, by name: of all these `names`, unless it failed as a
-        whole. What stands in no file of one that did not come to its end was not done, and is not
-        billed; of all else that cannot be read nobody knows. Raises Unreadable where it is worth
-        reading again: where lines are missing, unless this is the last look in a row; where there
-        is nothing to read, until it is old."""
+        """The replies of a batch that is over, by name: for all `names`, unless it failed as a
+        whole. A request without a line in a batch that was cut short was not made and is not
+        billed; the bill of whatever else cannot be read is unknown. Raises UnreadableResponse if
+        reading again may help: lines are missing and this is not the last look in a row, or nothing
+        can be read and the batch is not old.
+        """
         replies: dict[str, Reply] = {}
         absent, spoilt = list[str](), list[str]()
         is_whole, read = True, set[str]()
@@ -284,35 +260,29 @@ class OpenAIBatches:
         name = shown.get("custom_id") if isinstance(shown, dict) else None
         return name if isinstance(name, str) else None, found
 
-    def _build_batch(self, found: "Told", run_id: str) -> OpenAIBatch:
+    def _build_batch(self, found: "Told", submitted_at: float) -> OpenAIBatch:
         errors = (
             found.errors.data
             if found.status == "failed" and found.errors is not None and found.errors.data
             else []
         )
-        metadata = found.metadata or {}
         # of a server that leaves it out the client makes an object without it
         n_made = getattr(found.request_counts, "completed", None)
-        total = getattr(found.request_counts, "total", None)
-        n_requests = str(metadata.get(N_REQUESTS, total))
         created_at, ended_at = _parse_moment(found.created_at), _ended_at(found)
         took_s = None if created_at is None or ended_at is None else ended_at - created_at
         batch = OpenAIBatch(
             batch_id=found.id,
             status=found.status,
             is_over=found.status in OVER,
-            input_file=found.input_file_id,
             output_file=found.output_file_id or None,
             error_file=found.error_file_id or None,
             error="; ".join(redact(one.message, *self._secrets) for one in errors)
             if found.status == "failed"
             else None,
             is_crowded=any(one.code == CROWDED for one in errors),
-            is_marked=metadata.get(MARK) == run_id,
-            n_requests=int(n_requests) if n_requests.isdecimal() else 1,
             n_made=n_made if isinstance(n_made, int) else None,
             created_at=created_at,
-            submitted_at=_parse_moment(metadata.get(MADE_AT)),
+            submitted_at=submitted_at,
             took_s=took_s if took_s is not None and 0 <= took_s <= ODD_S else None,
         )
         if batch.is_old:
@@ -333,6 +303,17 @@ class OpenAIBatches:
         return replace(
             batch, is_over=found.status not in UNDER_WAY and says_where and ended_at is not None
         )
+
+
+def is_old(
+    submitted_at: float, created_at: float | None = None, took_s: float | None = None
+) -> bool:
+    """Whether a batch ended so long ago that a result missing now never comes. A time in the future
+    is a clock's error.
+    """
+    now = time.time()
+    known = [at for at in (submitted_at, created_at) if at is not None and at <= now + DAY_S]
+    return not known or now > max(known) + (LONGEST_S if took_s is None else took_s) + KEPT_S
 
 
 def _is_made(line: Mapping[str, Any] | Reply) -> bool:

@@ -96,7 +96,7 @@ class OpenAICompatibleBackend:
             return await self.classify_error(cause, partial)
 
     def error_types(self) -> tuple[type[Exception], ...]:
-        """What asking this provider can end in; `classify_error` says what it comes to."""
+        """What a call to this provider can raise; see `classify_error`."""
         from openai import APIError
 
         return (APIError, ValueError, *transport_errors())

@@ -13,9 +13,10 @@ from rlhf_pipeline.completions.base import (
     CompletionResult,
     HostedBackend,
 )
+from rlhf_pipeline.completions.drive import CompletionWork
+from rlhf_pipeline.completions.lanes import complete_hosted, complete_local
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.request_plan import build_item, cache_key, lane_of
-from rlhf_pipeline.completions.workers import CompletionWork, complete_in_batches, run_hosted
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError
 from rlhf_pipeline.protocols import LedgerSettlement, Progress, WorkLedger, ignore_progress
 from rlhf_pipeline.records import content_id
@@ -125,12 +126,13 @@ def complete_requests(
         if not left:
             progress(n, n, note)
         elif isinstance(backend, HostedBackend):
-            if closed := run_hosted(work, {lane: backend}):
+            work.budget = calls.budget
+            if closed := complete_hosted(work, {lane: backend}):
                 if not unsettled_items(ledger, run_id):
                     ledger.end(run_id)  # the same again tries what failed again
                 raise BackendUnavailable(str(closed[lane].error))
         else:
-            complete_in_batches(work, backend, lane, BATCH)
+            complete_local(work, lane, backend, BATCH)
 
     def read() -> _CollectedOutcomes:
         made = _CollectedOutcomes()

@@ -32,6 +32,7 @@ from rlhf_pipeline.protocols import (
 from rlhf_pipeline.store.completions_cache import CompletionsCache
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
+from rlhf_pipeline.store.generation_batches import RELEASED, LedgerBatches, is_held_by_batch
 from rlhf_pipeline.store.schema import generation_attempts as calls
 from rlhf_pipeline.store.schema import generation_items as items
 from rlhf_pipeline.store.schema import generation_runs as runs
@@ -41,7 +42,6 @@ LEASE_S = 120.0
 PAGE = 5_000  # items read at once
 # nothing is put off for longer: a later moment was noted by a clock that has jumped back since
 LONGEST_WAIT_S = 3600.0
-RELEASED: dict[str, Any] = {"state": "open", "owner": None, "leased_until": None}
 ENDS = ("ended_at", "parked_until", "parked_why")  # of a run that goes on, nothing
 SUMS = tuple(Spending.__dataclass_fields__)
 
@@ -63,7 +63,7 @@ class RunRow:
     spent: Spending
 
 
-class GenerationLedger:
+class GenerationLedger(LedgerBatches):
     """See `protocols.WorkLedger`. `lease_s` is how long a claim lasts that nobody renews; every
     turn renews its owner's.
     """
@@ -95,18 +95,15 @@ class GenerationLedger:
         asset: str,
         record: str,
         origin: str | None = None,
+        retry_lost: bool = False,
     ) -> None:
         is_known, has_ended = self._begin(run_id, len(items_), asset, record, origin)
         if has_ended:
-            is_failed = and_(self._is_of_run(items, run_id), items.c.state == "failed")
-            # It keeps the time it failed at: attempts from then on count against it, those before
-            # no more.
-            for _ in self._update_in_batches(
-                is_failed,
-                {"state": "open", "kind": None, "error": None, "not_before": None, "n_faults": 0},
-            ):
-                pass
-            # not before: who is killed in between opens the rest the next time
+            self._reopen_failed(run_id, or_(items.c.kind.is_(None), items.c.kind != "lost"))
+        if is_known and retry_lost:
+            self._reopen_failed(run_id, items.c.kind == "lost")
+        if has_ended:
+            # Not before: a process that is killed in between reopens the rest the next time.
             with self._database.write_transaction() as connection:
                 connection.execute(
                     update(runs).where(self._is_of_run(runs, run_id)).values(ended_at=None)
@@ -115,6 +112,13 @@ class GenerationLedger:
             missing = self._update_known_items(run_id, batch) if is_known else batch
             if missing:
                 self._insert_items(run_id, missing)
+
+    def _reopen_failed(self, run_id: str, which: ColumnElement[bool]) -> None:
+        """`settled_at` stays: only attempts after it count against the item from now on."""
+        is_failed = and_(self._is_of_run(items, run_id), items.c.state == "failed", which)
+        opened = {"state": "open", "kind": None, "error": None, "not_before": None, "n_faults": 0}
+        for _ in self._update_in_batches(is_failed, opened):
+            pass
 
     def _begin(
         self, run_id: str, n_items: int, asset: str, record: str, origin: str | None
@@ -293,7 +297,8 @@ class GenerationLedger:
             rows.append(_build_call(run_id, attempt, tried[attempt.item_no]))
             # A lease that ended was another's to call for meanwhile. A text is taken all the same;
             # a failure is not.
-            is_mine = row.state == "leased" and row.owner == owner
+            holder = attempt.submission_id or owner
+            is_mine = row.state == "leased" and row.owner == holder
             counts = is_mine or (attempt.becomes == "succeeded" and row.state != "succeeded")
             changes.append(_item_update(attempt, tried[attempt.item_no], now) if counts else {})
         self._database.insert(connection, calls, rows)
@@ -380,6 +385,7 @@ class GenerationLedger:
             self._database.in_project(items), items.c.state == "leased", items.c.owner == owner
         )
         connection.execute(update(items).where(mine).values(leased_until=now + self._lease))
+        self._renew_batches(connection, owner, now)
         columns = (
             "run_id",
             "item_no",
@@ -392,7 +398,10 @@ class GenerationLedger:
             "n_attempts",
         )
         others = select(*(items.c[name] for name in columns)).where(
-            self._database.in_project(items), items.c.state == "leased", items.c.owner != owner
+            self._database.in_project(items),
+            items.c.state == "leased",
+            items.c.owner != owner,
+            ~is_held_by_batch(items),
         )
         rows = connection.execute(others).all()
         dead = {name: is_dead(name) for name in {row.owner for row in rows}}
@@ -496,6 +505,8 @@ class GenerationLedger:
             self._database.in_project(twin),
             twin.c.state == "leased",
             twin.c.cache_key == items.c.cache_key,
+            # Another run's batch may take days, or never be followed again.
+            or_(~is_held_by_batch(twin), twin.c.run_id == run_id),
         )
         is_due = or_(
             items.c.not_before.is_(None),
@@ -626,7 +637,11 @@ class GenerationLedger:
                 self._database.in_project(spending), is_spent
             )
             under_way = select(func.sum(items.c.reserved)).where(
-                self._database.in_project(items), items.c.state == "leased", is_reserved
+                self._database.in_project(items),
+                items.c.state == "leased",
+                # Another run's batch may take days: nobody waits for what it leaves.
+                or_(~is_held_by_batch(items), items.c.run_id == run_id),
+                is_reserved,
             )
             spent, reserved = (
                 int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way)
@@ -666,6 +681,8 @@ class GenerationLedger:
         at = and_(self._is_of_run(items, run_id), items.c.state == "leased", items.c.owner == owner)
         for _ in self._update_in_batches(at, RELEASED, items_):
             pass
+        if items_ is None:
+            self._leave_batches(owner)
 
     def reopen(self, run_id: str, items_: Sequence[int]) -> None:
         at = and_(self._is_of_run(items, run_id), items.c.state == "succeeded")

@@ -520,6 +520,24 @@ generation_attempts = _table(
     key=("run_id", "item_no", "attempt_no"),
 )
 
+generation_batches = _table(
+    "generation_batches",
+    _id("submission_id"),
+    _id("run_id"),
+    _id("provider"),
+    _id("model"),
+    _count("n_items"),
+    _time("prepared_at"),
+    _time("submitted_at", nullable=True),
+    _id("batch_id", nullable=True),
+    Column("is_crowded", Boolean, nullable=False, comment="the provider's queue had no room"),
+    _id("owner", nullable=True),
+    _time("leased_until", nullable=True),
+    _refers("run_id", "generation_runs"),
+    _index("ix_generation_batches_run", "run_id"),
+    key=("submission_id",),
+)
+
 generation_spending = _table(
     "generation_spending",
     _id("run_id"),

@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from rlhf_pipeline.completions import (
     AnthropicBackend,
@@ -33,13 +34,13 @@ from rlhf_pipeline.errors import (
     ConfigurationError,
     ProviderParked,
 )
-from rlhf_pipeline.protocols import NO_CALLS_SUFFIX, Budget
+from rlhf_pipeline.protocols import NO_CALLS_SUFFIX
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
-from rlhf_pipeline.store.schema import generation_items
+from rlhf_pipeline.store.schema import generation_batches
 from tests.providers.asking import prompts_of
-from tests.providers.stub_provider import Fault, ForgottenField, StubProvider
+from tests.providers.stub_provider import Fault, StubProvider
 
 ROOT = Path(__file__).parents[2]
 KEY = SecretStr("sk-canary-b47c")
@@ -140,7 +141,7 @@ def test_a_batch_that_takes_longer_than_a_run_waits_parks_it_and_the_next_run_fi
         with pytest.raises(ProviderParked, match="10 of 10 completions wait"):
             ask(store, stub, max_pause_s=0.1)
         [run] = store.generation.paused_runs()
-        assert run.states == {"open": 10}
+        assert run.states == {"leased": 10}, "by the batch"
         stub.batches.finish()
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
@@ -180,7 +181,7 @@ def test_kill_9_while_a_batch_is_under_way_pays_for_nothing_twice(
         )
         deadline = time.monotonic() + 60
         while not (
-            stub.batches.n_submitted and store.generation.list_runs()[0].states == {"open": 10}
+            stub.batches.n_submitted and store.generation.list_runs()[0].states == {"leased": 10}
         ):
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -233,38 +234,59 @@ def states(store: Store) -> dict[str, int]:
     return dict(run.states)
 
 
-def claimed_by(
-    store: Store, owner: str, n: int = 10, ledger: GenerationLedger | None = None
-) -> Sequence[int]:
-    """The items that a process of this name claims."""
-    [run] = store.generation.list_runs()
+def batch_rows(store: Store) -> list[Any]:
     with store.database.read_transaction() as connection:
-        lane = tuple(
-            connection.execute(
-                select(generation_items.c.provider, generation_items.c.model).limit(1)
-            ).one()
-        )
-    turn = (ledger or store.generation).settle_and_claim(
-        run.run_id, owner, [], {lane: n}, Budget(), is_dead=lambda _: False
-    )
-    assert len(turn.claimed[lane]) == n
-    return [claim.item_no for claim in turn.claimed[lane]]
+        return list(connection.execute(select(generation_batches)))
 
 
-def test_who_is_killed_while_looking_at_a_batch_has_lost_nothing_and_it_is_not_paid_for_twice(
-    store: Store,
+def change_batches(store: Store, **values: Any) -> None:
+    with store.database.write_transaction() as connection:
+        connection.execute(update(generation_batches).values(values))
+
+
+@pytest.mark.parametrize("host", ["this host", "another host"])
+def test_a_batch_whose_follower_died_is_taken_over_and_not_paid_for_twice(
+    store: Store, host: str
 ) -> None:
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
-        host, _, _, _ = make_owner().rsplit("/", 3)
-        # a process that is gone held all of them
-        claimed_by(store, f"{host}/4194000/1.00/0{NO_CALLS_SUFFIX}")
+        here, _, _, _ = make_owner().rsplit("/", 3)
+        where, ends_s = (here, 600) if host == "this host" else ("elsewhere", 1)
+        change_batches(
+            store,
+            owner=f"{where}/4194000/1.00/0{NO_CALLS_SUFFIX}",
+            leased_until=utc_now() + timedelta(seconds=ends_s),
+        )
         stub.batches.finish()
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
     assert made.frame["error"].isna().all()
     assert (made.n_unknown, made.n_attempts) == (0, 10)
+
+
+def test_a_batch_that_another_process_follows_is_awaited(store: Store) -> None:
+    ledger = GenerationLedger(store.database, store.completions_cache)
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
+            ask(store, stub, max_pause_s=0.1)
+        [run] = store.generation.list_runs()
+        other, lane = f"otherhost/1/1.00/0{NO_CALLS_SUFFIX}", batch_rows(store)[0]
+        [taken] = ledger.take_batches(
+            run.run_id, other, (lane.provider, lane.model), is_dead=lambda _: False
+        )
+        assert len(taken.claims) == 10
+        stub.batches.finish()
+        ended: list[Generation] = []
+        mine = threading.Thread(target=lambda: ended.append(ask(store, stub)))
+        mine.start()
+        time.sleep(1.0)
+        assert (states(store), stub.batches.n_submitted) == ({"leased": 10}, 1)
+        ledger.release(run.run_id, other)
+        mine.join(30)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    [made] = ended
+    assert made.frame["error"].isna().all()
 
 
 def test_a_batch_that_is_refused_as_a_whole_fails_its_rows_once_and_no_later_run(
@@ -313,48 +335,6 @@ def test_what_a_batch_made_is_read_also_where_the_budget_is_spent_by_then(store:
     assert made.frame["error"].isna().all()
 
 
-def test_who_is_killed_on_another_host_while_looking_at_a_batch_that_is_over_costs_nothing_twice(
-    store: Store,
-) -> None:
-    brief = GenerationLedger(store.database, store.completions_cache, lease_s=1.5)
-    with StubProvider(batch_s=600) as stub:
-        with pytest.raises(ProviderParked):
-            ask(store, stub, max_pause_s=0.1)
-        # whether it lives nobody here can tell: its lease has to run out
-        claimed_by(store, f"otherhost/1/1.00/0{NO_CALLS_SUFFIX}", ledger=brief)
-        stub.batches.finish()
-        made = ask(store, stub, ledger=brief)
-        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
-    assert made.frame["error"].isna().all()
-    assert (made.n_unknown, made.n_attempts) == (0, 10)
-
-
-def test_what_another_process_holds_of_an_ended_batch_is_awaited_and_what_it_noted_is_not_asked_for(
-    store: Store,
-) -> None:
-    """Half of it: the other one notes what it holds, and nobody waits for that for ever."""
-    with StubProvider(batch_s=600) as stub:
-        with pytest.raises(ProviderParked):
-            ask(store, stub, max_pause_s=0.1)
-        [run] = store.generation.list_runs()
-        other = f"otherhost/1/1.00/0{NO_CALLS_SUFFIX}"
-        held = claimed_by(store, other, 5)
-        stub.batches.finish()
-        ended: list[Generation] = []
-        mine = threading.Thread(target=lambda: ended.append(ask(store, stub)))
-        mine.start()
-        deadline = time.monotonic() + 30
-        while states(store) != {"leased": 5, "succeeded": 5}:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert stub.batches.n_submitted == 1
-        store.generation.release(run.run_id, other, held)
-        mine.join(30)
-        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
-    [made] = ended
-    assert made.frame["error"].isna().all()
-
-
 def test_two_processes_of_one_run_submit_each_request_once_however_they_meet(
     store: Store, tmp_path: Path
 ) -> None:
@@ -387,57 +367,88 @@ def test_two_processes_of_one_run_submit_each_request_once_however_they_meet(
     assert states(store) == {"succeeded": 10}
 
 
-@pytest.mark.parametrize("forgotten", ["list", "metadata", "listed_metadata"])
-def test_a_batch_that_the_list_does_not_show_as_this_runs_is_followed_by_its_id(
-    store: Store, forgotten: ForgottenField
-) -> None:
-    with StubProvider(batch_s=0.3) as stub:
-        stub.batches.forgets = frozenset({forgotten})
+class KilledError(Exception):
+    """Stands for a kill -9: the ledger is left as it was."""
+
+
+def killed_at(store: Store, stub: StubProvider, place: str) -> None:
+    """Ask in a process that is killed at this place of submitting a batch."""
+
+    class Dying(GenerationLedger):
+        is_dead = False
+
+        def begin_batch(self, submission_id: str) -> Any:
+            if place == "before submitting":
+                self.is_dead = True
+                raise KilledError
+            return super().begin_batch(submission_id)
+
+        def name_batch(self, submission_id: str, batch_id: str) -> None:
+            self.is_dead = True
+            raise KilledError
+
+        def release(self, *asked: Any, **more: Any) -> None:
+            if not self.is_dead:
+                super().release(*asked, **more)
+
+    with pytest.raises(KilledError):
+        ask(store, stub, ledger=Dying(store.database, store.completions_cache))
+    here, _, _, _ = make_owner().rsplit("/", 3)
+    change_batches(store, owner=f"{here}/4194000/1.00/0{NO_CALLS_SUFFIX}")
+
+
+def test_a_process_killed_before_it_submits_has_spent_nothing(store: Store) -> None:
+    with StubProvider() as stub:
+        killed_at(store, stub, "before submitting")
+        assert (stub.batches.n_submitted, states(store)) == (0, {"leased": 10})
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    assert (made.n_unknown, made.n_attempts) == (0, 10)
+
+
+def test_a_batch_is_found_by_our_id_after_a_kill_while_it_was_submitted(store: Store) -> None:
+    with StubProvider() as stub:
+        killed_at(store, stub, "while submitting")
+        [row] = batch_rows(store)
+        [batch] = stub.batches._batches.values()
+        assert row.batch_id is None
+        assert batch["metadata"] == {"rlhf_submission": row.submission_id}
+        made = ask(store, stub)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    assert (made.n_unknown, made.n_attempts) == (0, 10)
+
+
+def test_a_batch_that_is_not_found_is_lost_and_asked_for_again_only_on_demand(
+    store: Store,
+) -> None:
+    with StubProvider() as stub:
+        killed_at(store, stub, "while submitting")
+        stub.batches.forgets = frozenset({"list"})
+        for _ in range(2):
+            with pytest.raises(CompletionError, match=r"may be billed.*--retry-lost"):
+                ask(store, stub)
+        assert states(store) == {"failed": 10}
+        [run] = store.generation.list_runs()
+        assert (run.spent.n_unknown, run.spent.cost_unknown > 0) == (10, True)
+        assert {call["kind"] for call in store.generation.read_calls(run.run_id)} == {"lost"}
+        made = ask(store, stub, retry_lost=True)
+        assert stub.batches.n_submitted == 2
     assert made.frame["error"].isna().all()
+    assert made.n_unknown == 10
 
 
-def test_where_a_batch_does_not_keep_its_metadata_nothing_more_is_submitted_and_the_error_says_why(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    with StubProvider(batch_s=0.1, faults=[Fault(kind="status", status=500)]) as stub:
-        stub.batches.forgets = frozenset({"metadata"})
-        with pytest.raises(BackendUnavailable, match=r"metadata.*batch_1.*Set batch to false"):
-            ask(store, stub)
-        assert stub.batches.n_submitted == 1
-        assert states(store) == {"succeeded": 9, "failed": 1}
-    assert "does not keep the metadata" in caplog.text, "at once: who is killed now pays twice"
-
-
-def test_a_batch_that_nobody_would_find_again_is_not_parked_and_counts_as_perhaps_billed(
-    store: Store,
-) -> None:
-    with StubProvider(batch_s=60) as stub:
-        stub.batches.forgets = frozenset({"metadata"})
-        with pytest.raises(BackendUnavailable, match=r"metadata.*batch_1"):
+def test_a_batch_that_the_provider_does_not_know_is_kept_for_another_key(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
-        assert stub.batches.n_submitted == 1
-    assert store.generation.paused_runs() == []
-    [run] = store.generation.list_runs()
-    assert run.states == {"failed": 10}
-    assert (run.spent.n_unknown, run.spent.cost_unknown > 0) == (10, True)
-    assert {call["kind"] for call in store.generation.read_calls(run.run_id)} == {"cancelled"}
-
-
-def test_a_server_that_shows_a_batch_neither_in_its_list_nor_by_its_id_is_given_up_and_told_of(
-    store: Store,
-) -> None:
-    with StubProvider(batch_s=0.1) as stub:
-        stub.batches.forgets = frozenset({"list", "id"})
-        with pytest.raises(
-            BackendUnavailable,
-            match=r"batch_1.*neither in its list nor by its id.*Set batch to false",
-        ):
+        stub.batches.forgets = frozenset({"id"})
+        with pytest.raises(BackendUnavailable, match=r"does not know the batch batch_1.*KEY"):
             ask(store, stub)
+        assert states(store) == {"leased": 10}
+        stub.batches.forgets = frozenset()
+        stub.batches.finish()
+        assert ask(store, stub).frame["error"].isna().all()
         assert stub.batches.n_submitted == 1
-    [run] = store.generation.list_runs()
-    assert run.spent.n_unknown == 10
 
 
 def test_a_provider_that_asks_for_more_patience_than_a_run_has_parks_it(store: Store) -> None:
@@ -519,15 +530,10 @@ def gone(stub: StubProvider, batch_id: str, *fields: str) -> None:
         stub.batches._files.pop(batch[field], None)
 
 
-def older(stub: StubProvider, batch_id: str, seconds: float, **more: Any) -> None:
-    """A batch that was submitted so long ago, and of which the server says `more`."""
-    batch = stub.batches._batches[batch_id]
-    submitted_at = int(batch["metadata"]["rlhf_submitted_at"]) - seconds
-    batch |= {
-        "created_at": batch["created_at"] - seconds,
-        "metadata": batch["metadata"] | {"rlhf_submitted_at": f"{submitted_at:.0f}"},
-        **more,
-    }
+def older(store: Store, stub: StubProvider, batch_id: str, seconds: float) -> None:
+    """A batch that was submitted so long ago."""
+    stub.batches._batches[batch_id]["created_at"] -= seconds
+    change_batches(store, submitted_at=utc_now() - timedelta(seconds=seconds))
 
 
 def spoilt(stub: StubProvider, field: str, spoil: Callable[[bytes], bytes], n: int = 1) -> None:
@@ -585,7 +591,7 @@ def test_files_of_a_batch_that_was_noted_are_needed_no_more(
             ask(store, stub, max_pause_s=2.0)
         assert stub.batches.sizes == [10, 1]
         gone(stub, "batch_1", "output_file_id", "error_file_id")
-        older(stub, "batch_1", 300_000)
+        older(store, stub, "batch_1", 300_000)
         stub.batches._due["batch_2"] = 0
         monkeypatch.setattr(OpenAIBatches, "fetch_replies", noting)
         made = ask(store, stub)
@@ -602,7 +608,7 @@ def test_what_stood_in_a_file_that_is_gone_is_booked_at_its_worst_and_asked_for_
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         gone(stub, "batch_1", "output_file_id")
-        older(stub, "batch_1", 300_000)
+        older(store, stub, "batch_1", 300_000)
         stub.batches.batch_s = 0
         made = ask(store, stub)
         assert stub.batches.sizes == [10, 10]
@@ -627,7 +633,7 @@ def test_a_result_that_is_not_there_yet_is_not_asked_for_again(store: Store) -> 
             r"wait",
         ):
             ask(store, stub)
-        assert states(store) == {"open": 10}
+        assert states(store) == {"leased": 10}
         stub.batches._files[output] = late
         made = ask(store, stub)
         assert (stub.batches.sizes, stub.n_calls) == ([10], 10)
@@ -650,8 +656,8 @@ def test_a_result_of_which_nothing_can_be_read_parks_the_run_and_is_lost_once_it
             match=r"batch_1 cannot be read yet: .*nothing that can be read in file-1",
         ):
             ask(store, stub, max_attempts=3)
-        assert states(store) == {"open": 10}
-        older(stub, "batch_1", 300_000)
+        assert states(store) == {"leased": 10}
+        older(store, stub, "batch_1", 300_000)
         stub.batches.batch_s = 0
         made = ask(store, stub)
         assert stub.batches.sizes == [10, 10]
@@ -661,32 +667,6 @@ def test_a_result_of_which_nothing_can_be_read_parks_the_run_and_is_lost_once_it
         "succeeded": 10,
     }
     assert made.n_unknown == 10
-
-
-@pytest.mark.parametrize("n", [1, 9], ids=["once", "for long"])
-def test_a_batch_of_which_only_half_can_be_read_of_what_it_asks_for_gets_no_second_beside_it(
-    store: Store, n: int
-) -> None:
-    with StubProvider(batch_s=600) as stub:
-        with pytest.raises(ProviderParked):
-            ask(store, stub, max_pause_s=0.1)
-        spoilt(
-            stub,
-            "input_file_id",
-            lambda content: content[: content.index(b"\n", len(content) // 3)],
-            n,
-        )
-        with pytest.raises(
-            ProviderParked,
-            match=r"may take a day"
-            if n == 1
-            else r"batch_1 cannot be read yet: .*what batch_1 asks for",
-        ):
-            ask(store, stub, max_pause_s=0.1)
-        assert (stub.batches.sizes, states(store)) == ([10], {"open": 10})
-        stub.batches._due["batch_1"] = 0
-        assert ask(store, stub).frame["error"].isna().all()
-        assert stub.batches.sizes == [10]
 
 
 def test_a_result_of_one_provider_not_yet_there_keeps_nothing_of_another_waiting_and_is_read_later(
@@ -708,7 +688,7 @@ def test_a_result_of_one_provider_not_yet_there_keeps_nothing_of_another_waiting
         late = stub.batches._files.pop(output)
         with pytest.raises(ProviderParked, match="batch_1 cannot be read yet"):
             both()
-        assert states(store) == {"open": 10, "succeeded": 10}
+        assert states(store) == {"leased": 10, "succeeded": 10}
         stub.batches._files[output] = late
         made = both()
         assert (stub.batches.sizes, other.batches.sizes) == ([10], [10])
@@ -756,21 +736,3 @@ def test_what_a_batch_made_before_it_failed_is_kept(store: Store) -> None:
         assert stub.batches.sizes == [10, 3]
     assert made.frame["error"].isna().all()
     assert made.n_unknown == 0
-
-
-def test_a_batch_under_way_whose_file_is_gone_is_waited_for_and_not_asked_for_again(
-    store: Store,
-) -> None:
-    with StubProvider(batch_s=600) as stub:
-        with pytest.raises(ProviderParked):
-            ask(store, stub, max_pause_s=0.1)
-        asked_for = stub.batches._batches["batch_1"]["input_file_id"]
-        content = stub.batches._files.pop(asked_for)
-        stub.batches.sizes.clear()
-        with pytest.raises(ProviderParked, match=r"batch_1.*is gone"):
-            ask(store, stub)
-        assert stub.batches.sizes == []
-        stub.batches._files[asked_for] = content
-        gone(stub, "batch_1", "input_file_id")
-        assert ask(store, stub).frame["error"].isna().all()
-        assert stub.batches.sizes == []

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import logging
+import signal
 import threading
 import time
 from collections import Counter
@@ -32,20 +33,16 @@ from rlhf_pipeline.completions import (
     TemplateBackend,
     generate,
 )
+from rlhf_pipeline.completions.drive import CompletionWork
 from rlhf_pipeline.completions.faults import (
     LONGEST_WAIT_S,
     fault,
     seconds_until_quota_resets,
     waiting_time,
 )
+from rlhf_pipeline.completions.lanes import complete_hosted
 from rlhf_pipeline.completions.request_plan import build_item
 from rlhf_pipeline.completions.results import iterate_results
-from rlhf_pipeline.completions.workers import (
-    CompletionWork,
-    run_hosted,
-    run_in_event_loop,
-    shielded,
-)
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ProviderParked, StoreError
 from rlhf_pipeline.protocols import Budget, WorkLedger
 from rlhf_pipeline.store import Store
@@ -188,19 +185,8 @@ def of_step(n: int) -> Reply:
     return YES
 
 
-async def beside(n: int) -> Reply:
-    if n == 3:
-        # a step of the loop itself, as those are that read from a connection
-        asyncio.get_running_loop().call_soon(of_step, n)
-        await asyncio.sleep(60)
-    return YES
-
-
-@pytest.mark.parametrize("answer", [of_step, beside], ids=["in a call", "beside the calls"])
-def test_what_ends_a_run_ends_it_wherever_it_is_raised_and_each_call_is_booked(
-    store: Store, answer: Callable[[int], Any]
-) -> None:
-    backend = Scripted(answer)
+def test_a_backend_that_ends_the_run_ends_it_and_each_call_is_booked(store: Store) -> None:
+    backend = Scripted(of_step)
     ended = in_time(20, lambda: ask(store.generation, backend, n=40, concurrency=1))
     assert isinstance(ended, Ended)
     assert len(backend.asked) < 20, "nothing more is spent"
@@ -223,62 +209,76 @@ def test_what_ends_a_run_while_a_call_is_being_begun_ends_it_too() -> None:
     items = [build_item(backend, request, params, item_no=0, position=0, key="k")]
     ledger.start("run", items, asset="a", record="{}")
     work = CompletionWork("run", ledger, items, Interrupted([request]), params, {0})
-    assert isinstance(in_time(20, lambda: run_hosted(work, {lane: backend})), Ended)
+    assert isinstance(in_time(20, lambda: complete_hosted(work, {lane: backend})), Ended)
 
 
-def test_who_is_told_twice_to_end_still_books_what_it_has() -> None:
-    booked: list[str] = []
+@contextlib.contextmanager
+def interrupted_after(*delays: float) -> Iterator[None]:
+    """Raises Ended in this thread after each delay, in whatever it does, as Dagster ends runs."""
+    reasons = iter(("first", "second", "third"))
 
-    def raised(why: str) -> None:
-        raise Ended(why)
+    def interrupt(number: int, frame: object) -> None:
+        raise Ended(next(reasons))
 
-    async def work() -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_later(0.01, raised, "first")
-        loop.call_later(0.05, raised, "second")
-        try:
-            await asyncio.sleep(30)
-        finally:
-            await asyncio.sleep(0.2)
-            booked.append("all")
+    def send() -> None:
+        for delay in delays:
+            time.sleep(delay)
+            signal.pthread_kill(main, signal.SIGALRM)
 
-    ended = in_time(20, lambda: run_in_event_loop(work))
-    assert (str(ended), booked) == ("first", ["all"])
-
-
-def test_who_is_told_to_end_by_what_they_do_and_again_still_books_what_it_has() -> None:
-    booked: list[str] = []
-
-    def raised() -> None:
-        raise Ended("second")
-
-    async def booking() -> None:
-        await asyncio.sleep(0.2)
-        booked.append("all")
-
-    async def work() -> None:
-        asyncio.get_running_loop().call_later(0.05, raised)
-        try:
-            raise Ended("first")
-        finally:
-            await shielded(booking())
-
-    ended = in_time(20, lambda: run_in_event_loop(work))
-    assert (str(ended), booked) == ("first", ["all"])
+    main, before = threading.get_ident(), signal.signal(signal.SIGALRM, interrupt)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        sender.join()
+        signal.signal(signal.SIGALRM, before)
 
 
-def test_what_goes_wrong_at_the_end_of_an_ended_run_does_not_hide_why_it_ended() -> None:
-    def raised() -> None:
-        raise Ended("first")
+def slow_to_end(n: int) -> Any:
+    """Answers that come a while after they were cancelled."""
 
-    async def work() -> None:
-        asyncio.get_running_loop().call_later(0.01, raised)
-        try:
-            await asyncio.sleep(30)
-        finally:
-            raise StoreError("database is locked")
+    async def answer() -> Reply:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await asyncio.sleep(0.3)
+        return YES
 
-    assert isinstance(in_time(20, lambda: run_in_event_loop(work)), Ended)
+    return answer()
+
+
+def test_a_run_that_is_interrupted_twice_still_books_every_call(store: Store) -> None:
+    backend = Scripted(slow_to_end)
+    with pytest.raises(Ended, match="first"), interrupted_after(0.5, 0.1):
+        ask(store.generation, backend, n=12, concurrency=4)
+    [run] = store.generation.list_runs()
+    calls = list(store.generation.read_calls(run.run_id))
+    assert len(calls) == len(backend.asked) == 4
+    assert run.states == {"succeeded": 4, "open": 8}
+
+
+def test_an_error_at_the_end_of_an_interrupted_run_does_not_hide_the_interrupt(
+    store: Store,
+) -> None:
+    ledger = RefusedAtTheEnd(store.database, store.completions_cache, write_again_s=(0.01,))
+    ledger.n = 99
+    with pytest.raises(Ended, match="first"), interrupted_after(0.5):
+        ask(ledger, Scripted(slow_to_end), n=12, concurrency=4)
+
+
+def test_an_interrupt_of_a_batch_on_this_machine_keeps_what_was_made(store: Store) -> None:
+    class Slow(TemplateBackend):
+        def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+            for n, result in enumerate(super().complete(requests)):
+                time.sleep(60 if n == 5 else 0)
+                yield result
+
+    began = time.monotonic()
+    with pytest.raises(Ended, match="first"), interrupted_after(0.5):
+        ask(store.generation, Slow(), n=12)
+    assert time.monotonic() - began < 20
+    [run] = store.generation.list_runs()
+    assert run.states == {"succeeded": 5, "open": 7}
 
 
 class RefusedAtTheEnd(GenerationLedger):

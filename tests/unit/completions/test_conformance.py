@@ -19,13 +19,16 @@ from tests.providers.stub_provider import StubProvider
 NO_BACKEND = {
     "attempts",
     "base",
-    "batch_work",
-    "callbacks",
+    "batch_lane",
     "capabilities",
+    "drive",
     "engine",
     "faults",
+    "hosted_lane",
     "keys",
+    "lanes",
     "limits",
+    "local_lane",
     "openai_batches",
     "owners",
     "redaction",
@@ -33,7 +36,6 @@ NO_BACKEND = {
     "responses",
     "results",
     "text_generator",
-    "workers",
 }
 KEY = SecretStr("sk-canary-5f1d")
 

@@ -1,0 +1,72 @@
+"""Completes the work of a run by the lanes that fit its backends: hosted, batched or local."""
+
+import random
+import threading
+from collections.abc import Mapping, Sequence
+
+from rlhf_pipeline.completions.base import BatchBackend, DirectBackend, HostedBackend, Reply
+from rlhf_pipeline.completions.batch_lane import BatchLane
+from rlhf_pipeline.completions.drive import CompletionWork, drive, drive_uninterrupted
+from rlhf_pipeline.completions.hosted_lane import HostedLane, NetworkLane, event_loop
+from rlhf_pipeline.completions.local_lane import LocalLane, OnItem
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.protocols import Lane
+
+
+def complete_local(
+    work: CompletionWork,
+    lane: Lane,
+    backend: DirectBackend,
+    batch_size: int,
+    on_text: OnItem | None = None,
+) -> None:
+    """Complete all of `work` on this machine. Raises what the backend raises, after what was made
+    by then is recorded.
+    """
+    drive(work, [LocalLane(work, lane, backend, batch_size, on_text)])
+
+
+def complete_hosted(
+    work: CompletionWork,
+    backends: Mapping[Lane, HostedBackend],
+    *,
+    rng: random.Random | None = None,
+    on_text: OnItem | None = None,
+) -> dict[Lane, Reply]:
+    """Complete all of `work` by providers; return the lanes that were closed, and why. A lane that
+    waits keeps no other waiting.
+    """
+    if not work.left:
+        return {}
+    lanes = _make_lanes(work, backends, rng or random.Random(), on_text)
+
+    def run(stopping: threading.Event) -> None:
+        with event_loop() as loop:
+            for lane in lanes:
+                lane.use_loop(loop)
+            drive(work, lanes, stopping=stopping)
+
+    drive_uninterrupted(run)
+    return {lane.key: lane.closed for lane in lanes if lane.closed is not None}
+
+
+def _make_lanes(
+    work: CompletionWork,
+    backends: Mapping[Lane, HostedBackend],
+    rng: random.Random,
+    on_text: OnItem | None,
+) -> Sequence[NetworkLane]:
+    if not work.params.batch:
+        lanes: list[HostedLane] = []
+        for key, backend in backends.items():
+            lanes.append(HostedLane(work, key, backend, rng=rng, siblings=lanes, on_text=on_text))
+        return lanes
+    batched: list[BatchLane] = []
+    for key, backend in backends.items():
+        if not isinstance(backend, BatchBackend):
+            raise ConfigurationError(
+                f"The backend {backend.name} has no Batch API here. Set batch to false, or use "
+                "openai_compatible."
+            )
+        batched.append(BatchLane(work, key, backend, rng))
+    return batched
