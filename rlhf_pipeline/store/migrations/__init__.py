@@ -16,7 +16,7 @@ from rlhf_pipeline.store.faults import translate_errors
 
 BASE = "0010"
 HEAD = "0013"
-LAST_COMMIT_BEFORE_BASE = "28f05e6"  # its `rlhf init` upgrades versions 0001 to 0009
+LAST_COMMIT_BEFORE_BASE = "9b1a569"  # its `rlhf init` upgrades versions 0001 to 0009
 FOLDER = Path(__file__).parent
 LOCK_KEY = 727_461  # of Postgres's advisory lock: any number, always the same
 

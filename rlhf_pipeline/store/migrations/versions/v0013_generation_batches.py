@@ -3,8 +3,6 @@
 import sqlalchemy as sa
 from alembic import op
 
-from rlhf_pipeline.store.migrations import preservation
-
 revision = "0013"
 down_revision = "0012"
 
@@ -35,11 +33,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint(*SCOPE, "submission_id", name=op.f("pk_generation_batches")),
     )
     op.create_index("ix_generation_batches_run", TABLE, [*SCOPE, "run_id"])
-    preservation.restore_rows(revision, TABLE)
-
-
-def downgrade() -> None:
-    """An older program does not know which batch holds an item; the way up restores the rows."""
-    preservation.preserve_rows(revision, TABLE)
-    op.drop_index("ix_generation_batches_run", TABLE)
-    op.drop_table(TABLE)
