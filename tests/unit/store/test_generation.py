@@ -713,3 +713,89 @@ def test_a_restart_that_was_killed_half_way_opens_the_rest_of_the_failures_the_n
     assert states(store) == {"open": 1_200}
     [run] = store.generation.list_runs()
     assert run.ended_at is None
+
+
+# --- batches
+# --------------------------------------------------------------------------------------------------
+
+
+def submit(store: Store, n: int, owner: str = "me") -> None:
+    assert len(turn(store, n, owner=owner).claimed[LANE]) == n
+    held = store.generation.prepare_batch("run", owner, LANE, "batch:s", list(range(n)))
+    assert held == list(range(n))
+    store.generation.begin_batch("batch:s")
+
+
+def taken_by(store: Store, owner: str, *dead: str) -> list[tuple[str | None, list[int]]]:
+    found = store.generation.take_batches("run", owner, LANE, is_dead=lambda who: who in dead)
+    return [(batch.batch_id, [claim.item_no for claim in batch.claims]) for batch in found]
+
+
+def test_a_batch_keeps_its_items_while_its_owner_and_its_lease_come_and_go(
+    store: Store, clock: Clock
+) -> None:
+    start(store, work(3))
+    submit(store, 2)
+    assert taken_by(store, "me") == taken_by(store, "other") == []
+    clock.pass_(3_600)
+    assert [c.item_no for c in turn(store, 3, owner="other").claimed[LANE]] == [2]
+    store.generation.name_batch("batch:s", "b1")
+    assert taken_by(store, "other") == [("b1", [0, 1])]
+    assert taken_by(store, "third", "other") == [("b1", [0, 1])]
+    store.generation.release("run", "third")
+    assert taken_by(store, "me") == [("b1", [0, 1])]
+    assert store.generation.spending("run") == {}
+
+
+def test_a_batch_is_settled_once_whoever_reads_it(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    submit(store, 2)
+    made = attempt(0, submission_id="batch:s")
+    turn(store, 0, [made], owner="me")
+    assert taken_by(store, "other", "me") == [(None, [1])]
+    turn(store, 0, [attempt(1, "failed", submission_id="batch:s")], owner="other")
+    assert taken_by(store, "third", "other") == []
+    assert [s.state for s in store.generation.item_states("run")] == ["succeeded", "failed"]
+
+
+def test_a_batch_that_was_never_submitted_gives_its_items_back(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    turn(store, 2)
+    store.generation.prepare_batch("run", "me", LANE, "batch:s", [0, 1])
+    assert taken_by(store, "other") == []
+    assert taken_by(store, "other", "me") == []
+    assert len(turn(store, 2, owner="other").claimed[LANE]) == 2
+    assert store.generation.batch_sizes("run", LANE) == []
+
+
+def test_a_batch_without_room_is_remembered_by_its_size(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    submit(store, 2)
+    store.generation.mark_crowded("batch:s")
+    store.generation.return_batch("batch:s")
+    assert store.generation.batch_sizes("run", LANE) == [(2, True)]
+    assert taken_by(store, "other", "me") == []
+    assert len(turn(store, 2).claimed[LANE]) == 2
+
+
+def test_a_batch_blocks_equal_keys_of_its_own_run_alone(store: Store, clock: Clock) -> None:
+    start(store, work(2, keys=["same", "same"]))
+    submit(store, 1)
+    assert turn(store, 1).claimed[LANE] == []
+    start(store, work(1, keys=["same"]), "another")
+    assert len(turn(store, 1, run_id="another").claimed[LANE]) == 1
+
+
+def test_lost_items_are_open_again_only_on_demand(store: Store, clock: Clock) -> None:
+    start(store, work(2))
+    turn(store, 2)
+    turn(store, 0, [attempt(0, "failed", kind="lost"), attempt(1, "failed")])
+    store.generation.end("run")
+
+    def states() -> list[str]:
+        return [settled.state for settled in store.generation.item_states("run")]
+
+    start(store, work(2))
+    assert states() == ["failed", "open"]
+    store.generation.start("run", work(2), asset="completions", record="{}", retry_lost=True)
+    assert states() == ["open", "open"]
