@@ -1,30 +1,30 @@
 """Completing prompts: one engine, one file per backend. `BACKENDS` is the list of what there is."""
 
-from collections.abc import Callable
 from typing import Any
 
-from rlhf_pipeline.completions.anthropic import ADDRESS, AnthropicBackend
+from rlhf_pipeline.completions.anthropic import AnthropicBackend
 from rlhf_pipeline.completions.base import (
+    ChampionPolicy,
     CompletionBackend,
     CompletionRequest,
     CompletionResult,
+    ConfiguredBackend,
     DirectBackend,
     HostedBackend,
+    NoParams,
     Reply,
 )
 from rlhf_pipeline.completions.engine import Generation, generate
-from rlhf_pipeline.completions.keys import provider_key
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.local import LocalBackend
 from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
 from rlhf_pipeline.completions.request_plan import CompletionParams
 from rlhf_pipeline.completions.template import TemplateBackend
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.plugins import Members
 
-# Each is made with arguments of its own: a folder, an address, or nothing. Those of other packages
-# are made with nothing.
-_OWN: dict[str, Callable[..., CompletionBackend]] = {
+_OWN: dict[str, type[ConfiguredBackend]] = {
     "template": TemplateBackend,
     "local": LocalBackend,
     "openai_compatible": OpenAICompatibleBackend,
@@ -33,27 +33,21 @@ _OWN: dict[str, Callable[..., CompletionBackend]] = {
 BACKENDS = Members("completions", _OWN)
 
 
-def hosted_backend(settings: Settings, *, timeout_s: float = 60.0) -> CompletionBackend | None:
-    """The provider that the settings name, at its own address unless they name another; None where
-    completions are made otherwise.
-    """
-    if settings.completion_backend == "openai_compatible":
-        return OpenAICompatibleBackend(
-            settings.api_model, settings.base_url, provider_key(settings), timeout_s=timeout_s
+def open_backend(
+    settings: Settings, policy: ChampionPolicy, *, timeout_s: float = 60.0
+) -> CompletionBackend:
+    """The backend that the settings name. `policy` finds the champion policy if it is needed."""
+    if settings.completion_backend not in BACKENDS:
+        raise ConfigurationError(
+            f"No completion backend {settings.completion_backend!r}. Known: {', '.join(BACKENDS)}."
         )
-    if settings.completion_backend == "anthropic":
-        is_named = settings.base_url != Settings.model_fields["base_url"].default
-        address = settings.base_url if is_named else ADDRESS
-        return AnthropicBackend(
-            settings.api_model, address, provider_key(settings), timeout_s=timeout_s
-        )
-    return None
+    return BACKENDS[settings.completion_backend].from_settings(
+        settings, policy, timeout_s=timeout_s
+    )
 
 
 def default_call_params(settings: Settings, **more: Any) -> CallParams:
-    """How providers are asked where nobody says it for the one time: at the prices and within the
-    budget of the settings.
-    """
+    """Calls at the prices and within the budget of the settings."""
     prices = {
         name: getattr(settings, name)
         for name in ("prompt_price", "completion_price", "budget_per_day")
@@ -65,18 +59,21 @@ __all__ = [
     "BACKENDS",
     "AnthropicBackend",
     "CallParams",
+    "ChampionPolicy",
     "CompletionBackend",
     "CompletionParams",
     "CompletionRequest",
     "CompletionResult",
+    "ConfiguredBackend",
     "DirectBackend",
     "Generation",
     "HostedBackend",
     "LocalBackend",
+    "NoParams",
     "OpenAICompatibleBackend",
     "Reply",
     "TemplateBackend",
     "default_call_params",
     "generate",
-    "hosted_backend",
+    "open_backend",
 ]

@@ -6,11 +6,17 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
-from rlhf_pipeline.completions.base import CompletionRequest, OnText, Reply
+from rlhf_pipeline.completions.base import (
+    ChampionPolicy,
+    CompletionRequest,
+    NoParams,
+    OnText,
+    Reply,
+)
 from rlhf_pipeline.completions.capabilities import address_of, provider_of
 from rlhf_pipeline.completions.faults import (
     fault,
@@ -18,7 +24,7 @@ from rlhf_pipeline.completions.faults import (
     seconds_until_quota_resets,
     status_of,
 )
-from rlhf_pipeline.completions.keys import clean_key
+from rlhf_pipeline.completions.keys import clean_key, provider_key
 from rlhf_pipeline.completions.redaction import check_address, redact, secrets_of
 from rlhf_pipeline.completions.responses import (
     TextCollector,
@@ -38,6 +44,7 @@ from rlhf_pipeline.completions.responses import (
     transport_errors,
     transport_fault,
 )
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
@@ -63,6 +70,7 @@ class AnthropicBackend:
     """
 
     name = "anthropic"
+    Params: ClassVar[type[BaseModel]] = NoParams
 
     def __init__(
         self,
@@ -80,6 +88,13 @@ class AnthropicBackend:
         self.timeout_s = timeout_s
         self.has_answered = False
         self._open: tuple[asyncio.AbstractEventLoop, httpx2.AsyncClient] | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
+        """At Anthropic's own address, unless the settings name another than their default."""
+        is_named = settings.base_url != Settings.model_fields["base_url"].default
+        address = settings.base_url if is_named else ADDRESS
+        return cls(settings.api_model, address, provider_key(settings), timeout_s=timeout_s)
 
     def __repr__(self) -> str:
         return f"AnthropicBackend({self.model!r}, {provider_of(self.base_url)!r})"

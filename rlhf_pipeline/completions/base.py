@@ -4,10 +4,12 @@ no DataFrame.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import Record
 
@@ -186,3 +188,26 @@ class BatchBackend(HostedBackend, Protocol):
 
 
 CompletionBackend = DirectBackend | HostedBackend
+ChampionPolicy = Callable[[], tuple[Path, str]]  # its folder and `name@version`
+
+
+class ConfiguredBackend(Protocol):
+    """What a class in `BACKENDS` has beside the methods of a direct or hosted backend."""
+
+    Params: ClassVar[type[BaseModel]]
+
+    @classmethod
+    def from_settings(
+        cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float
+    ) -> CompletionBackend:
+        """The backend that the settings describe. `policy` finds the champion
+        policy, for backends that complete with it. Raises ConfigurationError, naming the setting to
+        change.
+        """
+        ...
+
+
+class NoParams(BaseModel):
+    """The `Params` of a backend that has none."""
+
+    model_config = ConfigDict(extra="forbid")

@@ -7,8 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
+from typing import ClassVar, Self
 
-from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
+from pydantic import BaseModel
+
+from rlhf_pipeline.completions.base import (
+    ChampionPolicy,
+    CompletionRequest,
+    CompletionResult,
+    NoParams,
+)
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import BackendUnavailable, ModelNotFound
 from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy, load_policy
 
@@ -21,12 +30,18 @@ class LocalBackend:
     """
 
     name = "local"
+    Params: ClassVar[type[BaseModel]] = NoParams
     # what is shorter than its neighbour is padded, and computed all the same
     likes_equal_lengths = True
 
     def __init__(self, policy: str | Path | Policy, model_version: str) -> None:
         self.policy = policy  # one that is loaded, or its folder or hub id
         self.model_version = model_version
+
+    @classmethod
+    def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
+        """The champion policy."""
+        return cls(*policy())
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
         yield from self.stream(requests, None)

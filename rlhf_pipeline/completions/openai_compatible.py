@@ -6,11 +6,17 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
-from rlhf_pipeline.completions.base import CompletionRequest, OnText, Reply
+from rlhf_pipeline.completions.base import (
+    ChampionPolicy,
+    CompletionRequest,
+    NoParams,
+    OnText,
+    Reply,
+)
 from rlhf_pipeline.completions.capabilities import address_of, capabilities_of, provider_of
 from rlhf_pipeline.completions.faults import (
     fault,
@@ -18,7 +24,7 @@ from rlhf_pipeline.completions.faults import (
     seconds_until_quota_resets,
     status_of,
 )
-from rlhf_pipeline.completions.keys import clean_key
+from rlhf_pipeline.completions.keys import clean_key, provider_key
 from rlhf_pipeline.completions.openai_batches import OpenAIBatches
 from rlhf_pipeline.completions.redaction import check_address, redact, secrets_of
 from rlhf_pipeline.completions.responses import (
@@ -39,6 +45,7 @@ from rlhf_pipeline.completions.responses import (
     transport_errors,
     transport_fault,
 )
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
@@ -55,6 +62,7 @@ class OpenAICompatibleBackend:
     """
 
     name = "openai_compatible"
+    Params: ClassVar[type[BaseModel]] = NoParams
 
     def __init__(
         self,
@@ -72,6 +80,12 @@ class OpenAICompatibleBackend:
         self.timeout_s = timeout_s
         self.has_answered = False
         self._open: tuple[asyncio.AbstractEventLoop, AsyncOpenAI] | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
+        return cls(
+            settings.api_model, settings.base_url, provider_key(settings), timeout_s=timeout_s
+        )
 
     def __repr__(self) -> str:
         return f"OpenAICompatibleBackend({self.model!r}, {provider_of(self.base_url)!r})"

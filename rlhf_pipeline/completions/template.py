@@ -2,10 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import ClassVar, Self
 
 import numpy as np
+from pydantic import BaseModel
 
-from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
+from rlhf_pipeline.completions.base import (
+    ChampionPolicy,
+    CompletionRequest,
+    CompletionResult,
+    NoParams,
+)
+from rlhf_pipeline.config import Settings
 
 OPENINGS = (
     "You asked:",
@@ -30,9 +38,14 @@ class TemplateBackend:
     """
 
     name = "template"
+    Params: ClassVar[type[BaseModel]] = NoParams
 
     def __init__(self, model_version: str = "template-1") -> None:
         self.model_version = model_version
+
+    @classmethod
+    def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
+        return cls()
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
         for request in requests:

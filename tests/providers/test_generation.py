@@ -31,7 +31,7 @@ from rlhf_pipeline.completions import (
     Reply,
     TemplateBackend,
     generate,
-    hosted_backend,
+    open_backend,
 )
 from rlhf_pipeline.completions.faults import fault
 from rlhf_pipeline.completions.owners import is_dead, make_owner
@@ -873,16 +873,18 @@ def test_the_key_is_nowhere_but_in_the_requests(
 
 
 def test_the_settings_name_the_provider_and_its_address() -> None:
-    openai_, local = (
-        Settings(completion_backend="openai_compatible", base_url="http://here/v1"),
-        Settings(completion_backend="local"),
-    )
-    assert hosted_backend(local) is None
-    assert hosted_backend(Settings(completion_backend="template")) is None
+    def asked(**settings: Any) -> Any:
+        policy = Path("policy"), "demo.policy@1"
+        return open_backend(Settings(**settings), lambda: policy, timeout_s=9)
+
+    assert isinstance(asked(completion_backend="template"), TemplateBackend)
+    assert asked(completion_backend="local").model_version == "demo.policy@1"
+    with pytest.raises(ConfigurationError, match=r"No completion backend 'x'\. Known: template"):
+        asked(completion_backend="x")
     [made, own, named] = [
-        hosted_backend(openai_, timeout_s=9),
-        hosted_backend(Settings(completion_backend="anthropic", api_key=SecretStr(KEY))),
-        hosted_backend(Settings(completion_backend="anthropic", base_url="http://here/v1")),
+        asked(completion_backend="openai_compatible", base_url="http://here/v1"),
+        asked(completion_backend="anthropic", api_key=SecretStr(KEY)),
+        asked(completion_backend="anthropic", base_url="http://here/v1"),
     ]
     assert isinstance(made, OpenAICompatibleBackend)
     assert (made.base_url, made.timeout_s) == ("http://here/v1", 9)

@@ -211,7 +211,7 @@ def test_an_unknown_name_is_missing_as_in_a_dict():
 
 FOLDERS = {
     "rlhf_pipeline.prompts": (GENERATORS, "generate"),
-    "rlhf_pipeline.completions": (BACKENDS, "complete"),
+    "rlhf_pipeline.completions": (BACKENDS, "from_settings"),
     "rlhf_pipeline.drift": (DETECTORS, "from_state"),
     "rlhf_pipeline.calibration": (CALIBRATORS, "from_json"),
     "rlhf_pipeline.reward_model": (REWARD_MODELS, "weights_hash"),

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from rlhf_pipeline.completions import (
     CallParams,
@@ -15,7 +15,7 @@ from rlhf_pipeline.completions import (
     HostedBackend,
     default_call_params,
     generate,
-    hosted_backend,
+    open_backend,
 )
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
@@ -59,7 +59,7 @@ class Completer:
         """
         try:
             backend, calls = (
-                hosted_backend(self._settings),
+                open_backend(self._settings, self._refuse_policy),
                 default_call_params(self._settings, concurrency=1, stream=True),
             )
             calls.budget  # noqa: B018  one that cannot be kept is refused before anything is asked
@@ -68,14 +68,7 @@ class Completer:
                 409, f"This server cannot ask its provider: {cause}", kind="no_provider"
             ) from cause
         if not isinstance(backend, HostedBackend):
-            raise Problem(
-                409,
-                f"Completions are made by the backend {self._settings.completion_backend!r}, on "
-                "the machine that runs the asset `completions` or `rlhf generate`; this server "
-                "asks providers alone. Set RLHF_COMPLETION_BACKEND to openai_compatible or "
-                "anthropic.",
-                kind="no_provider",
-            )
+            self._refuse_policy()
         if not self._places.acquire(blocking=False):
             raise Problem(
                 503,
@@ -92,6 +85,16 @@ class Completer:
             daemon=True,
         ).start()
         return _render_events(told)
+
+    def _refuse_policy(self) -> NoReturn:
+        raise Problem(
+            409,
+            f"Completions are made by the backend {self._settings.completion_backend!r}, on "
+            "the machine that runs the asset `completions` or `rlhf generate`; this server "
+            "asks providers alone. Set RLHF_COMPLETION_BACKEND to openai_compatible or "
+            "anthropic.",
+            kind="no_provider",
+        )
 
     def _complete(
         self,

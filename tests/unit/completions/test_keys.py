@@ -1,11 +1,12 @@
 """Where a provider's key comes from, and what is said where it cannot."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.completions import hosted_backend
+from rlhf_pipeline.completions import open_backend
 from rlhf_pipeline.completions.keys import generate_sealing_key, provider_key, seal
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
@@ -29,12 +30,18 @@ def test_a_key_is_read_from_the_settings_a_file_or_nowhere(tmp_path: Path) -> No
     assert shown(provider_key(settings(path, api_key=SecretStr("other")))) == "other"
 
 
+def no_policy() -> NoReturn:
+    raise AssertionError
+
+
 @pytest.mark.parametrize("backend", ["openai_compatible", "anthropic"])
 def test_a_sealed_key_opens_a_provider_and_is_not_in_its_file(tmp_path: Path, backend: str) -> None:
     path, sealing_key = tmp_path / "key", generate_sealing_key()
     path.write_text(seal(SecretStr(KEY + "\n"), sealing_key) + "\n")
     assert KEY not in path.read_text()
-    made = hosted_backend(settings(path, sealing_key=sealing_key, completion_backend=backend))
+    made = open_backend(
+        settings(path, sealing_key=sealing_key, completion_backend=backend), no_policy
+    )
     assert shown(made.api_key) == KEY  # type: ignore[union-attr]
     assert KEY not in repr(made) + repr(settings(path, sealing_key=sealing_key))
 
