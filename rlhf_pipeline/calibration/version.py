@@ -1,9 +1,8 @@
-"""Calibrating a registered reward model, as the asset and `rlhf reward calibrate` do. Knows a
-version's record, pairs and votes; no registry.
+"""Calibrates a registered reward model, for the asset and for `rlhf reward calibrate`.
 
-What is chosen, what stands beside it, and which figures and pictures show it is said here once for
-both. The asset's run keeps more: Evidently's report, every group's ceilings as CSV, the reference
-window and the calibration log, which the command writes as its file.
+Both choose the calibrator and report its figures in the same way. The asset's run keeps more:
+Evidently's report, every group's ceilings as CSV, the reference window and the calibration log,
+which the command writes as its file.
 """
 
 import pandas as pd

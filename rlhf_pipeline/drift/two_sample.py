@@ -1,6 +1,4 @@
-"""Tests of whether two samples come from one distribution: KS, PSI, MMD, error rates, shares. Knows
-arrays; knows no windows.
-"""
+"""Tests whether two samples come from one distribution: KS, PSI, MMD, error rates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

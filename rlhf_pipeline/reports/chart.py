@@ -131,7 +131,8 @@ class Chart(Record):
         """One series or mark per name, in the order of the panels."""
         found: dict[str, Series | Mark] = {}
         for panel in self.panels:
-            for item in (*panel.series, *panel.marks) if panel else ():
+            items: tuple[Series | Mark, ...] = (*panel.series, *panel.marks) if panel else ()
+            for item in items:
                 found.setdefault(item.name, item)
         return [item for name, item in found.items() if name]
 

@@ -152,7 +152,7 @@ def _paint_text(renderer: Any, shape: Shape) -> None:
     )
     pen = renderer.new_gc()
     pen.set_foreground(COLOURS["ink" if is_strong else "muted"][0])
-    words = replace_unprintable(shape.words)
+    words = replace_unprintable(shape.words.replace("\n", " "))
     width = renderer.get_text_width_height_descent(words, font, ismath=False)[0]
     x, y = (PNG_SCALE * value for value in shape.points[0])
     left = x - width * {"start": 0, "middle": 0.5, "end": 1}[shape.anchor]

@@ -43,7 +43,6 @@ from rlhf_pipeline.reports.calibration import (
 from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
 from rlhf_pipeline.reports.drift import clusters_chart, timeline_chart
 from rlhf_pipeline.reports.rendering import render_page
-from rlhf_pipeline.reports.words import format_share
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -125,11 +124,15 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
     """The error rate in vote order, and what each detector found in it."""
     tests = [row for row in rows if row["space"] == "errors"]
     rates = [row["evidence"] for row in tests if row["detector"] == "error_rate"]
+    judged = evidence.judged
     errors = evidence.errors.sort_values("seq", ignore_index=True).iloc[-MAX_VOTES:]
     return {
-        "tests": [row | {"signals": describe_signals(row["evidence"])} for row in tests],
+        "tests": tests,
         "verdict": _worst_verdict(tests),
-        "rate": _error_rate(evidence.judged),
+        # share of the day's votes against the model, drawn by comparison
+        "rate": interval_of_mean(judged["error"].astype(float), groups=judged["group"].to_numpy())
+        if len(judged)
+        else None,
         "rate_before": None
         if evidence.reference is None
         else next((found.get("mean_reference") for found in rates), None),
@@ -211,15 +214,6 @@ def _collect_windows(windows: Sequence[CalibrationWindow] | str) -> dict[str, An
     }
 
 
-def _error_rate(judged: pd.DataFrame) -> Interval | None:
-    """Share of the day's votes that went against the model, drawn by comparison; None without
-    votes.
-    """
-    if judged.empty:
-        return None
-    return interval_of_mean(judged["error"].astype(float), groups=judged["group"].to_numpy())
-
-
 def _find_overall_row(rows: Sequence[Row]) -> Row:
     found = [row for row in rows if row["space"] == "overall"]
     if len(found) != 1:
@@ -242,29 +236,3 @@ def _value_or_reason(make: Callable[[], T]) -> T | str:
         return make()
     except NotEnoughData as few:
         return str(few)
-
-
-def describe_signals(evidence: Mapping[str, Any]) -> str:
-    """What a detector or test saw, from the evidence of its row."""
-    at = [f"{seq:,}" for seq in evidence.get("warnings_at", [])]
-    more = f" and {len(at) - 3} more" if len(at) > 3 else ""
-    parts = [_describe_event(event) for event in evidence.get("events", [])]
-    if at:
-        parts.append(f"warning at vote {', '.join(at[:3])}{more}")
-    if "mean_current" in evidence:
-        before, now = (format_share(evidence[f"mean_{name}"]) for name in ("reference", "current"))
-        parts.append(f"{before} before, {now} today")
-    if "reason" in evidence:
-        parts.append(evidence["reason"])
-    return "; ".join(parts) or "no rise"
-
-
-def _describe_event(event: Mapping[str, Any]) -> str:
-    after = event.get("error_after", event.get("error_rate"))
-    since = f", since about {event['change_seq']:,}" if event.get("change_seq") else ""
-    rise = (
-        f": {format_share(event['error_before'])} to {format_share(after)}"
-        if "error_before" in event and after is not None
-        else ""
-    )
-    return f"drift at vote {event['seq']:,}{since}{rise}"

@@ -117,7 +117,7 @@ def _draw_panel(panel: Panel, x: Scale, y: Scale) -> Iterator[Shape]:
         yield Shape(
             "text", paint, ((x.start, y.end - 8 - LINE * (len(_header(panel)) - 1 - i)),), words
         )
-    items = (*panel.marks, *panel.series)
+    items: tuple[Series | Mark, ...] = (*panel.marks, *panel.series)
     for is_behind in (True, False):
         for item in items:
             if (item.style == "band") == is_behind:
