@@ -16,8 +16,6 @@ from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import Interval, ReliabilityBin
 
-MIN_IN_BIN = 10  # comparisons or votes; a share of fewer says little
-
 
 @dataclass(frozen=True)
 class Reliability:

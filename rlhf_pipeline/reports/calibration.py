@@ -35,7 +35,7 @@ N_COLUMNS, MAX_PANELS = 3, 12
 NAME_WIDTH = 24  # characters of a group's name
 COIN_BRIER = 0.25  # Brier score of a coin
 INTERVALS = "bars: 95 % intervals"
-WINDOW_LABELS = 14  # more cannot be read
+MAX_WINDOW_LABELS = 14  # more cannot be read
 CONFIDENCE = Axis(low=0.49, high=1.01, unit="share", has_grid=False)
 SHARE = Axis(
     low=0,
@@ -220,45 +220,46 @@ def windows_chart(windows: Sequence[CalibrationWindow], *, marks_last: bool = Fa
     """Share predicted right beside its noise ceiling, ECE without its noise, Brier score and votes,
     window by window. `marks_last` shades the last window.
     """
-    places = range(len(windows))
-    most = max(window.n_votes for window in windows)
-    shade = (len(windows) - 1.5, len(windows) - 0.5)
-    changes = [(i - 0.5, label) for i, label in new_models(windows)]
-    has_ceiling = any(window.noise_ceiling for window in windows)
-    labelled = set(spaced(places, -(-len(windows) // WINDOW_LABELS)))
-    days = tuple(
-        Tick(value=i, label=windows[i].day[5:], strong=i == len(windows) - 1)
-        for i in places
-        if i in labelled
-    )
-    x = Axis(low=-0.5, high=len(windows) - 0.5, unit="window", has_grid=False)
-    model_marks = [Mark(style="line", role="model", x=(at, at)) for at, _ in changes]
-    last = (
-        [Mark(style="band", role="today", x=shade, name="window of this day")] if marks_last else []
-    )
+    places, n = range(len(windows)), len(windows)
+    changes = [
+        Mark(style="line", role="model", x=(i - 0.5, i - 0.5), label=f"{label} from here")
+        for i, label in new_models(windows)
+    ]
+    lines = [mark.model_copy(update={"label": ""}) for mark in changes]
+    if marks_last:
+        last = (n - 1.5, n - 0.5)
+        shade = Mark(style="band", role="today", x=last, name="window of this day")
+        changes, lines = [shade, *changes], [shade, *lines]
     ceilings = [
         mark
-        for i, window in enumerate(windows)
-        for mark in mark_ceiling(
-            window.noise_ceiling, "noise ceiling of its votes", (i - 0.5, i + 0.5)
-        )
-    ]
-    labels = [
-        Mark(style="line", role="model", x=(at, at), label=f"{label} from here")
-        for at, label in changes
+        for i, w in enumerate(windows)
+        for mark in mark_ceiling(w.noise_ceiling, "noise ceiling of its votes", (i - 0.5, i + 0.5))
     ]
     coin = Mark(style="line", role="perfect", y=(COIN_BRIER, COIN_BRIER))
-    shares = [w.accuracy for w in windows], [w.noise_ceiling for w in windows]
-    lowest = min([0.5, *(i.low for side in shares for i in side if i is not None)])
-    panels: list[tuple[str, Sequence[Interval | None], float, float, list[Mark]]] = [
-        ("share predicted right", shares[0], np.floor(lowest * 10) / 10, 1, [*ceilings, *labels]),
-        ("ECE without its noise", [w.ece for w in windows], 0, 0.1, model_marks),
+    lows = [i.low for w in windows for i in (w.accuracy, w.noise_ceiling) if i is not None]
+    lowest = float(np.floor(min([0.5, *lows]) * 10) / 10)
+    most = max(w.n_votes for w in windows)
+    x = Axis(low=-0.5, high=n - 0.5, unit="window", has_grid=False)
+    days = tuple(
+        Tick(value=i, label=windows[i].day[5:], strong=i == n - 1)
+        for i in spaced(places, -(-n // MAX_WINDOW_LABELS))
+    )
+    votes = numbers(w.n_votes for w in windows)
+    figures: list[tuple[Axis, list[Interval | None], list[Mark]]] = [
         (
-            "Brier score; dashed: a coin",
+            Axis(low=lowest, high=1, label="share predicted right", ticks=_three_ticks(lowest, 1)),
+            [w.accuracy for w in windows],
+            [*ceilings, *changes],
+        ),
+        (
+            _ends_axis("ECE without its noise", [w.ece for w in windows], 0.1),
+            [w.ece for w in windows],
+            lines,
+        ),
+        (
+            _ends_axis("Brier score; dashed: a coin", [w.brier for w in windows], COIN_BRIER),
             [w.brier for w in windows],
-            0,
-            COIN_BRIER,
-            [coin, *model_marks],
+            [coin, *lines],
         ),
     ]
     return Chart(
@@ -266,16 +267,16 @@ def windows_chart(windows: Sequence[CalibrationWindow], *, marks_last: bool = Fa
         title=f"Calibration of {windows[0].day} to {windows[-1].day}, as served",
         alt="Share predicted right beside the noise ceiling, ECE, Brier score and number of votes, "
         "window by window",
-        notes=(INTERVALS, *(() if has_ceiling else (f"noise ceiling {UNKNOWN_CEILING}",))),
+        notes=(INTERVALS, *(() if ceilings else (f"noise ceiling {UNKNOWN_CEILING}",))),
         panels=(
             *(
                 Panel(
                     x=x,
-                    y=_ends_axis(name, low, intervals, least),
+                    y=y,
                     series=(point_series(places, intervals, role="now", name="of the window"),),
-                    marks=(*last, *marks),
+                    marks=tuple(marks),
                 )
-                for name, intervals, low, least, marks in panels
+                for y, intervals, marks in figures
             ),
             Panel(
                 x=x.model_copy(update={"label": "last day of the window", "ticks": days}),
@@ -288,29 +289,22 @@ def windows_chart(windows: Sequence[CalibrationWindow], *, marks_last: bool = Fa
                     has_grid=False,
                 ),
                 height=60,
-                series=(
-                    Series(
-                        style="bars",
-                        role="now",
-                        x=numbers(places),
-                        y=numbers(w.n_votes for w in windows),
-                        width=0.7,
-                    ),
-                ),
-                marks=(*last, *model_marks),
+                series=(Series(style="bars", role="now", x=numbers(places), y=votes, width=0.7),),
+                marks=tuple(lines),
             ),
         ),
     )
 
 
-def _ends_axis(label: str, low: float, intervals: Iterable[Interval | None], least: float) -> Axis:
-    """From `low` to the highest end of an interval, at least `least`."""
+def _ends_axis(label: str, intervals: Iterable[Interval | None], least: float) -> Axis:
+    """From 0 to the highest end of an interval, at least `least`."""
     high = max([least, *(i.high for i in intervals if i is not None)])
     high = float(np.ceil(high * 20 - 1e-9) / 20)
-    ticks = tuple(
-        Tick(value=float(value), label=f"{value:.3g}") for value in np.linspace(low, high, 3)
-    )
-    return Axis(low=low, high=high, label=label, ticks=ticks)
+    return Axis(low=0, high=high, label=label, ticks=_three_ticks(0, high))
+
+
+def _three_ticks(low: float, high: float) -> tuple[Tick, ...]:
+    return tuple(Tick(value=v, label=f"{v:.3g}") for v in (low, (low + high) / 2, high))
 
 
 def calibrators_chart(before: Sequence[Interval], after: Sequence[Interval]) -> Chart:
@@ -328,7 +322,7 @@ def calibrators_chart(before: Sequence[Interval], after: Sequence[Interval]) -> 
         panels=(
             Panel(
                 x=Axis(low=-0.5, high=max(len(before) - 0.5, 0.5), unit="calibrator"),
-                y=_ends_axis("", 0, (*before, *after), 0.05),
+                y=_ends_axis("", (*before, *after), 0.05),
                 height=166,
                 series=(
                     Series(style="curve", role="ref", x=at, y=values),
