@@ -65,7 +65,7 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     Encoder,
     reward_model_params,
 )
-from rlhf_pipeline.reward_model.held_out_evaluation import (  # noqa: E402
+from rlhf_pipeline.reward_model.evaluation import (  # noqa: E402
     accuracy_on,
     majority_side,
     margins_of,

@@ -51,11 +51,11 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     preference_probability,
     reward_model_params,
 )
-from rlhf_pipeline.reward_model.embedding import EmbeddingParams  # noqa: E402
-from rlhf_pipeline.reward_model.margin_effect import (  # noqa: E402
+from rlhf_pipeline.reward_model.effects import (  # noqa: E402
     MarginEffect,
     measure_margin_effect,
 )
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams  # noqa: E402
 from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
 from rlhf_pipeline.simulation import (  # noqa: E402
     WARM_TASTE,

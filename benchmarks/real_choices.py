@@ -17,8 +17,8 @@ from rlhf_pipeline.calibration import CALIBRATORS, Calibrator, log_loss
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
 from rlhf_pipeline.reward_model import EmbeddingRewardModel, RewardModelParams, reward_model_params
 from rlhf_pipeline.reward_model.base import margins_of
+from rlhf_pipeline.reward_model.effects import log_lengths, measure_length_effect
 from rlhf_pipeline.reward_model.labels import join_soft_labels
-from rlhf_pipeline.reward_model.length_bias import log_lengths, measure_length_effect
 from rlhf_pipeline.votes import (
     PairParams,
     gold_ceiling,

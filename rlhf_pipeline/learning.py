@@ -8,13 +8,12 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.calibration import CALIBRATORS, CalibrationParams, calibrate_version
-from rlhf_pipeline.champions import CalibrationOutcome, Champions, Judge
+from rlhf_pipeline.champions import AcceptanceParams, CalibrationOutcome, Champions, Judge
 from rlhf_pipeline.drift.reference import reference_window
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Interval, ModelVersion
 from rlhf_pipeline.registry import CANDIDATE, Run, opening_recorder
 from rlhf_pipeline.reward_model import (
-    AcceptanceParams,
     FittedRewardModel,
     RewardModel,
     RewardModelParams,

@@ -22,6 +22,7 @@ SHOWN = (
     "assets",
     "driver",
     "benchmarks",
+    "rlhf_pipeline/champions",
     "rlhf_pipeline/cli",
     "rlhf_pipeline/web",
     "rlhf_pipeline/drift",
@@ -63,7 +64,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     },
     "rlhf_pipeline/cli/probe.py": {"_build_bin_row": BIN},
     "rlhf_pipeline/reports/calibration.py": {"_bin_series": BIN, "describe_bin": BIN},
-    "rlhf_pipeline/reward_model/acceptance.py": {
+    "rlhf_pipeline/champions/assessment.py": {
         "find_regression": "a difference of two models on the same pairs, which have one ceiling",
     },
     "rlhf_pipeline/reward_model/__init__.py": {"__all__": "names of code"},

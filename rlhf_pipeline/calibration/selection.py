@@ -24,7 +24,7 @@ from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport, Interval, utc_now
 from rlhf_pipeline.reward_model import RewardModel
-from rlhf_pipeline.reward_model.taste_weights import change_weights
+from rlhf_pipeline.reward_model.training import change_weights
 from rlhf_pipeline.votes import log_opening, n_test_pairs, open_test_split
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder

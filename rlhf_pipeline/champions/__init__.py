@@ -1,10 +1,16 @@
 """What serves now, and what may take its place."""
 
-from rlhf_pipeline.champions.assessment import Assessment, assess, compare_with_champion
+from rlhf_pipeline.champions.assessment import (
+    AcceptanceParams,
+    Assessment,
+    assess,
+    compare_with_champion,
+)
 from rlhf_pipeline.champions.champions import CalibrationOutcome, Champions
 from rlhf_pipeline.champions.judge import Judge, PairPrediction, Question
 
 __all__ = [
+    "AcceptanceParams",
     "Assessment",
     "CalibrationOutcome",
     "Champions",

@@ -10,14 +10,13 @@ from pathlib import Path
 import pandas as pd
 
 from rlhf_pipeline.calibration import Calibrator, calibrator_from_json
-from rlhf_pipeline.champions.assessment import assess
+from rlhf_pipeline.champions.assessment import AcceptanceParams, assess
 from rlhf_pipeline.champions.encoders import Encoders
 from rlhf_pipeline.champions.judge import Judge
-from rlhf_pipeline.completions import BACKENDS, CompletionBackend, LocalBackend, hosted_backend
+from rlhf_pipeline.completions import CompletionBackend, open_backend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import FOLDER, Window
 from rlhf_pipeline.errors import (
-    ConfigurationError,
     EncoderNotFound,
     InvalidScores,
     ModelError,
@@ -35,7 +34,7 @@ from rlhf_pipeline.records import (
     folder_hash,
 )
 from rlhf_pipeline.registry import Kind, Registry
-from rlhf_pipeline.reward_model import AcceptanceParams, Encoder, RewardModel
+from rlhf_pipeline.reward_model import Encoder, RewardModel
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
@@ -96,17 +95,11 @@ class Champions:
         """What completes prompts: the champion policy on this machine, a provider, the template
         null member, or an installed backend.
         """
-        if (hosted := hosted_backend(settings, timeout_s=timeout_s)) is not None:
-            return hosted
-        if settings.completion_backend == "local":
-            champion = self.policy()
-            return LocalBackend(self.policy_folder(champion), model_version=champion.label)
-        if settings.completion_backend not in BACKENDS:
-            raise ConfigurationError(
-                f"No completion backend {settings.completion_backend!r}. Known: "
-                f"{', '.join(BACKENDS)}."
-            )
-        return BACKENDS[settings.completion_backend]()
+        return open_backend(settings, self._champion_policy, timeout_s=timeout_s)
+
+    def _champion_policy(self) -> tuple[Path, str]:
+        champion = self.policy()
+        return self.policy_folder(champion), champion.label
 
     def version(self, label: str) -> ModelVersion:
         """The reward model `name@version`. Raises ModelNotFound."""

@@ -1,6 +1,5 @@
 """Scores of completions learnt from preference pairs."""
 
-from rlhf_pipeline.reward_model.acceptance import AcceptanceParams
 from rlhf_pipeline.reward_model.base import (
     RewardModel,
     disagreement,
@@ -11,7 +10,7 @@ from rlhf_pipeline.reward_model.base import (
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.group_accuracy import accuracy_by_group
+from rlhf_pipeline.reward_model.evaluation import accuracy_by_group
 from rlhf_pipeline.reward_model.kinds import (
     REWARD_MODELS,
     RewardModelParams,
@@ -28,7 +27,6 @@ from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
 __all__ = [
     "REWARD_MODELS",
-    "AcceptanceParams",
     "EmbeddingCache",
     "EmbeddingParams",
     "EmbeddingRewardModel",

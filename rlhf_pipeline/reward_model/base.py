@@ -1,6 +1,5 @@
 """The protocol of reward models, and the checks and arithmetic that all kinds share."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -13,19 +12,14 @@ from pydantic import BaseModel, Field
 from rlhf_pipeline.errors import (
     InvalidScores,
     ModelError,
-    ModelHashMismatch,
-    ModelNotFound,
     NotEnoughData,
 )
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.folders import find_interrupted_folders
 
 Floats = npt.NDArray[np.float64]
-
-CONFIG_FILE = "config.json"
 
 
 WINDOW = "window"  # of the encoder: the rule that cuts texts of every kind that has one
@@ -365,54 +359,3 @@ def distinct_texts(
         [number[row] for row in zip(prompts, completions, strict=True)], dtype=np.int64
     )
     return [prompt for prompt, _ in rows], [completion for _, completion in rows], place
-
-
-def read_config(folder: Path, kind: str | None = None) -> dict[str, Any]:
-    """config.json of a model folder. Raises ModelNotFound without one, ModelError if it is not a
-    reward model's, or not of `kind`.
-    """
-    path = Path(folder) / CONFIG_FILE
-    if not path.exists():
-        left = find_interrupted_folders(Path(folder))
-        cure = (
-            f"Rename {left[-1]} to it, which a kill left there."
-            if left
-            else "Fit one or fetch its version again."
-        )
-        raise ModelNotFound(f"No reward model at {folder}: {CONFIG_FILE} is missing. {cure}")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as cause:
-        raise ModelError(
-            f"{path} is not JSON ({cause}). Fetch the model version from the registry again."
-        ) from cause
-    if not isinstance(config, dict) or "kind" not in config:
-        raise ModelError(
-            f"{path} names no kind of reward model. It was not written by `save`; fetch the "
-            "version again."
-        )
-    if kind is not None and config["kind"] != kind:
-        raise ModelError(
-            f"{folder} holds a {config['kind']!r} reward model, not {kind!r}. Use "
-            "load_reward_model."
-        )
-    return config
-
-
-def require_encoder(encoder: Encoder, config: Mapping[str, Any], folder: Path) -> None:
-    """Raise ModelHashMismatch where the model in `folder` was fitted on another encoder."""
-    if encoder.hash != config["encoder_hash"]:
-        raise ModelHashMismatch(
-            f"The reward model in {folder} was fitted on encoder {config['encoder_hash'][:12]}, "
-            f"not on {encoder.hash[:12]} from {encoder.folder}. Set `encoder` back, or fit the "
-            "reward model again."
-        )
-
-
-def require_weights(model: RewardModel, config: Mapping[str, Any], folder: Path) -> None:
-    """Raise ModelHashMismatch where the weights in `folder` are not those that were saved."""
-    if model.weights_hash != config["weights_hash"]:
-        raise ModelHashMismatch(
-            f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch the "
-            "model version again."
-        )

@@ -18,7 +18,6 @@ from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
-    CONFIG_FILE,
     WINDOW,
     Floats,
     ModelFacts,
@@ -26,19 +25,28 @@ from rlhf_pipeline.reward_model.base import (
     check_texts,
     distinct_texts,
     drop_unweighted_pairs,
-    read_config,
-    require_encoder,
     require_finite,
     require_warm_start,
-    require_weights,
     sort_weighted_pairs,
 )
+from rlhf_pipeline.reward_model.effects import fit_length_slope, log_lengths
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.folders import replace_folder_atomically
-from rlhf_pipeline.reward_model.heads import HIDDEN_PARTS, HeadParams, Heads, fit_heads
+from rlhf_pipeline.reward_model.heads import (
+    HIDDEN_PARTS,
+    HeadParams,
+    HeadProblem,
+    Heads,
+    choose_l2,
+    fit_heads,
+)
 from rlhf_pipeline.reward_model.labels import LabelParams, targets_of, vote_weights
-from rlhf_pipeline.reward_model.length_bias import fit_length_slope, log_lengths
-from rlhf_pipeline.reward_model.linear_head import HeadProblem, choose_l2
+from rlhf_pipeline.reward_model.model_files import (
+    CONFIG_FILE,
+    read_config,
+    replace_folder_atomically,
+    require_encoder,
+    require_weights,
+)
 
 WEIGHTS_FILE = "model.safetensors"
 # What is learnt; each part must be in the file, and those of a hidden layer, of ties or of the

@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from rlhf_pipeline.errors import ConfigurationError, ModelError
 from rlhf_pipeline.plugins import Members
-from rlhf_pipeline.reward_model.base import RewardModel, read_config
+from rlhf_pipeline.reward_model.base import RewardModel
 from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.model_files import read_config
 from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 
 _OWN: dict[str, type[RewardModel]] = {

@@ -4,8 +4,7 @@ from pydantic import Field
 
 from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.reward_model.base import FitFacts
-from rlhf_pipeline.reward_model.length_bias import LengthEffect
-from rlhf_pipeline.reward_model.margin_effect import MarginEffect
+from rlhf_pipeline.reward_model.effects import LengthEffect, MarginEffect
 
 
 class TestAccuracy(Record):

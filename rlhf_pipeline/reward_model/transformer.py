@@ -22,7 +22,6 @@ from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
-    CONFIG_FILE,
     WINDOW,
     Floats,
     ModelFacts,
@@ -30,21 +29,33 @@ from rlhf_pipeline.reward_model.base import (
     check_texts,
     distinct_texts,
     drop_unweighted_pairs,
-    read_config,
-    require_encoder,
     require_finite,
     require_warm_start,
-    require_weights,
     sort_weighted_pairs,
 )
+from rlhf_pipeline.reward_model.effects import fit_length_slope, log_lengths
 from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.folders import refuse_foreign_files, replace_folder_atomically
 from rlhf_pipeline.reward_model.frozen_head import FROZEN_FOLDER, fit_frozen_head, load_frozen_head
+from rlhf_pipeline.reward_model.heads import HeadProblem, fit_head
 from rlhf_pipeline.reward_model.labels import targets_of, vote_weights
-from rlhf_pipeline.reward_model.length_bias import fit_length_slope, log_lengths
-from rlhf_pipeline.reward_model.linear_head import HeadProblem, fit_head
 from rlhf_pipeline.reward_model.losses import LossParams, Targets
+from rlhf_pipeline.reward_model.model_files import (
+    BACKBONE_FOLDER,
+    CONFIG_FILE,
+    SCALE,
+    SavedEncoder,
+    files_hash,
+    hash_tensors,
+    member_file,
+    read_backbone_files,
+    read_config,
+    read_member,
+    refuse_foreign_files,
+    replace_folder_atomically,
+    require_encoder,
+    require_weights,
+)
 from rlhf_pipeline.reward_model.network import (
     build_empty_network,
     build_network,
@@ -62,17 +73,7 @@ from rlhf_pipeline.reward_model.trainers import (
     TrainingData,
     TrainingRecord,
 )
-from rlhf_pipeline.reward_model.transformer_files import (
-    BACKBONE_FOLDER,
-    SCALE,
-    SavedEncoder,
-    files_hash,
-    member_file,
-    read_backbone_files,
-    read_member,
-)
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
-from rlhf_pipeline.reward_model.weights import hash_tensors
 
 __all__ = ["TransformerParams", "TransformerRewardModel"]
 

@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from rlhf_pipeline.errors import InvalidScores, ModelError, NotEnoughData, PipelineError
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
-from rlhf_pipeline.reward_model.base import RewardModel, find_warm_start_obstacle, read_config
+from rlhf_pipeline.reward_model.base import RewardModel, find_warm_start_obstacle
+from rlhf_pipeline.reward_model.model_files import read_config
 
 WORDS = ["kind", "curt", "sourced", "vague", "right", "wrong", "long", "short", "warm", "cold"]
 

@@ -9,9 +9,15 @@ import pytest
 
 from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.calibration.identity import NoCalibration
-from rlhf_pipeline.champions import Champions, Judge, assess, compare_with_champion
+from rlhf_pipeline.champions import (
+    AcceptanceParams,
+    Champions,
+    Judge,
+    assess,
+    compare_with_champion,
+)
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, TasteChange
-from rlhf_pipeline.reward_model import AcceptanceParams, fit_reward_model, reward_model_params
+from rlhf_pipeline.reward_model import fit_reward_model, reward_model_params
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs

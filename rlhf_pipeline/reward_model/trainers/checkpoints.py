@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_pipeline.files import translate_write_errors, write_atomically
-from rlhf_pipeline.reward_model.folders import refuse_foreign_files
+from rlhf_pipeline.reward_model.model_files import refuse_foreign_files
 
 NAME = re.compile(r"^step-(\d{9})-([0-9a-f]{16})\.safetensors$")
 FINGERPRINT_FILE = "fingerprint.txt"

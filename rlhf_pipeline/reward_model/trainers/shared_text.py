@@ -18,6 +18,7 @@ import numpy as np
 from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.losses import FIRST_LOG_TIE_WIDTH, pair_losses
+from rlhf_pipeline.reward_model.model_files import hash_tensors
 from rlhf_pipeline.reward_model.network import autocast, has_bfloat16, pad
 from rlhf_pipeline.reward_model.trainers.base import (
     TrainerParams,
@@ -37,7 +38,6 @@ from rlhf_pipeline.reward_model.trainers.checkpoints import (
     resume,
     save_checkpoint,
 )
-from rlhf_pipeline.reward_model.weights import hash_tensors
 
 # Widths of padded texts are multiples of it. oneDNN keeps a kernel for each shape it met: with
 # every width, 20 steps took 1.49 GB instead of 1.24, and each step the same time.

@@ -13,11 +13,13 @@ from rlhf_pipeline.reward_model.base import (
     RewardModel,
     distinct_texts,
     drop_unweighted_pairs,
-    read_config,
-    require_weights,
     sort_weighted_pairs,
 )
-from rlhf_pipeline.reward_model.folders import replace_folder_atomically
+from rlhf_pipeline.reward_model.model_files import (
+    read_config,
+    replace_folder_atomically,
+    require_weights,
+)
 
 
 class LengthParams(BaseModel):

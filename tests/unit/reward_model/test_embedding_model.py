@@ -22,8 +22,7 @@ from rlhf_pipeline.reward_model import (
     reward_model_params,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.taste_weights import DEFAULT_WEIGHT
-from rlhf_pipeline.reward_model.training import fit_reward_model
+from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, fit_reward_model
 from rlhf_pipeline.votes import TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 

@@ -8,8 +8,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch
 from rlhf_pipeline.reward_model import disagreement, load_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.heads import HIDDEN_PARTS
-from rlhf_pipeline.reward_model.linear_head import HeadProblem, fit_head
+from rlhf_pipeline.reward_model.heads import HIDDEN_PARTS, HeadProblem, fit_head
 from rlhf_pipeline.reward_model.losses import Targets
 from tests.unit.reward_model.word_pairs import WORDS, WordEncoder, make_pairs
 

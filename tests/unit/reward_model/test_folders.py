@@ -9,7 +9,7 @@ from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.reward_model import load_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.folders import replace_folder_atomically
+from rlhf_pipeline.reward_model.model_files import replace_folder_atomically
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
@@ -74,7 +74,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(embedding, tmp_path):
 def test_a_model_that_a_kill_left_beside_its_folder_is_named(embedding, tmp_path, monkeypatch):
     embedding.save(tmp_path / "model")
     monkeypatch.setattr(
-        "rlhf_pipeline.reward_model.folders.shutil.rmtree", lambda *args, **kwargs: None
+        "rlhf_pipeline.reward_model.model_files.shutil.rmtree", lambda *args, **kwargs: None
     )
     embedding.save(tmp_path / "model")
     (left,) = tmp_path.glob(".model.*.old")

@@ -4,12 +4,12 @@ from safetensors.numpy import load_file, save_file
 
 from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.reward_model import fit_reward_model, load_reward_model, reward_model_params
-from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.length_bias import (
+from rlhf_pipeline.reward_model.effects import (
     fit_length_slope,
     log_lengths,
     measure_length_effect,
 )
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 FEW = {"l2_grid": [0.03], "context_penalty_grid": [3.0]}

@@ -11,8 +11,8 @@ from rlhf_pipeline.reward_model import (
     fit_reward_model,
     reward_model_params,
 )
+from rlhf_pipeline.reward_model.effects import measure_margin_effect
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams
-from rlhf_pipeline.reward_model.margin_effect import measure_margin_effect
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 GRID = {"l2_grid": [0.1], "context_penalty_grid": [3.0], "min_pairs": 10}

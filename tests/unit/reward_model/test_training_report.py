@@ -18,7 +18,7 @@ from rlhf_pipeline.reward_model import (
     reward_model_params,
 )
 from rlhf_pipeline.reward_model.kinds import SHARED
-from rlhf_pipeline.reward_model.taste_weights import DEFAULT_WEIGHT, WEIGHTS_TRIED
+from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, WEIGHTS_TRIED
 from rlhf_pipeline.votes import Opening, TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 

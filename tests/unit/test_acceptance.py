@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.champions import AcceptanceParams
+from rlhf_pipeline.champions.assessment import find_regression, find_weakness, is_improvement
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.reward_model import AcceptanceParams
-from rlhf_pipeline.reward_model.acceptance import find_regression, find_weakness, is_improvement
 
 PARAMS = AcceptanceParams(n_resamples=400)
 

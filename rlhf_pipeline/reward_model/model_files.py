@@ -1,0 +1,231 @@
+"""Model folders: replaced whole or not at all, and the hashes of what is in them."""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlhf_pipeline.errors import ConfigurationError, ModelError, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.files import translate_write_errors
+from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.reward_model.base import RewardModel, require_finite
+from rlhf_pipeline.reward_model.encoder import Encoder
+
+CONFIG_FILE = "config.json"
+REPLACED_SUFFIX = ".old"
+MODEL_FILES = re.compile(
+    r"^(config\.json|model\.safetensors|member-\d+\.safetensors|backbone|frozen_head|\..+\.tmp)$"
+)
+BACKBONE_FOLDER = "backbone"
+BACKBONE_FILES = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+)
+# What a member's file holds beside its weights; without either it is refused.
+SCALE = ("score_mean", "score_std")
+
+
+def hash_tensors(tensors: Mapping[str, Any], *facts: float) -> str:
+    """SHA-256 over names, types, shapes and bytes of torch `tensors`, in the order of their names,
+    and over `facts`.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        part = tensors[name].detach().to("cpu").contiguous()
+        digest.update(f"{name} {part.dtype} {tuple(part.shape)}\0".encode())
+        digest.update(part.reshape(-1).view(dtype=_byte_dtype()).numpy().data)
+    digest.update(repr(facts).encode())
+    return digest.hexdigest()
+
+
+def _byte_dtype() -> Any:
+    import torch
+
+    return torch.uint8
+
+
+@contextmanager
+def replace_folder_atomically(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder`, which takes its place, and that of all it held, once the block
+    ends without an error.
+
+    What a model is depends on all files of its folder, so none of an older model may stay. Killed
+    in the block, `folder` holds what it held; killed between the two renames at its end, that
+    stands beside it as `.NAME.….old`. Raises ConfigurationError where `folder` holds something that
+    is no model's, ArtefactError where the disk refuses.
+    """
+    target = Path(folder).resolve()
+    with translate_write_errors(target):
+        if target.exists() and not target.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    refuse_foreign_files(target, MODEL_FILES, "a reward model")
+    made, old = (
+        target.with_name(f".{target.name}.{uuid.uuid4().hex}{what}")
+        for what in (".new", REPLACED_SUFFIX)
+    )
+    try:
+        with translate_write_errors(target):
+            made.mkdir(parents=True)
+        yield made
+        with translate_write_errors(target):
+            _swap(made, target, old)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def find_interrupted_folders(folder: Path) -> list[Path]:
+    """What `folder` held, where a kill between two renames left it beside; newest last."""
+    target = Path(folder).resolve()
+    return sorted(
+        target.parent.glob(f".{target.name}.*{REPLACED_SUFFIX}"),
+        key=lambda path: path.stat().st_mtime,
+    )
+
+
+def refuse_foreign_files(folder: Path, own: re.Pattern[str], of: str) -> None:
+    """Raise ConfigurationError where `folder` holds a name that `own` does not match: it is
+    somebody's, and would be deleted.
+    """
+    foreign = (
+        sorted(path.name for path in folder.iterdir() if not own.match(path.name))
+        if folder.is_dir()
+        else []
+    )
+    if foreign:
+        raise ConfigurationError(
+            f"{folder} holds {foreign[0]} and {len(foreign) - 1} more that are not of {of}; all in "
+            "it would be replaced. Name a folder that is new or empty."
+        )
+
+
+def _swap(made: Path, target: Path, old: Path) -> None:
+    if target.exists():
+        target.rename(old)
+    try:
+        made.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+class SavedEncoder:
+    """What is left of an encoder in a saved model: its hash, tokenizer and configuration."""
+
+    source: None = None
+    choice: None = None
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.hash = config["encoder_hash"]
+        self.max_tokens = config["params"]["max_tokens"]
+        self.n_truncated = 0
+
+
+def member_file(i: int) -> str:
+    """Where the weights of the i-th member lie, in the model's folder."""
+    return f"member-{i}.safetensors"
+
+
+def read_backbone_files(folder: Path) -> dict[str, bytes]:
+    """Configuration and tokenizer of a backbone, by name; not its weights."""
+    return {
+        name: (folder / name).read_bytes() for name in BACKBONE_FILES if (folder / name).is_file()
+    }
+
+
+def files_hash(files: Mapping[str, bytes]) -> str:
+    """Of names and contents."""
+    return content_hash(
+        {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    )
+
+
+def read_member(path: Path) -> dict[str, Any]:
+    """Weights and scale of one member. Raises ModelError for a file that cannot be read or lacks
+    its scale, InvalidScores for a NaN in that.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        parts: dict[str, Any] = load_file(path)
+    except (SafetensorError, OSError) as cause:
+        raise ModelError(
+            f"{path} cannot be read ({cause}). Fetch the model version from the registry again."
+        ) from cause
+    missing = [name for name in SCALE if name not in parts]
+    if missing:
+        raise ModelError(
+            f"{path} lacks {', '.join(missing)}. Scores without their normalisation are wrong, so "
+            "it is refused. Fit it again."
+        )
+    require_finite([float(parts[name]) for name in SCALE], "normalisation numbers")
+    return parts
+
+
+def read_config(folder: Path, kind: str | None = None) -> dict[str, Any]:
+    """config.json of a model folder. Raises ModelNotFound without one, ModelError if it is not a
+    reward model's, or not of `kind`.
+    """
+    path = Path(folder) / CONFIG_FILE
+    if not path.exists():
+        left = find_interrupted_folders(Path(folder))
+        cure = (
+            f"Rename {left[-1]} to it, which a kill left there."
+            if left
+            else "Fit one or fetch its version again."
+        )
+        raise ModelNotFound(f"No reward model at {folder}: {CONFIG_FILE} is missing. {cure}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as cause:
+        raise ModelError(
+            f"{path} is not JSON ({cause}). Fetch the model version from the registry again."
+        ) from cause
+    if not isinstance(config, dict) or "kind" not in config:
+        raise ModelError(
+            f"{path} names no kind of reward model. It was not written by `save`; fetch the "
+            "version again."
+        )
+    if kind is not None and config["kind"] != kind:
+        raise ModelError(
+            f"{folder} holds a {config['kind']!r} reward model, not {kind!r}. Use "
+            "load_reward_model."
+        )
+    return config
+
+
+def require_encoder(encoder: Encoder, config: Mapping[str, Any], folder: Path) -> None:
+    """Raise ModelHashMismatch where the model in `folder` was fitted on another encoder."""
+    if encoder.hash != config["encoder_hash"]:
+        raise ModelHashMismatch(
+            f"The reward model in {folder} was fitted on encoder {config['encoder_hash'][:12]}, "
+            f"not on {encoder.hash[:12]} from {encoder.folder}. Set `encoder` back, or fit the "
+            "reward model again."
+        )
+
+
+def require_weights(model: RewardModel, config: Mapping[str, Any], folder: Path) -> None:
+    """Raise ModelHashMismatch where the weights in `folder` are not those that were saved."""
+    if model.weights_hash != config["weights_hash"]:
+        raise ModelHashMismatch(
+            f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch the "
+            "model version again."
+        )
