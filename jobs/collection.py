@@ -1,6 +1,4 @@
-"""Collection: this morning's prompts, completions and comparisons, ready before people start to
-vote.
-"""
+"""Collection: makes a day's prompts, completions and comparisons before people start to vote."""
 
 import dagster as dg
 

@@ -1,9 +1,8 @@
-"""How runs are executed: light stages where the settings say, training in processes of its own. All
-beat from start to end.
+"""The executors of runs: light stages as the settings say, training in processes of its own.
 
-The heartbeat is the run process's own, so it goes on between steps and while a step's process holds
-the interpreter. A step whose process was killed is started again within the run; a step that failed
-would fail again and is left failed.
+Every run writes a heartbeat from start to end, in the run's own process, so that it goes on between
+steps and while a step's process is busy. A step whose process was killed is started again within
+the run; a step that failed would fail again and stays failed.
 """
 
 from collections.abc import Iterator
@@ -12,8 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-# The public API has no names for these: what an executor is made of, and what it says of a step
-# that it starts again.
+# The public API has no names for the parts of an executor and its event for a repeated step.
 from dagster._core.execution.plan.objects import StepRetryData
 from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.child_process_executor import ChildProcessCrashException
@@ -24,11 +22,11 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import Store
 
-# and twice as many before the second time: what took the memory may be gone by then
+# twice as many before the second retry: the memory may be free by then
 SECONDS_TO_RETRY = 2.0
 
-# What nearly every step imports, for seconds of CPU: the process that steps are forked from has
-# imported it once. Only installed packages, because that process does not have this folder's path.
+# Imported once by the process that steps are forked from; nearly every step needs them, at seconds
+# of CPU. Only installed packages, because that process does not have this folder on its path.
 PRELOADED = ("pandas", "pyarrow.parquet", "sqlalchemy", "alembic", "mlflow", "great_expectations")
 
 EXECUTION = dg.Field(
@@ -56,11 +54,11 @@ EXECUTION = dg.Field(
 
 
 class StepProcesses(MultiprocessExecutor):
-    """Each step in a process of its own, forked from one that imported `PRELOADED` once; a killed
-    one is started again.
+    """Runs each step in a process of its own, forked from one that imported `PRELOADED`, and starts
+    a killed step again.
 
-    Dagster's retry policies do not tell a killed step from one that raised, and would train three
-    times on what cannot be trained on.
+    Dagster's retry policies do not distinguish a killed step from one that raised: they would
+    repeat a training that cannot succeed.
     """
 
     def __init__(self, *, max_concurrent: int, step_retries: int):
@@ -90,7 +88,7 @@ class StepProcesses(MultiprocessExecutor):
 
 
 class HeartbeatExecutor(dg.Executor):
-    """Another executor with a heartbeat around it."""
+    """Wraps another executor in a heartbeat."""
 
     def __init__(self, inner: dg.Executor):
         self._inner = inner
@@ -113,7 +111,7 @@ class HeartbeatExecutor(dg.Executor):
 
 
 def _settings(context: Any) -> Settings:
-    """Those the definitions were made with: every job of theirs has them as a resource."""
+    """The settings of the definitions: every job has them as a resource."""
     found = context.job.get_definition().resource_defs["settings"]
     with dg.build_resources({"settings": found}, instance=context.instance) as resources:
         settings: Settings = resources.settings

@@ -1,6 +1,4 @@
-"""Feedback: a day's votes into reflections and the drift report. Learning: preference pairs made,
-annotators and a reward model refitted.
-"""
+"""Feedback: a day's votes, reflection log and drift report. Learning: pairs and a reward model."""
 
 from datetime import timedelta
 

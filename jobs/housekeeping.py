@@ -1,4 +1,4 @@
-"""Deletes every night what is kept for a limited time, and anchors the audit chain."""
+"""Housekeeping: deletes expired data every night and anchors the audit chain."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -31,8 +31,8 @@ def retain(
 
 
 @dg.op(
-    description="Writes down where the audit chain stands, so that a tail that is cut off later is "
-    "missed."
+    description="Records the end of the audit chain, so that a tail that is cut off later is "
+    "noticed."
 )
 def anchor_audit_chain(
     context: dg.OpExecutionContext,

@@ -1,4 +1,4 @@
-"""Retraining: from a confirmed change of taste to a gated candidate. Only by sensor or by hand."""
+"""Retraining: from a confirmed change of taste to a gated candidate, by its sensor or by hand."""
 
 import dagster as dg
 

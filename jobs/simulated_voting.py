@@ -1,6 +1,4 @@
-"""Simulated voting: a seeded pool votes on a day's comparisons. Exists only where the settings say
-annotators are simulated.
-"""
+"""Simulated voting: a seeded pool votes on a day's comparisons, where annotators are simulated."""
 
 from collections.abc import Callable
 
@@ -22,7 +20,7 @@ class VotingConfig(dg.Config):
 
 
 @dg.op(
-    description="Casts the pool's votes through the same function as everybody's, marked as "
+    description="Casts the pool's votes through the function that casts all votes, marked as "
     "simulated."
 )
 def cast_simulated_votes(
@@ -41,8 +39,8 @@ def cast_simulated_votes(
         for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)
     }
     votes = annotators(comparisons, references, config.day)
-    # A key is one annotator's vote on one comparison that day. What stands under it is kept: an
-    # earlier version said less beside it.
+    # A key is one annotator's vote on one comparison that day. A vote under a known key is kept: an
+    # earlier version stored fewer fields with it.
     known = store.imports.find_known_keys([vote.idempotency_key for vote in votes])
     store.votes.cast_many([vote for vote in votes if vote.idempotency_key not in known])
     kept = f", {len(known)} of them cast before and kept" if known else ""

@@ -1,9 +1,4 @@
-"""A home as a folder that can be put back: databases at one moment each, files with their hashes, a
-manifest written last.
-
-Knows the layout of a home; knows no table, no model and nothing of Dagster, whose database is one
-of three.
-"""
+"""Backs a home up into a folder and restores it: databases, files with hashes, a manifest last."""
 
 import hashlib
 import importlib.metadata
@@ -37,15 +32,15 @@ BACKED_UP_PATHS = (
     "annotator_salt",
     "audit_anchors.jsonl",
     "demo_state.json",
-)  # beside databases and facts; the rest rebuilds itself
+)  # beside databases and facts; everything else can be made again
 # of a home without a server
 SQLITE = {"store": "store.db", "mlflow": "mlflow/mlflow.db", "dagster": "dagster"}
 DAGSTER_FILES = ("history/**/*.db", "schedules/*.db")
 CHUNK = 1 << 20
 
-# of store, mlflow and dagster; None where the files lie in the home
+# by name (store, mlflow, dagster); None where the files are in the home
 Urls = Mapping[str, str | None]
-MakeTables = Mapping[str, Callable[[str], None]]  # what makes the tables of a database on Postgres
+MakeTables = Mapping[str, Callable[[str], None]]  # functions that make a database's tables by URL
 
 
 class DatabaseBackup(Record):
@@ -60,7 +55,7 @@ class DatabaseBackup(Record):
 
 
 class Manifest(Record):
-    """What a backup holds. Without it the folder is none."""
+    """The content of a backup. A folder without it is not a backup."""
 
     format: Literal[1] = 1
     made_at: datetime
@@ -91,7 +86,7 @@ class Manifest(Record):
 
     @classmethod
     def load(cls, folder: Path) -> "Manifest":
-        """Raises ConfigurationError for a folder that is no finished backup."""
+        """Raises ConfigurationError for a folder without a finished backup."""
         path = folder / MANIFEST
         if not path.exists():
             why = (
@@ -100,7 +95,8 @@ class Manifest(Record):
                 else f"it has no {MANIFEST}"
             )
             raise ConfigurationError(
-                f"{folder} is no backup: {why}. Name a folder that `rlhf storage backup` finished."
+                f"{folder} is not a backup: {why}. Name a folder that `rlhf storage backup` "
+                "finished."
             )
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -180,7 +176,7 @@ def verify(folder: Path, manifest: Manifest, *, progress: Progress = ignore_prog
 
 
 def holds_data(home: Path, urls: Urls) -> bool:
-    """Whether there is anything that a restore would overwrite."""
+    """Whether a restore would overwrite anything."""
     at_home = any((home / name).exists() for name in (HOME_FACTS, *SQLITE.values(), "frames"))
     return at_home or any(
         url is not None and not database_dump.is_sqlite(url) and database_copy.has_tables(url)
@@ -197,12 +193,12 @@ def restore(
     replace: bool = False,
     progress: Progress = ignore_progress,
 ) -> Manifest:
-    """Put a verified backup into `home` and its databases. What was there goes to
-    `<home>/replaced-<time>` with `replace`.
+    """Put a verified backup into `home` and its databases. With `replace`, present files move to
+    `<home>/replaced-<time>`.
 
-    MLflow's paths follow where the home lies elsewhere now. Raises ConfigurationError for a home
-    that holds data, and for SQLite's files where a server is configured or the other way round;
-    then nothing was changed.
+    MLflow's paths are changed where the home moved. Raises ConfigurationError, with nothing
+    changed, for a home that holds data, and for SQLite's files where a server is configured or the
+    other way round.
     """
     manifest = Manifest.load(folder)
     if home.exists() and not home.is_dir():
@@ -287,9 +283,7 @@ def lost_config(folder: Path) -> Path | None:
 
 
 def record_replaced(home: Path, manifest: Manifest, hashes: FileHashes) -> None:
-    """Record what the restored home holds of the files that were written while their database had
-    been copied already.
-    """
+    """Record the hashes of files that were written after the store had been copied."""
     hashes.forget(manifest.replaced)
     for name in manifest.replaced:
         if (home / name).is_file():
@@ -303,8 +297,8 @@ def _prepare_folder(folder: Path, home: Path) -> None:
     )
     if within or home.resolve().is_relative_to(folder.resolve()):
         raise ConfigurationError(
-            f"{folder} lies in what is backed up of {home}, or around it. Name a folder of its "
-            "own, best on another disk."
+            f"{folder} is inside {home}'s backed-up folders, or contains the home. Name a separate "
+            "folder, best on another disk."
         )
     _refuse_linked_folders(home)
     if folder.exists() and any(folder.iterdir()):
@@ -320,8 +314,8 @@ def _prepare_folder(folder: Path, home: Path) -> None:
 
 
 def _refuse_linked_folders(home: Path) -> None:
-    """A link in place of `frames` or `mlflow/artifacts` is followed; one deeper would silently
-    leave out what it leads to.
+    """Raises ConfigurationError for links to folders below `frames`, `mlflow/artifacts` and the
+    like, which a copy would silently leave out; a link in their place is followed.
     """
     for name in BACKED_UP_PATHS:
         for path in (home / name).rglob("*"):
@@ -399,7 +393,7 @@ def _make_tables(name: str, url: str, database: DatabaseBackup, make_tables: Mak
         return
     store = Database(url, "any", "any")
     try:
-        # as they were; the newest version follows with the rows in them
+        # in the backup's version; they are upgraded with their rows
         migrations.upgrade(store, database.version or "head")
     except StoreError as cause:
         raise StoreError(f"{cause} The backup's store is of version {database.version}.") from cause
@@ -408,7 +402,7 @@ def _make_tables(name: str, url: str, database: DatabaseBackup, make_tables: Mak
 
 
 def _target_of(path: Path, home: Path, manifest: Manifest) -> Path | None:
-    """Where a file of the backup belongs; None for what was loaded into Postgres already."""
+    """The place of a file of the backup; None for what was loaded into Postgres already."""
     if path.parts[0] != DATABASE_FILES:
         return home / path
     name = path.parts[1].removesuffix(".db")
@@ -418,9 +412,7 @@ def _target_of(path: Path, home: Path, manifest: Manifest) -> Path | None:
 
 
 def _set_aside(home: Path, *, but: Path) -> None:
-    """What the home held, moved and not deleted: a restore of the wrong backup can be taken
-    back.
-    """
+    """Move the home's files away instead of deleting them, so that a restore can be undone."""
     there = home.iterdir() if home.exists() else ()
     held = [
         path

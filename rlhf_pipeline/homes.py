@@ -1,6 +1,4 @@
-"""Refuses a home that lost a part, was copied on a server, or belongs to another user; keeps what
-it holds to its owner.
-"""
+"""Refuses homes that lost a part, were copied or belong to another user; makes homes private."""
 
 import os
 import pwd
@@ -16,12 +14,12 @@ RESTORE = "Restore a backup with `rlhf storage restore FOLDER --replace`"
 
 
 def refuse_broken(settings: Settings, *, initialising: bool = False, joining: bool = False) -> None:
-    """The one gate of every process that works on a home: raises ConfigurationError, with the cure,
-    for one that is not whole.
+    """Every process checks its home here: raises ConfigurationError, with the cure, for one that
+    lost a part.
 
     A folder in which nothing was made yet passes. With `initialising` a home may have lost
-    `project.json`, because its store tells whose it is; with `joining` a home on a server may lie
-    elsewhere than it did.
+    `project.json`, because its store names the project; with `joining` a home on a server may have
+    moved.
     """
     home = settings.home
     refuse_foreign(home)
@@ -40,8 +38,8 @@ def refuse_broken(settings: Settings, *, initialising: bool = False, joining: bo
 
 
 def refuse_foreign(home: Path, uid: int | None = None) -> None:
-    """Raises ConfigurationError for a home of another user: files made there by this one would keep
-    its owner out.
+    """Raises ConfigurationError for a home of another user, whose owner could not use the files
+    made here.
     """
     try:
         owner, me = home.stat().st_uid, os.geteuid() if uid is None else uid
@@ -68,8 +66,8 @@ def refuse_foreign(home: Path, uid: int | None = None) -> None:
 
 
 def refuse_other_dagster_home(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Raises ConfigurationError where DAGSTER_HOME is another home's: runs of one would change the
-    store of the other.
+    """Raises ConfigurationError where DAGSTER_HOME belongs to another home: runs of one would
+    change the store of the other.
     """
     named, ours = environ.get("DAGSTER_HOME"), settings.home / "dagster"
     if named and Path(named).expanduser().resolve() != ours.resolve():
@@ -82,7 +80,7 @@ def refuse_other_dagster_home(settings: Settings, environ: Mapping[str, str]) ->
 
 
 def make_private(home: Path) -> None:
-    """The home's folder, for its owner alone. Raises ConfigurationError where it cannot be made."""
+    """Make the home's folder, for its owner alone. Raises ConfigurationError where that fails."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         home.chmod(0o700)
@@ -94,8 +92,8 @@ def make_private(home: Path) -> None:
 
 
 def keep_private(home: Path) -> None:
-    """Databases of the home readable by their owner alone; SQLite gives its log the mode of its
-    database.
+    """Make the databases of the home readable by their owner alone; SQLite's log follows the mode
+    of its database.
     """
     for pattern in DATABASES:
         for database in home.glob(pattern):
@@ -111,7 +109,7 @@ def _refuse_lost_facts(settings: Settings, *, initialising: bool) -> None:
         or settings.database_url is not None
         or not (home / "dagster" / "dagster.yaml").exists()
     ):
-        return  # nothing was made here yet, or the databases elsewhere know their home
+        return  # nothing was made here yet, or databases elsewhere name their home
     if is_empty(home / "store.db"):
         raise ConfigurationError(
             f"{home} was initialised, but its {HOME_FACTS} and store.db are gone. {RESTORE}. If "
@@ -131,8 +129,8 @@ def _refuse_lost_store(settings: Settings, facts: HomeFacts) -> None:
     if not is_elsewhere and is_empty(store):
         state = "is empty" if store.exists() else "is missing"
         raise ConfigurationError(
-            f"The store of {settings.home} {state}: {store} held what project {facts.project!r} "
-            f"knows, its votes among it. {RESTORE}; to start over, move the folder away. If the "
+            f"The store of {settings.home} {state}: {store} held the votes and all other rows of "
+            f"project {facts.project!r}. {RESTORE}; to start over, move the folder away. If the "
             "store is elsewhere, set RLHF_DATABASE_URL or RLHF_SERVER_URL."
         )
 
@@ -162,7 +160,7 @@ def _refuse_other_place(home: Path, facts: HomeFacts) -> None:
 
 
 def is_empty(database: Path) -> bool:
-    """Whether an SQLite file is missing or has no tables. It is not made by looking."""
+    """Whether an SQLite file is missing or has no tables. Does not create it."""
     return (
         not database.exists()
         or database.stat().st_size == 0

@@ -1,7 +1,7 @@
 """Decides what may be deleted: rules over records. Deletes nothing itself.
 
-Never in question: votes, decisions, the audit chain, predictions, evaluation splits, and the
-records and metrics of models and runs.
+Never deleted: votes, decisions, the audit chain, predictions, evaluation splits, and the records
+and metrics of models and runs.
 """
 
 import re
@@ -24,7 +24,7 @@ class DeletableItem(Record):
 
     kind: RetentionKind
     name: str
-    n: int = Field(default=1, description="how many things stand behind the name")
+    n: int = Field(default=1, description="number of things under this name")
     n_bytes: int | None = Field(default=None, description="None where the storage does not say")
 
 
@@ -39,8 +39,8 @@ class DatedFile(Record):
 def removable_versions(
     versions: Sequence[StoredVersion], *, needed: Collection[str], n_latest: int
 ) -> list[StoredVersion]:
-    """Versions of one model whose files may go: never promoted, without alias, not needed, beyond
-    the `n_latest` of such.
+    """Versions of one model whose files may be deleted: never promoted, without alias, not needed,
+    and older than the `n_latest` such versions.
 
     Files that a kept version shares stay. `needed` are labels, `name@version`.
     """

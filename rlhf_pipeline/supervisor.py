@@ -1,7 +1,7 @@
 """Starts servers as child processes, waits until they answer, and ends all of them together.
 
-`rlhf dev` becomes this program (`exec`) once the home is ready. It imports next to nothing, so that
-the process that waits takes 11 MB instead of the 200 MB of a command line that has used MLflow: see
+`rlhf dev` becomes this program (`exec`) once the home is ready. It imports very little, so that the
+waiting process takes 11 MB instead of the 200 MB of a command line that has used MLflow: see
 bench_at_rest.
 """
 
@@ -83,8 +83,7 @@ def main(plan: SupervisorPlan) -> int:
 
 
 def supervise(plan: SupervisorPlan) -> None:
-    # A service manager's stop is a Ctrl-C; and a shell that starts this in the background has told
-    # it to ignore Ctrl-C.
+    # SIGTERM from a service manager counts as Ctrl-C, which a shell's background job ignores.
     for stop in STOPS:
         signal.signal(stop, _interrupt_once)
     servers: list[subprocess.Popen[bytes]] = []
@@ -119,8 +118,7 @@ def _ignore_stops() -> None:
 
 
 def _start(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
-    # Not in the checkout: Dagster lets a .env of the working directory win over the environment it
-    # is given.
+    # Not in the checkout: Dagster prefers a .env of the working directory to its environment.
     end = bind_to_this_process()
     return subprocess.Popen(
         command,
@@ -131,9 +129,7 @@ def _start(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
 
 
 def _stop(servers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ends whole process groups: the servers start children of their own, and some outlive the
-    server that started them.
-    """
+    """End whole process groups: the servers start children, some of which outlive them."""
     for server in servers:
         _signal(server, signal.SIGTERM)
     deadline = time.monotonic() + SECONDS_TO_STOP
@@ -150,9 +146,7 @@ def _signal(server: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def _is_alive(server: subprocess.Popen[bytes]) -> bool:
-    """Whether any process of the server's group still works; one that ended and was not collected
-    does not.
-    """
+    """Whether any process of the server's group runs; zombies do not count."""
     server.poll()
     found = psutil.process_iter(["status"])
     return any(

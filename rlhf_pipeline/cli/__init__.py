@@ -1,6 +1,4 @@
-"""The `rlhf` command: every stage's files and state from a terminal. Knows the whole library;
-nobody imports it.
-"""
+"""The `rlhf` command: files and state of every stage from a terminal."""
 
 import sys
 
@@ -70,8 +68,8 @@ gate(app)
 
 
 def main() -> None:
-    """Errors raised on purpose are one readable line and exit code 1; anything else is a bug and
-    shows its trace.
+    """Run a command. An error raised on purpose prints one line and exits with 1; any other error
+    is a bug and shows its traceback.
     """
     silence_telemetry()
     share_cores()

@@ -1,6 +1,4 @@
-"""`rlhf guidelines` and `rlhf rules`: what annotators are told, and how cards are dealt. Knows
-versions; a change is a new one.
-"""
+"""`rlhf guidelines` and `rlhf rules`: instructions for annotators, and how cards are dealt."""
 
 import secrets
 from pathlib import Path
@@ -15,7 +13,7 @@ from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.records import AnnotationRules
 
-guidelines = typer.Typer(help="What annotators are asked to do, in Markdown.", no_args_is_help=True)
+guidelines = typer.Typer(help="Instructions for annotators, in Markdown.", no_args_is_help=True)
 rules = typer.Typer(
     help="How cards are dealt: overlap, repeats, gold, leases, undo, rubric.", no_args_is_help=True
 )
@@ -23,14 +21,16 @@ rules = typer.Typer(
 
 @guidelines.callback()
 def guidelines_group() -> None:
-    """What annotators are asked to do, in Markdown."""
+    """Instructions for annotators, in Markdown."""
 
 
 @guidelines.command("set")
 def set_guidelines(
     file: Annotated[Path, typer.Argument(help="A text file in UTF-8.", show_default=False)],
 ) -> None:
-    """Make the text of a file the newest version; votes keep the version they were cast under."""
+    """Make a file the newest version of the guidelines; votes keep the version under which they
+    were cast.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
@@ -39,10 +39,10 @@ def set_guidelines(
         ) from cause
     if not text.strip():
         raise ConfigurationError(f"{file} is empty. Write what annotators are asked to do.")
-    workspace = _open_workspace()
+    workspace = Workspace.open_current()
     newest = workspace.store.guidelines.latest()
     if newest is not None and newest.text == text:
-        echo(f"version {newest.version} says so already")
+        echo(f"version {newest.version} has this text already")
         return
     made = workspace.store.guidelines.add(
         text, after=newest.version if newest else 0, actor="rlhf guidelines"
@@ -55,7 +55,7 @@ def show_guidelines(
     version: Annotated[int | None, typer.Option(min=1, help="Default: the newest.")] = None,
 ) -> None:
     """Print a version."""
-    store = _open_workspace().store
+    store = Workspace.open_current().store
     found = store.guidelines.latest() if version is None else store.guidelines.get(version)
     if found is None:
         raise NotFound("There are no guidelines yet. Write some: rlhf guidelines set FILE.")
@@ -69,8 +69,8 @@ def rules_group() -> None:
 
 @rules.command("show")
 def show_rules() -> None:
-    """The rules that hold now, with what each means."""
-    version, held = _open_workspace().store.rules.latest()
+    """Show the current rules and their meaning."""
+    version, held = Workspace.open_current().store.rules.latest()
     rows = [
         {
             "rule": name,
@@ -93,13 +93,13 @@ def set_rules(
         ),
     ],
 ) -> None:
-    """Change some rules; a change holds for cards dealt from then on. An empty value is none:
+    """Change rules for cards that are dealt from now on. An empty value removes a limit:
     max_votes_per_day= lifts the cap.
     """
-    store = _open_workspace().store
+    store = Workspace.open_current().store
     version, held = store.rules.latest()
-    # The first rules a project sets get a seed nobody knows, as the web app gives them: it places
-    # the hidden cards.
+    # The first rules of a project get a secret random seed, as in the web app: it places the hidden
+    # cards.
     drawn = {"seed": secrets.randbits(48)} if version == 0 else {}
     wanted = held.model_dump() | drawn | dict(_parse_change(text) for text in changes)
     try:
@@ -109,25 +109,26 @@ def set_rules(
             f"{e['loc'][0] if e['loc'] else 'rules'}: {e['msg']}" for e in cause.errors()
         )
         raise ConfigurationError(
-            f"The rules cannot be so: {problems}. Nothing was changed; `rlhf rules show` says what "
-            "each means."
+            f"Invalid rules: {problems}. Nothing was changed; `rlhf rules show` explains each rule."
         ) from cause
     if new == held:
-        echo(f"version {version} says so already")
+        echo(f"version {version} has these rules already")
         return
-    said = ", ".join(
+    changed = ", ".join(
         f"{n} {_format_value(getattr(held, n))} -> {_format_value(v)}"
         for n, v in new
         if v != getattr(held, n) and not (n == "seed" and drawn)
     )
-    echo(f"rules are at version {store.rules.put(new, after=version, actor='rlhf rules')}: {said}")
+    echo(
+        f"rules are at version {store.rules.put(new, after=version, actor='rlhf rules')}: {changed}"
+    )
 
 
 def _parse_change(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or name not in AnnotationRules.model_fields:
         raise ConfigurationError(
-            f"{text!r} changes no rule. Write RULE=VALUE; rules are "
+            f"{text!r} does not name a rule. Write RULE=VALUE; the rules are "
             f"{', '.join(AnnotationRules.model_fields)}."
         )
     if name == "dimensions":
@@ -142,9 +143,3 @@ def _parse_change(text: str) -> tuple[str, Any]:
 
 def _format_value(value: Any) -> str:
     return ", ".join(value) if isinstance(value, tuple) else "none" if value is None else str(value)
-
-
-def _open_workspace() -> Workspace:
-    workspace = Workspace.from_environment()
-    workspace.store.migrate()
-    return workspace

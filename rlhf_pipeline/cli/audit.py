@@ -1,6 +1,4 @@
-"""`rlhf audit`: whether the chain over every act still holds, the chain as a file, and its daily
-anchor.
-"""
+"""`rlhf audit`: verifies and exports the audit chain, and writes its daily anchor."""
 
 import json
 from pathlib import Path
@@ -17,21 +15,20 @@ from rlhf_pipeline.store import anchors
 LINKS_AT_ONCE = 5_000
 
 app = typer.Typer(
-    help="The chain over every act: who did what to what, each link with the hash of the one "
-    "before.",
+    help="The audit chain: who did what to what, each link with the hash of the previous one.",
     no_args_is_help=True,
 )
 
 
 @app.callback()
 def group() -> None:
-    """The chain over every act: who did what to what, each link with the hash of the one before."""
+    """The audit chain: who did what to what, each link with the hash of the previous one."""
 
 
 @app.command("verify")
 def verify() -> None:
-    """Walk the whole chain, set every vote beside its link and every anchor beside the chain; name
-    the first row that is not what it was.
+    """Verify the whole chain, every vote against its link and every anchor against the chain; name
+    the first row that was changed.
     """
     workspace = Workspace.from_environment()
     settings = workspace.settings
@@ -53,7 +50,7 @@ def export(
         Path | None, typer.Option(help="File to write; default <RLHF_HOME>/exports/audit.jsonl.")
     ] = None,
 ) -> None:
-    """Write the chain as JSON lines, oldest first: enough to verify it elsewhere."""
+    """Write the chain as JSON lines, oldest first, so that it can be verified elsewhere."""
     workspace = Workspace.from_environment()
     path = out or workspace.settings.exports / "audit.jsonl"
     n = 0
@@ -71,7 +68,7 @@ def export(
 
 @app.command("anchor")
 def anchor() -> None:
-    """Write down where the chain stands today, in <RLHF_HOME>/audit_anchors.jsonl. `rlhf serve` and
+    """Record the current end of the chain in <RLHF_HOME>/audit_anchors.jsonl. `rlhf serve` and
     housekeeping do so daily.
     """
     workspace = Workspace.from_environment()
@@ -81,13 +78,13 @@ def anchor() -> None:
         echo(f"nothing to do: the chain is empty, or {path} has today's anchor")
     else:
         echo(
-            f"seq {dropped.seq} of {dropped.day} in {path}; copy that file to where nobody writes "
-            "the database"
+            f"seq {dropped.seq} of {dropped.day} in {path}; copy that file to a place that users "
+            "of the database cannot write"
         )
 
 
 def add_todays_anchor(workspace: Workspace) -> anchors.Anchor | None:
-    """Today's anchor, if there is none yet."""
+    """Add today's anchor and return it; None where there is one."""
     settings = workspace.settings
     return anchors.add_daily_anchor(
         settings.home / anchors.FILE,

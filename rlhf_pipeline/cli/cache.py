@@ -1,6 +1,4 @@
-"""`rlhf cache`: what is kept of completions, and what they cost to make. Knows counts; no text is
-ever shown.
-"""
+"""`rlhf cache`: shows what completions are cached and what they cost; never shows a text."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -11,19 +9,19 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.errors import ConfigurationError
 
-app = typer.Typer(help="Completions that need not be made again.", no_args_is_help=True)
+app = typer.Typer(help="Cached completions.", no_args_is_help=True)
 MILLION = 1_000_000
 
 
 @app.callback()
 def group() -> None:
-    """Completions that need not be made again."""
+    """Cached completions."""
 
 
 @app.command("stats")
 def stats() -> None:
-    """How much is kept, and what providers were paid, by asset, provider and model."""
-    store = _open_workspace().store
+    """Show the size of the cache and the cost by asset, provider and model."""
+    store = Workspace.open_current().store
     held = store.completions_cache.stats()
     since = (
         f", {held.oldest:%Y-%m-%d} to {held.newest:%Y-%m-%d}" if held.oldest and held.newest else ""
@@ -67,20 +65,24 @@ def prune(
     unused_days: Annotated[
         float | None,
         typer.Option(
-            "--unused-days", min=0, help="Take out what nobody asked for in so many days."
+            "--unused-days", min=0, help="Delete completions that were not used for this many days."
         ),
     ] = None,
     keep_mb: Annotated[
         float | None,
-        typer.Option("--keep-mb", min=0, help="Then the longest unused, until no more is left."),
+        typer.Option(
+            "--keep-mb",
+            min=0,
+            help="Then delete the longest unused until this many megabytes are left.",
+        ),
     ] = None,
 ) -> None:
-    """Make room. What a run under way has made stays; what is taken out is made, and paid for,
-    again when it is asked for.
+    """Delete cached completions, except those of running runs. A deleted one is made and paid for
+    again when it is needed.
     """
     if unused_days is None and keep_mb is None:
-        raise ConfigurationError("Say what may go: --unused-days 90, or --keep-mb 500.")
-    workspace = _open_workspace()
+        raise ConfigurationError("Name what to delete: --unused-days 90, or --keep-mb 500.")
+    workspace = Workspace.open_current()
     since = (
         None
         if unused_days is None
@@ -90,9 +92,3 @@ def prune(
         unused_since=since, keep_characters=None if keep_mb is None else int(keep_mb * MILLION)
     )
     echo(f"{n:,} completions taken out, {size / MILLION:,.1f} million characters")
-
-
-def _open_workspace() -> Workspace:
-    workspace = Workspace.from_environment()
-    workspace.store.migrate()
-    return workspace

@@ -1,6 +1,4 @@
-"""`rlhf changes`: the changes of taste that every fit takes into account, recorded and retracted by
-hand.
-"""
+"""`rlhf changes`: lists, records and retracts the changes of taste that every fit respects."""
 
 from typing import Annotated
 
@@ -12,21 +10,22 @@ from rlhf_pipeline.records import TasteChange
 from rlhf_pipeline.store import Store
 
 app = typer.Typer(
-    help="Changes of taste: votes before one count less in every later fit.", no_args_is_help=True
+    help="Changes of taste: votes cast before one weigh less in every later fit.",
+    no_args_is_help=True,
 )
 ACTOR = "rlhf changes"
 
 
 @app.callback()
 def group() -> None:
-    """Changes of taste: votes before one count less in every later fit."""
+    """Changes of taste: votes cast before one weigh less in every later fit."""
 
 
 @app.command("list")
 def list_changes(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Every change, by whom and why it was recorded or retracted."""
+    """List every change: who recorded or retracted it, and why."""
     changes = _open_store().taste_changes.all()
     if as_json:
         show_json([change.model_dump(mode="json") for change in changes])
@@ -40,15 +39,17 @@ def list_changes(
 
 @app.command("add")
 def add_change(
-    change_seq: Annotated[int, typer.Argument(min=1, help="The first vote of the new taste.")],
+    change_seq: Annotated[
+        int, typer.Argument(min=1, help="Seq of the first vote of the new taste.")
+    ],
     cause: Annotated[str, typer.Option(help="What changed; kept with the change.")],
     category: Annotated[
-        str | None, typer.Option(help="The only category whose taste changed; default all.")
+        str | None, typer.Option(help="The only category whose taste changed; default: all.")
     ] = None,
 ) -> None:
     """Record a change of taste that no detector reported, such as new guidelines."""
     if not cause.strip():
-        raise typer.BadParameter("say what changed", param_hint="--cause")
+        raise typer.BadParameter("describe the change", param_hint="--cause")
     added = _open_store().taste_changes.add(change_seq, cause=cause, category=category, actor=ACTOR)
     echo(
         f"change {added.change_id}: votes before {change_seq:,} count less in "
@@ -58,12 +59,14 @@ def add_change(
 
 @app.command("retract")
 def retract_change(
-    change_id: Annotated[int, typer.Argument(min=1, help="As `rlhf changes list` shows it.")],
-    reason: Annotated[str, typer.Option(help="Why it was none; kept with the change.")],
+    change_id: Annotated[
+        int, typer.Argument(min=1, help="Number of the change in `rlhf changes list`.")
+    ],
+    reason: Annotated[str, typer.Option(help="Why it was a false alarm; kept with the change.")],
 ) -> None:
-    """Mark a change as a false alarm: from the next fit on it is ignored."""
+    """Mark a change as a false alarm: later fits ignore it."""
     if not reason.strip():
-        raise typer.BadParameter("say why", param_hint="--reason")
+        raise typer.BadParameter("give a reason", param_hint="--reason")
     retracted = _open_store().taste_changes.retract(change_id, reason=reason, actor=ACTOR)
     echo(
         f"change {change_id} is retracted: votes before {retracted.change_seq:,} count in full "
@@ -93,7 +96,6 @@ def _format_scope(change: TasteChange) -> str:
 
 
 def _open_store() -> Store:
-    workspace = Workspace.from_environment()
-    workspace.require_initialised()
+    workspace = Workspace.open()
     workspace.store.migrate()
     return workspace.store

@@ -1,6 +1,4 @@
-"""`rlhf comparisons`: which comparisons people are asked about. Knows ids and days; the store
-deals.
-"""
+"""`rlhf comparisons`: offers comparisons to people and withdraws them."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,13 +14,13 @@ from rlhf_pipeline.web.comparisons.offers import may_be_asked
 
 ACTOR = "rlhf comparisons"
 
-app = typer.Typer(help="What people are asked to judge.", no_args_is_help=True)
-Ids = Annotated[str | None, typer.Option(help="Comparison ids, with commas between them.")]
+app = typer.Typer(help="Comparisons that are offered to people.", no_args_is_help=True)
+Ids = Annotated[str | None, typer.Option(help="Comma-separated comparison ids.")]
 
 
 @app.callback()
 def group() -> None:
-    """What people are asked to judge."""
+    """Comparisons that are offered to people."""
 
 
 @app.command("offer")
@@ -32,39 +30,40 @@ def offer(
         typer.Option(
             formats=["%Y-%m-%d"],
             metavar="YYYY-MM-DD",
-            help="All comparisons of a UTC day, imported ones too.",
+            help="All comparisons of a UTC day, including imported ones.",
         ),
     ] = None,
-    all_unvoted: Annotated[
-        bool, typer.Option("--all-unvoted", help="All that nobody judged yet.")
-    ] = False,
+    all_unvoted: Annotated[bool, typer.Option("--all-unvoted", help="All without votes.")] = False,
     ids: Ids = None,
     overlap: Annotated[
         int | None,
-        typer.Option(min=1, max=9, help="People who judge each; default as the rules say."),
+        typer.Option(
+            min=1,
+            max=9,
+            help="People who judge each comparison; default: the project's rule.",
+        ),
     ] = None,
     annotator: Annotated[
         str | None,
-        typer.Option(
-            help="E-mail address of the one person who is to judge them; default anybody."
-        ),
+        typer.Option(help="E-mail address of the only person to judge them; default: anyone."),
     ] = None,
-    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Lower is dealt first.")] = 0,
+    priority: Annotated[
+        int, typer.Option(min=-1000, max=1000, help="Lower numbers are dealt first.")
+    ] = 0,
 ) -> None:
-    """Ask people about comparisons. Repeating it adds nothing; more overlap adds judgements;
-    repeats and flagged ones are left out.
+    """Offer comparisons to people, without repeats and flagged ones. Repeating the command adds
+    nothing; a higher overlap adds judgements.
     """
     if sum((day is not None, all_unvoted, ids is not None)) != 1:
         raise ConfigurationError(
-            "Say which comparisons: exactly one of --day, --all-unvoted and --ids."
+            "Which comparisons? Give exactly one of --day, --all-unvoted and --ids."
         )
     if annotator is not None and overlap is not None:
         raise ConfigurationError(
-            "--overlap is how many people judge each, and --annotator names one. Leave one of them "
-            "out."
+            "--overlap and --annotator cannot be combined: the one sets how many people judge each "
+            "comparison, the other names one person."
         )
-    workspace = Workspace.from_environment()
-    workspace.store.migrate()
+    workspace = Workspace.open_current()
     of_day = None if day is None else day.date().isoformat()
     wanted = (
         workspace.store.comparisons.find_offerable_ids(day=of_day, unvoted_only=all_unvoted)
@@ -79,13 +78,10 @@ def offer(
 
 @app.command("withdraw")
 def withdraw(
-    ids: Annotated[
-        str, typer.Option(help="Comparison ids, with commas between them.", show_default=False)
-    ],
+    ids: Annotated[str, typer.Option(help="Comma-separated comparison ids.", show_default=False)],
 ) -> None:
     """Withdraw open slots; leased cards and judgements stay."""
-    workspace = Workspace.from_environment()
-    workspace.store.migrate()
+    workspace = Workspace.open_current()
     n = workspace.store.assignments.withdraw(_split_ids(ids), actor=ACTOR)
     echo(f"{n:,} judgements taken back")
 
@@ -97,7 +93,7 @@ def offer_to_people(
     overlap: int | None = None,
     priority: int = 0,
 ) -> str:
-    """Offer them; in words, what is new."""
+    """Offer them and describe what is new."""
     people = overlap or workspace.store.rules.latest()[1].overlap
     n = workspace.store.assignments.offer(
         comparison_ids, overlap=people, priority=priority, actor=ACTOR
@@ -111,9 +107,7 @@ def offer_to_people(
 def _offer_to_person(
     workspace: Workspace, email: str, comparison_ids: Sequence[str], *, priority: int
 ) -> str:
-    """Offer them to one person; in words, what is new. Raises ConfigurationError for whom no card
-    is dealt.
-    """
+    """Offer them to one person and describe what is new; refuse a program."""
     user = find_voter(workspace, email)
     if not may_be_asked(user):
         raise ConfigurationError(
@@ -130,5 +124,5 @@ def _offer_to_person(
 def _split_ids(ids: str) -> list[str]:
     found = [part.strip() for part in ids.split(",") if part.strip()]
     if not found:
-        raise ConfigurationError("--ids names no comparison. Write ids with commas between them.")
+        raise ConfigurationError("--ids names no comparison. Write comma-separated ids.")
     return found

@@ -28,6 +28,13 @@ class Workspace:
         return workspace
 
     @classmethod
+    def open_current(cls) -> "Workspace":
+        """Like `open`, for commands that need only the store: its tables are made or upgraded."""
+        workspace = cls.from_environment()
+        workspace.store.migrate()
+        return workspace
+
+    @classmethod
     def from_environment(cls, *, initialising: bool = False) -> "Workspace":
         """Like `open`, for commands that also work on a new home. Raises ConfigurationError for a
         home that lost a part.

@@ -1,6 +1,4 @@
-"""`rlhf demo`: the whole loop for several simulated days, through the same jobs and sensors that a
-team runs.
-"""
+"""`rlhf demo`: runs the loop for simulated days through the jobs and sensors that a team uses."""
 
 import shutil
 from pathlib import Path
@@ -35,8 +33,8 @@ def demo(
         ),
     ] = False,
 ) -> None:
-    """Run the loop for some days with simulated annotators whose taste changes; a second call
-    continues the history.
+    """Run the loop for several days with simulated annotators whose taste changes; another call
+    adds days.
     """
     if clean:
         delete(Workspace(Settings.read(initialising=True)))  # which may be broken
@@ -49,8 +47,8 @@ def demo(
 
 
 def claim(workspace: Workspace) -> None:
-    """Mark the home as the demo's. Raises ConfigurationError for one with votes of anybody but
-    simulated annotators.
+    """Mark the home as the demo's. Raises ConfigurationError for a home with votes that are not
+    simulated.
     """
     prepare(workspace)
     settings, store = workspace.settings, workspace.store
@@ -74,11 +72,11 @@ def claim(workspace: Workspace) -> None:
 
 
 def delete(workspace: Workspace) -> None:
-    """The demo's home, and the databases that the home remembers on a server; a server that only a
-    setting names is left alone.
+    """Delete the demo's home and its recorded databases on a server; a server that only a setting
+    names is left alone.
 
-    Raises ConfigurationError for a home that the demo did not make, and where people's votes or
-    imports lie in its store.
+    Raises ConfigurationError for a home that the demo did not make, and for one with people's votes
+    or imports.
     """
     settings = workspace.settings
     homes.refuse_foreign(settings.home)
@@ -99,11 +97,7 @@ def delete(workspace: Workspace) -> None:
         settings.home.unlink()
     echo(
         f"{settings.home} deleted"
-        + (
-            f"; the frames in {settings.frames_url} are yours to delete"
-            if settings.frames_url
-            else ""
-        )
+        + (f"; the frames in {settings.frames_url} were not deleted" if settings.frames_url else "")
     )
 
 
@@ -112,13 +106,13 @@ def _refuse_irreplaceable_file(home: Path, url: str) -> None:
         found = _find_irreplaceable(url)
     except StoreError as cause:
         raise ConfigurationError(
-            f"{home} cannot be asked whether it holds votes of people: nothing deleted. {cause} Or "
+            f"Cannot read whether {home} holds votes of people: nothing deleted. {cause} Or "
             f"delete {home} yourself."
         ) from cause
     if found:
         raise ConfigurationError(
             f"{home} holds {' and '.join(found)}, which nothing can make again: nothing deleted. "
-            f"Take them with `rlhf storage backup`, then delete {home} yourself."
+            f"Save them with `rlhf storage backup`, then delete {home} yourself."
         )
 
 
@@ -128,7 +122,7 @@ def _drop_databases(settings: Settings, facts: HomeFacts, server: SecretStr) -> 
     if found:
         raise ConfigurationError(
             f"The databases {prefix}_… of {settings.home} hold {' and '.join(found)}, which "
-            "nothing can make again: nothing deleted. Take them with `rlhf storage backup`, drop "
+            "nothing can make again: nothing deleted. Save them with `rlhf storage backup`, drop "
             f"{prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
         )
     dropped = ServerDatabases(
@@ -142,8 +136,8 @@ def _drop_databases(settings: Settings, facts: HomeFacts, server: SecretStr) -> 
 
 
 def _find_irreplaceable(url: str) -> list[str]:
-    """What a store holds that no further demo can make: votes of anybody but simulated annotators,
-    and imports; of whatever project.
+    """Names what another demo could not make again: votes that are not simulated, and imports, of
+    all projects in the store.
     """
     if not database_copy.has_tables(url):
         return []
@@ -161,5 +155,5 @@ def _find_irreplaceable(url: str) -> list[str]:
 
 
 def _other_annotator_kinds(store: Store) -> list[AnnotatorKind]:
-    """Who voted beside simulated annotators."""
+    """Kinds of annotators with votes, except simulated ones."""
     return sorted(store.votes.annotator_kinds() - {AnnotatorKind.SIMULATED})

@@ -1,6 +1,4 @@
-"""`rlhf dev`: the web app, Dagster's web server and daemon and MLflow's UI on loopback, until
-Ctrl-C.
-"""
+"""`rlhf dev`: runs the web app, Dagster's web server and daemon and MLflow's UI until Ctrl-C."""
 
 import json
 import os
@@ -82,13 +80,13 @@ def dev(
 
 
 def _dagster_servers(scratch: Path, port: int) -> list[ServerCommand]:
-    """Dagster's code server, and web server and daemon that both use it: what `dagster dev` starts,
-    without its launcher.
+    """Dagster's code server, and the web server and daemon that share it: as `dagster dev`, without
+    its launcher.
 
-    The code server is the one with a proxy (`code-server start`), so that "Reload" in Dagster's UI
-    loads changed code. Web server and daemon ask it for its id once a second; with a fixed id the
-    proxy answers by itself, which saves 0.4 s of CPU a minute. After a reload the daemon has the
-    new code within a minute, when it next refreshes its workspace.
+    `code-server start` puts a proxy in front, so that "Reload" in Dagster's UI loads changed code.
+    Web server and daemon ask for its id once a second; with a fixed id the proxy answers by itself,
+    which saves 0.4 s of CPU a minute. After a reload the daemon has the new code within a minute,
+    when it next refreshes its workspace.
     """
     binaries = Path(sys.executable).parent
     socket, workspace = str(scratch / "code-server"), scratch / "workspace.yaml"

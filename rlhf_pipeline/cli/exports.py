@@ -1,6 +1,4 @@
-"""`rlhf export`: the store's comparisons and votes in the preference format, and the loop's logs
-under their predecessors' names.
-"""
+"""`rlhf export`: writes comparisons and votes in the preference format, and the loop's logs."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -40,7 +38,8 @@ Form = Annotated[
 Superseded = Annotated[
     bool,
     typer.Option(
-        "--superseded", help="With the votes that their annotator replaced by later ones, marked."
+        "--superseded",
+        help="Include votes that a later vote of the annotator replaced, marked as superseded.",
     ),
 ]
 Out = Annotated[Path | None, typer.Option(help="File to write; default below <RLHF_HOME>/exports.")]
@@ -60,8 +59,8 @@ def completions(out: Out = None) -> None:
 
 @app.command("comparisons")
 def comparisons(format: Form = None, out: Out = None) -> None:
-    """All comparisons, made here or imported, in the preference format; as Argilla's records
-    together with their votes.
+    """All comparisons, made here or imported, in the preference format, or as Argilla records with
+    their votes.
     """
     workspace = _open_workspace()
     if format_for(out, format).name == "argilla":
@@ -76,7 +75,7 @@ def comparisons(format: Form = None, out: Out = None) -> None:
 
 @app.command("votes")
 def votes(format: Form = None, out: Out = None, superseded: Superseded = False) -> None:
-    """All votes in the order they were cast, repeat passes and skips too, in the preference
+    """All votes in the order they were cast, including repeat passes and skips, in the preference
     format.
     """
     write_votes(_open_workspace(), out, format, superseded=superseded)
@@ -84,8 +83,8 @@ def votes(format: Form = None, out: Out = None, superseded: Superseded = False) 
 
 @app.command("tuples")
 def tuples(format: Form = None, out: Out = None) -> None:
-    """(prompt, a, b, preferred) of every vote that counts for training, ties too, in the preference
-    format.
+    """(prompt, a, b, preferred) of every vote that counts for training, including ties, in the
+    preference format.
     """
     workspace = _open_workspace()
     _write_rows("tuples", _read_tuples(workspace), "tuple", workspace, format, out)
@@ -103,7 +102,7 @@ def training_data(out: Out = None) -> None:
 
 @app.command("reflection-log")
 def reflection_log(out: Out = None) -> None:
-    """Every prediction beside its vote: meta_reflection_log.jsonl."""
+    """Every prediction with its vote: meta_reflection_log.jsonl."""
     workspace = _open_workspace()
     log = _read_all_days(workspace.files, "reflection_log")
     votes = workspace.files.read_days("votes", workspace.files.days("votes"))
@@ -114,7 +113,7 @@ def reflection_log(out: Out = None) -> None:
 
 @app.command("calibration-log")
 def calibration_log(out: Out = None) -> None:
-    """Every calibration, oldest first, imported reports among them: calibration_log.json."""
+    """Every calibration, oldest first, including imported reports: calibration_log.json."""
     workspace = _open_workspace()
     log = calibration.calibration_log(workspace.store.calibrations.whole_log())
     path = out or workspace.settings.exports / "calibration_log.json"
@@ -129,11 +128,11 @@ def calibration_log(out: Out = None) -> None:
 @app.command("drift-report")
 def drift_report(
     day: Annotated[
-        str | None, typer.Option(help="UTC day, YYYY-MM-DD; by default the last that has a report.")
+        str | None, typer.Option(help="UTC day, YYYY-MM-DD; default: the last one with a report.")
     ] = None,
     out: Out = None,
 ) -> None:
-    """A day's drift report as one HTML file that opens offline: drift_report_<day>.html."""
+    """The drift report of a day as one HTML file that opens offline: drift_report_<day>.html."""
     workspace = _open_workspace()
     wanted = _parse_day(day) if day else next(reversed(workspace.files.report_days()), None)
     page = workspace.files.read_report(wanted) if wanted else None

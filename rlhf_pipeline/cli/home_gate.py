@@ -1,6 +1,4 @@
-"""Refuses a home that is not whole before any command runs, but for those that need none or mend
-it.
-"""
+"""Refuses a home that lost a part before a command runs, except for commands that repair it."""
 
 import functools
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""`rlhf import`: comparisons, votes, prompts and calibration logs from files. Glues data sets and
-store; knows no file format and no SQL.
-"""
+"""`rlhf import`: imports comparisons, votes, prompts and calibration logs from files."""
 
 import contextlib
 import hashlib
@@ -41,8 +39,8 @@ from rlhf_pipeline.row_files import RowFile, open_rows
 from rlhf_pipeline.store.comparisons import pair_key
 
 app = typer.Typer(
-    help="Bring in comparisons, votes or prompts from a Parquet, JSONL or CSV file, or a "
-    "calibration log. The same file again changes nothing.",
+    help="Import comparisons, votes or prompts from a Parquet, JSONL or CSV file, or a calibration "
+    "log. Importing a file twice changes nothing.",
     no_args_is_help=True,
 )
 File = Annotated[
@@ -54,14 +52,16 @@ File = Annotated[
 Project = Annotated[
     str | None,
     typer.Option(
-        help="The home's project; a new home gets this one. Default: RLHF_PROJECT, or what the "
-        "home holds."
+        help="Project of the home, which a new home gets. Default: RLHF_PROJECT, or the project "
+        "that the home holds."
     ),
 ]
 Map = Annotated[
     list[str] | None,
     typer.Option(
-        "--map", metavar="NAME=COLUMN", help="Our name and the file's column; may be repeated."
+        "--map",
+        metavar="NAME=COLUMN",
+        help="Column of the file for one of our names; may be repeated.",
     ),
 ]
 MappingFile = Annotated[
@@ -69,7 +69,7 @@ MappingFile = Annotated[
     typer.Option("--mapping", help="YAML with `columns:` and `choices:`, see docs/importing.md."),
 ]
 Delimiter = Annotated[
-    str | None, typer.Option(help="What separates the cells of a CSV; default a comma.")
+    str | None, typer.Option(help="Separator of a CSV file's cells; default: comma.")
 ]
 IMPORTS = "imports"
 PROMPTS_FILE = "imported.jsonl"
@@ -77,7 +77,7 @@ PROMPTS_FILE = "imported.jsonl"
 
 @app.callback()
 def group() -> None:
-    """Bring in comparisons, votes, prompts or a calibration log from a file."""
+    """Import comparisons, votes, prompts or a calibration log from a file."""
 
 
 @app.command("comparisons")
@@ -93,7 +93,7 @@ def comparisons(
     offer: Annotated[
         bool,
         typer.Option(
-            "--offer", help="Ask people about those that nobody judged yet, as the rules say."
+            "--offer", help="Offer those without votes to people, under the rules of the project."
         ),
     ] = False,
 ) -> None:
@@ -132,12 +132,12 @@ def votes(
     mapping: MappingFile = None,
     delimiter: Delimiter = None,
     timezone: Annotated[
-        str, typer.Option(help="Zone of times that name none, such as Europe/Berlin.")
+        str, typer.Option(help="Time zone of times without one, such as Europe/Berlin.")
     ] = "UTC",
     undated: Annotated[
         bool,
         typer.Option(
-            "--undated", help="The file has no column of times: file its votes under today."
+            "--undated", help="The file has no column of times: put its votes under today."
         ),
     ] = False,
     keep_annotators: Annotated[
@@ -150,12 +150,12 @@ def votes(
         bool,
         typer.Option(
             "--no-replay",
-            help="Do not live through the imported days: no predictions, no drift for them.",
+            help="Do not replay the imported days: they get no predictions and no drift report.",
         ),
     ] = False,
 ) -> None:
-    """Votes on comparisons that were imported before, in order of time; a later vote of an
-    annotator on the same one is a repeat pass.
+    """Votes on imported comparisons, in order of time. An annotator's later vote on the same
+    comparison is a repeat pass.
     """
     names = ColumnMapping.read(mapping, map_ or ())
     with open_import("votes", file, project, names, delimiter) as intake:
@@ -180,8 +180,8 @@ def prompts(
     ] = None,
     delimiter: Delimiter = None,
 ) -> None:
-    """Prompts for the `dataset` source, cleaned and each once; a domain that is none of our
-    categories is kept beside `instruction`.
+    """Prompts for the `dataset` source, cleaned and without duplicates. A domain that is not one of
+    our categories is kept, with category `instruction`.
     """
     names = ColumnMapping.read(mapping, map_ or ())
     with open_import("prompts", file, project, names, delimiter) as intake:
@@ -203,8 +203,8 @@ def calibration_log(
     ],
     project: Project = None,
 ) -> None:
-    """The reports of a calibration log, for the page `calibration` and `rlhf export
-    calibration-log`. They bring no calibrator, so none serves.
+    """Reports of a calibration log, for the page `calibration` and `rlhf export calibration-log`.
+    They contain no calibrator, so none of them serves.
     """
     try:
         text = file.read_text(encoding="utf-8-sig")
@@ -277,9 +277,7 @@ class ImportSession:
     def extend_start_day(self, first: date) -> None:
         """Partitions begin no later than this day."""
         settings = self.workspace.settings
-        facts = HomeFacts.load(settings.home) or HomeFacts(
-            organization=settings.organization, project=settings.project
-        )
+        facts = HomeFacts.load(settings.home) or HomeFacts.of(settings)
         earliest = min(filter(None, (facts.start_day, first)))
         if earliest < settings.start_day and earliest != facts.start_day:
             facts.model_copy(update={"start_day": earliest}).write(settings.home)

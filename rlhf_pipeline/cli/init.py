@@ -1,6 +1,4 @@
-"""`rlhf init`: a project that can run. Databases, Dagster's home, and a first policy as champion
-version 1.
-"""
+"""`rlhf init`: makes the databases, Dagster's home and a first policy as champion version 1."""
 
 import re
 from dataclasses import replace
@@ -38,8 +36,8 @@ def init(
         bool,
         typer.Option(
             "--join",
-            help="Take on the databases of a home that is lost or elsewhere, instead of making new "
-            "ones.",
+            help="Take over the databases of a home that is lost or elsewhere instead of making "
+            "new ones.",
         ),
     ] = False,
 ) -> None:
@@ -72,8 +70,8 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
 
 
 def rewrite_votes_frames(store: Store, files: Artefacts) -> int:
-    """How many days' frames of votes were made anew from the store: earlier versions left out
-    superseded votes and what was said beside the choice.
+    """Rewrite frames of votes from the store and return how many: earlier versions left out
+    superseded votes and the fields beside the choice.
 
     Votes that wait for their day's feedback go on waiting. A file that cannot be read, or that
     holds votes which the store lacks, stays as it is: `rlhf storage check` names it.
@@ -90,8 +88,8 @@ def rewrite_votes_frames(store: Store, files: Artefacts) -> int:
             continue
         counted = counting(store.votes.log()) if counted is None else counted
         missing = counted[(counted["day"] == day) & ~counted["vote_id"].isin(frame["vote_id"])]
-        # What counts and is not in the frame was cast after it was made; what is in neither was
-        # displaced.
+        # A counting vote that the frame lacks was cast after it was made; other votes that it lacks
+        # were superseded.
         taken = log[log["seq"] < missing["seq"].min()] if len(missing) else log
         if len(taken) > 0 and frame["vote_id"].isin(taken["vote_id"]).all():
             files.write_frame("votes", taken, day)
@@ -100,11 +98,11 @@ def rewrite_votes_frames(store: Store, files: Artefacts) -> int:
 
 
 def prepare(workspace: Workspace, *, join: bool = False) -> None:
-    """What is cheap of `initialise`: databases, tables, Dagster's home and the facts of the home;
-    no model. Safe to repeat.
+    """The cheap part of `initialise`: databases, tables, Dagster's home and the facts of the home,
+    but no model. Safe to repeat.
 
-    `join` makes this home another one of those whose the databases on the server are. Raises
-    ConfigurationError for a home of another project, for one whose rows lie in SQLite when a server
+    With `join` this home uses the databases of another home on the server. Raises
+    ConfigurationError for a home of another project, for one whose rows are in SQLite when a server
     is named, and where there is nothing to join.
     """
     settings = workspace.settings
@@ -115,8 +113,8 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
         make_databases(settings, settings.server_url, join=join)
     elif join:
         raise ConfigurationError(
-            "There is nothing to join: no server is named. Set RLHF_SERVER_URL to that of the "
-            "other home's databases."
+            "There is nothing to join: no server is named. Set RLHF_SERVER_URL to the server of "
+            "the other home's databases."
         )
     homes.make_private(settings.home)
     workspace.store.migrate()
@@ -127,16 +125,14 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
 
 
 def make_databases(settings: Settings, server_url: SecretStr, *, join: bool = False) -> None:
-    """The three databases on the server, where they are missing. The home knows its id before they
-    bear it, whatever kills this.
+    """Make the three databases on the server where they are missing. The home records its id before
+    they carry it, so a kill leaves none that it does not know.
     """
     facts = HomeFacts.load(settings.home)
     databases = server_databases(settings, server_url, facts.home_id if facts else None)
     with databases.lock_owner() as theirs:
-        # Read again: whoever else makes this very home may have named it meanwhile.
-        facts = HomeFacts.load(settings.home) or HomeFacts(
-            organization=settings.organization, project=settings.project
-        )
+        # Read again: another process that initialises this home may have written it meanwhile.
+        facts = HomeFacts.load(settings.home) or HomeFacts.of(settings)
         if join and theirs is None:
             raise ConfigurationError(
                 f"There is nothing to join: no home has databases {settings.database_prefix}_… "
@@ -162,17 +158,15 @@ def server_databases(
 
 
 def make_missing_databases(databases: ServerDatabases) -> None:
-    """Make what is missing of them, and say so."""
+    """Make those that are missing and print their names."""
     made = databases.make()
     if made:
         echo(f"made the databases {', '.join(made)}")
 
 
 def write_new_facts(settings: Settings, facts: HomeFacts | None) -> None:
-    """Write what the home knows of itself, where that is new."""
-    known = (
-        facts or HomeFacts(organization=settings.organization, project=settings.project)
-    ).with_id()
+    """Write the facts of the home where they changed."""
+    known = (facts or HomeFacts.of(settings)).with_id()
     on_server = {
         "server_url": settings.server_url,
         "database_prefix": settings.database_prefix,
@@ -187,7 +181,7 @@ def write_new_facts(settings: Settings, facts: HomeFacts | None) -> None:
 
 
 def change_facts(settings: Settings, **changed: Any) -> None:
-    """Change facts that the home has written down already."""
+    """Change recorded facts of the home."""
     facts = HomeFacts.load(settings.home)
     assert facts is not None  # `prepare` wrote them
     wanted = facts.model_copy(update=changed)
@@ -196,7 +190,7 @@ def change_facts(settings: Settings, **changed: Any) -> None:
 
 
 def _relocate_artifacts(workspace: Workspace) -> None:
-    """MLflow's paths follow to this home, which takes the place of the one that they led to."""
+    """Point MLflow's paths to this home, which replaces the one they led to."""
     old, new = workspace.registry.find_moved_artifacts()
     if old != new:
         database_copy.relocate(workspace.settings.tracking_uri, old, new)
@@ -226,7 +220,7 @@ def _replace_value(template: str, name: str, value: int, *, times: int) -> str:
 
 
 def _refuse_abandoned_rows(workspace: Workspace, facts: HomeFacts | None) -> None:
-    """A server named for a home that was on SQLite until now would show an empty project."""
+    """Refuse a server for a home whose rows are in SQLite: it would show an empty project."""
     settings = workspace.settings
     left = settings.model_copy(update={"server_url": None})
     if (
@@ -241,14 +235,14 @@ def _refuse_abandoned_rows(workspace: Workspace, facts: HomeFacts | None) -> Non
     if n:
         raise ConfigurationError(
             f"{settings.home} holds {n} comparisons and votes in SQLite, which the server does "
-            "not. Unset RLHF_SERVER_URL and move them with `rlhf storage migrate --to URL`, or "
-            "name another RLHF_HOME."
+            "not have. Unset RLHF_SERVER_URL and move them with `rlhf storage migrate --to URL`, "
+            "or name another RLHF_HOME."
         )
 
 
 def _derive_facts(workspace: Workspace) -> HomeFacts | None:
-    """What the rows of a home without facts say of it: imported days may begin before the setting's
-    default.
+    """Facts of a home that lost them, from its rows: imported days may begin before the default
+    start day.
     """
     settings, first = workspace.settings, workspace.store.comparisons.first_day()
     if first is None or date.fromisoformat(first) >= settings.start_day:

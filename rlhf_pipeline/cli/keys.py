@@ -1,6 +1,4 @@
-"""`rlhf keys`: a provider's key in a file that is of no use to who has the file alone. Knows files;
-shows no key but a new sealing key.
-"""
+"""`rlhf keys`: seals provider keys in files, which are useless without the sealing key."""
 
 import sys
 from pathlib import Path
@@ -14,18 +12,18 @@ from rlhf_pipeline.completions.keys import generate_sealing_key, seal
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.files import write_atomically
 
-app = typer.Typer(help="Keys of providers, sealed in files.", no_args_is_help=True)
+app = typer.Typer(help="Provider keys, sealed in files.", no_args_is_help=True)
 
 
 @app.callback()
 def group() -> None:
-    """Keys of providers, sealed in files."""
+    """Provider keys, sealed in files."""
 
 
 @app.command("new")
 def new() -> None:
-    """Print a new sealing key, for RLHF_SEALING_KEY. Keep it elsewhere than what it seals: in the
-    environment, or in your secret store.
+    """Print a new sealing key for RLHF_SEALING_KEY. Keep it apart from the sealed files: in the
+    environment or your secret store.
     """
     echo(generate_sealing_key().get_secret_value())
 
@@ -34,12 +32,12 @@ def new() -> None:
 def seal_(
     file: Annotated[
         Path,
-        typer.Argument(
-            help="Where to write it; then set RLHF_API_KEY_FILE to this.", show_default=False
-        ),
+        typer.Argument(help="File to write; set RLHF_API_KEY_FILE to it.", show_default=False),
     ],
 ) -> None:
-    """Read a provider's key, hidden or from a pipe, and write it sealed with RLHF_SEALING_KEY."""
+    """Read a provider's key from a hidden prompt or a pipe and write it sealed with
+    RLHF_SEALING_KEY.
+    """
     settings = Settings.read()
     key = (
         typer.prompt("Key of the provider", hide_input=True)

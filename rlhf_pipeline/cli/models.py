@@ -1,4 +1,4 @@
-"""`rlhf models`: what the registry holds, and moving the champion by hand."""
+"""`rlhf models`: lists the versions in the registry and promotes one by hand."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -51,9 +51,8 @@ def group() -> None:
 
 @app.command("list")
 def list_models() -> None:
-    """Every version with its aliases, parent and the metrics frozen at registration."""
-    workspace = Workspace.from_environment()
-    workspace.require_initialised()
+    """List every version with its aliases, its parent and its metrics at registration."""
+    workspace = Workspace.open()
     rows = [
         {
             "model": f"{model.name}@{model.version}",
@@ -75,31 +74,30 @@ def promote(
         str,
         typer.Argument(
             metavar="NAME@VERSION",
-            help="Such as demo.policy@1; an alias, as in demo.policy@previous, will do.",
+            help="A version or an alias, such as demo.policy@1 or demo.policy@previous.",
         ),
     ],
-    reason: Annotated[str, typer.Option(help="Why; kept in the history of promotions.")],
+    reason: Annotated[str, typer.Option(help="Reason, kept in the history of promotions.")],
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Even a reward model that was refused; the cause is kept with the reason.",
+            help="Promote even a refused reward model; the refusal is kept with the reason.",
         ),
     ] = False,
 ) -> None:
-    """Make a version the champion, in the registry and in the history of promotions: also the way
-    back to an earlier one.
+    """Make a version the champion, in the registry and in the history of promotions. An earlier
+    version rolls back.
     """
     if not reason.strip():
-        raise typer.BadParameter("say why", param_hint="--reason")
-    workspace = Workspace.from_environment()
-    workspace.require_initialised()
+        raise typer.BadParameter("give a reason", param_hint="--reason")
+    workspace = Workspace.open()
     kind, version = find_version(workspace.registry, model)
     refusal = workspace.champions.refusal(version.label)
     if refusal is not None and not force:
         raise ModelRefused(
-            f"{version.label} was refused: {refusal.cause}. Fit another one, or promote it all the "
-            "same with --force."
+            f"{version.label} was refused: {refusal.cause}. Fit another one, or promote it anyway "
+            "with --force."
         )
     if refusal is not None:
         reason = f"{reason} (forced, although {refusal.cause})"
@@ -118,12 +116,12 @@ def format_metrics(kind: Kind, metrics: Mapping[str, float]) -> str:
     the same votes, or that it is unknown.
     """
     stood_for = {worse for better, worse in STANDS_FOR if better in metrics}
-    told = [key for key in SHOWN[kind] if key in metrics and key not in stood_for]
-    ceilings = {ceiling_metric(key) for key in told if is_accuracy(key)}
+    present = [key for key in SHOWN[kind] if key in metrics and key not in stood_for]
+    ceilings = {ceiling_metric(key) for key in present if is_accuracy(key)}
     keys = [
         key
         for key in SHOWN[kind]
-        if key in ceilings or (key in told and not key.startswith("noise_ceiling"))
+        if key in ceilings or (key in present and not key.startswith("noise_ceiling"))
     ]
     return ", ".join(
         f"{key} {_format_metric(metrics[key]) if key in metrics else 'unknown'}" for key in keys

@@ -1,6 +1,4 @@
-"""`--set NAME=VALUE`: any field of a parameter class on the command line. Knows pydantic; knows no
-parameter.
-"""
+"""`--set NAME=VALUE`: sets any field of a parameter class from the command line."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
@@ -18,7 +16,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Any other parameter; an unknown name is answered with those there are. Repeatable.",
+        help="Any other parameter; an unknown name lists the known ones. Repeatable.",
     ),
 ]
 

@@ -1,6 +1,4 @@
-"""`rlhf prompts`: make prompts without running the pipeline. Knows the generators by name; writes
-files alone.
-"""
+"""`rlhf prompts`: makes prompts and lists their sources, without running the pipeline."""
 
 import contextlib
 import inspect
@@ -44,29 +42,31 @@ def generate_prompts(
             "--num-prompts",
             min=1,
             max=100_000,
-            help="How many; the file has exactly so many lines.",
+            help="Number of prompts; the file has exactly that many lines.",
         ),
     ] = 10,
     out: Annotated[
         Path | None,
         typer.Option(help="File to write; default <RLHF_HOME>/exports/generated_prompts.jsonl."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed and day, same prompts.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="The same seed and day give the same prompts.")
+    ] = 0,
     day: Annotated[
         datetime | None,
         typer.Option(
             formats=["%Y-%m-%d"],
             metavar="YYYY-MM-DD",
-            help="UTC day the prompts are for; default today.",
+            help="UTC day of the prompts; default: today.",
         ),
     ] = None,
     source: Annotated[
-        str, typer.Option(help="What makes them; `rlhf prompts sources` lists what there is.")
+        str, typer.Option(help="Source of the prompts; `rlhf prompts sources` lists them.")
     ] = "templates",
     file: Annotated[
         Path | None,
         typer.Option(
-            help="What the source reads: a file of rows, a folder of texts, a template library or "
+            help="Input of the source: a file of rows, a folder of texts, a template library or "
             "instructions."
         ),
     ] = None,
@@ -74,18 +74,18 @@ def generate_prompts(
         bool,
         typer.Option(
             "--written",
-            help="The completion backend writes, for freeform and distilabel, and judges too, for "
-            "evolution.",
+            help="Let the completion backend write prompts (freeform, distilabel), or write and "
+            "judge them (evolution).",
         ),
     ] = False,
     rejects: Annotated[
         Path | None,
-        typer.Option(help="File for what was rejected, a JSON object a line with the reason."),
+        typer.Option(help="File for rejected prompts, one JSON object with the reason per line."),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write prompts as JSONL: from the shipped templates, or any other source. docs/prompts.md says
-    what each does.
+    """Write prompts as JSONL, from the shipped templates or another source. docs/prompts.md
+    describes the sources.
     """
     settings = Settings.read()
     path = out or settings.exports / "generated_prompts.jsonl"
@@ -109,9 +109,7 @@ def generate_prompts(
 
 @app.command("sources")
 def sources() -> None:
-    """List what can make prompts: the shipped generators and those that installed packages
-    bring.
-    """
+    """List the sources of prompts: the shipped generators and those of installed packages."""
     rows = [
         {
             "source": name,

@@ -1,6 +1,4 @@
-"""`rlhf replay`: imported days lived through again, each predicted by the model of that day, as if
-the loop had run then.
-"""
+"""`rlhf replay`: predicts imported days with the model of each day, as if the loop had run then."""
 
 import sys
 from typing import Annotated
@@ -21,24 +19,22 @@ def replay(
         bool,
         typer.Option(
             "--unfinished",
-            help="Also days of an import that was killed or failed, with those of their votes that "
-            "came in.",
+            help="Also replay days of an import that was killed or failed, with the votes that "
+            "were imported.",
         ),
     ] = False,
     never_asked: Annotated[
         bool,
         typer.Option(
             "--never-asked",
-            help="Also imported days for which no replay was asked: those of "
-            "`import votes --no-replay`.",
+            help="Also replay days that were imported with `import votes --no-replay`.",
         ),
     ] = False,
 ) -> None:
-    """Replay the imported days that wait, oldest first; after a kill or a failure a second call
-    goes on from there.
+    """Replay the imported days that wait, oldest first; after a kill or a failure the next call
+    continues.
     """
-    workspace = Workspace.from_environment()
-    workspace.require_initialised()
+    workspace = Workspace.open()
     if unfinished:
         accept_unfinished(workspace)
     if never_asked:
@@ -53,8 +49,8 @@ def replay(
 
 
 def accept_unfinished(workspace: Workspace) -> None:
-    """The user's word that days of unfinished imports are to be replayed as they are. Raises
-    DatasetError while an import runs.
+    """Let days of unfinished imports be replayed as they are. Raises DatasetError while an import
+    runs.
     """
     lock = import_lock(workspace.settings)
     try:
@@ -62,7 +58,7 @@ def accept_unfinished(workspace: Workspace) -> None:
             taken = workspace.store.imports.accept_unfinished()
     except Timeout as cause:
         raise DatasetError(
-            f"An import into {workspace.settings.home} is running, so its days are not whole yet. "
+            f"An import into {workspace.settings.home} is running, so its days are incomplete. "
             "Let it finish, then replay."
         ) from cause
     for half in taken:
@@ -73,7 +69,7 @@ def accept_unfinished(workspace: Workspace) -> None:
 
 
 def import_lock(settings: Settings) -> FileLock:
-    """Held by an import from its start to its end, whichever way it ends."""
+    """The lock that an import holds until it ends, however it ends."""
     folder = settings.home / "imports"
     folder.mkdir(parents=True, exist_ok=True)
     return FileLock(folder / ".lock", timeout=0)

@@ -1,4 +1,4 @@
-"""`rlhf runs`: what ran, newest first, from MLflow, where every materialisation is tracked."""
+"""`rlhf runs`: lists materialisations, newest first, from MLflow, which tracks each of them."""
 
 from typing import Annotated
 
@@ -9,11 +9,10 @@ from rlhf_pipeline.cli.tables import show
 
 
 def runs(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to show.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of runs to show.")] = 20,
 ) -> None:
-    """The latest materialisations with their numbers and the Dagster run each belongs to."""
-    workspace = Workspace.from_environment()
-    workspace.require_initialised()
+    """List the latest materialisations with their numbers and Dagster runs."""
+    workspace = Workspace.open()
     rows = [
         {
             "started": f"{run.started_at:%Y-%m-%d %H:%M:%S}",

@@ -1,6 +1,4 @@
-"""`rlhf serve`: the web app where people vote, and its API. Knows how it is started and what runs
-beside it; the app is rlhf_pipeline/web.
-"""
+"""`rlhf serve`: starts the web app where people vote, its API and the daily audit anchor."""
 
 import signal
 import socket
@@ -17,25 +15,25 @@ from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.cli.web_servers import announce
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 
-ANCHORS_EVERY_S = 600.0  # looks whether it is another day: there is one anchor a day
+ANCHORS_EVERY_S = 600.0  # how often to check for a new day: there is one anchor a day
 
 
 def serve(
     host: Annotated[
         str,
-        typer.Option(help="Address to listen on. Beyond loopback put a proxy with TLS before it."),
+        typer.Option(help="Address to listen on; beyond loopback, put a TLS proxy in front."),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any that is free.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")
     ] = 8080,
 ) -> None:
-    """Start the web app and its API; the first start makes an admin and prints a link that logs its
-    first visitor in, once.
+    """Start the web app and its API; the first start makes an admin and prints a one-time login
+    link.
     """
     found = find_free_port(host, port)
     if found is None:
         raise ConfigurationError(
-            f"Port {port} on {host} is taken, or not to be had. Choose another with --port."
+            f"Port {port} on {host} is taken or not available. Choose another with --port."
         )
     workspace = Workspace.from_environment()
     prepare(workspace)
@@ -51,8 +49,7 @@ def serve(
         target=_add_daily_anchors, args=(workspace, ended), name="anchors", daemon=True
     )
     anchoring.start()
-    # A service manager's stop is a Ctrl-C: the server ends in order either way, and so must what
-    # stands beside it.
+    # SIGTERM of a service manager counts as Ctrl-C, so that the server and the thread end in order.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with announce(settings.home, settings.web_url):
@@ -63,7 +60,7 @@ def serve(
 
 
 def find_free_port(host: str, port: int) -> int | None:
-    """`port`, or any where it is 0; None where it is taken, or the host not to be had."""
+    """`port`, or a free one where it is 0; None where it is taken or the host is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -75,7 +72,7 @@ def find_free_port(host: str, port: int) -> int | None:
 
 
 def _local_url(host: str, port: int) -> str:
-    """Where whoever sits at this machine reaches a server that listens there.
+    """The address at which this machine reaches a server that listens on `host`.
 
     >>> _local_url("0.0.0.0", 8080), _local_url("::", 8080)
     ('http://127.0.0.1:8080', 'http://[::1]:8080')
@@ -85,9 +82,7 @@ def _local_url(host: str, port: int) -> str:
 
 
 def _add_daily_anchors(workspace: Workspace, ended: threading.Event) -> None:
-    """One a day, as long as the server runs; what keeps one from being written is said, and keeps
-    nobody from voting.
-    """
+    """Write one anchor a day while the server runs. A failure is printed; voting goes on."""
     while True:
         try:
             add_todays_anchor(workspace)

@@ -1,7 +1,6 @@
-"""The one place where commands print: lines, tables that a pipe does not squeeze, JSON for
-programs, bars for what takes long.
+"""Prints for every command: lines, tables, JSON and progress bars.
 
-Stored text may hold escape sequences and rich's markup: it is shown and never obeyed.
+Stored text may contain escape sequences and Rich markup: it is printed literally.
 """
 
 import json
@@ -22,7 +21,7 @@ from rlhf_pipeline.terminal import escape_controls, escape_markup
 
 
 def console() -> Console:
-    """A pipe has no width: tables would be squeezed into 80 columns."""
+    """A console that does not squeeze tables into 80 columns where a pipe has no width."""
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
@@ -48,9 +47,7 @@ def plain_text(text: str, style: str = "") -> Text:
 def show(
     rows: Sequence[Mapping[str, str]], *, title: str, empty: str, caption: str | None = None
 ) -> None:
-    """A table of texts; without rows, the sentence that says why there are none and what makes
-    some.
-    """
+    """Print a table of texts, or, without rows, the sentence `empty`."""
     if not rows:
         echo(empty)
         return
@@ -84,9 +81,7 @@ def format_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[protocols.Progress]:
-    """A Progress that draws itself on standard error where somebody watches, and nothing
-    elsewhere.
-    """
+    """A Progress that draws a bar on standard error if that is a terminal."""
     watched = Console(stderr=True)
     columns = (
         TextColumn(escape_markup(what)),

@@ -1,6 +1,4 @@
-"""`rlhf users`: who may log in, as what, with which tokens. Knows the store's users; passwords are
-set on the page.
-"""
+"""`rlhf users`: users, their roles and tokens. Passwords are set in the web app."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -14,7 +12,7 @@ from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.permissions import Permission, permissions_of
 from rlhf_pipeline.records import Role, User
 
-ACTOR = "rlhf users"  # in the audit chain: whoever may run this here is admin
+ACTOR = "rlhf users"  # in the audit chain: access to the home makes an admin
 LOGIN_LINK_LASTS = timedelta(hours=24)
 
 app = typer.Typer(help="People and services that may log in.", no_args_is_help=True)
@@ -22,11 +20,11 @@ Organisation = Annotated[
     bool,
     typer.Option(
         "--organisation",
-        help="In every project of the organisation that this store holds, not in this one alone.",
+        help="In every project of the organisation in this store, not only in this one.",
     ),
 ]
 Email = Annotated[
-    str, typer.Argument(help="The e-mail address, which is the login.", show_default=False)
+    str, typer.Argument(help="E-mail address, which is the login.", show_default=False)
 ]
 
 
@@ -40,18 +38,19 @@ def add(
     email: Email,
     name: Annotated[str, typer.Option(help="Shown to admins; default the address.")] = "",
     role: Annotated[
-        list[Role] | None, typer.Option(help="May be repeated; default annotator.")
+        list[Role] | None,
+        typer.Option(help="Role of the user; may be repeated. Default: annotator."),
     ] = None,
     service: Annotated[
         bool,
         typer.Option(
-            "--service", help="A program, not a person: it gets no login link, only tokens."
+            "--service", help="The user is a program: it gets tokens instead of a login link."
         ),
     ] = False,
     organisation: Organisation = False,
 ) -> None:
-    """Add somebody and print a link that logs its first visitor in, once, within a day."""
-    workspace = _open_workspace()
+    """Add a user and print a one-time login link, valid for a day."""
+    workspace = Workspace.open_current()
     here, everywhere = (
         ([], role or [Role.ANNOTATOR]) if organisation else (role or [Role.ANNOTATOR], [])
     )
@@ -72,8 +71,8 @@ def add(
 
 @app.command("list")
 def list_users() -> None:
-    """Everybody, with roles; disabled ones too."""
-    workspace = _open_workspace()
+    """List all users with their roles, including disabled ones."""
+    workspace = Workspace.open_current()
     rows = [
         {
             "e-mail": user.email,
@@ -102,21 +101,21 @@ def roles(
     role: Annotated[
         list[Role] | None,
         typer.Argument(
-            help="Exactly these from now on; none with --organisation takes them all.",
+            help="The roles from now on; with --organisation, none removes all.",
             show_default=False,
         ),
     ] = None,
     organisation: Organisation = False,
 ) -> None:
-    """Say which roles somebody has in this project, or in all of the organisation; those that are
-    not named are taken away there.
+    """Set the roles of a user in this project, or in the whole organisation; roles that are not
+    named are removed.
     """
     if not role and not organisation:
         raise ConfigurationError(
             "Which roles? Name at least one, or `rlhf users disable` for somebody who may do "
             "nothing any more."
         )
-    workspace = _open_workspace()
+    workspace = Workspace.open_current()
     before, users = _get_user(workspace, email), workspace.store.users
     change = users.set_organization_roles if organisation else users.set_roles
     user = change(before.user_id, role or [], actor=ACTOR)
@@ -131,18 +130,18 @@ def roles(
 def token(
     email: Email,
     name: Annotated[
-        str, typer.Option(help="What it is for; shown in the list of tokens.")
+        str, typer.Option(help="Purpose of the token; shown in the list of tokens.")
     ] = "command line",
     scope: Annotated[
         list[Permission] | None,
         typer.Option(
-            help="Permission it carries; may be repeated. Default: all that its owner has."
+            help="Permission of the token; may be repeated. Default: all permissions of its owner."
         ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=366, help="Until it ends.")] = 90,
+    days: Annotated[int, typer.Option(min=1, max=366, help="Days until it expires.")] = 90,
 ) -> None:
-    """Print a new API token. It is shown this once: nobody can read it from the store."""
-    workspace = _open_workspace()
+    """Print a new API token. It is shown only once: the store keeps its hash."""
+    workspace = Workspace.open_current()
     user = _get_user(workspace, email)
     beyond = sorted(set(scope or ()) - permissions_of(user.all_roles))
     if beyond:
@@ -165,31 +164,25 @@ def token(
 
 @app.command("disable")
 def disable(email: Email) -> None:
-    """No login and no token of theirs works from now on; their votes stay."""
-    workspace = _open_workspace()
+    """Disable a user: logins and tokens stop working, votes stay."""
+    workspace = Workspace.open_current()
     user = workspace.store.users.disable(_get_user(workspace, email).user_id, actor=ACTOR)
     echo(f"disabled {_describe_user(user)}")
 
 
 @app.command("enable")
 def enable(email: Email) -> None:
-    """Let somebody in again who was disabled; tokens that were taken stay so."""
-    workspace = _open_workspace()
+    """Enable a disabled user; revoked tokens stay revoked."""
+    workspace = Workspace.open_current()
     user = workspace.store.users.enable(_get_user(workspace, email).user_id, actor=ACTOR)
     echo(f"enabled {_describe_user(user)}")
 
 
 @app.command("login-link")
 def login_link(email: Email) -> None:
-    """Print a link that logs its first visitor in, once, within a day."""
-    workspace = _open_workspace()
+    """Print a one-time login link, valid for a day."""
+    workspace = Workspace.open_current()
     _print_login_link(workspace, _get_user(workspace, email))
-
-
-def _open_workspace() -> Workspace:
-    workspace = Workspace.from_environment()
-    workspace.store.migrate()
-    return workspace
 
 
 def _get_user(workspace: Workspace, email: str) -> User:

@@ -1,7 +1,6 @@
-"""`rlhf vote`: the annotate page for a terminal or a pipe. Deals, checks and casts as the page
-does; knows lines, no screen.
+"""`rlhf vote`: voting in a terminal or through a pipe, under the rules of the annotate page.
 
-A line is a key, and after a blank what it needs: `7 the left one dodges the question` votes and
+A line is a key, and after a space its argument: `7 the left one dodges the question` votes and
 gives the reason.
 """
 
@@ -49,7 +48,7 @@ MOST_UNDONE = 10
 
 @dataclass
 class Remarks:
-    """What was said before the key that votes."""
+    """What the annotator entered before the key that votes."""
 
     confidence: float | None = None
     has_pii: bool = False
@@ -67,8 +66,8 @@ class VotingSession:
     cast: list[tuple[str, CardContent]] = field(default_factory=list)  # (vote, card), newest last
 
     def run(self, most: int | None) -> int:
-        """Deal and cast until there is nothing left, the lines end, `q`, or `most` votes; how many
-        were cast.
+        """Deal and cast until no card is left, the lines end, `q`, or `most` votes; the number of
+        votes.
         """
         n = 0
         while most is None or n < most:
@@ -76,7 +75,7 @@ class VotingSession:
             cards = self.site.cards.deal(self.principal.user_id, 1, rules)
             if not cards:
                 self.say(
-                    "Nothing to judge for you now. `rlhf comparisons offer` asks people about more."
+                    "No card is left for you. `rlhf comparisons offer` offers more comparisons."
                 )
                 return n
             step = self.judge(cards[0], n)
@@ -87,8 +86,8 @@ class VotingSession:
         return n
 
     def judge(self, card: CardContent, n: int) -> int | None:
-        """Show a card and take lines until it is judged (1), one before it was taken back (-1), or
-        somebody leaves (None).
+        """Show a card and read lines until a vote (1), an undo of the previous vote (-1), or the
+        end (None).
         """
         self.say(
             f"\n──── {n + 1} ────\n{card.texts.prompt}\n\n── left (1-4) ──\n{card.left}\n\n── "
@@ -181,25 +180,28 @@ class VotingSession:
 def vote(
     annotator: Annotated[
         str,
-        typer.Option(help="Your e-mail address, as `rlhf users add` knows it.", show_default=False),
+        typer.Option(help="Your e-mail address, as given to `rlhf users add`.", show_default=False),
     ],
     n: Annotated[
         int | None,
-        typer.Option("--n", min=1, help="Stop after so many votes; default when nothing is left."),
+        typer.Option(
+            "--n",
+            min=1,
+            help="Stop after this many votes; default: when no card is left.",
+        ),
     ] = None,
     export: Annotated[
         Path | None,
         typer.Option(
-            help="Afterwards write all votes of the project there, such as votes.jsonl, in the "
-            "preference format."
+            help="At the end write all votes of the project to this file, such as votes.jsonl, in "
+            "the preference format."
         ),
     ] = None,
 ) -> None:
-    """Judge comparisons in the terminal, or by lines from a pipe: dealt, checked and kept as on the
+    """Vote on comparisons in the terminal, or by lines from a pipe, under the rules of the web
     page. `?` shows the keys.
     """
-    workspace = Workspace.from_environment()
-    workspace.store.migrate()
+    workspace = Workspace.open_current()
     user = find_voter(workspace, annotator)
     workspace.store.rules.draw_seed()
     if sys.stdin.isatty():
@@ -220,23 +222,22 @@ def vote(
 
 
 def find_voter(workspace: Workspace, email: str) -> User:
-    """Raises ConfigurationError for somebody who may not vote."""
+    """The user with this address. Raises ConfigurationError where they may not vote."""
     user = workspace.store.users.with_email(email)
     if user is None or user.disabled_at is not None:
         raise ConfigurationError(
-            f"Nobody with e-mail {email!r} may vote here. Add them: rlhf users add {email} --role "
-            "annotator."
+            f"No active user has the e-mail address {email!r}. Add one: rlhf users add {email} "
+            "--role annotator."
         )
     if Permission.VOTES_CAST not in permissions_of(user.all_roles):
         raise ConfigurationError(
-            f"{user.email} has no role that votes. Give them one: rlhf users roles {user.email} "
-            "annotator."
+            f"No role of {user.email} may vote. Add one: rlhf users roles {user.email} annotator."
         )
     return user
 
 
 def _build_principal(user: User) -> Principal:
-    """Who may run commands on this home needs no token; what the roles allow holds all the same."""
+    """The user without a token: access to the home is enough, within the user's permissions."""
     now = utc_now()
     token = Token(
         token_id="rlhf vote",
@@ -252,24 +253,26 @@ def _build_principal(user: User) -> Principal:
     return Principal(user, token, permissions_of(user.all_roles))
 
 
-def _parse_percent(said: str) -> float:
+def _parse_percent(text: str) -> float:
     try:
-        percent = float(said.removesuffix("%"))
+        percent = float(text.removesuffix("%"))
     except ValueError:
         percent = -1.0
     if not 0 <= percent <= 100:
-        raise ConfigurationError(f"{said!r} is no percentage. Write c and a number from 0 to 100.")
+        raise ConfigurationError(
+            f"Invalid percentage {text!r}. Write c and a number from 0 to 100."
+        )
     return percent / 100
 
 
-def _parse_dimension(said: str, known: Sequence[str]) -> tuple[str, str]:
-    name, equals, side = said.partition("=")
+def _parse_dimension(text: str, known: Sequence[str]) -> tuple[str, str]:
+    name, equals, side = text.partition("=")
     if name not in known:
         raise ConfigurationError(
-            f"{name!r} is no dimension of this project. It has {', '.join(known) or 'none'}."
+            f"Unknown dimension {name!r}. The project has {', '.join(known) or 'none'}."
         )
     if not equals or side not in ("a", "b", "tie"):
         raise ConfigurationError(
-            f"{said!r} says nothing of a dimension. Write d helpful=a, or =b (right) or =tie."
+            f"Invalid judgement {text!r}. Write d helpful=a (left), helpful=b or helpful=tie."
         )
     return name, side

@@ -1,6 +1,4 @@
-"""`rlhf votes`: who judges what, what their votes teach, and how far each annotator can be relied
-on. Knows the rules' parameters.
-"""
+"""`rlhf votes`: routes comparisons, prepares training data and measures annotators."""
 
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -67,11 +65,11 @@ def route_day(
     ] = 0.8,
     seed: Annotated[int, typer.Option(min=0, help=FIELDS["routing_seed"].description)] = 0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say where they would go.")
+        bool, typer.Option("--dry-run", help="Only show where they would go.")
     ] = False,
 ) -> None:
     """Offer people their share of a day, least confident first; let the reward model answer what it
-    is sure of; list what stays open.
+    is confident of; list what stays open.
     """
     workspace = Workspace.from_environment()
     store = workspace.store
@@ -112,7 +110,7 @@ def route_day(
 
 UpTo = Annotated[
     int | None,
-    typer.Option(min=0, help="Highest vote seq to learn from; default all votes there are."),
+    typer.Option(min=0, help="Highest vote seq to learn from; default: all votes."),
 ]
 
 
@@ -146,8 +144,7 @@ def prepare(
     """Votes into training data: prompt, chosen, rejected, margin, agreement and soft label of each
     pair, one JSON object a line.
     """
-    workspace = Workspace.from_environment()
-    workspace.store.migrate()
+    workspace = Workspace.open_current()
     params = parse_parameters(PairParams, changes)
     with progress_bar("votes") as progress:
         votes = counting(workspace.store.votes.log(up_to_seq=up_to_seq))
@@ -243,11 +240,13 @@ def annotators(
         ),
     ] = False,
     csv: Annotated[Path | None, typer.Option("--csv", help="File to write all figures to.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="All figures as JSON, for programs.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     limit: Annotated[
-        int, typer.Option(min=1, help="How many to show, the least reliable first; --json has all.")
+        int,
+        typer.Option(
+            min=1,
+            help="Number of annotators to show, the least reliable first; --json shows all.",
+        ),
     ] = 50,
 ) -> None:
     """Reliability, leaning, self-consistency, speed, gold and confidence of each annotator, with

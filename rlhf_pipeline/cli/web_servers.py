@@ -1,6 +1,4 @@
-"""Where the web servers of a home listen. Knows small files below the home and which processes
-live; knows no app.
-"""
+"""Records and finds the addresses of a home's web servers, one small file per server."""
 
 import contextlib
 import os
@@ -14,12 +12,12 @@ from rlhf_pipeline.completions.owners import is_dead, make_owner
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.files import write_atomically
 
-FOLDER = "web_servers"  # a file for each: one that ends leaves those of the others
+FOLDER = "web_servers"
 
 
 class WebServerRecord(BaseModel):
-    """One server: the address it prints, its process as `completions.owners` names one, and its
-    home: a copied home copies this too.
+    """A server's printed address, its process (see `completions.owners`) and its home: a copied
+    home contains the file too.
     """
 
     url: str
@@ -29,7 +27,7 @@ class WebServerRecord(BaseModel):
 
 @contextlib.contextmanager
 def announce(home: Path, url: str) -> Iterator[None]:
-    """Other commands on this home know until the block ends that this process listens at `url`."""
+    """Let other commands on this home find this process at `url` until the block ends."""
     for _, path, known in _read_records(home):
         if is_dead(known.owner):
             path.unlink(missing_ok=True)
@@ -48,12 +46,12 @@ def announce(home: Path, url: str) -> Iterator[None]:
 
 
 def find_web_address(settings: Settings) -> str:
-    """Where people reach the web app: as it was set, else at the server of this home on this host
-    that began last, else by default.
+    """The address of the web app: the setting, else the latest server of this home on this host,
+    else the default.
     """
     if "web_url" in settings.model_fields_set:
         return settings.web_url
-    # Whether a process of another host lives is not known here, and its loopback is another one.
+    # A server on another host cannot be checked from here, and its loopback is not ours.
     here = f"{socket.gethostname()}/"
     ours = [
         (began, known)
@@ -69,8 +67,8 @@ def find_web_address(settings: Settings) -> str:
 
 
 def _read_records(home: Path) -> list[tuple[int, Path, WebServerRecord]]:
-    """When each was written, where, what. A server that ends takes its file along; a file of
-    another kind is none of these.
+    """Time of writing, path and content of each. A file may vanish with its server; other files are
+    skipped.
     """
     found = []
     for path in (home / FOLDER).glob("*.json"):

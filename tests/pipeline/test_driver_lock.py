@@ -12,6 +12,8 @@ import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
 from driver.lock import HEARTBEAT_SECONDS, SLACK_SECONDS, HomeInUse, lock_home, refuse_daemon
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
@@ -75,6 +77,20 @@ def test_killed_holder_releases_the_lock(holder: "subprocess.Popen[str]", tmp_pa
     holder.wait()
     with lock_home(tmp_path):
         pass
+
+
+def test_import_leaves_its_days_to_the_process_that_drives_the_home(
+    holder: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    with Store.of_home(Settings.read({"RLHF_HOME": str(tmp_path)}, tmp_path)) as store:
+        store.migrate()
+        store.replays.request(["2026-01-02"])
+    after_import = drive(tmp_path, "replay", "--after-import")
+    assert after_import.returncode == 0, after_import.stderr
+    assert "1 imported days wait for their replay. The process that uses" in after_import.stdout
+    by_hand = drive(tmp_path, "replay")
+    assert by_hand.returncode == 1
+    assert "HomeInUse: " in by_hand.stdout
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from driver.__main__ import main as run_driver
-from rlhf_pipeline.cli import app, driver, storage
+from rlhf_pipeline.cli import app, driver, home_activity
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
@@ -96,7 +96,6 @@ def dagster_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
                 logging.disable(logging.NOTSET)
         return [json.loads(line) for line in output.getvalue().splitlines()]
 
-    monkeypatch.setattr(storage, "read_facts", ask)
     monkeypatch.setattr(driver, "read_facts", ask)
 
 
@@ -257,7 +256,7 @@ def test_an_interrupted_backup_is_none_and_may_be_repeated(home: Path, tmp_path:
 def test_nothing_is_moved_while_a_run_or_the_daemon_is_at_work(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "DAEMON_BEATS_S", 0.1)
+    monkeypatch.setattr(home_activity, "DAEMON_BEATS_S", 0.1)
     move = ("storage", "migrate", "--to", "postgresql://nobody@127.0.0.1:9")
     with Workspace(settings_of(home)).store as store:
         store.heartbeats.beat("run", pid=1, host="h", job="feedback")
@@ -283,7 +282,7 @@ def test_a_project_on_a_server_is_not_replaced_while_a_run_or_the_daemon_is_at_w
     prefix: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(storage, "DAEMON_BEATS_S", 0.1)
+    monkeypatch.setattr(home_activity, "DAEMON_BEATS_S", 0.1)
     assert (
         rlhf(
             home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix
@@ -413,7 +412,7 @@ def test_a_password_that_would_be_cut_is_refused_without_showing_it(home: Path) 
     ("url", "why"),
     [
         ("mysql://h", r"--to begins with mysql:.*write postgresql://"),
-        ("", "Where to|--to begins with no scheme"),
+        ("", "No server is named|--to begins with no scheme"),
     ],
 )
 def test_a_server_that_is_none_is_refused(home: Path, url: str, why: str) -> None:

@@ -396,7 +396,7 @@ def test_no_import_is_taken_as_it_is_while_one_runs(rlhf, home, tmp_path):
         )
         with (
             FileLock(home / "imports" / ".lock"),
-            pytest.raises(DatasetError, match="is running, so its days are not whole yet"),
+            pytest.raises(DatasetError, match="is running, so its days are incomplete"),
         ):
             CliRunner().invoke(
                 app,

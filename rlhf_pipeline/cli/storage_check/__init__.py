@@ -1,6 +1,4 @@
-"""What `rlhf storage check` reads before it judges: stores, models, frames and files. Makes and
-changes nothing.
-"""
+"""Checks databases, models, frames and files for `rlhf storage check`; changes nothing."""
 
 import shutil
 from collections.abc import Iterator
@@ -67,6 +65,6 @@ def _check_dagster(settings: Settings, state: dict[str, Any]) -> str:
 
 
 def _hide_password(url: str) -> str:
-    """Without password."""
+    """The URL without user and password."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if rest else url

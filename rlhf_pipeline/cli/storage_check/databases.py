@@ -1,6 +1,4 @@
-"""Checks the store: pages, version, audit chain, references and order of text. Opens it to be read
-only.
-"""
+"""Checks the store, opened read-only: pages, version, audit chain, references, order of text."""
 
 from collections.abc import Iterator
 
@@ -15,7 +13,7 @@ RESTORE = (
     "would begin without any vote."
 )
 
-PAGES = "pages of the store"  # where these are damaged nothing else is worth reading
+PAGES = "pages of the store"  # if they are damaged, nothing else is checked
 
 
 def open_store(settings: Settings) -> Store:

@@ -1,6 +1,4 @@
-"""Checks every file below the frames and the home: readable, as recorded, inside its folder, and in
-agreement with the store.
-"""
+"""Checks frames, records and other files: readable, unchanged, inside the home, as in the store."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
@@ -47,7 +45,7 @@ def check_files(
 
 
 def _check_days(files: Artefacts, made: Mapping[str, list[str]]) -> Finding:
-    """Whether each day that Dagster made has its file; assets such as the inbox of votes leave
+    """Whether each day that Dagster made has its file; some assets, such as `votes_inbox`, write
     none.
     """
     present = {stage: set(files.days(stage)) for stage in made}
@@ -66,8 +64,8 @@ def _check_days(files: Artefacts, made: Mapping[str, list[str]]) -> Finding:
 def _check_frames(
     frames: Sequence[tuple[str, str | None]], files: Artefacts, store: Store, progress: Progress
 ) -> Finding:
-    """Reads every frame fully: hashes, page checksums, schema, and votes and comparisons beside the
-    store's.
+    """Read every frame fully: hashes, page checksums, schema, and votes and comparisons against the
+    store.
     """
     faults = []
     for done, (stage, day) in enumerate(frames):
@@ -97,8 +95,8 @@ def _find_disagreement(
 
 
 def _find_votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store) -> list[str]:
-    """A day's votes up to the last one in its frame. One that was written before frames held every
-    vote as cast may lack those that were displaced.
+    """Compare a day's votes up to the last one in its frame. A frame of an earlier version may lack
+    superseded votes.
     """
     last = int(frame["seq"].max())
     here, there = (
@@ -137,10 +135,10 @@ def _check_records(stages: Sequence[str], files: Artefacts) -> Finding:
 def _check_recorded_hashes(
     settings: Settings, files: Artefacts, store: Store, read: Set[str], progress: Progress
 ) -> Finding:
-    """Place of every recorded file, and SHA-256 of those not `read` yet.
+    """Check the place of every recorded file, and the SHA-256 of those not in `read`.
 
-    Files from before the first recorded one are of an older version of this program, which recorded
-    none. Later ones are a fault.
+    An earlier version recorded no hashes, so files older than the first recorded one need none.
+    Later ones without a hash are a fault.
     """
     recorded = store.file_hashes.all()
     known = sorted({one.path for one in recorded})
@@ -158,10 +156,10 @@ def _check_recorded_hashes(
             [_place_of(name, files, settings)[1] for name in unknown], began_at
         )
     n_unknown = len(unknown)
-    said = f"{len(known):,} as written" + (f", {n_unknown:,} not recorded" if n_unknown else "")
+    sound = f"{len(known):,} as written" + (f", {n_unknown:,} not recorded" if n_unknown else "")
     return summarise(
         "hashes of files",
-        said + (f", {n_pending:,} with a write that did not end" if n_pending else ""),
+        sound + (f", {n_pending:,} with a write that did not end" if n_pending else ""),
         faults,
     )
 

@@ -1,11 +1,11 @@
-"""What the parts of `rlhf storage check` report."""
+"""The findings of `rlhf storage check`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlhf_pipeline.errors import PipelineError
 
-SHOWN = 3  # faults of one kind that are shown by name
+SHOWN = 3  # faults of one kind that are named
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ def check_models(settings: Settings, store: Store, progress: Progress) -> Iterat
     except PipelineError as error:
         yield Finding("MLflow", str(error), is_sound=False)
     except Exception as cause:  # noqa: BLE001 a damaged database raises whatever MLflow trips over
-        said = " ".join(str(cause).split()) or type(cause).__name__
-        yield Finding("MLflow", f"Its database cannot be read: {said}. {RESTORE}.", is_sound=False)
+        why = " ".join(str(cause).split()) or type(cause).__name__
+        yield Finding("MLflow", f"Its database cannot be read: {why}. {RESTORE}.", is_sound=False)
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def _open_registry_copy(settings: Settings) -> Iterator[Registry | None]:
 
 
 def _explain_missing_database(settings: Settings, artifacts: Path, store: Store) -> Finding:
-    """A home that only imports has no models; one that promoted a model has lost them."""
+    """No fault for a home that never had models; one that promoted a model has lost them."""
     promoted = [kind for kind in KINDS if store.promotions.history(f"{settings.project}.{kind}")]
     if not promoted and not artifacts.exists():
         return Finding("MLflow", "no model was registered yet")
@@ -78,7 +78,7 @@ def _explain_missing_database(settings: Settings, artifacts: Path, store: Store)
 
 
 def _check_champion(registry: Registry, kind: Kind, store: Store) -> Finding:
-    """The registry's champion beside the last promotion that the store recorded."""
+    """Compare the registry's champion with the last promotion in the store."""
     name, champion = registry.model_name(kind), registry.get(kind, CHAMPION)
     promotion = store.promotions.champion(name)
     if promotion is None and champion is None:
@@ -99,8 +99,8 @@ def _check_champion(registry: Registry, kind: Kind, store: Store) -> Finding:
 def _check_versions(
     registry: Registry, kind: Kind, settings: Settings, store: Store, progress: Progress
 ) -> Finding:
-    """Runs, files and votes behind all versions. Files of a version that nobody refers to may have
-    been removed.
+    """Check runs, files and votes of all versions. Retention may have removed the files of a
+    version that nothing refers to.
     """
     versions = registry.list_versions(kind)
     referenced = _find_referenced(registry, kind, store)

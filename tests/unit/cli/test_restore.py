@@ -158,7 +158,7 @@ def test_home_is_restored_without_its_settings_file(configured: Path, name: str)
     result = rlhf(configured / name, "storage", "restore", str(configured / "backup"), "--replace")
     assert result.exit_code == 0, result.output
     assert (
-        "rlhf.yaml, the settings of the backed up home, is not here: defaults apply"
+        "rlhf.yaml, the settings of the backed up home, is not on this machine: defaults apply"
         in result.output
     )
     facts = HomeFacts.load(configured / name)
