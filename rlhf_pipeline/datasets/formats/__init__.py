@@ -1,6 +1,4 @@
-"""Files that frames are written to and read from, one format a file. Knows names and suffixes;
-knows no kind of row.
-"""
+"""File formats of exports, one module per format."""
 
 from pathlib import Path
 
@@ -24,12 +22,12 @@ FORMATS = Members[type[Format]](
 
 
 def format_for(path: Path | None = None, name: str | None = None) -> Format:
-    """The format called `name`, else the one of the path's suffix, else JSONL. Raises
+    """The format called `name`, else that of the path's suffix, else JSONL. Raises
     ConfigurationError for an unknown one.
     """
     if name is not None:
         if name not in FORMATS:
-            raise ConfigurationError(f"There is no format {name!r}. Known: {', '.join(FORMATS)}.")
+            raise ConfigurationError(f"Unknown format {name!r}. Known: {', '.join(FORMATS)}.")
         return FORMATS[name]()
     if path is None or not path.suffix:
         return Jsonl()
@@ -38,8 +36,7 @@ def format_for(path: Path | None = None, name: str | None = None) -> Format:
             return member()
     known = ", ".join(f"{member.suffix} ({name})" for name, member in FORMATS.items())
     raise ConfigurationError(
-        f"{path}: no format has the suffix {path.suffix!r}. Known: {known}. Or say which with "
-        "--format."
+        f"{path}: unknown suffix {path.suffix!r}. Known: {known}. Rename the file, or set --format."
     )
 
 

@@ -1,11 +1,9 @@
-"""Records as Argilla's client writes and reads them (`records.to_json`), one JSON array. Knows
-records; knows no kind of row.
+"""Argilla's record format (`records.to_json`): one JSON array of records.
 
-Of the columns of a row, those with a place in a record go there: the key to `id`; `prompt`,
-`completion_a` and `completion_b` to `fields`, where Argilla calls completions responses; JSON
-columns `responses` and `suggestions` to what they are called after. All others stand in `metadata`.
-So any frame comes back equal, and a frame of `rlhf_pipeline.datasets.argilla` is what Argilla
-imports.
+Columns map to the parts of a record: the key to `id`; `prompt`, `completion_a` and `completion_b`
+to `fields`, where Argilla calls completions responses; JSON columns `responses` and `suggestions`
+to the parts of the same name; all others to `metadata`. Any frame is read back equal, and Argilla
+can import a frame of `rlhf_pipeline.datasets.argilla`.
 """
 
 import json
@@ -19,7 +17,7 @@ from rlhf_pipeline.documents import parse_json
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
 
-# our column: their field
+# our column -> Argilla's field
 FIELDS = {"prompt": "prompt", "completion_a": "response_a", "completion_b": "response_b"}
 ANSWERS = ("responses", "suggestions")
 
@@ -50,17 +48,17 @@ class Argilla:
             records = parse_json(file.read().decode())
         except ValueError as cause:  # broken JSON and broken UTF-8
             raise FrameError(
-                f"{schema.name}: this is no JSON array in UTF-8 ({cause}). Write the file anew."
+                f"{schema.name}: not a JSON array in UTF-8 ({cause}). Write the file again."
             ) from cause
         if not isinstance(records, list):
             raise FrameError(
-                f"{schema.name}: this is a JSON {type(records).__name__}, not an array of records. "
-                "Write the file anew."
+                f"{schema.name}: a JSON {type(records).__name__}, not an array of records. Write "
+                "the file again."
             )
         rows = [_row(record, schema, n) for n, record in enumerate(records, start=1)]
         if not rows:
             return schema.empty_frame()
-        # As objects: a column of whole numbers with a gap would become fractions on the way.
+        # dtype object, because integers with missing values would become floats
         return check_frame(
             pd.DataFrame(
                 {
@@ -107,5 +105,6 @@ def _row(record: Any, schema: FrameSchema, n: int) -> dict[str, Any]:
         return {name: row[name] for name in schema.columns}
     except (KeyError, TypeError) as cause:
         raise FrameError(
-            f"{schema.name}: record {n} has no {cause}. Write the file anew, or mend that record."
+            f"{schema.name}: record {n} has no {cause}. Write the file again, or correct that "
+            "record."
         ) from cause

@@ -1,6 +1,4 @@
-"""What every file format can do: frames to a file as they come, and the file back to one frame.
-Knows no kind of row.
-"""
+"""The protocol of file formats: writes frames to a file, and reads the file back as one frame."""
 
 from collections.abc import Iterable
 from typing import IO, Any, ClassVar, Protocol
@@ -11,32 +9,31 @@ from rlhf_pipeline.frames import FrameSchema
 
 
 class Format(Protocol):
-    """One kind of file. What is written comes back equal: texts to the character, missing apart
-    from empty, fractions to the bit.
+    """One file format. A written frame is read back equal, including exact floats and the
+    difference between missing and empty.
     """
 
     name: ClassVar[str]
     suffix: ClassVar[str]
 
     def write(self, batches: Iterable[pd.DataFrame], schema: FrameSchema, file: IO[bytes]) -> int:
-        """Write frames of `schema` one after the other, holding one at a time; returns the number
-        of rows.
+        """Write the frames of `schema` one by one, with one in memory. Returns the number of rows.
 
-        No frame at all is a file that reads as the empty frame. `file` stays open. Raises
-        FrameError for a frame that breaks the schema.
+        Without any frame, the file reads as the empty frame. Leaves `file` open. Raises FrameError
+        if a frame breaks the schema.
         """
         ...
 
     def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
-        """All rows as one frame of `schema`. Raises FrameError naming the line, or what else is
-        wrong with the file.
+        """All rows as one frame of `schema`. Raises FrameError, which names the line or the fault
+        of the file.
         """
         ...
 
 
 def plain_columns(frame: pd.DataFrame, schema: FrameSchema) -> dict[str, list[Any]]:
-    """Columns as lists of str, int, float, bool; times as ISO 8601 with microseconds and Z; what is
-    missing as None.
+    """Columns as lists of str, int, float, bool; times as ISO 8601 with microseconds and Z; missing
+    values as None.
     """
     columns = {}
     for name, column in schema.columns.items():

@@ -1,14 +1,12 @@
-"""Comma-separated values that a spreadsheet may open without running them. Knows cells; knows no
-kind of row.
+"""CSV that is safe to open in a spreadsheet.
 
-RFC 4180 in UTF-8: commas, CRLF, quotes doubled, line breaks inside quotes. Two things CSV cannot
-say are said by one mark:
+RFC 4180 in UTF-8: commas, CRLF, doubled quotes, line breaks inside quotes. A leading apostrophe
+marks two things that CSV cannot express:
 
-- An empty cell is a missing value. A cell that begins with an apostrophe is a text, without that
-  apostrophe.
-- So the empty text is `'`; a text that a spreadsheet would take for a formula (`=1+1`) is `'=1+1`,
-  and one that begins with an apostrophe itself gets a second one. All other texts stand as they
-  are.
+- An empty cell is a missing value; a cell that begins with an apostrophe is a text without it. So
+  the empty text is `'`.
+- A text that a spreadsheet would run as a formula (`=1+1`) is written as `'=1+1`, and a text that
+  begins with an apostrophe gets a second one. All other texts are unchanged.
 """
 
 import csv
@@ -24,8 +22,8 @@ from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import Column, FrameSchema, Kind, check_frame
 
 MARK = "'"
-# OWASP, "CSV injection": what starts a formula, also full-width and behind blanks that some
-# programs skip.
+# Beginnings of formulas (OWASP, "CSV injection"), including full-width characters and leading
+# spaces that some programs skip.
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
 LARGEST_CELL = 2**31 - 1  # Python's own limit is 128 KiB
 
@@ -40,7 +38,7 @@ READERS: dict[Kind, Callable[[str], Any]] = {
 
 
 class Csv:
-    """See the module's words on missing values and formulas. The first line names the columns."""
+    """CSV as the module docstring describes. The first line names the columns."""
 
     name: ClassVar[str] = "csv"
     suffix: ClassVar[str] = ".csv"
@@ -62,7 +60,7 @@ class Csv:
                 n += len(batch)
             return n
         finally:
-            text.detach()  # else it closes the file, which is the caller's
+            text.detach()  # otherwise it would close the caller's file
 
     def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
@@ -73,7 +71,7 @@ class Csv:
 
 
 def protect_cell(text: str | None) -> str:
-    """The cell of a text, or of a missing one; see the module's words.
+    """The cell of a text or missing value, with the apostrophe where needed.
 
     >>> [protect_cell(text) for text in (None, "", "=1+1", "'tis", "plain")]
     ['', "'", "'=1+1", "''tis", 'plain']
@@ -84,7 +82,7 @@ def protect_cell(text: str | None) -> str:
 
 
 def unprotect_cell(cell: str) -> str | None:
-    """What `protect_cell` made a cell of.
+    """The inverse of `protect_cell`.
 
     >>> [unprotect_cell(cell) for cell in ("", "'", "'=1+1", "''tis", "plain")]
     [None, '', '=1+1', "'tis", 'plain']
@@ -97,7 +95,7 @@ def _cells(values: list[Any], column: Column) -> list[str]:
         return [protect_cell(value) for value in values]
     if column.kind == "bool":
         return ["" if value is None else str(value).lower() for value in values]
-    # of a float: the shortest text that is that float
+    # str of a float is its shortest exact text
     return ["" if value is None else str(value) for value in values]
 
 
@@ -116,7 +114,7 @@ def _frame(text: io.TextIOWrapper, schema: FrameSchema) -> pd.DataFrame:
         if len(cells) != len(names):
             raise FrameError(
                 f"{schema.name}: line {number} has {len(cells)} cells, the first line "
-                f"{len(names)}. Mend or drop that line."
+                f"{len(names)}. Correct or drop that line."
             )
         for name, cell in zip(names, cells, strict=True):
             columns[name].append(_value(cell, name, schema, number))
@@ -132,8 +130,8 @@ def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, cells
     except (csv.Error, UnicodeDecodeError) as cause:
         raise FrameError(
-            f"After line {reader.line_num}: no CSV in UTF-8 ({cause}). Write the file anew, or "
-            "mend that line."
+            f"After line {reader.line_num}: not CSV in UTF-8 ({cause}). Write the file again, or "
+            "correct that line."
         ) from cause
 
 

@@ -1,4 +1,4 @@
-"""One JSON object a line, UTF-8. Knows JSON; knows no kind of row."""
+"""JSON Lines: one JSON object per line, in UTF-8."""
 
 import json
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ from rlhf_pipeline.documents import parse_json
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
 
-# Characters that JSON leaves as they are and that many readers take for the end of a line.
+# Characters that JSON does not escape but many readers treat as line ends.
 LINE_ENDS = {character: f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
 
 
 class Jsonl:
-    """What is missing is null, never left out; numbers are written with as many digits as bring
-    them back.
+    """Missing values are null, never omitted; numbers have enough digits to be read back
+    exactly.
     """
 
     name: ClassVar[str] = "jsonl"
@@ -40,7 +40,7 @@ class Jsonl:
         if not rows:
             return schema.empty_frame()
         names = list(dict.fromkeys(name for row in rows for name in row))
-        # As objects: a column of whole numbers with a gap would become fractions on the way.
+        # dtype object, because integers with missing values would become floats
         return check_frame(
             pd.DataFrame(
                 {name: pd.Series([row.get(name) for row in rows], dtype=object) for name in names}
@@ -61,7 +61,8 @@ def _row(line: bytes, number: int) -> dict[str, Any]:
         row = parse_json(line.decode())
     except ValueError as cause:  # broken JSON and broken UTF-8
         raise FrameError(
-            f"Line {number} is no JSON in UTF-8 ({cause}). Write the file anew, or mend that line."
+            f"Line {number} is not JSON in UTF-8 ({cause}). Write the file again, or correct that "
+            "line."
         ) from cause
     if not isinstance(row, dict):
         raise FrameError(

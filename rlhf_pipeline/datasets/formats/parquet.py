@@ -1,4 +1,4 @@
-"""Parquet with the schema's own types, compressed by zstd. Knows Arrow; knows no kind of row."""
+"""Parquet with the schema's types, compressed by zstd."""
 
 from collections.abc import Iterable
 from typing import IO, ClassVar
@@ -11,13 +11,13 @@ from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
 from rlhf_pipeline.parquet import READ_OPTIONS, WRITE_OPTIONS
 
-# Arrow's own way to pandas makes fractions of whole numbers as soon as one is missing.
+# Arrow's default conversion turns integers with missing values into floats.
 WHOLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
 
 class Parquet:
-    """One row group per frame written. The file's metadata names the schema under `schema`, also
-    where there is no row.
+    """One row group per written frame. The file's metadata names the schema under `schema`, even
+    without rows.
     """
 
     name: ClassVar[str] = "parquet"
@@ -42,7 +42,7 @@ class Parquet:
     def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
         try:
             rows = pq.read_table(file, **READ_OPTIONS).to_pandas(types_mapper=WHOLE.get)
-        except Exception as cause:  # a damaged file raises whatever the decoder trips over
+        except Exception as cause:  # a damaged file raises any of the decoder's errors
             raise FrameError(
                 f"{schema.name}: the file is damaged or not a Parquet file ({cause}). Write or "
                 "copy it again."

@@ -144,7 +144,7 @@ def test_a_line_of_jsonl_is_one_object_whoever_splits_the_lines():
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [("[1]", "Line 2 is a JSON list"), ("{", "Line 2 is no JSON")]
+    ("line", "message"), [("[1]", "Line 2 is a JSON list"), ("{", "Line 2 is not JSON")]
 )
 def test_a_line_that_is_no_object_is_named(line, message):
     content = write_bytes(Jsonl(), build_frame(build_row())) + line.encode()
