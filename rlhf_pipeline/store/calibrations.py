@@ -6,7 +6,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from rlhf_pipeline.records import CalibrationReport, Record, content_hash
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
@@ -191,14 +191,8 @@ class Calibrations:
         return [CalibrationReport.from_json(text) for text in self._database.fetch_scalars(reports)]
 
     def _next_version(self, connection: Connection, reward_model: str) -> int:
-        of_model = (
-            self._database.in_project(calibrations),
-            calibrations.c.reward_model == reward_model,
-        )
-        return (
-            connection.execute(select(func.max(calibrations.c.version)).where(*of_model)).scalar()
-            or 0
-        ) + 1
+        of_model = calibrations.c.reward_model == reward_model
+        return self._database.next_number(connection, calibrations.c.version, of_model)
 
     def _import_reports(
         self,

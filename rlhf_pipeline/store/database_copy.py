@@ -318,36 +318,28 @@ def analyze_tables(url: str) -> None:
     empty tables, and an export that joins votes and comparisons reads all of one for each of the
     other.
     """
-    engine = engine_of(url)
-    try:
-        # A convenience: where it fails, what was copied is copied all the same.
-        with (
-            suppress(SQLAlchemyError),
-            engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
-        ):
-            if connection.dialect.name == "postgresql":
-                for name in inspect(connection).get_table_names():
-                    connection.execute(text(f'ANALYZE "{name}"'))
-    finally:
-        engine.dispose()
+    with (
+        open_engine(url) as engine,
+        suppress(SQLAlchemyError),  # optional: the copy is complete without
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+    ):
+        if connection.dialect.name == "postgresql":
+            for name in inspect(connection).get_table_names():
+                connection.execute(text(f'ANALYZE "{name}"'))
 
 
 def n_rows(url: str, tables: Collection[str] | None = None) -> dict[str, int]:
     """Number of rows per existing table, or per existing one of `tables`."""
-    engine = engine_of(url)
-    try:
-        with translate_errors(_redact_url(engine)), engine.connect() as connection:
-            names = [
-                n
-                for n in sorted(inspect(connection).get_table_names())
-                if n not in VERSIONS and (tables is None or n in tables)
-            ]
-            return {
-                name: connection.execute(text(f'SELECT count(*) FROM "{name}"')).scalar_one()
-                for name in names
-            }
-    finally:
-        engine.dispose()
+    with open_engine(url) as engine, engine.connect() as connection:
+        names = [
+            n
+            for n in sorted(inspect(connection).get_table_names())
+            if n not in VERSIONS and (tables is None or n in tables)
+        ]
+        return {
+            name: connection.execute(text(f'SELECT count(*) FROM "{name}"')).scalar_one()
+            for name in names
+        }
 
 
 def has_tables(url: str) -> bool:
@@ -372,35 +364,27 @@ def has_tables(url: str) -> bool:
 
 def drop_all_tables(url: str) -> None:
     """Drop every table of a Postgres database that a killed copy or `--replace` leaves behind."""
-    engine = engine_of(url)
-    try:
-        with translate_errors(_redact_url(engine)), engine.begin() as connection:
-            connection.execute(text("DROP SCHEMA public CASCADE"))
-            connection.execute(text("CREATE SCHEMA public"))
-    finally:
-        engine.dispose()
+    with open_engine(url) as engine, engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
 
 
 def relocate(url: str, old: str, new: str) -> int:
     """Replace the prefix `old` of every text in the database by `new`, after a home was moved.
     Returns the number of values.
     """
-    engine = engine_of(url)
     changed = 0
-    try:
-        with translate_errors(_redact_url(engine)), engine.begin() as connection:
-            tables = MetaData()
-            tables.reflect(connection)
-            for table in tables.sorted_tables:
-                for column in table.c:
-                    if isinstance(column.type, String):
-                        moved = literal(new, String).concat(func.substr(column, len(old) + 1))
-                        starts = func.substr(column, 1, len(old)) == old
-                        changed += connection.execute(
-                            table.update().where(starts).values({column.name: moved})
-                        ).rowcount
-    finally:
-        engine.dispose()
+    with open_engine(url) as engine, engine.begin() as connection:
+        tables = MetaData()
+        tables.reflect(connection)
+        for table in tables.sorted_tables:
+            for column in table.c:
+                if isinstance(column.type, String):
+                    moved = literal(new, String).concat(func.substr(column, len(old) + 1))
+                    starts = func.substr(column, 1, len(old)) == old
+                    changed += connection.execute(
+                        table.update().where(starts).values({column.name: moved})
+                    ).rowcount
     return changed
 
 
@@ -437,6 +421,17 @@ def engine_of(url: str) -> Engine:
     return create_engine(
         parsed.set(drivername="postgresql+psycopg2"), poolclass=NullPool, connect_args=options
     )
+
+
+@contextmanager
+def open_engine(url: str) -> Iterator[Engine]:
+    """`engine_of` with translated errors, disposed of at the end."""
+    engine = engine_of(url)
+    try:
+        with translate_errors(_redact_url(engine)):
+            yield engine
+    finally:
+        engine.dispose()
 
 
 def stored_columns(table: Table) -> list[Column[Any]]:

@@ -18,11 +18,10 @@ from rlhf_pipeline.store.database_copy import (
     advance_sequences,
     analyze_tables,
     copy_rows,
-    engine_of,
+    open_engine,
     stored_columns,
 )
 from rlhf_pipeline.store.engine import read_only_uri
-from rlhf_pipeline.store.faults import translate_errors
 
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR}
 
@@ -119,32 +118,28 @@ def dump_postgres(
     tables first.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    engine = engine_of(url)
-    try:
-        with (
-            translate_errors(engine.url.render_as_string(hide_password=True)),
-            engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection,
-        ):
-            tables = MetaData()
-            tables.reflect(connection)
-            dumped = []
-            for done, table in enumerate(tables.sorted_tables):
-                columns = tuple(column.name for column in stored_columns(table))
-                file = folder / f"{table.name}.csv.gz"
-                with gzip.open(file, "wb", compresslevel=3) as packed:
-                    n_rows = copy_rows(
-                        connection,
-                        f'COPY "{table.name}" ({_quote_columns(columns)}) TO STDOUT WITH (FORMAT '
-                        "csv, HEADER)",
-                        packed,
-                    )
-                dumped.append(
-                    DumpedTable(table=table.name, file=file.name, columns=columns, n_rows=n_rows)
+    with (
+        open_engine(url) as engine,
+        engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection,
+    ):
+        tables = MetaData()
+        tables.reflect(connection)
+        dumped = []
+        for done, table in enumerate(tables.sorted_tables):
+            columns = tuple(column.name for column in stored_columns(table))
+            file = folder / f"{table.name}.csv.gz"
+            with gzip.open(file, "wb", compresslevel=3) as packed:
+                n_rows = copy_rows(
+                    connection,
+                    f'COPY "{table.name}" ({_quote_columns(columns)}) TO STDOUT WITH (FORMAT '
+                    "csv, HEADER)",
+                    packed,
                 )
-                progress(done + 1, len(tables.tables), table.name)
-            return dumped
-    finally:
-        engine.dispose()
+            dumped.append(
+                DumpedTable(table=table.name, file=file.name, columns=columns, n_rows=n_rows)
+            )
+            progress(done + 1, len(tables.tables), table.name)
+        return dumped
 
 
 def load_postgres(
@@ -155,31 +150,27 @@ def load_postgres(
     Raises StoreError if the tables are of another version, or have another number of rows
     afterwards.
     """
-    engine = engine_of(url)
-    shown = engine.url.render_as_string(hide_password=True)
-    try:
-        with translate_errors(shown), engine.begin() as connection:
-            there = MetaData()
-            there.reflect(connection)
-            for dump in tables:
-                _refuse_other_columns(shown, dump, there)
-            for table in reversed(there.sorted_tables):
-                if (
-                    table.name in {dump.table for dump in tables}
-                    and connection.execute(text(f'SELECT 1 FROM "{table.name}" LIMIT 1')).scalar()
-                ):
-                    connection.execute(table.delete())
-            for done, dump in enumerate(tables):
-                n = _load(connection, folder, dump)
-                if n != dump.n_rows:
-                    raise StoreError(
-                        f"{dump.file} holds {n} rows, not {dump.n_rows} as the manifest says. "
-                        "Nothing was restored."
-                    )
-                advance_sequences(connection, there.tables[dump.table])
-                progress(done + 1, len(tables), dump.table)
-    finally:
-        engine.dispose()
+    with open_engine(url) as engine, engine.begin() as connection:
+        shown = engine.url.render_as_string(hide_password=True)
+        there = MetaData()
+        there.reflect(connection)
+        for dump in tables:
+            _refuse_other_columns(shown, dump, there)
+        for table in reversed(there.sorted_tables):
+            if (
+                table.name in {dump.table for dump in tables}
+                and connection.execute(text(f'SELECT 1 FROM "{table.name}" LIMIT 1')).scalar()
+            ):
+                connection.execute(table.delete())
+        for done, dump in enumerate(tables):
+            n = _load(connection, folder, dump)
+            if n != dump.n_rows:
+                raise StoreError(
+                    f"{dump.file} holds {n} rows, not {dump.n_rows} as the manifest says. "
+                    "Nothing was restored."
+                )
+            advance_sequences(connection, there.tables[dump.table])
+            progress(done + 1, len(tables), dump.table)
     analyze_tables(url)
 
 

@@ -299,10 +299,8 @@ class Decisions:
     def _store(
         self, connection: Connection, ledger: Ledger, decision: TriggerDecision, known_seq: int
     ) -> TriggerDecision:
-        newest = connection.execute(
-            select(func.max(decisions.c.decision_id)).where(self._database.in_project(decisions))
-        ).scalar()
-        decision = decision.model_copy(update={"decision_id": (newest or 0) + 1})
+        number = self._database.next_number(connection, decisions.c.decision_id)
+        decision = decision.model_copy(update={"decision_id": number})
         record = json_of(decision, "The retraining decision")
         columns = decision.model_dump(
             include={"decision_id", "action", "state", "attempt", "run_id", "decided_at"}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Engine,
@@ -214,6 +215,15 @@ class Database:
             insert_rows(connection, table, owned)
         if not self.is_sqlite:
             self._grown[table.name] = self._grown.get(table.name, 0) + len(owned)
+
+    def next_number(
+        self, connection: Connection, column: Column[int], *conditions: ColumnElement[bool]
+    ) -> int:
+        """One more than the highest number in a column of the project's rows, within a write
+        transaction.
+        """
+        highest = select(func.max(column)).where(self.in_project(column.table), *conditions)
+        return (connection.execute(highest).scalar() or 0) + 1
 
     def close(self) -> None:
         self.engine.dispose()

@@ -47,14 +47,7 @@ class FeedbackEntries:
         said_by = new.author or created_by
         now = self._database.clock.now().astimezone(UTC)
         with audited_transaction(self._database) as (connection, ledger):
-            last = (
-                connection.execute(
-                    select(func.max(feedback.c.feedback_id)).where(
-                        self._database.in_project(feedback)
-                    )
-                ).scalar()
-                or 0
-            )
+            number = self._database.next_number(connection, feedback.c.feedback_id)
             comparison_id = vote_id = None
             if new.kind == CORRECTION:
                 comparison = self._find_earlier_correction(connection, new, said_by)
@@ -77,13 +70,13 @@ class FeedbackEntries:
                     reason=new.text,
                     voted_at=new.given_at or now,
                     origin="api",
-                    idempotency_key=f"feedback/{last + 1}",
+                    idempotency_key=f"feedback/{number}",
                 )
                 vote_id = cast_votes(connection, ledger, self._database, [hash_vote(vote)])[0][
                     "vote_id"
                 ]
             row = {
-                "feedback_id": last + 1,
+                "feedback_id": number,
                 "kind": new.kind,
                 "session_id": new.session_id,
                 "created_by": created_by,
@@ -96,12 +89,12 @@ class FeedbackEntries:
             ledger.append(
                 actor=created_by,
                 action=FEEDBACK_ADD,
-                object_id=str(last + 1),
+                object_id=str(number),
                 digest=row_digest(feedback, row),
             )
         return Feedback(
             **new.model_dump(),
-            feedback_id=last + 1,
+            feedback_id=number,
             created_at=now,
             created_by=created_by,
             comparison_id=comparison_id,

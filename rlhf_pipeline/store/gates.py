@@ -1,6 +1,6 @@
 """The gate's decision about each candidate."""
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from rlhf_pipeline.records import GateDecision, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
@@ -21,14 +21,9 @@ class Gates:
         """
         text = json_of(decision, f"Gate decision on {decision.candidate}")
         with audited_transaction(self._database) as (connection, ledger):
-            last = (
-                connection.execute(
-                    select(func.max(gates.c.gate_id)).where(self._database.in_project(gates))
-                ).scalar()
-                or 0
-            )
+            number = self._database.next_number(connection, gates.c.gate_id)
             row = {
-                "gate_id": last + 1,
+                "gate_id": number,
                 "candidate": decision.candidate,
                 "decided_at": decision.decided_at,
                 "record": text,
@@ -40,7 +35,7 @@ class Gates:
                 object_id=decision.candidate,
                 digest=content_hash(text),
             )
-        return last + 1
+        return number
 
     def all(self) -> list[GateDecision]:
         """Oldest first."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record, content_hash
@@ -64,14 +64,9 @@ class Imports:
         now = self._database.clock.now()
         with self._database.write_transaction() as connection:
             self._fail_abandoned(connection)
-            last = (
-                connection.execute(
-                    select(func.max(imports.c.import_id)).where(self._database.in_project(imports))
-                ).scalar()
-                or 0
-            )
+            number = self._database.next_number(connection, imports.c.import_id)
             row = {
-                "import_id": last + 1,
+                "import_id": number,
                 "kind": kind,
                 "file": file,
                 "state": "started",
@@ -80,7 +75,7 @@ class Imports:
                 "record": text,
             }
             self._database.insert(connection, imports, [row])
-        return last + 1
+        return number
 
     def mark_casting(self, import_id: int, days: Sequence[str]) -> None:
         """Record that votes of these days are cast from now on: they are incomplete until this

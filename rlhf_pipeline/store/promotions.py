@@ -1,6 +1,6 @@
 """The history of champions: version, time, actor and reason."""
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from rlhf_pipeline.records import Promotion, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
@@ -32,18 +32,11 @@ class Promotions:
             )
             if connection.execute(newest).scalar() == promotion.version:
                 return False
-            last = (
-                connection.execute(
-                    select(func.max(promotions.c.promotion_id)).where(
-                        self._database.in_project(promotions)
-                    )
-                ).scalar()
-                or 0
-            )
+            number = self._database.next_number(connection, promotions.c.promotion_id)
             columns = promotion.model_dump(include={"model_name", "version", "promoted_at"})
             record = json_of(promotion, "The promotion")
             self._database.insert(
-                connection, promotions, [{**columns, "promotion_id": last + 1, "record": record}]
+                connection, promotions, [{**columns, "promotion_id": number, "record": record}]
             )
             label = promotion.label
             ledger.append(

@@ -4,7 +4,7 @@ import secrets
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Table, select
 
 from rlhf_pipeline.errors import NotFound, OutdatedEdit
 from rlhf_pipeline.records import AnnotationRules, Guideline
@@ -134,15 +134,10 @@ class Rules:
 def _next_version(
     database: Database, connection: Connection, table: Table, after: int, what: str
 ) -> int:
-    newest: int = (
-        connection.execute(
-            select(func.max(table.c.version)).where(database.in_project(table))
-        ).scalar()
-        or 0
-    )
-    if newest != after:
+    version = database.next_number(connection, table.c.version)
+    if version != after + 1:
         raise OutdatedEdit(
-            f"The {what} are at version {newest}, the edit was made of version {after}. Read the "
-            "newer one and edit that."
+            f"The {what} are at version {version - 1}, the edit was made of version {after}. Read "
+            "the newer one and edit that."
         )
-    return newest + 1
+    return version

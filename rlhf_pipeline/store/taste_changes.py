@@ -3,7 +3,7 @@
 from datetime import UTC
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from rlhf_pipeline.errors import NotFound, StoreError
 from rlhf_pipeline.records import TasteChange
@@ -104,14 +104,8 @@ def record_change(
     decision_id: int | None = None,
 ) -> TasteChange:
     """Insert a change and its audit link within a transaction of the caller's."""
-    last = (
-        connection.execute(
-            select(func.max(taste_changes.c.change_id)).where(database.in_project(taste_changes))
-        ).scalar()
-        or 0
-    )
     change = TasteChange(
-        change_id=last + 1,
+        change_id=database.next_number(connection, taste_changes.c.change_id),
         change_seq=change_seq,
         category=category,
         cause=cause,
