@@ -22,8 +22,6 @@ COLOURS = {
     "warn": ("#7a4b00", "#f2cc60"),
     "warn-on": ("#fff1c2", "#3b2e05"),
 }
-
-
 # Classes of a shape -> CSS properties, which `_paint` reads as well.
 PAINTS: dict[str, dict[str, Any]] = {
     "paper": {"fill": "paper"},

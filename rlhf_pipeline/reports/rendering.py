@@ -23,7 +23,7 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 def render_page(template: str, **values: Any) -> str:
     """A page that stands alone. Raises ValueError if it could run or fetch something."""
-    page = render_part(template, **values)
+    page = str(render_part(template, **values))
     _StandaloneCheck().feed(page)
     return page
 
