@@ -594,7 +594,7 @@ class AnnotationRules(Record):
     lease_minutes: float = Field(
         default=10, gt=0, le=24 * 60, description="minutes for which a dealt card is reserved"
     )
-    prefetch: int = Field(default=5, ge=1, le=20, description="cards dealt ahead")
+    prefetch: int = Field(default=5, ge=1, le=20, description="number of cards dealt ahead")
     max_votes_per_day: int | None = Field(
         default=None, ge=1, description="votes of one annotator per UTC day; empty = no limit"
     )
@@ -736,7 +736,7 @@ class NewFeedback(Record):
 
     kind: Literal["thumbs", "rating", "correction", "detailed"]
     session_id: Text | None = Field(
-        default=None, max_length=200, description="links the turns of one conversation"
+        default=None, max_length=200, description="Groups the turns of one conversation."
     )
     turn: int | None = Field(default=None, ge=0)
     prompt: Text | None = Field(default=None, max_length=200_000)

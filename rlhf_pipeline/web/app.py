@@ -26,18 +26,18 @@ from rlhf_pipeline.web.security import Guard
 from rlhf_pipeline.web.site import Site
 
 health = api_router("health")
-OPEN = [Depends(public("asked by supervisors; tells no data"))]
+OPEN = [Depends(public("health checks reveal no data"))]
 
 
 @health.get("/healthz", dependencies=OPEN)
 def alive() -> Health:
-    """The process answers."""
+    """Whether the process responds."""
     return Health(status="ok")
 
 
 @health.get("/readyz", dependencies=OPEN)
 def ready(site: AnySite) -> Health:
-    """The database answers too; 503 where it does not."""
+    """Whether the database responds; 503 if it does not."""
     site.store.votes.max_seq()
     return Health(status="ok")
 
@@ -124,5 +124,5 @@ def _serve_description(app: FastAPI, routes: list[APIRoute]) -> None:
         f"{PREFIX}/openapi.json",
         describe,
         include_in_schema=False,
-        dependencies=[Depends(public("the routes are no secret"))],
+        dependencies=[Depends(public("the routes are not secret"))],
     )

@@ -199,8 +199,7 @@ class Auth:
         if user is None or known is None or not is_right:
             raise Problem(
                 401,
-                "E-mail address or password are wrong. Try again, or ask an admin for a login "
-                "link.",
+                "Wrong e-mail address or password. Try again, or ask an admin for a login link.",
                 kind="wrong_login",
             )
         self._store.failed_logins.forget(*here, everywhere=everywhere)
@@ -220,7 +219,7 @@ class Auth:
         if session is None:
             raise Problem(
                 401,
-                "This login link was used already or has expired. Ask an admin for a new one.",
+                "This login link was already used or has expired. Ask an admin for a new one.",
                 kind="wrong_login",
             )
         self._set_session_cookie(response, session[0])
@@ -322,8 +321,8 @@ class Auth:
             seconds = str(int(wait) + 1)
             raise Problem(
                 429,
-                f"Too many wrong logins. Wait {seconds} s and try again, or ask an admin for a "
-                "login link, which works at once.",
+                f"Too many failed logins. Retry in {seconds} s, or ask an admin for a login link, "
+                "which works at once.",
                 kind="too_many_tries",
                 headers={"Retry-After": seconds},
             )

@@ -79,15 +79,15 @@ class RequiredPermission:
         if request.headers.get(ANNOTATOR, principal.user_id) != principal.user_id:
             raise Problem(
                 403,
-                "Somebody else than the user named in X-Annotator is logged in, and nothing was "
-                "done. Log in as that user and send it again.",
+                "A user other than the one named in X-Annotator is logged in; nothing was done. "
+                "Log in as that user and repeat the request.",
                 kind="other_login",
             )
         if self.permission is not None and self.permission not in principal.permissions:
             raise Problem(
                 403,
-                f"This needs the permission {self.permission}, which your roles or this token do "
-                "not bring. Ask an admin for a role that does.",
+                f"This requires the permission {self.permission}, which your roles or this token "
+                "lack. Ask an admin for a role with it.",
                 kind="forbidden",
             )
         return principal
@@ -157,8 +157,8 @@ def _describe_route(route: BaseRoute) -> str:
 def _login_problem() -> Problem:
     return Problem(
         401,
-        "This needs a login, and the token or session sent is missing, expired or revoked. Log in, "
-        "or send `Authorization: Bearer rlhf_…`.",
+        "This requires a login; the token or session is missing, expired or revoked. Log in, or "
+        "send `Authorization: Bearer rlhf_…`.",
         kind="not_logged_in",
         headers=LOG_IN,
     )

@@ -34,8 +34,8 @@ def require_etag(if_match: str | None) -> str:
     if if_match is None:
         raise Problem(
             428,
-            "If-Match is missing: send the ETag of the version you edited, so that nobody's newer "
-            "one is lost.",
+            "If-Match is missing. Send the ETag of the version you edited, so that a newer one is "
+            "not overwritten.",
             kind="unconditional_edit",
             errors=[("header.if-match", "is missing")],
         )
@@ -48,8 +48,8 @@ def require_version(if_match: str | None) -> int:
     if not word.isascii() or not word.isdigit() or len(word) > 9:
         raise Problem(
             422,
-            'If-Match is no version, e.g. "3".',
+            'Invalid If-Match; expected a version such as "3".',
             kind="invalid",
-            errors=[("header.if-match", "is no version")],
+            errors=[("header.if-match", "is not a version")],
         )
     return int(word)

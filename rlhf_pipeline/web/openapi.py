@@ -1,6 +1,4 @@
-"""The OpenAPI document: who may call what, and how errors look. Knows routes as FastAPI describes
-them; answers none.
-"""
+"""Builds the OpenAPI document, with the permission and the problem documents of each route."""
 
 from http import HTTPStatus
 from typing import Any
@@ -17,23 +15,22 @@ from rlhf_pipeline.web.problems import MEDIA_TYPE
 VERSION = "3.1.0"
 PROBLEM = "#/components/schemas/ProblemDocument"
 ABOUT = (
-    "Every action of the pages is a route. Errors are problem documents (RFC 9457). A POST under "
-    "the same `Idempotency-Key` is answered again, not done again: every POST takes one but those "
-    "of `auth`, which start and end sessions, `me/password`, so that no trace of a password is "
-    "kept, and `completions:stream`, which is answered from what is kept without one. Lists go on "
-    "at `cursor` = `next`."
+    "Every action of the pages is available as a route. Errors are problem documents (RFC 9457). "
+    "Repeating a POST with the same `Idempotency-Key` returns the first answer without repeating "
+    "the action. The routes of `auth`, `me/password` and `completions:stream` ignore the key. "
+    "Lists continue with `cursor` = `next`."
 )
 TOKEN_SCHEME = {
     "type": "http",
     "scheme": "bearer",
-    "description": "`rlhf_…`, made under /me or by `rlhf users token`",
+    "description": "`rlhf_…`, created on the page `me` or with `rlhf users token`.",
 }
 KEY_PARAMETER = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": 128},
-    "description": "A request sent again under it is answered again",
+    "description": "Repeating a request with the same key returns the first answer.",
 }
 
 
@@ -67,7 +64,7 @@ def describe(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
         "type": "apiKey",
         "in": "cookie",
         "name": app.state.site.auth.cookie,
-        "description": "of a browser that logged in",
+        "description": "Session of a browser that logged in.",
     }
     document["components"]["securitySchemes"] = {"token": TOKEN_SCHEME, "session": session}
     for route in routes:

@@ -1,4 +1,4 @@
-"""Cursors: where a list goes on, as one opaque word. Knows JSON values; knows no list."""
+"""Opaque cursors and the limits of lists."""
 
 import base64
 import binascii
@@ -11,7 +11,7 @@ from fastapi import Query
 from rlhf_pipeline.api_types.base import LARGEST, MOST_LISTED
 from rlhf_pipeline.web.problems import Problem
 
-Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
+Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_LISTED)]
 
 
@@ -49,9 +49,9 @@ def parse_cursor(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
 def cursor_problem() -> Problem:
     return Problem(
         422,
-        "cursor is not one of this list. Send `next` of an earlier page, or leave it out.",
+        "Invalid cursor. Send `next` of an earlier page of this list, or leave it out.",
         kind="invalid",
-        errors=[("query.cursor", "is no cursor")],
+        errors=[("query.cursor", "is not a cursor of this list")],
     )
 
 

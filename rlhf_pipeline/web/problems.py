@@ -90,14 +90,14 @@ def problem_of(error: Exception) -> Problem:
         said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
         return Problem(
             422,
-            f"The request cannot be read: {said}. Correct these fields and send it again.",
+            f"Invalid request: {said}. Correct these fields and send it again.",
             kind="invalid",
             errors=wrong,
         )
     if isinstance(error, HTTPException):
         is_unrouted = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
         detail = (
-            "There is nothing at this address. Check its spelling."
+            "Nothing exists at this address. Check the spelling."
             if is_unrouted
             else str(error.detail)
         )
@@ -123,8 +123,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(status, detail, kind=_snake_case(type(error).__name__), headers=headers)
     return Problem(
         500,
-        "The server failed to answer. It is a bug, and the log says where; nothing of this request "
-        "was kept.",
+        "The server failed because of a bug; see its log. Nothing of this request was stored.",
         kind="bug",
     )
 

@@ -76,8 +76,8 @@ class Guard:
         if _host_name(host) not in self._hosts:
             return Problem(
                 400,
-                f"This server is not {_host_name(host)[:100]!r}. Use the address it was set up "
-                "with (RLHF_WEB_URL).",
+                f"Unknown host {_host_name(host)[:100]!r}. Use the configured address of this "
+                "server (RLHF_WEB_URL).",
                 kind="unknown_host",
             )
         length = headers.get("content-length", "0")
@@ -86,7 +86,7 @@ class Guard:
         if scope["method"] not in SAFE_METHODS and _is_foreign(headers, host):
             return Problem(
                 403,
-                "The request was sent by another site. Send it from a page of this one, or with a "
+                "The request comes from another site. Send it from a page of this site, or with a "
                 "token.",
                 kind="foreign_origin",
             )
@@ -126,7 +126,7 @@ def _limit_body(receive: Receive) -> Receive:
 def _too_large_problem() -> Problem:
     return Problem(
         413,
-        f"The body is larger than {MAX_BODY_BYTES:,} bytes. Send less at once.",
+        f"The body is larger than {MAX_BODY_BYTES:,} bytes. Split the request.",
         kind="too_large",
         headers={"Connection": "close"},  # or the rest of it would be read and thrown away
     )

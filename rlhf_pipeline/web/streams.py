@@ -33,7 +33,7 @@ class Streams:
             if self._open[token_id] >= self._most:
                 raise Problem(
                     429,
-                    f"This login holds {self._most} event streams open already. Close one of them, "
+                    f"This login already has {self._most} open event streams. Close one of them, "
                     "such as a page in another tab.",
                     kind="too_many_streams",
                     headers={"Retry-After": str(RETRY_AFTER_S)},

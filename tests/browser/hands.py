@@ -17,7 +17,7 @@ GONE = (
 # try
 SECONDS = 18.75 + 15
 # titles of the page between two cards, where a machine is slow
-ON_ITS_WAY = ("Looking for comparisons", "Sending your votes")
+ON_ITS_WAY = ("Loading comparisons", "Sending your votes")
 # the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a
 # try
 UNTIL_TRIED_AGAIN = 18.75 + SECONDS
@@ -115,14 +115,14 @@ def select(page: Any, pane: str, words: str) -> None:
 
 def look(page: Any) -> Any:
     """The rows of what waits."""
-    page.get_by_role("button", name="Look at them").click()
+    page.get_by_role("button", name="Show votes").click()
     return page.locator("#waiting-list li")
 
 
 def discard(rows: Any, n: int) -> None:
     before = rows.count()
     rows.nth(n).get_by_role("button", name="Discard").click()
-    rows.nth(n).get_by_role("button", name="Discard it for good").click()
+    rows.nth(n).get_by_role("button", name="Discard permanently").click()
     until(lambda: rows.count() < before, "a row less")
 
 

@@ -77,6 +77,13 @@ def test_twenty_votes_by_keyboard_are_twenty_rows_with_their_sides(site: People,
     assert page.inner_text("#today") == "20"
 
 
+def test_two_offered_cards_are_not_shown_as_about_ten(site: People, page: Any) -> None:
+    site.furnish(2)
+    log_in(page, site, site.add("ann@example.org"))
+    at_the_desk(page)
+    until(lambda: page.inner_text("#remaining") == "≤ 10", "the number of cards left")
+
+
 @pytest.mark.parametrize("prefetch", [1, 5])  # the project may ask for fewer than three
 def test_three_leased_comparisons_lie_ready_between_any_two_votes(
     site: People, context: Any, page: Any, prefetch: int
@@ -509,7 +516,7 @@ def test_every_reason_for_an_empty_page_is_said(site: People, page: Any) -> None
     page.reload()
     at_the_desk(page)
     vote(page, "1")
-    page.get_by_text("That is enough for today").wait_for()
+    page.get_by_text("Daily limit reached").wait_for()
     site.rules(max_votes_per_day=None)
     page.reload()
     at_the_desk(page)
@@ -517,7 +524,7 @@ def test_every_reason_for_an_empty_page_is_said(site: People, page: Any) -> None
     page.get_by_text("All done").wait_for()
     all_sent(page)
     log_in(page, site, site.add("bo@example.org"))
-    page.get_by_text("Everything that was offered is judged by others").wait_for()
+    page.get_by_text("Everything offered is judged by others").wait_for()
     assert len(site.votes(ann)) == 2, "a vote for each card that was dealt, none for an empty page"
 
 
@@ -603,7 +610,7 @@ def test_a_vote_on_a_lease_that_ended_is_kept_as_one_more(site: People, page: An
         "the card on another table",
     )
     page.keyboard.press("1")
-    page.get_by_text("kept as one more").wait_for()
+    page.get_by_text("counts as an additional judgement").wait_for()
     assert len(site.votes(ann)) == 1
 
 
@@ -617,7 +624,7 @@ def test_the_card_of_a_vote_that_is_discarded_may_be_judged_again(
     at_the_desk(page)
     refuse(context, lambda sent: True)
     judged = {vote(page, key) for key in "12"}
-    page.get_by_role("button", name="Look at them").wait_for()
+    page.get_by_role("button", name="Show votes").wait_for()
     rows = look(page)
     until(lambda: rows.get_by_role("button").count() == 2, "both refused")
     # Over the first route, not in its place: a vote sent again in between would be recorded.

@@ -62,7 +62,11 @@ def test_the_curve_of_ones_own_confidence_is_drawn(
         "more votes, larger"
     )
     words = [points.nth(i).locator("title").text_content() for i in range(3)]
-    assert words == ["50% sure: 1 of 2 right", "70% sure: 2 of 3 right", "90% sure: 8 of 9 right"]
+    assert words == [
+        "Confidence 50%: 1 of 2 right",
+        "Confidence 70%: 2 of 3 right",
+        "Confidence 90%: 8 of 9 right",
+    ]
     rows = page.locator("table").first.locator("tbody tr").all_inner_texts()
     assert [row.split() for row in rows] == [
         ["50", "%", "2", "50", "%"],

@@ -66,7 +66,7 @@ def test_votes_cast_without_a_network_are_sent_when_it_is_back(
     for key in "12345":
         vote(page, key)
     assert unsent(page) == 5
-    page.get_by_text("No connection. Go on judging").wait_for()
+    page.get_by_text("No connection. Keep judging").wait_for()
     press(page, "u")
     vote(page, "9")
     assert site.votes(ann) == []
@@ -166,14 +166,14 @@ def test_votes_survive_another_login_in_a_second_tab(site: People, context: Any)
     at_the_desk(bos)
     anns.unroute("**/api/v1/votes")
     vote(anns, "3")
-    anns.get_by_text("Somebody else is logged in in this browser: 4 votes wait").wait_for()
+    anns.get_by_text("Another user is logged in in this browser: 4 votes wait").wait_for()
     assert anns.locator("#banner-login").is_visible()
     # However long the undo waits, what it takes back stays known, whoever else votes here.
     anns.evaluate(AGE_ANSWERS)
     for key in "98":
         vote(bos, key)
     all_sent(bos)
-    bos.get_by_text("4 unsent votes of another login").wait_for()
+    bos.get_by_text("4 unsent votes of another user").wait_for()
     assert [v.strength for v in site.votes(bo)] == [4, 3]
     assert unsent(anns) == 4
     assert len(site.votes(ann)) == 1
@@ -207,7 +207,7 @@ def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(
     vote(page, "3")
     until(lambda: voted(page, site, ann, 1), "the vote behind them")
     page.get_by_text("2 votes wait on this device").wait_for()
-    page.get_by_role("button", name="Look at them").click()
+    page.get_by_role("button", name="Show votes").click()
     rows = page.locator("#waiting-list li")
     until(lambda: rows.count() == 2, "both rows")
     assert [
@@ -232,7 +232,7 @@ def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(
 
     rows.nth(0).get_by_role("button", name="Discard").click()
     assert rows.count() == 2, "one press discards nothing"
-    rows.nth(0).get_by_role("button", name="Discard it for good").click()
+    rows.nth(0).get_by_role("button", name="Discard permanently").click()
     until(lambda: rows.count() == 1, "the other row alone")
     assert "A clearly better" in rows.nth(0).inner_text()
     page.locator("#waiting").get_by_role("button", name="Close").click()
@@ -300,7 +300,7 @@ def test_an_undo_that_is_discarded_lets_its_vote_stand_and_takes_what_was_to_rep
     all_sent(page)
     refuse(context, lambda sent: "undone" in sent["flags"])
     press(page, "u")
-    page.get_by_role("button", name="Look at them").wait_for()
+    page.get_by_role("button", name="Show votes").wait_for()
     vote(page, "2")  # in its place
     vote(page, "3")
     until(lambda: unsent(page) == 2 and len(site.votes(ann)) == 2, "the undo and what waits for it")

@@ -159,7 +159,7 @@ def shown(browser: httpx.Client, address: str, **params: object) -> httpx.Respon
     """A page, once what it shows has been counted."""
     for _ in range(100):
         answer = browser.get(address, params=params)
-        if "Look again in a moment" not in answer.text:
+        if "Reload the page in a moment" not in answer.text:
             return answer
         time.sleep(0.05)
     raise AssertionError(f"{address} was never counted: {answer.text}")
@@ -537,12 +537,12 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
 def test_the_page_is_honest_while_there_is_nothing(web: Web):
     with pages(web) as seen:
         page = shown(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
-        assert "No comparison was predicted before its votes yet" in page
+        assert "No comparison has a prediction made before its votes yet" in page
         assert "No calibrator yet" in page
         assert "rlhf import calibration-log" in page
         publish(web, [0.9])
         page = shown(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
-        assert f"Nobody has preferred a side of anything that {MODEL} predicted" in page
+        assert f"No vote for a side has a prediction by {MODEL}" in page
 
 
 def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_votes(web: Web):
@@ -570,7 +570,7 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         assert browser.get(f"{seen.url}{more}").text.count('<article class="row') == 5
         chosen = words(get("/calibration", model=MODEL, version=1))
         assert "25 votes on 25 comparisons" in chosen
-        assert "every look at that split is recorded" in chosen
+        assert "every access to that split is recorded" in chosen
         assert (
             f"/calibration/pairs?model={MODEL.replace('@', '%40')}&amp;version=1&amp;bin=0.925"
             in chosen
@@ -580,12 +580,9 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
             if "are being counted" not in other:
                 break
             time.sleep(0.05)
-        assert (
-            f"Nobody has preferred a side of anything that {MODEL} predicted through this "
-            "calibrator" in other
-        )
+        assert f"No vote for a side has a prediction by {MODEL} through this calibrator" in other
         imported = words(get("/calibration", model=MODEL, version=3))
-        assert "nothing was predicted through it here" in imported
+        assert "no predictions here use it" in imported
         assert get("/calibration", model=MODEL, version=9).status_code == 404
         assert get("/calibration", version=1).status_code == 422
         assert get("/calibration.csv").text.startswith(

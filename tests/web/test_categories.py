@@ -121,11 +121,11 @@ def test_the_page_and_its_file_keep_to_the_category(paged: Web, kinds: dict[str,
     )
     assert {row["comparison_id"] for row in rows} == kinds["safety"]
     assert (
-        "None of this category here"
+        "No comparisons of this category here"
         in browser.get(f"{paged.url}/comparisons", params={"category": "poetry"}).text
     )
     assert (
-        "left out: their category"
+        "not listed, because their category"
         in paged.browser(paged.add("curator"))
         .get(f"{paged.url}/comparisons", params={"category": "coding"})
         .text

@@ -142,7 +142,7 @@ def test_404_page_keeps_the_menu(paged: Web):
     assert '<a href="/annotate">Annotate</a>' in answer.text
     assert '<a href="/audit">' not in answer.text
     assert "Log out" in answer.text
-    assert "There is nothing at this address." in answer.text
+    assert "Nothing exists at this address." in answer.text
     stranger = paged.anonymous().get(f"{paged.url}/nowhere")
     assert (stranger.status_code, '<nav id="nav"' in stranger.text) == (404, False)
     forged = paged.anonymous().get(
@@ -184,19 +184,19 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
     who = ann.user.user_id
     assert who in choices(engineer.get(f"{paged.url}/comparisons").text)
     assert (
-        f"2 judgements of 2 comparisons are asked of {who}."
+        f"Requested 2 judgements of 2 comparisons from {who}."
         in offered(paged, engineer, annotator_id=who).text
     )
-    assert "Nothing new was asked for" in offered(paged, engineer, annotator_id=who).text
+    assert "No new judgements requested" in offered(paged, engineer, annotator_id=who).text
     leased = [
         len(one.post("/assignments:lease", json={"n": 5}).json()["cards"]) for one in (bo, ann)
     ]
     assert leased == [0, len(named)]
-    assert "2 judgements are asked for, of 2 comparisons" in offered(paged, engineer).text, (
+    assert "Requested 2 judgements of 2 comparisons" in offered(paged, engineer).text, (
         "anybody is asked beside"
     )
     curator = paged.browser(paged.add("curator"))
-    assert "How many are new would reveal what others judged" in offered(paged, curator).text
+    assert "would reveal what others judged" in offered(paged, curator).text
 
 
 @on_sqlite
@@ -213,12 +213,13 @@ def test_the_form_names_those_who_may_be_asked_and_only_to_whom_may_know_them(pa
     paged.store.users.disable(gone.user_id, actor="test")
     known = choices(paged.browser(admin).get(f"{paged.url}/comparisons").text)
     assert known == {
-        "": "anybody", ann.user_id: "ann (ann@example.org)", unnamed.user_id: "bo@example.org",
+        "": "any annotator", ann.user_id: "ann (ann@example.org)",
+        unnamed.user_id: "bo@example.org",
         admin.user_id: f"{admin.name} ({admin.email})",
     }  # fmt: skip
     assert next(iter(known)) == ""
     assert choices(paged.browser(engineer).get(f"{paged.url}/comparisons").text) == {
-        "": "anybody"
+        "": "any annotator"
     } | {one: one for one in known if one}
 
 

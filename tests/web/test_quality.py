@@ -125,7 +125,7 @@ def test_a_mark_stands_with_the_annotator_alone(web: Web):
     for beside in ({"q": "words"}, {"day": "2026-01-02"}, {"comparison_id": "c"}):
         answer = reader.get("/votes", params={"mark": "too_fast", **beside})
         assert answer.status_code == 422
-        assert "leave the other filters out" in answer.text
+        assert "Remove the other filters" in answer.text
     assert reader.get("/votes", params={"mark": "slow"}).status_code == 422
 
 
@@ -189,7 +189,7 @@ def test_the_page_shows_what_the_api_tells(web: Web):
         assert "6 of 6" in page
         assert "5 of 5" in page
         assert "% to 100 %" in page
-        assert "The same as before" in page
+        assert "Same side as before" in page
         listed_page = auditor.get(
             f"{server.url}/votes",
             params={"annotator_id": ann.user.user_id, "mark": "same_as_before"},
@@ -201,7 +201,7 @@ def test_the_page_shows_what_the_api_tells(web: Web):
             "annotator_id,name,n_votes,too_fast,same_as_before,duplicate\r\n"
         )
         blind = curator.get(f"{server.url}/quality").text
-        assert "The same as before" not in blind
+        assert "Same side as before" not in blind
         assert "5 of 5" not in blind
         assert "only votes on comparisons that you have judged" in blind
         refused = curator.get(f"{server.url}/votes", params={"mark": "same_as_before"})

@@ -152,7 +152,7 @@ def test_pages_and_files_show_no_more_than_the_api(web: Web):
         browser, admin = pages.browser(curator), pages.browser(pages.add("admin"))
         listed = browser.get(f"{server.url}/votes").text
         assert listed.count(REASON) == 1
-        assert "have not judged yourself are left out" in listed
+        assert "only for comparisons that you have judged" in listed
         assert "left out" not in admin.get(f"{server.url}/votes").text
         rows = list(csv.DictReader(io.StringIO(browser.get(f"{server.url}/votes.csv").text)))
         assert sorted((row["comparison_id"], row["annotator_id"]) for row in rows) == sorted(
@@ -164,8 +164,8 @@ def test_pages_and_files_show_no_more_than_the_api(web: Web):
         judged, unjudged = (browser.get(f"{server.url}/comparisons/{one}").text for one in ids[:2])
         assert REASON in judged
         assert REASON not in unjudged
-        assert "once you have judged it yourself" in unjudged
-        assert "Nobody voted on it yet" not in unjudged
+        assert "after you have judged it" in unjudged
+        assert "No votes yet" not in unjudged
         assert REASON in admin.get(f"{server.url}/comparisons/{ids[1]}").text
 
 
@@ -279,7 +279,10 @@ def test_the_page_and_file_of_feedback_show_no_more_than_the_api(web: Web):
         cast(web.client(user=curator), judged["comparison_id"])
         shown = [client.get(f"{server.url}/feedback").text for client in (browser, admin)]
         assert [text.count("four of them") for text in shown] == [1, 2]
-        assert ["left out" in text for text in shown] == [True, False]
+        assert ["only for comparisons that you have judged" in text for text in shown] == [
+            True,
+            False,
+        ]
         files = [
             list(csv.DictReader(io.StringIO(client.get(f"{server.url}/feedback.csv").text)))
             for client in (browser, admin)

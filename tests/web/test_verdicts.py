@@ -300,13 +300,13 @@ def test_the_page_says_how_many_votes_of_people_came_since_the_fit(
     def told() -> str:
         return " ".join(reader.get("/consensus", params={"method": "joint_model"}).text.split())
 
-    assert "up to number 2; none came since" in told()
+    assert "up to number 2. No votes were cast since then" in told()
     judge(pages, d, "ab", kind="machine")
-    assert "up to number 2; none came since" in told(), "machines teach it nothing"
+    assert "up to number 2. No votes were cast since then" in told(), "machines teach it nothing"
     judge(pages, d, "as")
-    assert "up to number 2; 2 votes came since" in told()
+    assert "up to number 2. 2 votes were cast since then" in told()
     monkeypatch.setattr(consensus, "COUNTS_AT_MOST", 3)
-    assert "up to number 2; of the next 3 votes 1 is of people" in told()
+    assert "up to number 2. Of the next 3 votes, 1 is by people" in told()
 
 
 def test_a_page_of_another_fit_says_so_and_lists_nothing(
@@ -328,7 +328,7 @@ def test_a_page_of_another_fit_says_so_and_lists_nothing(
     fit(pages, seq, **{c: (0.6, 0.1, 0.8), d: (0.55, 0.1, 0.8)})
     changed = reader.get("/consensus", params=asked | {"cursor": cursor})
     assert (changed.status_code, changed.text.count('<article class="row"')) == (200, 0)
-    assert "fitted anew" in changed.text
+    assert "fitted again" in changed.text
 
 
 class Turning:

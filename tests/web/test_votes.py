@@ -95,7 +95,7 @@ def test_a_vote_names_guidelines_that_there_are_and_without_a_version_the_newest
     told = vote(ann, cards[0], guideline_version=2)
     assert told.status_code == 201, told.text
     refused = vote(ann, cards[1], guideline_version=3)
-    assert (refused.status_code, "newest guidelines are version 2" in refused.json()["detail"]) == (
+    assert (refused.status_code, "newest version is 2" in refused.json()["detail"]) == (
         422,
         True,
     )

@@ -117,7 +117,7 @@ function choose(choice, strength) {
     view.paintDraft(draft);
     view.at("more").open = true;
     view.at("reason").focus();
-    view.say("This project asks for a reason. Write it, then press Enter.");
+    view.say("This project requires a reason. Write it, then press Enter.");
   } else if (isCareful) {
     view.paintDraft(draft);
     view.say(`${told(choice, strength)}. Enter casts the vote.`);
@@ -193,7 +193,7 @@ function undo() {
   if (entry.body.choice !== "skip" && figures.today) figures.today -= 1;
   paintFigures();
   paintUndo();
-  view.say(`Taken back: ${told(entry.body.choice, entry.body.strength)}. Judge it again.`);
+  view.say(`Undone: ${told(entry.body.choice, entry.body.strength)}. Judge it again.`);
   const { choice, strength } = entry.body;
   outbox.add({
     key,
@@ -253,7 +253,9 @@ outbox.addEventListener("state", () => {
 outbox.addEventListener("recorded", ({ detail }) => {
   nEvents += 1;
   if (detail.vote?.extra)
-    view.notice("Somebody else has that card by now: your vote is kept as one more.");
+    view.notice(
+      "Another annotator holds that card now. Your vote counts as an additional judgement.",
+    );
   if (!card && !isPaused) queue.refill();
 });
 
@@ -266,7 +268,7 @@ outbox.addEventListener("refused", ({
   history = history.filter((one) => one.entry.key !== entry.key);
   if (entry.isUndo) {
     // Whoever began to judge the card anew is told; that vote would be refused as well.
-    view.notice(`Not taken back: the vote stands. ${why}`);
+    view.notice(`Not undone: the vote stands. ${why}`);
     standAgain(entry, dependants);
     return;
   }
@@ -354,7 +356,7 @@ queue.addEventListener("trouble", ({ detail: { status, kind } }) => {
     outbox.isOffline = true;
     outbox.tell();
   } else {
-    view.notice(`The server deals no cards (status ${status}). Tell whoever runs it.`);
+    view.notice(`The server deals no cards (status ${status}). Tell an administrator.`);
   }
   if (!card) view.at("no-cards").hidden = false;
 });
@@ -400,7 +402,7 @@ function announceGuidelines() {
   label.textContent = `v${version}`;
   if (isNew)
     view.notice(
-      `The guidelines changed: version ${version} holds from now on. Press g to read it.`,
+      `The guidelines changed: version ${version} applies from now on. Press g to read it.`,
     );
 }
 
@@ -410,8 +412,8 @@ async function openGuidelines() {
   dialog.showModal();
   if (!queue.guidelineVersion) {
     body.textContent =
-      "Nobody has written guidelines for this project yet. Judge by what would help the person " +
-      "who wrote the prompt.";
+      "This project has no guidelines yet. Prefer the completion that helps the author of the " +
+      "prompt most.";
     return;
   }
   if (guidelinesShown === queue.guidelineVersion) return;
@@ -421,7 +423,7 @@ async function openGuidelines() {
     body.replaceChildren(render((await response.json()).text));
     guidelinesShown = queue.guidelineVersion;
   } catch {
-    body.textContent = "The guidelines cannot be read without a connection. Try again in a moment.";
+    body.textContent = "Loading the guidelines failed. Check the connection and try again.";
   }
 }
 
@@ -432,7 +434,7 @@ function pause(isOn) {
   paint();
   if (isOn) view.at("resume").focus();
   else queue.refill();
-  view.say(isOn ? "Paused. The clock stands still." : "Going on.");
+  view.say(isOn ? "Paused. The clock is stopped." : "Resumed.");
 }
 
 function setCareful(careful) {
@@ -594,7 +596,7 @@ const CLICKS = {
   unfold: () => {
     const isOpen = view.at("prompt-box").classList.toggle("unfolded");
     view.at("unfold").setAttribute("aria-expanded", String(isOpen));
-    view.at("unfold").textContent = isOpen ? "Fold" : "Show all";
+    view.at("unfold").textContent = isOpen ? "Show less" : "Show all";
   },
 };
 

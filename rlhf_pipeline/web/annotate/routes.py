@@ -16,14 +16,15 @@ from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
 api = api_router("assignments")
+pages = APIRouter()
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 STEP = 10  # about how many: the next moment others took some of them
 
 
 @api.post("/assignments:lease", response_model=Lease)
 async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None = None) -> Response:
-    """Cards to judge, in order: those you still hold first. Yours for `lease_minutes`; a vote that
-    comes later is kept all the same.
+    """Lease cards to judge. Cards you still hold come first. A lease lasts `lease_minutes`; later
+    votes are accepted as well.
     """
     async with site.lease_slots:
         return await run_in_threadpool(
@@ -56,14 +57,14 @@ def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
 
 @api.post("/assignments/{assignment_id}:release", status_code=204)
 def release(site: AnySite, principal: Annotator, assignment_id: str) -> Response:
-    """Give a card back before its lease ends."""
+    """Return a card before its lease ends."""
     site.cards.release(assignment_id, principal.user_id)
     return Response(status_code=204)
 
 
 @api.post("/assignments:extend")
 def extend(site: AnySite, principal: Annotator) -> Extended:
-    """Prolong the leases of all cards you hold by `lease_minutes` from now."""
+    """Extend the leases of all cards you hold to `lease_minutes` from now."""
     return Extended(
         n=site.store.assignments.extend(principal.user_id, site.terms().rules.lease_minutes)
     )
@@ -74,9 +75,6 @@ def build_visible_rules(rules: AnnotationRules) -> RulesShown:
         dimensions=list(rules.dimensions),
         **{n: getattr(rules, n) for n in RulesShown.model_fields if n != "dimensions"},
     )
-
-
-pages = APIRouter()
 
 
 @dataclass(frozen=True)
@@ -109,34 +107,31 @@ KEY_MAP = (
     ("5=", "equally good"),
     ("6789", "B is better: slightly, somewhat, clearly, by far"),
     ("0", "both bad"),
-    ("s", "skip: somebody else judges it, it does not come back"),
+    ("s", "skip: leave it to other annotators"),
     (
         ("u", "Backspace"),
-        "take the last vote back, and the one before it: the last ten, for as long as the project "
-        "allows",
+        "undo the last vote, then the one before it: up to ten, within the time the project allows",
     ),
-    ("r", "write a reason; Enter leaves the field, and casts a vote that waits for it"),
-    ("c", "how sure: then 5 for 50 % to 9 for 90 %, 0 for 100 %"),
+    ("r", "write a reason; Enter leaves the field and casts a vote that needs the reason"),
+    ("c", "confidence: then 5 for 50 % to 9 for 90 %, 0 for 100 %"),
     ("d", "rubric: then a, b or = for each dimension, arrows to move, Enter to leave"),
     (
         ("+", "-"),
-        "mark selected text: it speaks for, or against, its completion; the same again takes the "
-        "mark away",
+        "mark the selected text as a strength or weakness; the same key again removes the mark",
     ),
     (
         "h",
-        "select text by keys: arrows move, with shift they widen, Tab changes the side, Escape "
-        "ends",
+        "select text with keys: arrows move, Shift extends, Tab changes the side, Escape ends",
     ),
-    ("f", "flag: personal data is shown"),
-    ("i", "flag: a completion says which model wrote it"),
-    ("x", "flag: cannot be read"),
-    ("m", "the text as it was written, or with its formatting"),
-    ("o", "the whole prompt"),
+    ("f", "flag: contains personal data"),
+    ("i", "flag: a completion names the model that wrote it"),
+    ("x", "flag: unreadable"),
+    ("m", "show the text with or without formatting"),
+    ("o", "show the whole prompt"),
     (("↑", "↓", "Space"), "scroll both completions"),
     ("g", "guidelines"),
-    ("p", "pause: hides the comparison and stops the clock"),
-    ("v", "fast or careful: in careful mode a key chooses and Enter casts"),
+    ("p", "pause: hide the comparison and stop the clock"),
+    ("v", "fast or careful mode: in careful mode a key chooses and Enter casts"),
     ("?", "this table; Escape closes it"),
 )
 

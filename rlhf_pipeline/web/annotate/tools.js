@@ -46,8 +46,8 @@ export class Tools {
     if (this.mode === "highlighting") {
       selectFirstWord(this.view.panes.a);
       this.view.say(
-        "Arrow keys move the selection, with shift they widen it, Tab changes the side, + and - " +
-          "mark, Escape ends.",
+        "Arrow keys move the selection, Shift extends it, Tab changes the side, + and - mark, " +
+          "Escape ends.",
       );
     }
     if (this.mode === "confidence") this.view.say("How sure? 5 is 50 %, 9 is 90 %, 0 is 100 %.");
@@ -75,7 +75,7 @@ export class Tools {
         : [...draft.flags, flag];
     });
     this.view.say(
-      this.desk.draft?.flags.includes(flag) ? `Flagged: ${flag}.` : `Flag ${flag} taken away.`,
+      this.desk.draft?.flags.includes(flag) ? `Flagged: ${flag}.` : `Flag removed: ${flag}.`,
     );
   }
 
@@ -93,13 +93,13 @@ export class Tools {
       document.getSelection().removeAllRanges();
       this.view.say(
         `${raw.slice(span.start, span.end)}: ${
-          sign === "+" ? "speaks for it" : "speaks against it"
+          sign === "+" ? "marked as a strength" : "marked as a weakness"
         }.`,
       );
       return true;
     }
     this.view.say(
-      "Select some text of a completion first: with the mouse, or by h and the arrow keys.",
+      "Select text of a completion first: with the mouse, or with h and the arrow keys.",
     );
     return false;
   }

@@ -5,34 +5,44 @@ import { render } from "../markdown.js";
 const MESSAGES = {
   no_comparisons: [
     "Nothing to judge yet",
-    "No comparisons have been offered to you. A curator does that under Comparisons, or the " +
-      "day's collection brings them. This page looks again by itself.",
+    "No comparisons are offered to you. A curator offers them under Comparisons, or the daily " +
+      "collection does. This page checks for new ones.",
   ],
   all_judged_by_you: [
     "All done",
-    "You have judged all that was offered to you. Thank you. New comparisons appear here by " +
-      "themselves; your figures are under Me.",
+    "You have judged everything offered to you. Thank you. New comparisons appear here " +
+      "automatically; your statistics are under Me.",
   ],
   all_judged: [
-    "Nothing is left to judge",
-    "Everything that was offered is judged by others, or skipped by you. New comparisons appear " +
-      "here by themselves.",
+    "Nothing left to judge",
+    "Everything offered is judged by others or skipped by you. New comparisons appear here " +
+      "automatically.",
   ],
   cap_reached: [
-    "That is enough for today",
-    "You have reached the number of votes this project takes from one person in a day. The count " +
-      "begins anew at 00:00 UTC.",
+    "Daily limit reached",
+    "You have cast the maximum number of votes per person and day. The count restarts at " +
+      "00:00 UTC.",
   ],
   others_hold_them: [
-    "The rest is on other tables",
-    "What is left is being judged by others right now. What they give back comes to you: this " +
-      "page looks again by itself.",
+    "Other annotators hold the rest",
+    "Other annotators are judging the remaining comparisons. Any that they return come to you; " +
+      "this page checks for them.",
   ],
   sending: [
     "Sending your votes",
-    "The next comparisons come as soon as the votes on this device have arrived.",
+    "The next comparisons load after the votes on this device are sent.",
   ],
 };
+
+// The server rounds the number up to tens, lest it reveal a hidden card, and counts at most 200.
+const STEP = 10;
+const MOST_COUNTED = 200;
+
+function formatRemaining(n) {
+  if (n === null) return "–";
+  if (n >= MOST_COUNTED) return `${MOST_COUNTED}+`;
+  return n === STEP ? `≤ ${STEP}` : n === 0 ? "0" : `~${n}`;
+}
 
 export class View {
   constructor(root) {
@@ -169,7 +179,7 @@ export class View {
   }
 
   paintEmpty(reason) {
-    const [title, text] = MESSAGES[reason] ?? ["Looking for comparisons", "One moment."];
+    const [title, text] = MESSAGES[reason] ?? ["Loading comparisons", "One moment."];
     this.at("empty-title").textContent = title;
     this.at("empty-text").textContent = text;
     this.show("empty");
@@ -179,8 +189,7 @@ export class View {
     this.at("today").textContent = today === null ? "–" : String(today);
     this.at("median").textContent =
       median === null ? "–" : `${median < 10 ? median.toFixed(1) : Math.round(median)} s`;
-    this.at("remaining").textContent =
-      remaining === null ? "–" : remaining >= 1000 ? "1000+" : `~${remaining}`;
+    this.at("remaining").textContent = formatRemaining(remaining);
     this.at("streak").textContent = streak > 1 ? `${streak} days in a row` : "";
   }
 
@@ -202,22 +211,22 @@ export class View {
     const waiting = `${unsent} ${unsent === 1 ? "vote waits" : "votes wait"} on this device`;
     if (isOtherLogin)
       lines.push(
-        `Somebody else is logged in in this browser: ${waiting}. Log in again and they are sent.`,
+        `Another user is logged in in this browser: ${waiting}. Log in again to send them.`,
       );
     else if (needsLogin)
-      lines.push(`You are logged out: ${waiting}. Log in again and they are sent.`);
+      lines.push(`You are logged out: ${waiting}. Log in again to send them.`);
     else if (isOffline)
-      lines.push(`No connection. Go on judging: ${waiting} and will be sent by itself.`);
-    else if (reason && unsent) lines.push(`${waiting} and will be tried again. ${reason}`);
+      lines.push(`No connection. Keep judging: ${waiting} and will be sent automatically.`);
+    else if (reason && unsent) lines.push(`${waiting} and will be retried. ${reason}`);
     if (!isDurable && unsent)
       lines.push(
-        "This browser keeps nothing on the device: do not close the tab before they are sent.",
+        "This browser cannot store votes: do not close the tab before they are sent.",
       );
     if (others)
       lines.push(
         `${others} unsent ${
           others === 1 ? "vote" : "votes"
-        } of another login wait on this device until they log in here.`,
+        } of another user wait on this device until that user logs in.`,
       );
     const banner = this.at("banner");
     const text = lines.join(" ");

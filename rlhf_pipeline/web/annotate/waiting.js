@@ -45,7 +45,7 @@ export class Waiting {
     const { prompt } = entry.card;
     const what = document.createElement("b");
     what.textContent = entry.isUndo
-      ? "Taken back"
+      ? "Undone"
       : this.told(entry.body.choice, entry.body.strength);
     const of = document.createElement("span");
     of.textContent = `${prompt.slice(0, WORDS_SHOWN)}${prompt.length > WORDS_SHOWN ? "…" : ""}`;
@@ -53,8 +53,8 @@ export class Waiting {
     why.append(
       ...withCode(
         refusal
-          ? `The server does not take it (${refusal.status}): ${refusal.detail}`
-          : "It waits to be sent.",
+          ? `Refused by the server (${refusal.status}): ${refusal.detail}`
+          : "Waiting to be sent.",
       ),
     );
     row.append(what, " ", of, why);
@@ -62,7 +62,7 @@ export class Waiting {
       const button = document.createElement("button");
       button.type = "button";
       button.dataset.key = entry.key;
-      button.textContent = this.asked === entry.key ? "Discard it for good" : "Discard";
+      button.textContent = this.asked === entry.key ? "Discard permanently" : "Discard";
       row.append(button);
     }
     return row;

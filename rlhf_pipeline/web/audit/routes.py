@@ -21,16 +21,20 @@ from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
 api = api_router("audit")
+pages = APIRouter()
 CHAIN = "the audit chain"
 READER = [Depends(needs_all_votes(Permission.AUDIT_READ, CHAIN))]
 FilterText = Annotated[str | None, Query(max_length=200)]
 EXPORTED_AT_ONCE = 1000
 LINES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "a link a line, oldest first",
+        "description": "One link per line, oldest first.",
         "content": {"application/jsonl": {"schema": {"type": "string"}}},
     }
 }
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_READ, CHAIN))]
+Verifier = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_VERIFY, CHAIN))]
+SHOWN = 50
 
 
 @api.get("/audit", dependencies=READER)
@@ -38,13 +42,14 @@ def read(
     site: AnySite,
     actor: FilterText = None,
     action: Annotated[
-        str | None, Query(max_length=200, description="`users.*` finds all that begin so")
+        str | None,
+        Query(max_length=200, description="Name of the action; `users.*` matches a prefix."),
     ] = None,
     object_id: FilterText = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[AuditLinkOut]:
-    """Acts, newest first. A page of a rare one may be empty and still have a next."""
+    """Actions, newest first. A page of rare actions may be empty and still have a `next`."""
     place = parse_cursor(cursor, int)
     links, following = site.store.audit.page(
         before_seq=place[0] if place else None,
@@ -61,13 +66,13 @@ def read(
 
 @api.get("/audit/export", dependencies=READER, responses=LINES, response_class=StreamingResponse)
 def export(site: AnySite) -> StreamingResponse:
-    """The whole chain as JSON lines, to be verified elsewhere."""
+    """The whole chain as JSON lines, for verification elsewhere."""
     return StreamingResponse(_export_lines(site.store), media_type="application/jsonl")
 
 
 @api.post("/audit:verify", dependencies=[Depends(needs_all_votes(Permission.AUDIT_VERIFY, CHAIN))])
 def verify(site: AnySite) -> Verification:
-    """Walk the chain, set every vote beside its link and the chain beside its daily anchors."""
+    """Verify the chain, every vote against its link, and the chain against its daily anchors."""
     database = site.store.database
     try:
         anchors = read_anchors(site.settings.home / FILE, database.organization, database.project)
@@ -89,12 +94,6 @@ def _export_lines(store: Store) -> Iterator[str]:
     while links := store.audit.after(after, limit=EXPORTED_AT_ONCE):
         yield "".join(f"{link.model_dump_json()}\n" for link in links)
         after = links[-1].seq
-
-
-pages = APIRouter()
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_READ, CHAIN))]
-Verifier = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_VERIFY, CHAIN))]
-SHOWN = 50
 
 
 class AuditFilters:

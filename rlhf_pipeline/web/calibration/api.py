@@ -30,18 +30,21 @@ WAIT_S = 5.0  # for a count, then the caller is asked to come again
 
 RewardModel = Annotated[
     Text | None,
-    Query(max_length=200, description="name@version; default the one that predicted last"),
+    Query(
+        max_length=200,
+        description="Reward model as name@version; default the one that predicted last.",
+    ),
 ]
 Calibrator = Annotated[
     Text | None,
     Query(
         max_length=200,
-        description="method@version, as predictions name it; default all of that model",
+        description="Calibrator as method@version; default all of that model.",
     ),
 ]
 Bin = Annotated[
     float,
-    Query(ge=0.5, le=1, alias="bin", description="a stated confidence: the bin in which it lies"),
+    Query(ge=0.5, le=1, alias="bin", description="Stated confidence that lies in the bin."),
 ]
 
 
@@ -49,9 +52,7 @@ Bin = Annotated[
 def read_all(
     site: AnySite, _: Reader, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[CalibrationOut]:
-    """Every calibrator there was, with what it changed, and the reports that were imported; the
-    last fitted first.
-    """
+    """All calibrators with their effect, and imported reports; the last fitted first."""
     return queries.page(site, cursor=cursor, limit=limit)
 
 
@@ -59,9 +60,9 @@ def read_all(
 def probe(
     site: AnySite, _: Reader, reward_model: RewardModel = None, calibrator: Calibrator = None
 ) -> ProbeOut:
-    """A reliability diagram of predictions that were made before their votes: stated confidence
-    against the share that was right, with counts and Wilson intervals. Of a model with more than
-    ten thousand votes, the newest ones."""
+    """A reliability diagram of predictions made before their votes: stated confidence against the
+    share that was right, with counts and Wilson intervals. For a model with more than ten thousand
+    votes, the newest ones are used."""
     found = queries.probe_of(site, ProbeQuery(reward_model, calibrator), wait_s=WAIT_S)
     if found is None:
         raise queries.counting_problem()
@@ -80,7 +81,7 @@ def pairs(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ProbedPair]:
-    """The votes behind a bin of that diagram, as many as it counts, the wrongly predicted first."""
+    """The votes in a bin of the diagram, wrong predictions first."""
     asked = ProbeQuery(reward_model, calibrator)
     return queries.pairs(site, principal, asked, value, cursor=cursor, limit=limit, wait_s=WAIT_S)[
         1
@@ -94,7 +95,7 @@ def read(
     reward_model: Annotated[Text, Path(max_length=200)],
     version: Annotated[int, Path(ge=1, lt=2**31)],
 ) -> CalibrationDetail:
-    """One calibrator, name@version of its reward model and its own number, with its reliability
-    diagram before and after.
+    """One calibrator, by reward model (name@version) and its own version, with its reliability
+    diagrams before and after calibration.
     """
     return queries.detail(site, reward_model, version)

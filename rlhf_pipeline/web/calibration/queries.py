@@ -115,7 +115,7 @@ def pairs(
 def counting_problem() -> Problem:
     return Problem(
         503,
-        "The predictions are being counted beside their votes. Ask again in a moment.",
+        "The predictions and their votes are being counted. Retry in a moment.",
         kind="being_counted",
         headers=RETRY_SOON,
     )

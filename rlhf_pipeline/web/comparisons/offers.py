@@ -23,7 +23,7 @@ def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
     if sum(ways) != 1:
         raise Problem(
             422,
-            "Say which comparisons: ids, a day, or all_unvoted, one of the three.",
+            "Select comparisons by exactly one of ids, day and all_unvoted.",
             kind="invalid",
             errors=[("body.ids", "or day, or all_unvoted")],
         )
@@ -71,7 +71,9 @@ def _ask_person(site: Site, actor: str, annotator_id: str, ids: Sequence[str], a
         raise Problem(422, f"overlap {said}.", kind="invalid", errors=[("body.overlap", said)])
     user = site.store.users.get(annotator_id)
     if not may_be_asked(user):
-        said = "is no person who may vote here: give them a role that votes, or name somebody else"
+        said = (
+            "is not a user who may vote here: give them a role that votes, or choose another user"
+        )
         raise Problem(
             422, f"annotator_id {said}.", kind="no_annotator", errors=[("body.annotator_id", said)]
         )

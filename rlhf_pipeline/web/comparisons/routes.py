@@ -24,8 +24,11 @@ from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import queries as vote_queries
 
 api = api_router("comparisons")
+pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.COMPARISONS_READ))]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
+OfCategory = Annotated[str, Query(alias="category", max_length=200)]
+SHOWN = 50
 
 
 @api.get("/comparisons")
@@ -33,14 +36,14 @@ def read_all(
     site: AnySite,
     principal: Reader,
     category: Annotated[
-        Text | None, Query(max_length=200, description="only those of this category")
+        Text | None, Query(max_length=200, description="Only comparisons of this category.")
     ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ComparisonOut]:
-    """Comparisons, the newest day's first. Model names and known answers only for those who may not
-    vote, who also find by category only what they have judged: a page may be short and still have a
-    next."""
+    """Comparisons, those of the newest day first. Model names and known answers are hidden from
+    users who may vote; by category these find only comparisons they have judged, so that a page may
+    be short and still have a `next`."""
     return queries.comparisons(site, principal, category=category, cursor=cursor, limit=limit)
 
 
@@ -52,21 +55,16 @@ def read(site: AnySite, principal: Reader, comparison_id: str) -> ComparisonOut:
 
 @api.post("/comparisons:offer", responses=problem_responses(404))
 def offer(site: AnySite, principal: Offerer, body: Offer) -> Offered:
-    """Ask people for judgements of comparisons: of some, of a day's, or of all that nobody voted
-    on. With `annotator_id` one person is asked, once for each, beside what anybody is asked for;
-    what they skip is left to anybody."""
+    """Request judgements of comparisons: of the given ids, of a day, or of all without votes. With
+    `annotator_id` one annotator is asked, once for each comparison, in addition to other requests;
+    any annotator may judge what they skip."""
     return offers.offer(site, principal, body)
 
 
 @api.post("/comparisons:withdraw")
 def withdraw(site: AnySite, principal: Offerer, body: Withdrawal) -> Withdrawn:
-    """Ask no more for judgements that are still open."""
+    """Withdraw requests for judgements that are still open."""
     return offers.withdraw(site, principal, body.ids)
-
-
-pages = APIRouter()
-OfCategory = Annotated[str, Query(alias="category", max_length=200)]
-SHOWN = 50
 
 
 @pages.get("/comparisons")
@@ -99,7 +97,7 @@ def show_comparison(
     votes, told = None, None
     if principal.may(Permission.VOTES_READ):
         if filter_unjudged(site, principal, [comparison_id]):
-            told = "Others' votes on it are shown once you have judged it yourself."
+            told = "You see others' votes on this comparison after you have judged it."
         else:
             only = {"annotator_id": None, "day": None, "comparison_id": comparison_id}
             votes = vote_queries.votes(site, principal, only, None, cursor=None, limit=AT_ONCE)
@@ -127,21 +125,18 @@ def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) 
             site,
             request,
             principal,
-            told="Judgements are asked for. How many are new would reveal what others judged, so "
-            "you are not told.",
+            told="The comparisons are offered. The number of new judgements is hidden, because it "
+            "would reveal what others judged.",
         )
-    told = f"{done.n_slots:,} judgements are asked for, of {done.n_comparisons:,} comparisons."
+    told = f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons."
     if who := form.text("annotator_id"):
         name = names_for(site, principal).get(who) or who
         told = (
-            f"{done.n_slots:,} judgements of {done.n_comparisons:,} comparisons are asked of "
+            f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons from "
             f"{name}."
         )
     if not done.n_slots:
-        told = (
-            "Nothing new was asked for: these comparisons were offered before, or there are none "
-            "such."
-        )
+        told = "No new judgements requested: the comparisons were offered before, or none match."
     return _render_list(site, request, principal, told=told)
 
 
@@ -149,9 +144,7 @@ def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) 
 def withdraw_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
     ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
     n = offers.withdraw(site, principal, ids).n_slots
-    told = (
-        "Open judgements were withdrawn." if n is None else f"{n:,} open judgements were withdrawn."
-    )
+    told = "Withdrew open judgements." if n is None else f"Withdrew {n:,} open judgements."
     return _render_list(site, request, principal, told=told)
 
 

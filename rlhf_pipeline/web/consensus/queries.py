@@ -33,12 +33,12 @@ LOOKS_AT = 500
 COUNTS_AT_MOST = 20_000  # votes since a fit that a page reads to say how many are of people: 0.05 s
 FIRST = (-1, 0, 0, "")  # comes before every dispute
 NOT_FITTED = (
-    "The annotator model has not been fitted yet, so there is none to ask. Materialise "
-    "`annotator_model`, which the `learning` job does, or run `rlhf votes annotators --publish`."
+    "There is no fit of the annotator model. Run the `learning` job, which materialises "
+    "`annotator_model`, or `rlhf votes annotators --publish`."
 )
 FIT_CHANGED = (
-    "The annotator model was fitted anew after this list was begun, and says other "
-    "things in another order. Start again from the first page."
+    "The annotator model was fitted again after this list was started, which changed its "
+    "order. Start again with the first page."
 )
 ConsensusFunction = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
 

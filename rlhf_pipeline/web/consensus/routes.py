@@ -19,6 +19,24 @@ from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 api = api_router("consensus")
+pages = APIRouter()
+Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]
+SHOWN = 50
+STATES = (
+    ("disputed", "disputed: needs a decision"),
+    ("agreed", "agreed"),
+    ("open", "open: too few judgements"),
+    ("all", "all"),
+)
+METHODS = (
+    ("majority", "majority: equal weights"),
+    ("strength_weighted", "weighted by strength"),
+    ("joint_model", "annotator model"),
+)
+
+NOT_JUDGED = ("No matches", "None of the comparisons that you have judged match.")
+# of a list that the annotator model cannot give
+INSTEAD = {"not_fitted": "Not fitted yet", "fit_changed": "Fitted anew meanwhile"}
 
 
 @api.get("/consensus", responses=problem_responses(409))
@@ -26,41 +44,24 @@ def read(
     site: AnySite,
     principal: Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))],
     state: Annotated[
-        State | None, Query(description="disputed ones are for somebody to decide")
+        State | None,
+        Query(description="Only comparisons in this state; disputed ones need a decision."),
     ] = None,
     method: Annotated[
-        Method, Query(description="joint_model is the annotator model's, as it was fitted last")
+        Method, Query(description="joint_model uses the last fit of the annotator model.")
     ] = "majority",
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ConsensusOut]:
-    """What several people together say of each comparison, the most recently judged first; of
-    disputed ones, five hundred of the most recently judged at a time, the most evenly split first.
-    A page may be short and still have a next. Users who may vote get only comparisons they have
-    judged, and not by joint_model. By joint_model comparisons that were first judged after the fit
-    are left out; before there is one the answer is 409, `not_fitted`; `next` of a page by an
-    earlier fit is answered 409, `fit_changed`: begin with the first."""
+    """The combined judgement on each comparison, the most recently judged first. With
+    `state=disputed` the list covers the five hundred most recently judged at a time, the most
+    evenly split first. A page may be short and still have a `next`. Users who may vote get only
+    comparisons they have judged, and cannot use joint_model.
+
+    joint_model leaves out comparisons that were first judged after its fit. Without a fit the
+    answer is 409, `not_fitted`. A cursor of an earlier fit is answered with 409, `fit_changed`:
+    start with the first page."""
     return queries.page(site, principal, state, method, cursor=cursor, limit=limit).page
-
-
-pages = APIRouter()
-Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]
-SHOWN = 50
-STATES = (
-    ("disputed", "disputed: for adjudication"),
-    ("agreed", "agreed"),
-    ("open", "open: too few judgements"),
-    ("all", "all"),
-)
-METHODS = (
-    ("majority", "each the same"),
-    ("strength_weighted", "by their strength"),
-    ("joint_model", "by who cast them: annotator model"),
-)
-
-NOT_JUDGED = ("None here", "None of the comparisons that you have judged.")
-# of a list that the annotator model cannot give
-INSTEAD = {"not_fitted": "Not fitted yet", "fit_changed": "Fitted anew meanwhile"}
 
 
 @pages.get("/consensus")
@@ -105,7 +106,7 @@ def show_page(
         request,
         site,
         principal,
-        told="You may vote, so only comparisons that you have judged are listed."
+        told="You may vote, so this page lists only comparisons that you have judged."
         if is_blind
         else None,
         page=page,
@@ -151,37 +152,35 @@ def _empty_message(
     """Title and text of a page without a row: what was found, and no more than that."""
     if found.page.next is not None:
         return (
-            "None here",
-            "None among the comparisons that this page looked at. It goes on with those that were "
-            "judged before them.",
+            "None on this page",
+            "No match among the comparisons that this page covers. More continues with earlier "
+            "ones.",
         )
     if not is_first:
         return "No more", "The list ends here."
     if found.n_judged == 0 and found.up_to_seq is not None:
         return (
             "None known",
-            "The annotator model knows no comparison here: they were first judged after it was "
-            "fitted, or are flagged.",
+            "The annotator model covers none of these comparisons: they were first judged after "
+            "its fit, or are flagged.",
         )
     if found.n_judged == 0:
         return (
             "No judgements yet",
-            "Nobody has judged a comparison. Offer some to people, with an overlap of 2 or more: "
-            "consensus needs several of each.",
+            "Offer comparisons to annotators with an overlap of 2 or more: consensus needs several "
+            "judgements of each comparison.",
         )
     return {
         "disputed": (
             "No disputes",
-            f"No comparison that {min_votes} or more people judged is disputed. Those for "
-            "adjudication would stand here.",
+            f"No comparison with judgements by {min_votes} or more people is disputed.",
         ),
         "agreed": (
             "Nothing agreed yet",
-            f"No comparison has a winner by the judgements of {min_votes} or more people.",
+            f"No comparison has a winner from {min_votes} or more people yet.",
         ),
         "open": (
             "Nothing open",
-            f"Every comparison that somebody judged has the judgements of {min_votes} or more "
-            "people.",
+            f"Every judged comparison has judgements by {min_votes} or more people.",
         ),
-    }.get(state, ("Nothing here", "No comparison is judged."))
+    }.get(state, ("No comparisons", "No comparison is judged."))

@@ -22,23 +22,26 @@ from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
 api = api_router("feedback")
+pages = APIRouter()
 Sender = Annotated[Principal, Depends(needs(Permission.FEEDBACK_SEND))]
 Reader = Annotated[Principal, Depends(needs(Permission.FEEDBACK_READ))]
+KINDS = ("thumbs", "rating", "correction", "detailed")
+SHOWN = 50
 
 
 @api.post("/feedback", status_code=201)
 @runs_once()
 def send(site: AnySite, principal: Sender, body: NewFeedback) -> Feedback:
-    """Record one. A correction becomes a comparison with its author's vote for the corrected text,
-    which training takes as chosen: of a service account only where `author` says whose words it
-    passes on. Without, they are a machine's."""
+    """Record feedback. A correction becomes a comparison with its author's vote for the corrected
+    text, which training uses. A service account names the author in `author`; without it the vote
+    counts as a machine's, which training does not use."""
     _check_time(site, body)
     is_person = principal.user.kind == "person"
     if body.author is not None:
         if is_person:
             said = (
-                "is for service accounts, which pass on what others said: leave it out, what "
-                "you send is your own"
+                "is for service accounts that send feedback of others; leave it out, your feedback "
+                "is your own"
             )
             raise Problem(422, f"author {said}.", kind="invalid", errors=[("body.author", said)])
         body = body.model_copy(update={"author": Pseudonyms.load(site.settings.home)(body.author)})
@@ -56,8 +59,8 @@ def read_all(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[Feedback]:
-    """Newest first. Who may vote is not shown others' corrections of what they have not judged; an
-    admin is.
+    """Feedback, newest first. Users who may vote, except admins, see others' corrections only of
+    comparisons they have judged.
     """
     return queries.feedback(
         site,
@@ -74,7 +77,7 @@ def read_all(
 def read(
     site: AnySite, principal: Reader, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]
 ) -> Feedback:
-    """One entry."""
+    """One feedback entry."""
     return queries.feedback_entry(site, principal, feedback_id)
 
 
@@ -93,11 +96,6 @@ def _check_time(site: Site, sent: NewFeedback) -> None:
             f"{site.settings.start_day}, and now"
         )
         raise Problem(422, f"given_at {said}.", kind="invalid", errors=[("body.given_at", said)])
-
-
-pages = APIRouter()
-KINDS = ("thumbs", "rating", "correction", "detailed")
-SHOWN = 50
 
 
 class FeedbackFilters:
@@ -144,10 +142,10 @@ def show_page(
         principal,
         told=None
         if sees_all
-        else "Others' corrections of what you have not judged yourself are left out: who votes "
-        "judges first.",
+        else "You may vote, so others' corrections are listed only for comparisons that you have "
+        "judged.",
         page=filters.page(site, principal, cursor, SHOWN),
-        # "nothing was sent" is said to those alone who would see it
+        # "No feedback yet" is only shown to users who see all of it.
         is_later=cursor is not None or not sees_all,
         filters=filters,
         query=filters.query,

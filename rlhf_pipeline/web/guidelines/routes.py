@@ -22,14 +22,17 @@ from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api = api_router("guidelines")
+pages = APIRouter()
 Version = Annotated[int, Path(ge=1, le=10**9)]
 READER = [Depends(needs(Permission.GUIDELINES_READ))]
 Editor = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
+Reader = Annotated[Principal, Depends(needs(Permission.GUIDELINES_READ))]
+Writer = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
 
 
 @api.get("/guidelines", dependencies=READER)
 def read_all(site: AnySite, response: Response) -> Page[GuidelineOut]:
-    """Every version, newest first; the ETag is that of the newest, "0" before the first."""
+    """All versions, newest first. The ETag is that of the newest version, "0" before the first."""
     found = site.store.guidelines.all()
     response.headers["ETag"] = etag_of(found[0].version if found else 0)
     return Page(items=[GuidelineOut.model_validate(one.model_dump()) for one in found], next=None)
@@ -51,18 +54,13 @@ def add(
     body: NewGuideline,
     if_match: IfMatch = None,
 ) -> GuidelineOut:
-    """The next version; If-Match is the one it was made of ("0" for the first)."""
+    """Publish the next version. If-Match is the version it is based on ("0" for the first)."""
     guideline = site.store.guidelines.add(
         body.text, after=require_version(if_match), actor=principal.user_id
     )
     site.terms.forget()
     response.headers["ETag"] = etag_of(guideline.version)
     return GuidelineOut.model_validate(guideline.model_dump())
-
-
-pages = APIRouter()
-Reader = Annotated[Principal, Depends(needs(Permission.GUIDELINES_READ))]
-Writer = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
 
 
 @pages.get("/guidelines")

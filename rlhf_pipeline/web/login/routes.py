@@ -15,12 +15,14 @@ from rlhf_pipeline.web.rendering import render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 api = api_router("auth")
-OPEN = [Depends(public("nobody is logged in before logging in"))]
+pages = APIRouter()
+OPEN = [Depends(public("a login starts without a session"))]
+Next = Annotated[str, Query(alias="next", max_length=500)]
 
 
 @api.post("/auth/login", status_code=204, dependencies=OPEN, responses=problem_responses(401, 429))
 def log_in(site: AnySite, request: Request, body: Login) -> Response:
-    """Start a session: the answer sets its cookie."""
+    """Start a session. The answer sets the session cookie."""
     response = Response(status_code=204)
     device = request.cookies.get(site.auth.device_cookie)
     site.auth.log_in(
@@ -31,7 +33,7 @@ def log_in(site: AnySite, request: Request, body: Login) -> Response:
 
 @api.post("/auth/redeem", status_code=204, dependencies=OPEN, responses=problem_responses(401))
 def redeem(site: AnySite, body: Redemption) -> Response:
-    """Start a session by a one-time login link's token."""
+    """Start a session with the token of a one-time login link."""
     response = Response(status_code=204)
     site.auth.redeem(response, body.token)
     return response
@@ -40,18 +42,16 @@ def redeem(site: AnySite, body: Redemption) -> Response:
 @api.post("/auth/logout", status_code=204)
 @keeps_no_record
 def log_out(site: AnySite, principal: SignedIn) -> Response:
-    """End this session. An Idempotency-Key is passed over: who repeats it is nobody any more."""
+    """End this session. An Idempotency-Key is ignored."""
     if not principal.is_session:
         raise Problem(
-            403, "A token has no session to end. Revoke it under /me/tokens.", kind="no_session"
+            403,
+            "A token has no session to end. Revoke the token under /me/tokens.",
+            kind="no_session",
         )
     response = Response(status_code=204)
     site.auth.end_session(response, principal)
     return response
-
-
-pages = APIRouter()
-Next = Annotated[str, Query(alias="next", max_length=500)]
 
 
 @pages.get("/")

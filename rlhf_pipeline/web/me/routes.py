@@ -24,13 +24,16 @@ from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api = api_router("me")
+pages = APIRouter()
 Voter = Annotated[Principal, Depends(needs(Permission.VOTES_READ_OWN))]
 Owner = Annotated[Principal, Depends(needs(Permission.TOKENS_OWN))]
+SHOWN = 20
+LARGEST_POINT = 12.0
 
 
 @api.get("/me")
 def me(site: AnySite, principal: SignedIn) -> Me:
-    """Who you are here and what you may do with this token."""
+    """Your account, roles and permissions in this project."""
     user = principal.user
     return Me(
         user_id=user.user_id,
@@ -44,7 +47,7 @@ def me(site: AnySite, principal: SignedIn) -> Me:
 
 @api.get("/me/statistics")
 def my_statistics(site: AnySite, principal: Voter) -> Statistics:
-    """Your pace, and how you agree with yourself and with known answers."""
+    """Your pace, and your agreement with yourself and with known answers."""
     return site.vote_counter.figures.for_annotator(principal.user_id)
 
 
@@ -59,13 +62,13 @@ def my_votes(
 @api.post("/me/password", status_code=204, responses=problem_responses(429))
 @keeps_no_record
 def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) -> Response:
-    """Set your password. Ends all your sessions but this one. An Idempotency-Key is passed over: no
-    trace of a password is kept.
+    """Set your password and end all your other sessions. An Idempotency-Key is ignored, so that no
+    trace of the password is stored.
     """
     if not principal.is_session:
         raise Problem(
             403,
-            "A password is changed by somebody who is logged in, not by a token.",
+            "Tokens cannot change a password. Log in and change it on the page `me`.",
             kind="no_session",
         )
     site.auth.check_password(principal.user, body.old_password)
@@ -83,28 +86,29 @@ def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) ->
 def my_tokens(
     site: AnySite, principal: Owner, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[TokenOut]:
-    """Your API tokens, newest first, those that ended too."""
+    """Your API tokens, newest first, including those that ended."""
     return queries.own_tokens(site, principal.user_id, cursor=cursor, limit=limit)
 
 
 @api.post("/me/tokens", status_code=201)
 @runs_once()
 def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
-    """A token with no more permissions than you have. Its secret is shown this once. Made by
-    somebody who is logged in, not by a token.
+    """Create a token with at most your own permissions. Its secret is returned only once. Requires
+    a session; tokens are refused.
     """
     if not principal.is_session:  # it would outlive its own end, and its revocation
         raise Problem(
             403,
-            "A token makes no token. Log in and make it on the page `me`, or have it made on the "
-            "server: rlhf users token EMAIL.",
+            "Tokens cannot create tokens. Create it on the page `me`, or on the server: rlhf users "
+            "token EMAIL.",
             kind="no_session",
         )
     beyond = sorted(set(body.scopes or ()) - principal.permissions)
     if beyond:
         raise Problem(
             403,
-            f"You cannot hand on what you may not do: {', '.join(beyond)}. Leave these scopes out.",
+            f"You lack these permissions and cannot grant them: {', '.join(beyond)}. Remove these "
+            "scopes.",
             kind="forbidden",
         )
     secret, token = site.store.tokens.issue(
@@ -121,15 +125,10 @@ def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
 
 @api.delete("/me/tokens/{token_id}", status_code=204)
 def revoke_token(site: AnySite, principal: Owner, token_id: str) -> Response:
-    """It works no more from the next second on."""
+    """Revoke a token. It stops working within a second."""
     site.store.tokens.revoke(token_id, actor=principal.user_id, user_id=principal.user_id)
     site.auth.forget()
     return Response(status_code=204)
-
-
-pages = APIRouter()
-SHOWN = 20
-LARGEST_POINT = 12.0
 
 
 @dataclass(frozen=True)
@@ -239,5 +238,5 @@ def _build_point(one: Confidence) -> Point:
         10 + 200 * one.stated,
         210 - 200 * share,
         round(size, 1),
-        f"{one.stated:.0%} sure: {one.right} of {one.n} right",
+        f"Confidence {one.stated:.0%}: {one.right} of {one.n} right",
     )

@@ -65,14 +65,14 @@ class Completer:
             calls.budget  # noqa: B018  one that cannot be kept is refused before anything is asked
         except ConfigurationError as cause:
             raise Problem(
-                409, f"This server cannot ask its provider: {cause}", kind="no_provider"
+                409, f"The provider of this server cannot be used: {cause}", kind="no_provider"
             ) from cause
         if not isinstance(backend, HostedBackend):
             self._refuse_policy()
         if not self._places.acquire(blocking=False):
             raise Problem(
                 503,
-                f"{AT_MOST} completions are being watched already. Come again in a moment.",
+                f"{AT_MOST} completions are already being streamed. Retry in a moment.",
                 kind="too_many_watched",
                 headers=RETRY_SOON,
             )

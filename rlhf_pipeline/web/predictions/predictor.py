@@ -43,8 +43,8 @@ class Predictor:
         if not self._places.acquire(blocking=False):
             raise Problem(
                 503,
-                f"{AT_MOST} requests for predictions are being answered or waiting already. Ask "
-                "again in a moment, or ask for up to fifty pairs in one request.",
+                f"{AT_MOST} prediction requests are already in progress. Retry in a moment, or "
+                "send up to fifty pairs in one request.",
                 kind="too_many_predictions",
                 headers=RETRY_SOON,
             )
@@ -68,9 +68,9 @@ class Predictor:
             if serving is None:
                 raise Problem(
                     409,
-                    "There is no reward model yet that predictions could be made with. It is "
-                    "fitted by the `learning` job, or by `rlhf reward train` and `rlhf reward "
-                    "calibrate`, once enough comparisons were judged.",
+                    "There is no champion reward model yet. Once enough comparisons are judged, "
+                    "the `learning` job fits one, or run `rlhf reward train` and `rlhf reward "
+                    "calibrate`.",
                     kind="no_champion",
                 )
             if self._loaded is None or self._loaded[0] != serving:

@@ -30,8 +30,8 @@ Reader = Annotated[Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAK
 def predict(
     site: AnySite, principal: Reader, body: PairToPredict | PairsToPredict
 ) -> PredictionsOut:
-    """Which of two completions people would prefer: of one pair, or of up to fifty. Nothing is kept
-    of it but the answer to its key.
+    """Predict which of two completions people prefer, for one pair or up to fifty. Only the answer
+    to its idempotency key is stored.
     """
     asked = body.pairs if isinstance(body, PairsToPredict) else [body]
     answers = site.predictor.predict([Question(**pair.model_dump()) for pair in asked])
@@ -53,9 +53,9 @@ completions = api_router("completions")
 Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "events `piece` ({text}) as they come, `again` where a stream broke off and "
-        "what came does not count, and at last `completion` (the whole, as it is kept) or `failed` "
-        "({error})",
+        "description": "Events `piece` ({text}) as they arrive, `again` if the stream broke and "
+        "earlier pieces are void, and finally `completion` (the whole text as stored) or `failed` "
+        "({error}).",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
@@ -69,8 +69,8 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 )
 @keeps_own_key
 def stream(site: AnySite, principal: Asker, body: ToComplete) -> EventStream:
-    """One completion by the provider of the settings, as server-sent events. It is kept: the same
-    request again is answered from there.
+    """One completion by the configured provider, as server-sent events. It is stored, and the same
+    request is answered from the store.
     """
     params = CompletionParams(
         k=1,

@@ -22,21 +22,25 @@ from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.streams import EventStream
 
 api = api_router("progress")
+pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.PROGRESS_READ))]
 LOOK_S = 1.0
 STILL_HERE_S = 15.0  # between two comments on a quiet stream: proxies drop silent ones
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "an event `progress` whenever one of its numbers changed",
+        "description": "An event `progress` whenever a figure changes.",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
+WIDTH, HEIGHT = 900, 120
+WIDEST = 48.0
+DAYS_DRAWN = 366
 
 
 @api.get("/progress")
 def read(site: AnySite, principal: Reader) -> ProgressOut:
-    """Judgements that are offered, done and under way; votes by day and by annotator. Users who may
-    vote get only votes on comparisons they have judged."""
+    """Judgements offered, done and in progress; votes by day and by annotator. For users who may
+    vote, only votes on comparisons they have judged are counted."""
     return queries.project_progress(site, principal)
 
 
@@ -62,7 +66,7 @@ async def events(site: AnySite, principal: Reader, request: Request) -> EventStr
 def metrics(
     site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 ) -> Metrics:
-    """Numbers for scripts. For users who may vote as `progress`."""
+    """Figures for scripts. For users who may vote, limited as in `progress`."""
     return queries.metrics(site, principal)
 
 
@@ -100,12 +104,6 @@ async def stream_progress(
         quiet += look_s
 
 
-pages = APIRouter()
-WIDTH, HEIGHT = 900, 120
-WIDEST = 48.0
-DAYS_DRAWN = 366
-
-
 @dataclass(frozen=True)
 class Bar:
     """One day's votes, in the units of the drawing."""
@@ -136,7 +134,7 @@ def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
     told = (
         None
         if blind_reader_id(principal) is None
-        else "You may vote, so this counts only votes on comparisons that you have judged."
+        else "You may vote, so this page counts only votes on comparisons that you have judged."
     )
     return render(
         "progress/page.html",

@@ -16,25 +16,23 @@ from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
 
 api = api_router("quality")
+pages = APIRouter()
+Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
+WORDS: dict[Mark, str] = {
+    "too_fast": "too fast to read",
+    "same_as_before": "same side as before",
+    "duplicate": "duplicate pair",
+}
 
 
 @api.get("/quality")
 def read(
     site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 ) -> QualityOut:
-    """Per annotator the votes that are too fast to have been read, the same as the one before, or
-    of the same two completions again, with intervals, the most doubtful first; `GET votes` with
-    `mark` lists them. A machine's votes are left out."""
+    """Marked votes per annotator: too fast, same side as before, or duplicate pair, each with an
+    interval. The most doubtful annotators come first. `GET votes` with `mark` lists the votes.
+    Votes by machines are not counted."""
     return queries.project_quality(site, principal)
-
-
-pages = APIRouter()
-Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
-WORDS: dict[Mark, str] = {
-    "too_fast": "too fast to read",
-    "same_as_before": "the same as before",
-    "duplicate": "the same pair again",
-}
 
 
 @pages.get("/quality")
@@ -47,7 +45,7 @@ def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
         principal,
         told=None
         if sees_all
-        else "You may vote, so this counts only votes on comparisons that you have judged.",
+        else "You may vote, so this page counts only votes on comparisons that you have judged.",
         found=queries.project_quality(site, principal),
         marks={
             mark: words for mark, words in WORDS.items() if mark in queries.visible_marks(principal)

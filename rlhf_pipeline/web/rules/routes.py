@@ -24,16 +24,38 @@ from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api = api_router("guidelines", "rules")
+pages = APIRouter()
 RulesReader = Annotated[Principal, Depends(needs(Permission.RULES_READ))]
 
 
 RulesEditor = Annotated[Principal, Depends(needs(Permission.RULES_WRITE))]
+LABELS = {
+    "overlap": "People per comparison",
+    "agreement_votes": "Judgements for agreement",
+    "repeat_share": "Share of repeats",
+    "repeat_after": "Votes before a repeat",
+    "gold_share": "Share with a known answer",
+    "lease_minutes": "Lease of a card in minutes",
+    "prefetch": "Cards dealt ahead",
+    "max_votes_per_day": "Maximum votes per person and day",
+    "undo_seconds": "Seconds to undo a vote",
+    "requires_reason": "A reason is required",
+    "shows_length": "Show the length of completions",
+    "dimensions": "Rubric",
+}
+MORE_HELP = {
+    "dimensions": "; separated by commas",
+    "repeat_share": "; 0.08 is 8 %",
+    "gold_share": "; 0.05 is 5 %",
+}
+# drawn once; it tells where the hidden cards are, and who may read rules may vote
+HIDDEN = {"seed"}
 
 
 @api.get("/rules")
 def read_rules(site: AnySite, principal: RulesReader, response: Response) -> RulesOut:
-    """How cards are dealt and judged. The seed, which tells the hidden cards, only for auditors who
-    do not vote, and for admins.
+    """How cards are dealt and judged. Only admins and auditors who do not vote see the seed,
+    because it reveals hidden cards.
     """
     version, rules = site.store.rules.latest()
     response.headers["ETag"] = etag_of(version)
@@ -48,10 +70,10 @@ def put_rules(
     body: NewRules,
     if_match: IfMatch = None,
 ) -> RulesOut:
-    """All of them anew, for cards dealt from now on; what is left out is the default, but seed and
-    agreement_votes stay. Only an admin sets another seed."""
+    """Replace the rules for cards dealt from now on. Fields left out get their default, except seed
+    and agreement_votes, which stay unchanged. Only admins change the seed."""
     if body.seed is not None and blind_reader_id(principal) is not None:
-        said = "tells which cards are hidden ones, and you vote. Leave it out: it stays"
+        said = "reveals hidden cards, and you may vote. Leave it out to keep it unchanged"
         raise Problem(403, f"The seed {said}.", kind="forbidden", errors=[("body.seed", said)])
     held = site.store.rules.latest()[1]
     kept = {
@@ -72,30 +94,6 @@ def _build_rules(principal: Principal, version: int, rules: AnnotationRules) -> 
         version=version,
         rules=RulesRead.model_validate(rules.model_dump() | ({} if shows_seed else {"seed": None})),
     )
-
-
-pages = APIRouter()
-LABELS = {
-    "overlap": "People per comparison",
-    "agreement_votes": "Judgements for agreement",
-    "repeat_share": "Share of repeats",
-    "repeat_after": "Votes before a repeat",
-    "gold_share": "Share with a known answer",
-    "lease_minutes": "Minutes a card is one's own",
-    "prefetch": "Cards dealt ahead",
-    "max_votes_per_day": "Most votes per person and day",
-    "undo_seconds": "Seconds to take a vote back",
-    "requires_reason": "A reason is required",
-    "shows_length": "Show the length of completions",
-    "dimensions": "Rubric",
-}
-MORE_HELP = {
-    "dimensions": "; separated by commas",
-    "repeat_share": "; 0.08 is 8 %",
-    "gold_share": "; 0.05 is 5 %",
-}
-# drawn once; it tells where the hidden cards are, and who may read rules may vote
-HIDDEN = {"seed"}
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def submit_form(site: AnySite, request: Request, principal: RulesEditor, form: F
         site,
         request,
         principal,
-        told=f"Saved as version {version}. It holds for cards dealt from now on.",
+        told=f"Saved as version {version}. It applies to cards dealt from now on.",
     )
 
 
@@ -147,9 +145,9 @@ def _store_rules(site: Site, principal: Principal, form: Fields) -> int:
         else:
             raise Problem(
                 422,
-                f"{label} is empty. Write a number.",
+                f"{label} is empty. Enter a number.",
                 kind="invalid",
-                errors=[(name, "is empty; write a number")],
+                errors=[(name, "is empty; enter a number")],
             )
     return site.store.rules.put(
         validate(AnnotationRules, values), after=version, actor=principal.user_id

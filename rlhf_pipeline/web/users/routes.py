@@ -22,15 +22,16 @@ from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.users import queries
 
 api = api_router("users")
+pages = APIRouter()
 READER = [Depends(needs(Permission.USERS_READ))]
 Admin = Annotated[Principal, Depends(needs(Permission.USERS_WRITE))]
+Reader = Annotated[Principal, Depends(needs(Permission.USERS_READ))]
+SHOWN = 50
 
 
 @api.get("/users", dependencies=READER)
 def read_all(site: AnySite, cursor: Cursor = None, limit: Limit = 50) -> Page[UserOut]:
-    """Everybody who may log in here, by e-mail address: of this project, and of the
-    organisation.
-    """
+    """All users of this project and of the organisation, by e-mail address."""
     return queries.users(site, cursor=cursor, limit=limit)
 
 
@@ -51,8 +52,8 @@ def _personal_fields(site: Site, told: dict[str, Any]) -> dict[str, Any]:
 @api.post("/users", status_code=201)
 @runs_once(leaves_out=("email", "name"), fills_in=_personal_fields)
 def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> AddedUser:
-    """Somebody new, with a login link to hand them: nothing is ever sent by mail. Where a token
-    asks there is no link, which would outlive the token: ask for one logged in."""
+    """Add a user. The answer contains a login link to deliver, because no mail is sent. A request
+    made with a token gets no link, which would outlive the token."""
     if body.organization_roles:
         _refuse_organization_role(principal)
     user = site.store.users.add(**body.model_dump(), actor=principal.user_id)
@@ -73,13 +74,13 @@ def change(
     body: UserChange,
     if_match: IfMatch = None,
 ) -> UserOut:
-    """Name, roles, or whether they may log in at all; what is left out stays. If-Match is the ETag
-    of the user as you read them.
+    """Change the name or roles of a user, disable or enable them. Fields left out stay unchanged.
+    If-Match is the ETag of the user as you read them.
 
-    The first of `organization_roles` makes the account one of the organisation, known in all its
-    projects: its password, sessions and tokens end, and a login link lets them in again. They are
-    given by somebody who is logged in, not by a token; `roles` and everything else of this project
-    are a token's to change, as its scope `users.write` says."""
+    The first of `organization_roles` makes this an account of the organisation, valid in all its
+    projects: its password, sessions and tokens end, and the user needs a new login link.
+    Organisation roles are granted in a session, not with a token; a token with the scope
+    `users.write` may change everything else."""
     changed = queries.user_out(
         change_user(site, principal, user_id, body, etag=require_etag(if_match))
     )
@@ -90,15 +91,15 @@ def change(
 @api.post("/users/{user_id}:login-link", status_code=201)
 @runs_once()
 def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
-    """An address that logs its first visitor in as this user, for 24 hours. Asked for by somebody
-    who is logged in, not by a token.
+    """Create a link that logs in its first visitor as this user, valid for 24 hours. Requires a
+    session; tokens are refused.
     """
     user = site.store.users.get(user_id)
     if not principal.is_session:  # it would outlive the token's end, and its revocation
         raise Problem(
             403,
-            "A token makes no login link. Log in and make it on the page `users`, or have it made "
-            "on the server: rlhf users login-link EMAIL.",
+            "Tokens cannot create login links. Create it on the page `users`, or on the server: "
+            "rlhf users login-link EMAIL.",
             kind="no_session",
         )
     _refuse_organization_account(principal, user)
@@ -131,7 +132,7 @@ def change_user(
         if etag is not None and etag != etag_of_record(queries.user_out(user)):
             raise Problem(
                 412,
-                "Somebody changed this user since you read them. Read them again and change that.",
+                "The user was changed after you read them. Read them again and repeat your change.",
                 kind="outdated_edit",
             )
 
@@ -152,8 +153,8 @@ def _refuse_organization_role(principal: Principal) -> None:
     if not principal.is_session:
         raise Problem(
             403,
-            "A token gives no role of the organisation. Log in and give it on the page `users`, or "
-            "on the server: rlhf users roles EMAIL ROLE --organisation.",
+            "Tokens cannot grant roles of the organisation. Grant it on the page `users`, or on "
+            "the server: rlhf users roles EMAIL ROLE --organisation.",
             kind="no_session",
         )
 
@@ -169,15 +170,10 @@ def _refuse_organization_account(principal: Principal, user: User) -> None:
 def _organization_problem() -> Problem:
     return Problem(
         403,
-        "Only an admin of the whole organisation may do that. Ask one, or on the server: rlhf "
+        "Only admins of the organisation may do this. Ask one of them, or run on the server: rlhf "
         "users roles EMAIL admin --organisation.",
         kind="not_of_organization",
     )
-
-
-pages = APIRouter()
-Reader = Annotated[Principal, Depends(needs(Permission.USERS_READ))]
-SHOWN = 50
 
 
 @pages.get("/users")
@@ -212,7 +208,7 @@ def submit_change(
     user, problem = attempt(
         lambda: _change_from_form(site, principal, user_id, form), ConfigurationError
     )
-    told = f"{user.name} is saved." if user else None
+    told = f"Saved {user.name}." if user else None
     return _render_page(site, request, principal, told=told, problem=problem)
 
 
@@ -247,9 +243,9 @@ def _set_disabled(
         ConfigurationError,
     )
     told = (
-        f"{user.name} may log in no more; all sessions and tokens ended."
+        f"{user.name} can no longer log in; all sessions and tokens ended."
         if user and disabled
-        else f"{user.name} may log in again."
+        else f"{user.name} can log in again."
         if user
         else None
     )

@@ -59,7 +59,7 @@ def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list
             ]
             said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
             results[i] = _refusal_result(
-                Problem(422, f"The vote cannot be read: {said}.", kind="invalid", errors=wrong)
+                Problem(422, f"Invalid vote: {said}.", kind="invalid", errors=wrong)
             )
         except (Problem, PipelineError) as error:
             results[i] = _refusal_result(error)
@@ -175,8 +175,8 @@ def _find_card(site: Site, principal: Principal, sent: VoteFields) -> CardConten
     if not principal.may(Permission.COMPARISONS_READ):
         raise Problem(
             403,
-            f"A vote by comparison_id needs the permission {Permission.COMPARISONS_READ}; "
-            "annotators are dealt what they judge. Lease cards and send their assignment_id.",
+            f"A vote by comparison_id requires the permission {Permission.COMPARISONS_READ}. Lease "
+            "cards and send their assignment_id.",
             kind="forbidden",
         )
     return None
@@ -189,19 +189,19 @@ def _check_fields(sent: VoteFields, terms: Terms) -> None:
         and not (sent.reason or "").strip()
     ):
         raise _field_problem(
-            "reason", "is missing, and this project asks for one with every vote but a skip"
+            "reason", "is missing; this project requires one with every vote except a skip"
         )
     for name in sent.dimensions:
         if name not in terms.dimensions:
             raise _field_problem(
                 f"dimensions.{name}",
-                "is no dimension of this project; it has "
+                "is not a dimension of this project; expected one of "
                 f"{', '.join(terms.rules.dimensions) or 'none'}",
             )
     if "undone" in sent.flags and (sent.supersedes is None or sent.choice != Choice.SKIP):
         raise _field_problem(
             "flags",
-            "`undone` takes a vote back: it comes with choice skip and the vote it supersedes",
+            "`undone` undoes a vote; send it with choice skip and the vote that it supersedes",
         )
 
 
@@ -213,14 +213,12 @@ def _check_guidelines(site: Site, sent: VoteFields, terms: Terms) -> None:
     newest = latest.version if latest else 0
     if sent.guideline_version > newest:
         known = (
-            f"the newest guidelines are version {newest}"
-            if newest
-            else "this project has no guidelines yet"
+            f"the newest version is {newest}" if newest else "this project has no guidelines yet"
         )
         raise _field_problem(
             "guideline_version",
-            f"is {sent.guideline_version}, but {known}: send the version that the lease told, or "
-            "leave it out",
+            f"is {sent.guideline_version}, but {known}; send the version from the lease, or leave "
+            "it out",
         )
 
 
@@ -255,8 +253,8 @@ def _check_times(
     if voted_at < now - OLDEST or voted_at.astimezone(UTC).date() < site.settings.start_day:
         raise _field_problem(
             "voted_at",
-            f"is {voted_at}: a vote may be {OLDEST.days} days old, and no older than the project's "
-            "first day",
+            f"is {voted_at}; votes may be at most {OLDEST.days} days old and not older than the "
+            "project's first day",
         )
     if sent.supersedes is not None:
         _check_undo(site, principal, sent.supersedes, voted_at, now, undo_seconds)
@@ -279,7 +277,7 @@ def _check_undo(
     if old is None or old.annotator_id != principal.user_id:
         raise Problem(
             404,
-            f"There is no vote {vote_id!r} of yours.",
+            f"You have no vote {vote_id!r}.",
             kind="not_found",
             errors=[("body.supersedes", "is not yours")],
         )
@@ -292,8 +290,8 @@ def _check_undo(
     if passed > undo_seconds + GRACE_S:
         raise Problem(
             409,
-            f"Vote {vote_id!r} stands: it was cast {passed:.0f} s ago and may be changed for "
-            f"{undo_seconds:g} s. Vote on the next card instead.",
+            f"Vote {vote_id!r} can no longer be changed: it was cast {passed:.0f} s ago and the "
+            f"limit is {undo_seconds:g} s. Vote on the next card instead.",
             kind="undo_is_over",
         )
 

@@ -40,10 +40,10 @@ def votes(
     seen_by = blind_reader_id(principal)
     if mark is not None:
         if words or only.get("day") or only.get("comparison_id"):
-            wrong = [("query.mark", "stands with annotator_id alone")]
+            wrong = [("query.mark", "can only be combined with annotator_id")]
             raise Problem(
                 422,
-                "mark goes with annotator_id alone: leave the other filters out.",
+                "mark can only be combined with annotator_id. Remove the other filters.",
                 kind="invalid",
                 errors=wrong,
             )
@@ -67,9 +67,9 @@ def votes(
         if any(only.values()):
             raise Problem(
                 422,
-                "q searches all votes: leave the other filters out.",
+                "q cannot be combined with other filters. Remove them.",
                 kind="invalid",
-                errors=[("query.q", "stands alone")],
+                errors=[("query.q", "cannot be combined")],
             )
         found, following = site.store.votes.search(
             words, before_seq=before, seen_by=seen_by, limit=limit

@@ -25,6 +25,7 @@ from rlhf_pipeline.web.votes import casting, queries
 from rlhf_pipeline.web.votes.fast_path import FastPathRoute, fast_path
 
 api = api_router("votes", route=FastPathRoute)
+pages = APIRouter()
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 Key = Annotated[
@@ -33,23 +34,24 @@ Key = Annotated[
         alias="Idempotency-Key",
         min_length=1,
         max_length=MOST,
-        description="The same vote sent again under it is one vote",
+        description="Repeating a vote with the same key casts it once.",
     ),
 ]
+SHOWN = 50
 
 
 @api.post("/votes", status_code=201, response_model=VoteReceipt, responses=problem_responses(404))
 @keeps_own_key
 @fast_path(VoteFields)
 def cast(site: AnySite, principal: Annotator, body: VoteFields, key: Key) -> Response:
-    """Cast one vote. What is answered with 201 is on disk, with its link in the audit chain."""
+    """Cast one vote. A vote answered with 201 is stored durably, with its audit link."""
     receipt = casting.cast(site, principal, body, check_key(key))
     return Response(receipt.model_dump_json(), 201, media_type="application/json")
 
 
 @api.post("/votes:batch")
 def cast_batch(site: AnySite, principal: Annotator, body: Batch) -> BatchResults:
-    """Cast up to 50, each answered for by itself."""
+    """Cast up to 50 votes. Each gets its own result."""
     return BatchResults(results=casting.cast_batch(site, principal, body.votes))
 
 
@@ -62,17 +64,19 @@ def read(
     comparison_id: Annotated[str | None, Query(max_length=200)] = None,
     q: Annotated[
         str | None,
-        Query(max_length=200, description="words in the reason; alone, without the other filters"),
+        Query(max_length=200, description="Words in the reason. Not combined with other filters."),
     ] = None,
     mark: Annotated[
         Mark | None,
-        Query(description="votes that `GET quality` counts; with annotator_id or alone"),
+        Query(
+            description="Votes with this mark of `GET quality`. Combined only with annotator_id."
+        ),
     ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[VoteOut]:
-    """Votes as recorded, newest first. Who may vote is not shown others' votes on what they have
-    not judged; an admin is.
+    """Recorded votes, newest first. Users who may vote, except admins, see others' votes only on
+    comparisons they have judged.
     """
     only = {
         "annotator_id": annotator_id,
@@ -80,10 +84,6 @@ def read(
         "comparison_id": comparison_id,
     }
     return queries.votes(site, principal, only, q, mark=mark, cursor=cursor, limit=limit)
-
-
-pages = APIRouter()
-SHOWN = 50
 
 
 class VoteFilters:
@@ -143,13 +143,12 @@ def show_page(
         status=problem.status if problem else 200,
         told=None
         if sees_all
-        else "Others' votes on comparisons that you have not judged yourself are left out: who "
-        "votes judges first.",
+        else "You may vote, so others' votes are listed only for comparisons that you have judged.",
         page=page or Page[VoteOut](items=[], next=None),
         filters=filters,
         query=filters.query,
         problem=problem.detail if problem else None,
-        # "nobody has voted" is said to those alone who would see it
+        # "No votes yet" is only shown to users who see all votes.
         is_later=cursor is not None or not sees_all,
         names=names_for(site, principal),
         marks=WORDS,
@@ -173,9 +172,9 @@ def _parse_mark(said: str) -> Mark | None:
             return mark
     raise Problem(
         422,
-        f"{said!r} marks no votes. Known: {', '.join(MARKS)}.",
+        f"Unknown mark {said!r}; expected one of {', '.join(MARKS)}.",
         kind="invalid",
-        errors=[("query.mark", "is no mark")],
+        errors=[("query.mark", "is not a mark")],
     )
 
 
@@ -187,7 +186,7 @@ def _parse_day(said: str) -> str | None:
     except ValueError:
         raise Problem(
             422,
-            f"{said!r} is no day. Write it as 2026-01-31.",
+            f"Invalid day {said!r}; expected YYYY-MM-DD.",
             kind="invalid",
-            errors=[("query.day", "is no day")],
+            errors=[("query.day", "is not a day")],
         ) from None

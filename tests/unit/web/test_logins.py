@@ -60,10 +60,10 @@ def test_known_device_gets_past_a_locked_address_and_account(auth: Auth, store: 
     ann = add(store, "ann@example.org")
     device = cookies_of(log_in(auth, ann.email))[auth.device_cookie]
     lock_out(auth, ann.email)
-    with pytest.raises(Problem, match="Too many wrong logins"):
+    with pytest.raises(Problem, match="Too many failed logins"):
         log_in(auth, ann.email)
     log_in(auth, ann.email, device=device)
-    with pytest.raises(Problem, match="Too many wrong logins"):
+    with pytest.raises(Problem, match="Too many failed logins"):
         log_in(auth, ann.email)  # the device's login does not unlock the others
 
 
@@ -71,7 +71,7 @@ def test_known_device_counts_its_own_wrong_tries(auth: Auth, store: Store, clock
     ann = add(store, "ann@example.org")
     device = cookies_of(log_in(auth, ann.email))[auth.device_cookie]
     lock_out(auth, ann.email, device=device)
-    with pytest.raises(Problem, match="Too many wrong logins"):
+    with pytest.raises(Problem, match="Too many failed logins"):
         log_in(auth, ann.email, device=device)
     log_in(auth, ann.email)
     clock.shift = timedelta(seconds=31)
@@ -83,7 +83,7 @@ def test_device_of_one_user_does_not_help_another(auth: Auth, store: Store):
     device = cookies_of(log_in(auth, ann.email))[auth.device_cookie]
     lock_out(auth, bob.email)
     for cookie in (device, f"{device}x", "", "[1,2]", "rubbish"):
-        with pytest.raises(Problem, match="Too many wrong logins"):
+        with pytest.raises(Problem, match="Too many failed logins"):
             log_in(auth, bob.email, device=cookie)
 
 
@@ -123,7 +123,7 @@ def test_spellings_of_an_address_share_one_counter(auth: Auth, store: Store):
         for _ in range(3):
             with pytest.raises(Problem):
                 auth.log_in(Response(), spelling, "wrong", address=spelling)
-    with pytest.raises(Problem, match="Too many wrong logins"):
+    with pytest.raises(Problem, match="Too many failed logins"):
         auth.log_in(Response(), ann.email, PASSWORD, address="elsewhere")
 
 
