@@ -75,8 +75,6 @@ from rlhf_pipeline.reward_model.trainers import (
 )
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
-__all__ = ["TransformerParams", "TransformerRewardModel"]
-
 MEMBER_CHECKPOINTS = re.compile(r"^member-\d+$")
 
 

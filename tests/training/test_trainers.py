@@ -12,10 +12,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, TrainingFailed
+from rlhf_pipeline.reward_model import TransformerParams, TransformerRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.network import pad
 from rlhf_pipeline.reward_model.trainers import TrainingContext, TrainingRecord, shared_text
-from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
 ROOT = Path(__file__).resolve().parents[2]

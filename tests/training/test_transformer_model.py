@@ -18,6 +18,8 @@ from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
     EmbeddingParams,
     EmbeddingRewardModel,
+    TransformerParams,
+    TransformerRewardModel,
     fit_reward_model,
     load_reward_model,
     reward_model_params,
@@ -26,7 +28,6 @@ from rlhf_pipeline.reward_model.base import disagreement
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.network import pad
 from rlhf_pipeline.reward_model.token_ids import TokenReader
-from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, save_tiny_llama, word_pairs
 
 SMALL = {

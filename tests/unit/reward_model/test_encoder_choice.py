@@ -10,6 +10,8 @@ import pytest
 
 from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
 from rlhf_pipeline.reward_model import (
+    TransformerParams,
+    TransformerRewardModel,
     build_reward_model,
     encoder_params,
     find_warm_start_obstacle,
@@ -18,7 +20,6 @@ from rlhf_pipeline.reward_model import (
     reward_model_params,
 )
 from rlhf_pipeline.reward_model.encoder import Encoder, EncoderChoice
-from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
 HUB = "distilbert/distilbert-base-uncased"

@@ -6,11 +6,10 @@ import pytest
 
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, ModelNotFound
 from rlhf_pipeline.records import folder_hash
-from rlhf_pipeline.reward_model import load_reward_model
+from rlhf_pipeline.reward_model import TransformerParams, TransformerRewardModel, load_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.model_files import replace_folder_atomically
-from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 

@@ -7,13 +7,14 @@ import pytest
 from rlhf_pipeline.reward_model import (
     EmbeddingRewardModel,
     RewardModelReport,
+    TransformerParams,
+    TransformerRewardModel,
     fit_reward_model,
     reward_model_params,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.report import describe_cut_texts, describe_learnt_pairs
-from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from rlhf_pipeline.votes import TasteChanges
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs

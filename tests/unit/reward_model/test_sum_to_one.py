@@ -5,11 +5,15 @@ text is in.
 import numpy as np
 import pytest
 
-from rlhf_pipeline.reward_model import preference_probability, transformer
+from rlhf_pipeline.reward_model import (
+    TransformerParams,
+    TransformerRewardModel,
+    preference_probability,
+    transformer,
+)
 from rlhf_pipeline.reward_model.base import distinct_texts
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder
 
