@@ -89,10 +89,9 @@ class Completer:
     def _refuse_policy(self) -> NoReturn:
         raise Problem(
             409,
-            f"Completions are made by the backend {self._settings.completion_backend!r}, on "
-            "the machine that runs the asset `completions` or `rlhf generate`; this server "
-            "asks providers alone. Set RLHF_COMPLETION_BACKEND to openai_compatible or "
-            "anthropic.",
+            f"The completion backend {self._settings.completion_backend!r} runs only in the "
+            "asset `completions` and in `rlhf generate`; this server uses hosted providers. "
+            "Set RLHF_COMPLETION_BACKEND to openai_compatible or anthropic.",
             kind="no_provider",
         )
 
