@@ -161,7 +161,7 @@ class Assignments:
             assignments, assignments.c.annotator_id == annotator_id, ~gone
         ) | select_ids(votes, votes.c.annotator_id == annotator_id)
         asked = select_ids(slots, slots.c.annotator_id == annotator_id, slots.c.state != "done")
-        # and judged by writing it, as nobody else may know
+        # They judged these by writing them, which must not show.
         written = select_ids(comparisons, comparisons.c.written_by == annotator_id)
         return (met - written) | asked | select_ids(comparisons, comparisons.c.flag.is_not(None))
 
@@ -319,7 +319,7 @@ class Assignments:
             if n_held + n_allowed == 0:
                 return RemainingCards(n=0, reason_empty="cap_reached")
             n_hidden = queue.count_without_slot()
-            # so many that what is told stays exact up to MOST_COUNTED
+            # enough that `n` stays exact up to MOST_COUNTED
             n_open = queue.count_open(MOST_COUNTED + n_hidden)
             least = max(n_held, min(n_open, 1))
             n = min(

@@ -208,8 +208,8 @@ class _VoteTransaction:
     recorded: dict[str, tuple[str, VoteRow]]  # idempotency key -> body hash, vote
     turns: dict[tuple[str, str], list[VoteRow]]  # (comparison, annotator) -> their earlier votes
     superseded: dict[str, str]  # vote id -> the vote that superseded it
-    strangers: dict[str, VoteRow]  # votes that new votes want to supersede, whoever cast them
-    cards: VotedCards  # on which they were dealt what they judge
+    strangers: dict[str, VoteRow]  # votes to be superseded, of any annotator
+    cards: VotedCards
     new_rows: list[VoteRow] = field(default_factory=list)
     new_keys: list[dict[str, Any]] = field(default_factory=list)
 

@@ -44,7 +44,7 @@ from rlhf_pipeline.store.schema import metadata as store_tables
 
 ROWS = 5_000  # read and written at a time
 MODULUS = 1 << 256
-VERSIONS = {"alembic_version"}  # whoever made the tables wrote it
+VERSIONS = {"alembic_version"}  # written by the owner of the tables
 SEALED = ("audit", "votes")  # every act of consequence writes one of them
 
 

@@ -227,11 +227,11 @@ class Decisions:
             champion=champion,
             open_events=open_events,
             held_events=held_events,
-            # Seen from a replayed day, what was fired on a later day cools nothing down.
+            # On a replayed day, a fire of a later day starts no cool-down.
             last_fired_at=last.decided_at
             if last and not (is_replayed and last.decided_at > now)
             else None,
-            # Without events nobody is asked, so nothing is counted.
+            # Without events the rule is not called, so nothing is counted.
             n_new_votes=self._continue_count(connection, counted, last, known_seq).n
             if open_events or held_events
             else 0,
@@ -388,8 +388,7 @@ def _is_held(last: Row[Any] | None) -> ColumnElement[bool]:
 
 
 def _is_trainable(table: Any) -> ColumnElement[bool]:
-    # What the reward model answered by itself, and what nobody answered, is no reason to train it
-    # again.
+    # Answers of the reward model itself, and skips, are no reason to train it again.
     return and_(
         table.c.annotator_kind != AnnotatorKind.MACHINE.value, table.c.choice != Choice.SKIP.value
     )

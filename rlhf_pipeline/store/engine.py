@@ -109,8 +109,8 @@ class Database:
             )
         _refuse_inherited_connections(self.engine)
         self._writers = self.engine.execution_options(writes=True)
-        # On Postgres a statement sees what was committed before the statement, unless the
-        # transaction is told to keep one state.
+        # On Postgres each statement sees what was committed before it, unless the isolation level
+        # keeps one state for the transaction.
         self._readers = (
             self.engine
             if self.is_sqlite

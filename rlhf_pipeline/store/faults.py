@@ -74,8 +74,7 @@ CURES: tuple[tuple[str, str], ...] = (
     ),
     (
         "no pg_hba.conf entry",
-        "the server lets nobody in from here under this name. Correct the URL, or have it allowed "
-        "in pg_hba.conf.",
+        "the server refuses this user from this host. Correct the URL, or allow it in pg_hba.conf.",
     ),
     (
         "permission denied to create database",

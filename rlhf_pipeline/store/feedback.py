@@ -194,9 +194,9 @@ class FeedbackEntries:
     def _build_comparison(
         self, connection: Connection, new: NewFeedback, said_by: str
     ) -> dict[str, Any]:
-        """Id, side and place are drawn: whoever could tell which comparisons are corrections, as
-        from an id that follows from the texts, would else know which text their authors
-        preferred."""
+        """Id, side and position are random: an annotator who recognises a correction, as by an id
+        that follows from the texts, would know which text its author preferred.
+        """
         prompt, completion, correction = str(new.prompt), str(new.completion), str(new.correction)
         prompt_id = content_id("prompt", prompt)
         now = self._database.clock.now()

@@ -90,12 +90,12 @@ class Requests:
         with joint_transaction(self._database) as connection:
 
             def store_response(answer: StoredResponse) -> None:
-                told = (
+                stored = (
                     requests.update()
                     .where(unanswered)
                     .values(status=answer.status, answer=answer.body)
                 )
-                if not connection.execute(told).rowcount:
+                if not connection.execute(stored).rowcount:
                     raise AlreadyRunning(
                         f"The request with idempotency key {key!r} was sent twice. Send it again "
                         "in a second."

@@ -80,7 +80,7 @@ class Tokens:
             known = connection.execute(of_user).scalars().all()
             if not known:
                 raise NotFound(f"There is no user {user_id!r}. Add them first.")
-            # what is looked at now ends in no other project before the secret is kept
+            # no other project can revoke what is checked here before the secret is stored
             if EVERYWHERE in known:
                 lock_organization(self._database, connection)
             if asked_by is not None:
@@ -141,7 +141,7 @@ class Tokens:
             row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
             if row is not None and row["project_id"] == EVERYWHERE:
                 lock_organization(self._database, connection)
-                # as whoever held it before left it
+                # read again: another transaction may have changed it meanwhile
                 row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
             now = self._database.clock.now()
             if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
@@ -218,7 +218,7 @@ class Tokens:
                 raise NotFound(f"There is no token {token_id!r}. Nothing was revoked.")
             token_hash = found[0].token_hash
             if found[0].project_id == EVERYWHERE:
-                # where it just makes another, that is made before
+                # after a transaction that is just issuing another one
                 lock_organization(self._database, connection)
             now = self._database.clock.now()
             here = and_(

@@ -218,7 +218,7 @@ class Users:
                 self._set_disabled(connection, ledger, user_id, disabled, actor)
             if had_admin and not self._has_admin(connection):
                 raise ConfigurationError(
-                    "This is the last admin: nobody could add users any more. Make somebody else "
+                    "This is the last admin; without one nobody can add users. Make another user "
                     "admin first."
                 )
             self._release_reserved_slots(connection, ledger, user_id, actor)
@@ -484,7 +484,7 @@ class Users:
         if not (is_raised or user.in_every_project):
             return user
         lock_organization(self._database, connection)
-        return self._read_user(connection, user_id)  # as whoever held it before left them
+        return self._read_user(connection, user_id)  # read again under the lock
 
     def _record_change(
         self, ledger: Ledger, actor: str, action: str, user_id: str, what: dict[str, str]

@@ -387,10 +387,10 @@ def _votes_frame(rows: Sequence[Row[Any]], schema: FrameSchema) -> pd.DataFrame:
     if not rows:
         return schema.empty_frame()
     frame = pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(schema.columns))
-    said = frame["dimensions"].dropna().map(VoteDetails.from_json)
+    details = frame["dimensions"].dropna().map(VoteDetails.from_json)
     for name in ("dimensions", "highlights"):
-        told = said.map(lambda details, name=name: _json_or_none(details, name))
-        frame[name] = told.reindex(frame.index).astype(object)
+        texts = details.map(lambda one, name=name: _json_or_none(one, name))
+        frame[name] = texts.reindex(frame.index).astype(object)
     return check_frame(frame, schema)
 
 

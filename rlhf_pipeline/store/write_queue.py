@@ -75,7 +75,7 @@ class WriteQueue:
         """Record that a writer tried and could not begin yet."""
         self._looked_at = time.monotonic()
         if self.mark is not None:
-            with suppress(OSError):  # a full disk: then nobody is let go first
+            with suppress(OSError):  # a full disk: then no writer goes first
                 if not self.mark.exists():
                     self.mark.touch()
                 os.utime(self.mark)
