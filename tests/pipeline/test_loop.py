@@ -323,7 +323,7 @@ def test_late_votes_change_the_windows_of_calibration_that_hold_their_day_and_no
     project.materialise(["drift_report"], later)  # both days in one window
     both = project.files.read_windows([later])[later]
     assert both.n_votes == after[old].n_votes + after[later].n_votes
-    page = project.files.read_report(later).decode()
+    page = project.files.read_report(later).decode().replace("\n", "")
     rows = [
         f'<span class="line">{day}</span></th><td class="number">{n:,}<'
         for day, n in ((later, both.n_votes), (old, after[old].n_votes))
