@@ -20,7 +20,7 @@ from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.training import loss_chart
+from rlhf_pipeline.reports.training import chart_loss
 from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params
 from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
 
@@ -123,7 +123,7 @@ def candidate_model(
             f"pairs, {report.n_steps} steps{resumed}",
             figures={
                 "loss_curve": draw_png(
-                    loss_chart(
+                    chart_loss(
                         report.loss_curve, title=f"Loss of {version.label}", others=report.curves
                     )
                 )

@@ -33,9 +33,9 @@ from rlhf_pipeline.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.records import CalibrationWindow, GroupCalibration, Interval, Verdict
 from rlhf_pipeline.reflection import judged_predictions
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.reports.calibration import windows_chart
+from rlhf_pipeline.reports.calibration import chart_windows
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.drift import timeline_chart
+from rlhf_pipeline.reports.drift import chart_timeline
 from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
@@ -282,7 +282,7 @@ def _measure_data_drift(
 
 def _draw_timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream) -> bytes:
     return draw_png(
-        timeline_chart(
+        chart_timeline(
             stream.errors,
             store.events.for_model(label),
             stream.found.warnings,
@@ -295,7 +295,7 @@ def _draw_timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream
 def _draw_calibration(windows: Sequence[CalibrationWindow] | str) -> dict[str, bytes]:
     if isinstance(windows, str) or not any(window.n_votes for window in windows):
         return {}
-    return {"calibration_over_time": draw_png(windows_chart(windows))}
+    return {"calibration_over_time": draw_png(chart_windows(windows))}
 
 
 def _calibration_tables(days: Sequence[str], series: WindowSeries) -> dict[str, str]:

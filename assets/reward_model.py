@@ -22,7 +22,7 @@ from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.learning import WarmStart, fit_model, register_fit
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.training import loss_chart
+from rlhf_pipeline.reports.training import chart_loss
 from rlhf_pipeline.reward_model import build_reward_model, launchpad_class
 
 
@@ -85,7 +85,7 @@ def reward_model(
                 )
             ],
             headline="; ".join([f"{version.label} on {report.summary}: {described}", *notes]),
-            figures={"loss_curve": draw_png(loss_chart(curve, title=f"Loss of {version.label}"))}
+            figures={"loss_curve": draw_png(chart_loss(curve, title=f"Loss of {version.label}"))}
             if curve
             else {},
             texts={"report.json": report.model_dump_json(indent=1)},

@@ -57,7 +57,7 @@ from rlhf_pipeline.calibration import (  # noqa: E402
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, concat  # noqa: E402
 from rlhf_pipeline.records import CalibrationMetrics, Interval  # noqa: E402
-from rlhf_pipeline.reports.calibration import calibration_chart  # noqa: E402
+from rlhf_pipeline.reports.calibration import chart_calibration  # noqa: E402
 from rlhf_pipeline.reports.draw import draw_png  # noqa: E402
 from rlhf_pipeline.reward_model import (  # noqa: E402
     EmbeddingCache,
@@ -430,7 +430,7 @@ def _calibration(fitted: FittedProject, out: Path, limits: Limits, looks: Openin
         )
         print("\nCross-validated log loss on the calib debates: " + _losses(report.candidates))
         (out / f"reliability_{asked.replace(' ', '_')}.png").write_bytes(
-            draw_png(calibration_chart(report))
+            draw_png(chart_calibration(report))
         )
         if pairs is single:
             _judge_ece(

@@ -48,12 +48,12 @@ from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import Evaluation, ModelVersion, Record, utc_now
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.registry import Registry, Run, opening_recorder
-from rlhf_pipeline.reports.annotators import reliability_chart
+from rlhf_pipeline.reports.annotators import chart_reliability
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.drift import timeline_chart
+from rlhf_pipeline.reports.drift import chart_timeline
 from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
-from rlhf_pipeline.reports.training import loss_chart
+from rlhf_pipeline.reports.training import chart_loss
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
 from rlhf_pipeline.retraining.strategies import train_candidate
@@ -230,7 +230,7 @@ class PlainScript:
         errors = self.store.detectors.errors_after(label)
         run.log_figure(
             draw_png(
-                timeline_chart(errors, events, found.warnings, noise_ceiling=ceiling, title=label)
+                chart_timeline(errors, events, found.warnings, noise_ceiling=ceiling, title=label)
             ),
             "drift_timeline.png",
         )
@@ -268,7 +268,7 @@ class PlainScript:
             learnt = fit_annotator_model(
                 votes, self.store.comparisons.with_ids(judged_comparison_ids(votes))
             )
-            run.log_figure(draw_png(reliability_chart(learnt.figures)), "annotators.png")
+            run.log_figure(draw_png(chart_reliability(learnt.figures)), "annotators.png")
             run.log_text(learnt.figures.to_csv(index=False), "annotators.csv")
             run.log_text(learnt.report().model_dump_json(indent=1), "annotator_model.json")
             run.log_text(learnt.kappas.to_csv(index=False), "pairwise_kappa.csv")
@@ -296,7 +296,7 @@ class PlainScript:
             self.registry.set_alias("reward_model", "candidate", version.version)
             run.log_figure(
                 draw_png(
-                    loss_chart(list(enumerate(fitted.report.loss_curve)), title=version.label)
+                    chart_loss(list(enumerate(fitted.report.loss_curve)), title=version.label)
                 ),
                 "loss_curve.png",
             )
@@ -375,7 +375,7 @@ class PlainScript:
             )
             self.registry.set_alias("policy", "candidate", candidate.version)
             run.log_figure(
-                draw_png(loss_chart(trained.loss_curve, title=candidate.label)), "loss_curve.png"
+                draw_png(chart_loss(trained.loss_curve, title=candidate.label)), "loss_curve.png"
             )
             self.deliver(run, "candidate_model", candidate, {"n_steps": trained.n_steps})
         with self.time_stage("evaluation") as run:

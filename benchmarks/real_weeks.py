@@ -19,7 +19,7 @@ from rlhf_pipeline.drift.two_sample import (
 )
 from rlhf_pipeline.drift.windows import WindowParams, compare_windows
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.drift import timeline_chart
+from rlhf_pipeline.reports.drift import chart_timeline
 from rlhf_pipeline.reward_model import Encoder
 from rlhf_pipeline.votes import interval_of_mean, noise_ceiling_or_repeats
 from rlhf_pipeline.votes.test_split import Recorder
@@ -50,7 +50,7 @@ def run_real_days(
         for s in lived.models
     }
     warned = [w for s in lived.models if s.scanned for w in s.scanned.warnings]
-    chart = timeline_chart(
+    chart = chart_timeline(
         stream,
         lived.events,
         warned,

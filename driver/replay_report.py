@@ -10,7 +10,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.stream import stream_warnings
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.drift import timeline_chart
+from rlhf_pipeline.reports.drift import chart_timeline
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import counting, standing
@@ -98,7 +98,7 @@ def write_timeline(settings: Settings, store: Store) -> str | None:
         }
     )
     models = {int(seq): label for label, seq in judged.groupby("reward_model")["seq"].min().items()}
-    chart = timeline_chart(
+    chart = chart_timeline(
         errors,
         [event for label in models.values() for event in store.events.for_model(label)],
         [

@@ -17,7 +17,7 @@ from rlhf_pipeline.evaluation.probe import probe_model as probed
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
 from rlhf_pipeline.reflection import reflect, reflection_rows
-from rlhf_pipeline.reports.calibration import reliability_chart
+from rlhf_pipeline.reports.calibration import chart_reliability
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.counting import counting
@@ -81,7 +81,7 @@ def probe(
     found = probed(mine, votes)
     metrics, ceiling = found.metrics, found.noise_ceiling
     picture = out or files.reliability_diagram
-    chart = reliability_chart(
+    chart = chart_reliability(
         {f"ECE {metrics.ece_equal_mass}": found.bins},
         ceiling,
         title=f"{label} against {found.n_votes:,} later votes",

@@ -29,7 +29,7 @@ from rlhf_pipeline.records import ModelVersion, folder_hash
 from rlhf_pipeline.registry import CANDIDATE, list_openings
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.training import loss_chart
+from rlhf_pipeline.reports.training import chart_loss
 from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
     RewardModelParams,
@@ -124,7 +124,7 @@ def train(
         if report.loss_curve:
             curve = list(enumerate(report.loss_curve))
             run.log_figure(
-                draw_png(loss_chart(curve, title=f"Loss of {version.label}")), "loss_curve.png"
+                draw_png(chart_loss(curve, title=f"Loss of {version.label}")), "loss_curve.png"
             )
     echo(f"{version.label} from {start.label or 'nothing'} on {report.summary}, in {folder}")
     no_test = "no test pairs yet: nothing says how good it is"

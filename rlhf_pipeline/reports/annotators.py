@@ -12,8 +12,8 @@ from rlhf_pipeline.reports.chart import (
     Panel,
     Series,
     Tick,
-    numbers,
     round_ticks,
+    to_numbers,
 )
 from rlhf_pipeline.reports.words import distinct_labels
 from rlhf_pipeline.votes.statistics import interval_columns
@@ -22,7 +22,7 @@ MAX_RELIABILITIES = 40
 MAX_OVER_TIME = 12  # annotators of the small multiples, a row each
 
 
-def reliability_chart(figures: pd.DataFrame) -> Chart:
+def chart_reliability(figures: pd.DataFrame) -> Chart:
     """Each annotator's reliability with its interval, the most doubtful on top; of more than
     MAX_RELIABILITIES those alone.
     """
@@ -73,7 +73,7 @@ OVER_TIME: tuple[Column, ...] = (
 )
 
 
-def over_time_chart(
+def chart_over_time(
     figures: pd.DataFrame, together: pd.DataFrame, first: Sequence[str] = ()
 ) -> Chart:
     """Small multiples of ANNOTATORS_OVER_TIME: a row per annotator, a column per figure, points
@@ -145,7 +145,7 @@ def _measure_panel(
 def _interval_series(
     rows: pd.DataFrame, measure: str, places: Sequence[float], along: Literal["x", "y"] = "y"
 ) -> Series:
-    value, low, high = (numbers(rows[name]) for name in interval_columns(measure))
-    at = numbers(places)
+    value, low, high = (to_numbers(rows[name]) for name in interval_columns(measure))
+    at = to_numbers(places)
     x, y = (at, value) if along == "y" else (value, at)
     return Series(style="dots", role="now", x=x, y=y, low=low, high=high, along=along)

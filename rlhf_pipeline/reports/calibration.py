@@ -22,10 +22,10 @@ from rlhf_pipeline.reports.chart import (
     Series,
     Tick,
     mark_ceiling,
-    numbers,
     percent_ticks,
+    pick_spaced,
     point_series,
-    spaced,
+    to_numbers,
 )
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.words import shorten
@@ -49,16 +49,16 @@ PERFECT = Mark(style="line", role="perfect", x=(0.5, 1), y=(0.5, 1), name="perfe
 
 def draw_calibration(report: CalibrationReport) -> dict[str, bytes]:
     """PNG by name: the reliability diagram, and small multiples of the groups if there are any."""
-    charts = {"reliability_diagram": calibration_chart(report)}
+    charts = {"reliability_diagram": chart_calibration(report)}
     if report.by_group:
-        charts["reliability_by_group"] = group_chart(report)
+        charts["reliability_by_group"] = chart_groups(report)
     return {name: draw_png(chart) for name, chart in charts.items()}
 
 
-def calibration_chart(report: CalibrationReport) -> Chart:
+def chart_calibration(report: CalibrationReport) -> Chart:
     """Reliability before and after a calibration."""
     raw, calibrated = (m.ece_debiased or m.ece_equal_mass for m in (report.raw, report.calibrated))
-    return reliability_chart(
+    return chart_reliability(
         {
             f"raw: ECE {raw}": report.raw_bins,
             f"{report.method}: ECE {calibrated}": report.calibrated_bins,
@@ -69,7 +69,7 @@ def calibration_chart(report: CalibrationReport) -> Chart:
     )
 
 
-def reliability_chart(
+def chart_reliability(
     sides: Mapping[str, Sequence[ReliabilityBin]],
     ceiling: Interval | None,
     *,
@@ -133,8 +133,8 @@ def reliability_chart(
                     Series(
                         style="bars",
                         role=role,
-                        x=numbers((b.low + b.high) / 2 for b in bins),
-                        y=numbers(b.n for b in bins),
+                        x=to_numbers((b.low + b.high) / 2 for b in bins),
+                        y=to_numbers(b.n for b in bins),
                         labels=tuple(f"{b.n:,}" for b in bins) if len(sides) == 1 else (),
                         width=0.036 if len(sides) == 1 else 0.012,
                         offset=shift * 1.3,
@@ -154,7 +154,7 @@ def describe_bin(b: ReliabilityBin) -> str:
     )
 
 
-def group_chart(report: CalibrationReport) -> Chart:
+def chart_groups(report: CalibrationReport) -> Chart:
     """The reliability of each group beside its own noise ceiling, the largest groups first.
 
     A group too small for an interval shows its size and no points. The title counts the groups
@@ -207,16 +207,16 @@ def _bin_series(
         style="dots",
         role=role,
         name=name,
-        x=numbers(b.mean_confidence for b in bins),
-        y=numbers(b.accuracy for b in bins),
-        low=numbers(b.accuracy_low for b in bins),
-        high=numbers(b.accuracy_high for b in bins),
+        x=to_numbers(b.mean_confidence for b in bins),
+        y=to_numbers(b.accuracy for b in bins),
+        low=to_numbers(b.accuracy_low for b in bins),
+        high=to_numbers(b.accuracy_high for b in bins),
         faint=tuple(b.n < MIN_IN_BIN for b in bins),
         offset=offset,
     )
 
 
-def windows_chart(windows: Sequence[CalibrationWindow], *, marks_last: bool = False) -> Chart:
+def chart_windows(windows: Sequence[CalibrationWindow], *, marks_last: bool = False) -> Chart:
     """Share predicted right beside its noise ceiling, ECE without its noise, Brier score and votes,
     window by window. `marks_last` shades the last window.
     """
@@ -242,9 +242,9 @@ def windows_chart(windows: Sequence[CalibrationWindow], *, marks_last: bool = Fa
     x = Axis(low=-0.5, high=n - 0.5, unit="window", has_grid=False)
     days = tuple(
         Tick(value=i, label=windows[i].day[5:], strong=i == n - 1)
-        for i in spaced(places, -(-n // MAX_WINDOW_LABELS))
+        for i in pick_spaced(places, -(-n // MAX_WINDOW_LABELS))
     )
-    votes = numbers(w.n_votes for w in windows)
+    votes = to_numbers(w.n_votes for w in windows)
     figures: list[tuple[Axis, list[Interval | None], list[Mark]]] = [
         (
             Axis(low=lowest, high=1, label="share predicted right", ticks=_three_ticks(lowest, 1)),
@@ -289,7 +289,9 @@ def windows_chart(windows: Sequence[CalibrationWindow], *, marks_last: bool = Fa
                     has_grid=False,
                 ),
                 height=60,
-                series=(Series(style="bars", role="now", x=numbers(places), y=votes, width=0.7),),
+                series=(
+                    Series(style="bars", role="now", x=to_numbers(places), y=votes, width=0.7),
+                ),
                 marks=tuple(lines),
             ),
         ),
@@ -307,12 +309,12 @@ def _three_ticks(low: float, high: float) -> tuple[Tick, ...]:
     return tuple(Tick(value=v, label=f"{v:.3g}") for v in (low, (low + high) / 2, high))
 
 
-def calibrators_chart(before: Sequence[Interval], after: Sequence[Interval]) -> Chart:
+def chart_calibrators(before: Sequence[Interval], after: Sequence[Interval]) -> Chart:
     """ECE before and after each calibration, the oldest first, in bins of equal weight: every entry
     of the calibration log has it.
     """
     places = range(len(before))
-    at, values = numbers(places), numbers(i.value for i in after)
+    at, values = to_numbers(places), to_numbers(i.value for i in after)
     return Chart(
         kind="steps",
         title="Calibration error before and after each calibration",

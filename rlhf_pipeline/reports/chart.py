@@ -137,7 +137,7 @@ class Chart(Record):
         return [item for name, item in found.items() if name]
 
 
-def numbers(values: Iterable[Any]) -> Numbers:
+def to_numbers(values: Iterable[Any]) -> Numbers:
     return tuple(float(value) for value in values)
 
 
@@ -146,13 +146,13 @@ def point_series(
 ) -> Series:
     """Dots with intervals at `places`; a place whose interval is None stays empty."""
     known = [(at, i) for at, i in zip(places, intervals, strict=True) if i is not None]
-    at, value = numbers(at for at, _ in known), numbers(i.value for _, i in known)
+    at, value = to_numbers(at for at, _ in known), to_numbers(i.value for _, i in known)
     return Series(
         style="dots",
         x=at if along == "y" else value,
         y=value if along == "y" else at,
-        low=numbers(i.low for _, i in known),
-        high=numbers(i.high for _, i in known),
+        low=to_numbers(i.low for _, i in known),
+        high=to_numbers(i.high for _, i in known),
         along=along,
         **more,
     )
@@ -188,11 +188,11 @@ def round_ticks(low: float, high: float, n: int = 4) -> tuple[Tick, ...]:
     return tuple(Tick(value=v, label=f"{v:,.6g}") for v in values)
 
 
-def spaced(places: Sequence[float], least: float) -> list[int]:
+def pick_spaced(places: Sequence[float], least: float) -> list[int]:
     """Indices of those ascending places that lie at least `least` apart; the last one is always
     among them.
 
-    >>> spaced([0, 1, 5, 9, 10], 2)
+    >>> pick_spaced([0, 1, 5, 9, 10], 2)
     [1, 2, 4]
     """
     kept: list[int] = []

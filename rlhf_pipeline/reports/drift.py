@@ -24,10 +24,10 @@ from rlhf_pipeline.reports.chart import (
     Series,
     Tick,
     mark_ceiling,
-    numbers,
     percent_ticks,
+    pick_spaced,
     point_series,
-    spaced,
+    to_numbers,
 )
 from rlhf_pipeline.reports.words import display_name
 
@@ -38,7 +38,7 @@ MAX_POINTS = 600  # more points cannot be seen
 MAX_DAY_LABELS, MAX_GAP_LABELS, MAX_DAY_LINES = 13, 10, 60  # more cannot be read
 
 
-def timeline_chart(
+def chart_timeline(
     errors: pd.DataFrame,
     events: Sequence[DriftEvent] = (),
     warnings: Sequence[StreamWarning] = (),
@@ -126,10 +126,10 @@ def _error_rates(rows: pd.DataFrame, served: Mapping[int, str], window: int) -> 
                     style="curve",
                     role="now",
                     name=f"error rate of the last {window} votes, with its 95 % band",
-                    x=numbers(rate["seq"]),
-                    y=numbers(rate["mean"]),
-                    low=numbers(low),
-                    high=numbers(high),
+                    x=to_numbers(rate["seq"]),
+                    y=to_numbers(rate["mean"]),
+                    low=to_numbers(low),
+                    high=to_numbers(high),
                 )
             )
     return found
@@ -181,8 +181,8 @@ def _signal_panel(
         height=22 * len(lanes),
         marks=(*marks, *since),
         series=(
-            _signals("warned", "warning", warned),
-            _signals(
+            _build_signals("warned", "warning", warned),
+            _build_signals(
                 "fired",
                 "drift, with where the change is thought to begin",
                 [(event.seq, lane) for event, lane in fired],
@@ -191,13 +191,13 @@ def _signal_panel(
     )
 
 
-def _signals(role: Role, name: str, places: Sequence[tuple[int, int]]) -> Series:
+def _build_signals(role: Role, name: str, places: Sequence[tuple[int, int]]) -> Series:
     return Series(
         style="triangles",
         role=role,
         name=name,
-        x=numbers(seq for seq, _ in places),
-        y=numbers(lane for _, lane in places),
+        x=to_numbers(seq for seq, _ in places),
+        y=to_numbers(lane for _, lane in places),
     )
 
 
@@ -211,7 +211,7 @@ def _divide_into_days(rows: pd.DataFrame, day: str | None) -> tuple[tuple[Tick, 
     spans = quartiles.sort_values(0.5)
     width = max(1.0, float(rows["seq"].max() - rows["seq"].min()))
     middles = spans[0.5].tolist()
-    labelled = spaced(middles, width / MAX_DAY_LABELS)
+    labelled = pick_spaced(middles, width / MAX_DAY_LABELS)
     several_years = len({name[:4] for name in spans.index}) > 1
     ticks = tuple(
         Tick(
@@ -237,7 +237,7 @@ def _divide_into_days(rows: pd.DataFrame, day: str | None) -> tuple[tuple[Tick, 
     return ticks, borders
 
 
-def clusters_chart(clusters: Sequence[Cluster]) -> Chart:
+def chart_clusters(clusters: Sequence[Cluster]) -> Chart:
     """Share of the prompts and error rate of each cluster, in the reference and on the day."""
     steady = [cluster.change == "steady" for cluster in clusters]
     right = [not cluster.is_worse for cluster in clusters]

@@ -37,11 +37,11 @@ from rlhf_pipeline.records import (
 from rlhf_pipeline.reports.calibration import (
     COIN_BRIER,
     MIN_IN_BIN,
-    reliability_chart,
-    windows_chart,
+    chart_reliability,
+    chart_windows,
 )
 from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
-from rlhf_pipeline.reports.drift import clusters_chart, timeline_chart
+from rlhf_pipeline.reports.drift import chart_clusters, chart_timeline
 from rlhf_pipeline.reports.rendering import render_page
 
 Row = dict[str, Any]
@@ -139,7 +139,7 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
         "last_seq": None if errors.empty else int(errors["seq"].max()),
         "chart": None
         if errors.empty
-        else timeline_chart(
+        else chart_timeline(
             errors,
             evidence.events,
             evidence.warnings,
@@ -159,7 +159,7 @@ def _collect_clusters(evidence: DayEvidence, params: ClusterParams) -> dict[str,
         "missing": None,
         "found": found,
         "n_changed": sum(c.is_worse or c.change != "steady" for c in found.clusters),
-        "chart": clusters_chart(found.clusters),
+        "chart": chart_clusters(found.clusters),
         "texts": evidence.texts([i for cluster in found.clusters for i in cluster.examples]),
     }
 
@@ -186,7 +186,7 @@ def _collect_calibration(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str
         "before": before,
         "today": today,
         "bins": [(low, [side.get(low) for side in by_low]) for low in lows],
-        "chart": reliability_chart(
+        "chart": chart_reliability(
             {"reference": bins[0], "this day": bins[1]},
             ceiling,
             title="Reliability of the reference and of the day",
@@ -209,7 +209,7 @@ def _collect_windows(windows: Sequence[CalibrationWindow] | str) -> dict[str, An
     return {
         "missing": None,
         "n_days": (date.fromisoformat(last.day) - date.fromisoformat(last.first_day)).days + 1,
-        "chart": windows_chart(windows, marks_last=True),
+        "chart": chart_windows(windows, marks_last=True),
         "latest_first": windows[::-1],
     }
 

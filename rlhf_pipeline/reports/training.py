@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.reports.chart import Axis, Chart, Panel, Series, numbers, round_ticks
+from rlhf_pipeline.reports.chart import Axis, Chart, Panel, Series, round_ticks, to_numbers
 
 Curve = Sequence[tuple[int, float]]
 SMOOTHING_SHARE = 0.1  # share of the points in one running mean
 
 
-def loss_chart(loss: Curve, *, title: str, others: Mapping[str, Curve] | None = None) -> Chart:
+def chart_loss(loss: Curve, *, title: str, others: Mapping[str, Curve] | None = None) -> Chart:
     """The loss by optimiser step, as logged and smoothed, and below it each of `others` (name ->
     (step, value) pairs). Raises NotEnoughData without a step.
     """
@@ -49,10 +49,12 @@ def _curve_series(curve: Curve) -> tuple[Series, Series]:
     steps, values = zip(*curve, strict=True)
     width = max(1, round(len(values) * SMOOTHING_SHARE))
     smooth = [float(np.mean(values[max(0, i - width + 1) : i + 1])) for i in range(len(values))]
-    x = numbers(steps)
+    x = to_numbers(steps)
     return (
-        Series(style="curve", role="ref", name="as logged", x=x, y=numbers(values)),
-        Series(style="curve", role="now", name=f"mean of the last {width}", x=x, y=numbers(smooth)),
+        Series(style="curve", role="ref", name="as logged", x=x, y=to_numbers(values)),
+        Series(
+            style="curve", role="now", name=f"mean of the last {width}", x=x, y=to_numbers(smooth)
+        ),
     )
 
 

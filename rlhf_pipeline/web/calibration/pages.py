@@ -11,7 +11,7 @@ from markupsafe import Markup
 from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Interval, ReliabilityBin, Text
-from rlhf_pipeline.reports.calibration import calibrators_chart, describe_bin, reliability_chart
+from rlhf_pipeline.reports.calibration import chart_calibrators, chart_reliability, describe_bin
 from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web.auth import Principal
@@ -135,7 +135,7 @@ def _draw_bins(
         return None
     link = None if pairs_at is None else lambda b: pairs_at + _format_middle(b)
     return draw_svg(
-        reliability_chart({name: bins}, ceiling, title=name, width=480, unit="votes", link=link)
+        chart_reliability({name: bins}, ceiling, title=name, width=480, unit="votes", link=link)
     )
 
 
@@ -144,7 +144,7 @@ def _draw_series(entries: Sequence[CalibrationOut]) -> Markup | None:
     if len(entries) < 2:
         return None
     before, after = [e.ece_raw for e in entries], [e.ece_calibrated for e in entries]
-    return draw_svg(calibrators_chart(before, after))
+    return draw_svg(chart_calibrators(before, after))
 
 
 def _format_middle(b: ReliabilityBin) -> str:

@@ -7,10 +7,10 @@ from rlhf_pipeline.calibration import calibration_by_group, reliability_table
 from rlhf_pipeline.records import Interval, ReliabilityBin
 from rlhf_pipeline.reports.calibration import (
     MAX_PANELS,
-    calibrators_chart,
+    chart_calibrators,
+    chart_groups,
+    chart_reliability,
     draw_calibration,
-    group_chart,
-    reliability_chart,
 )
 from rlhf_pipeline.reports.chart import Chart, Series
 from rlhf_pipeline.reports.draw import draw_png, draw_svg
@@ -30,14 +30,14 @@ def series(chart: Chart, panel: int = 0) -> tuple[Series, ...]:
 
 
 def test_two_sides_are_drawn_beside_each_other_and_keep_their_values():
-    before, after = series(reliability_chart({"raw": bins(), "platt": bins()}, CEILING, title="t"))
+    before, after = series(chart_reliability({"raw": bins(), "platt": bins()}, CEILING, title="t"))
     assert before.x == after.x
     assert before.offset < 0 < after.offset
     assert (before.role, after.role) == ("ref", "now")
 
 
 def test_each_bin_of_a_single_side_is_a_link_and_has_its_count():
-    chart = reliability_chart(
+    chart = chart_reliability(
         {"served": bins()}, CEILING, title="t", link=lambda b: f"/pairs?bin={b.low:.3f}"
     )
     source = draw_svg(chart)
@@ -61,7 +61,7 @@ def test_each_bin_of_a_single_side_is_a_link_and_has_its_count():
 def test_a_picture_says_where_its_ceiling_is_from_and_why_there_is_none(
     ceiling: Interval | None, words: str
 ) -> None:
-    chart = reliability_chart({"raw": bins()}, ceiling, title="t")
+    chart = chart_reliability({"raw": bins()}, ceiling, title="t")
     assert words in [*(entry.name for entry in chart.legend), *chart.notes]
 
 
@@ -73,10 +73,10 @@ def test_groups_have_panels_whatever_their_size_and_number() -> None:
         assert set(pictures) == {"reliability_diagram", "reliability_by_group"}
         assert all(png.startswith(b"\x89PNG") for png in pictures.values())
     assert set(draw_calibration(report(()))) == {"reliability_diagram"}
-    chart = group_chart(report(found))
+    chart = chart_groups(report(found))
     assert len(chart.panels) == MAX_PANELS
     assert "3 smaller groups are in the report" in chart.title
-    tiny = group_chart(report(found[-1:])).panels[0]
+    tiny = chart_groups(report(found[-1:])).panels[0]
     assert tiny is not None
     assert [mark.label for mark in tiny.marks if mark.style == "word"] == ["8 pairs: too few"]
     assert tiny.series == ()
@@ -84,7 +84,7 @@ def test_groups_have_panels_whatever_their_size_and_number() -> None:
 
 def test_calibrators_are_drawn_in_their_order_before_and_after() -> None:
     after = [CEILING.model_copy(update={"value": 0.75}), CEILING]
-    line, raw, calibrated = series(calibrators_chart([CEILING] * 2, after))
+    line, raw, calibrated = series(chart_calibrators([CEILING] * 2, after))
     assert line.y == calibrated.y == (0.75, 0.8)
     assert raw.y == (0.8, 0.8)
-    assert draw_png(calibrators_chart([CEILING], [CEILING])).startswith(b"\x89PNG")
+    assert draw_png(chart_calibrators([CEILING], [CEILING])).startswith(b"\x89PNG")

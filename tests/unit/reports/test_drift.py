@@ -12,7 +12,7 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import DriftEvent, Interval
 from rlhf_pipeline.reports.chart import Chart, Mark
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.drift import timeline_chart
+from rlhf_pipeline.reports.drift import chart_timeline
 
 MODEL = "demo.reward_model@1"
 CEILING = Interval(value=0.8, low=0.77, high=0.83, n=200)
@@ -42,7 +42,7 @@ def timeline() -> Chart:
         day=date(2026, 1, 4),
         evidence={},
     )
-    return timeline_chart(
+    return chart_timeline(
         errors_frame(),
         [*result.events, failed],
         result.warnings,
@@ -82,13 +82,13 @@ def test_signals_stand_in_the_lane_of_their_detector():
 
 
 def test_a_timeline_of_one_vote_says_that_it_is_too_little():
-    marks = timeline_chart(errors_frame().iloc[:1]).panels[1].marks
+    marks = chart_timeline(errors_frame().iloc[:1]).panels[1].marks
     assert "fewer than 30 votes: no rate is drawn yet" in [mark.label for mark in marks]
 
 
 def test_there_is_no_timeline_without_votes():
     with pytest.raises(NotEnoughData, match="no judged votes"):
-        timeline_chart(errors_frame().iloc[:0])
+        chart_timeline(errors_frame().iloc[:0])
 
 
 def test_missing_days_are_counted_and_years_named_if_there_are_several():
@@ -100,11 +100,11 @@ def test_missing_days_are_counted_and_years_named_if_there_are_several():
             "error": [i % 2 for i in range(400)],
         }
     )
-    chart = timeline_chart(errors)
+    chart = chart_timeline(errors)
     borders = lines(chart, "day", "perfect")
     assert [mark.label for mark in borders] == ["", "3 days without", "2,652 days without"]
     assert [tick.label for tick in chart.panels[1].x.ticks] == [day[2:] for day in days]
-    one_year = timeline_chart(errors.iloc[:300]).panels[1].x.ticks
+    one_year = chart_timeline(errors.iloc[:300]).panels[1].x.ticks
     assert [tick.label for tick in one_year] == ["02-06", "02-07", "02-11"]
 
 
@@ -113,7 +113,7 @@ def test_a_late_vote_does_not_move_its_day():
         {"seq": range(1, 201), "day": ["2026-01-01"] * 100 + ["2026-01-02"] * 100, "error": 0}
     )
     errors.loc[199, "day"] = "2026-01-01"
-    (border,) = lines(timeline_chart(errors), "day")
+    (border,) = lines(chart_timeline(errors), "day")
     assert border.x is not None
     assert border.x[0] == pytest.approx(100.5, abs=1.5)
 
@@ -130,7 +130,7 @@ def test_a_late_vote_does_not_move_its_day():
     ],
 )
 def test_the_best_reachable_says_what_it_is_from(ceiling: Interval | None, words: str):
-    chart = timeline_chart(errors_frame(), noise_ceiling=ceiling)
+    chart = chart_timeline(errors_frame(), noise_ceiling=ceiling)
     assert words in [*(entry.name for entry in chart.legend), *chart.notes]
 
 

@@ -2,13 +2,13 @@ import pytest
 
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.training import loss_chart
+from rlhf_pipeline.reports.training import chart_loss
 
 LOSS = [(i, 1 / i) for i in range(1, 30)]
 
 
 def test_a_loss_chart_has_a_panel_for_each_curve_that_was_logged():
-    chart = loss_chart(
+    chart = chart_loss(
         LOSS, title="dpo", others={"reward margin": [(1, 0.0), (2, 0.5)], "never logged": []}
     )
     assert [panel.y.label for panel in chart.panels] == ["loss", "reward margin"]
@@ -18,6 +18,6 @@ def test_a_loss_chart_has_a_panel_for_each_curve_that_was_logged():
 
 
 def test_one_step_is_enough_for_a_picture_and_none_is_not():
-    assert draw_png(loss_chart([(1, 0.7)], title="sft")).startswith(b"\x89PNG")
+    assert draw_png(chart_loss([(1, 0.7)], title="sft")).startswith(b"\x89PNG")
     with pytest.raises(NotEnoughData):
-        loss_chart([], title="sft")
+        chart_loss([], title="sft")

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_pipeline.calibration.calibration_windows import new_models
 from rlhf_pipeline.records import CalibrationWindow, Interval
-from rlhf_pipeline.reports.calibration import windows_chart
+from rlhf_pipeline.reports.calibration import chart_windows
 from rlhf_pipeline.reports.draw import draw_png, draw_svg
 from rlhf_pipeline.reports.drift_page import render_drift_page
 from tests.unit.reports.test_drift_page import Page, evidence
@@ -104,7 +104,7 @@ def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows
 
 
 def test_every_figure_is_drawn_with_its_interval_and_every_window_with_its_count(windows) -> None:
-    source = draw_svg(windows_chart(windows))
+    source = draw_svg(chart_windows(windows))
     judged = [w for w in windows if w.brier is not None]
     assert source.count('class="dot now"') == source.count('class="whisker now"') == 3 * len(judged)
     assert source.count('class="ceiling-band"') == len(judged)
@@ -114,7 +114,7 @@ def test_every_figure_is_drawn_with_its_interval_and_every_window_with_its_count
 
 def test_one_window_and_one_day_windows_are_drawn() -> None:
     alone = window(3, first_day="2026-01-10")
-    drawn = draw_svg(windows_chart([alone]))
+    drawn = draw_svg(chart_windows([alone]))
     assert drawn.count('class="dot now"') == 3
     assert "from here" not in drawn
     assert "Each day by itself" in render_drift_page(replace(evidence(), over_time=[alone]))
@@ -150,7 +150,7 @@ def test_the_picture_for_dagster_is_drawn_also_of_windows_without_figures(window
         [window(0, **NOTHING), window(1, n_comparisons=3, **NO_FIGURES)],
         windows[:1],
     ):
-        assert draw_png(windows_chart(given)).startswith(b"\x89PNG")
+        assert draw_png(chart_windows(given)).startswith(b"\x89PNG")
 
 
 def test_a_model_is_new_where_it_was_first_judged(windows) -> None:
