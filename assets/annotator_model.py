@@ -21,7 +21,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.reports.annotators import chart_over_time, chart_reliability
+from rlhf_pipeline.reports.annotators import chart_annotators, chart_annotators_over_time
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
@@ -134,9 +134,9 @@ def annotator_model(
         f"alpha {learnt.alpha or 'unknown (no overlapping votes)'}",
         rows=figures[PREVIEW_COLUMNS],
         figures={
-            "annotators": draw_png(chart_reliability(figures)),
+            "annotators": draw_png(chart_annotators(figures)),
             "annotators_over_time": draw_png(
-                chart_over_time(over_time, together, figures["annotator_id"].tolist())
+                chart_annotators_over_time(over_time, together, figures["annotator_id"].tolist())
             ),
         },
         texts={

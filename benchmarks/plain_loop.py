@@ -48,7 +48,7 @@ from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import Evaluation, ModelVersion, Record, utc_now
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.registry import Registry, Run, opening_recorder
-from rlhf_pipeline.reports.annotators import chart_reliability
+from rlhf_pipeline.reports.annotators import chart_annotators
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.drift import chart_timeline
@@ -268,7 +268,7 @@ class PlainScript:
             learnt = fit_annotator_model(
                 votes, self.store.comparisons.with_ids(judged_comparison_ids(votes))
             )
-            run.log_figure(draw_png(chart_reliability(learnt.figures)), "annotators.png")
+            run.log_figure(draw_png(chart_annotators(learnt.figures)), "annotators.png")
             run.log_text(learnt.figures.to_csv(index=False), "annotators.csv")
             run.log_text(learnt.report().model_dump_json(indent=1), "annotator_model.json")
             run.log_text(learnt.kappas.to_csv(index=False), "pairwise_kappa.csv")

@@ -22,7 +22,7 @@ MAX_RELIABILITIES = 40
 MAX_OVER_TIME = 12  # annotators of the small multiples, a row each
 
 
-def chart_reliability(figures: pd.DataFrame) -> Chart:
+def chart_annotators(figures: pd.DataFrame) -> Chart:
     """Each annotator's reliability with its interval, the most doubtful on top; of more than
     MAX_RELIABILITIES those alone.
     """
@@ -73,7 +73,7 @@ OVER_TIME: tuple[Column, ...] = (
 )
 
 
-def chart_over_time(
+def chart_annotators_over_time(
     figures: pd.DataFrame, together: pd.DataFrame, first: Sequence[str] = ()
 ) -> Chart:
     """Small multiples of ANNOTATORS_OVER_TIME: a row per annotator, a column per figure, points

@@ -3,7 +3,11 @@
 import pytest
 from tests.unit.votes.test_over_time import of_world
 
-from rlhf_pipeline.reports.annotators import MAX_RELIABILITIES, chart_over_time, chart_reliability
+from rlhf_pipeline.reports.annotators import (
+    MAX_RELIABILITIES,
+    chart_annotators,
+    chart_annotators_over_time,
+)
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.words import distinct_labels
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, annotator_figures
@@ -16,7 +20,7 @@ from tests.unit.votes.simulated import simulate
 def test_the_most_doubtful_annotators_are_drawn(n: int):
     truth = simulate(90, n_annotators=n, votes_each=1)
     figures = annotator_figures(truth.votes, joint_model(truth.votes))
-    chart = chart_reliability(figures)
+    chart = chart_annotators(figures)
     (panel,) = chart.panels
     assert panel.series[0].x == tuple(figures["reliability"].head(MAX_RELIABILITIES))
     assert ("more reliable ones left out" in chart.title) == (len(figures) > MAX_RELIABILITIES)
@@ -25,7 +29,7 @@ def test_the_most_doubtful_annotators_are_drawn(n: int):
 
 @pytest.mark.filterwarnings("error")
 def test_nobody_can_be_drawn_too():
-    chart = chart_reliability(ANNOTATOR_FIGURES.empty_frame())
+    chart = chart_annotators(ANNOTATOR_FIGURES.empty_frame())
     assert "no annotator has judged anything yet" in [m.label for m in chart.panels[0].marks]
     assert draw_png(chart).startswith(b"\x89PNG")
 
@@ -39,9 +43,9 @@ def test_names_are_cut_as_long_as_they_stay_apart():
 def test_over_time_those_who_are_named_come_first():
     cast, shown, _ = of_world()
     figures, together = annotators_over_time(cast, shown), agreement_over_time(cast)
-    chart = chart_over_time(figures, together, ["ann0011", "who never voted"])
+    chart = chart_annotators_over_time(figures, together, ["ann0011", "who never voted"])
     names = [panel.title for panel in chart.panels if panel is not None and panel.title]
     assert names[0].startswith("ann0011  n=")
     assert draw_png(chart).startswith(b"\x89PNG")
-    empty = chart_over_time(figures.head(0), together.head(0))
+    empty = chart_annotators_over_time(figures.head(0), together.head(0))
     assert draw_png(empty).startswith(b"\x89PNG")
