@@ -17,7 +17,6 @@ from rlhf_pipeline.completions.base import (
     OnText,
     Reply,
 )
-from rlhf_pipeline.completions.capabilities import address_of, provider_of
 from rlhf_pipeline.completions.faults import (
     fault,
     provider_fault,
@@ -25,7 +24,13 @@ from rlhf_pipeline.completions.faults import (
     status_of,
 )
 from rlhf_pipeline.completions.keys import clean_key, provider_key
-from rlhf_pipeline.completions.redaction import check_address, redact, secrets_of
+from rlhf_pipeline.completions.redaction import (
+    address_of,
+    check_address,
+    provider_of,
+    redact,
+    secrets_of,
+)
 from rlhf_pipeline.completions.responses import (
     TextCollector,
     UnreadableResponse,

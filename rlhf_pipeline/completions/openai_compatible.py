@@ -5,7 +5,7 @@ knows no frame and no cache.
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import BaseModel, SecretStr
@@ -17,7 +17,6 @@ from rlhf_pipeline.completions.base import (
     OnText,
     Reply,
 )
-from rlhf_pipeline.completions.capabilities import address_of, capabilities_of, provider_of
 from rlhf_pipeline.completions.faults import (
     fault,
     provider_fault,
@@ -26,7 +25,13 @@ from rlhf_pipeline.completions.faults import (
 )
 from rlhf_pipeline.completions.keys import clean_key, provider_key
 from rlhf_pipeline.completions.openai_batches import OpenAIBatches
-from rlhf_pipeline.completions.redaction import check_address, redact, secrets_of
+from rlhf_pipeline.completions.redaction import (
+    address_of,
+    check_address,
+    provider_of,
+    redact,
+    secrets_of,
+)
 from rlhf_pipeline.completions.responses import (
     TextCollector,
     UnreadableResponse,
@@ -52,6 +57,29 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 COUNTS = ("prompt_tokens", "completion_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What one provider accepts: `max_tokens` is the field that limits a completion, `seed` whether
+    it takes a seed.
+    """
+
+    max_tokens: str = "max_tokens"
+    seed: bool = True
+
+
+# By host; other servers (vLLM, Ollama, llama.cpp) take what OpenAI's API describes.
+OWN_SERVER = Capabilities()
+CAPABILITIES: dict[str, Capabilities] = {
+    # max_tokens is deprecated there and refused by reasoning models
+    "api.openai.com": Capabilities(max_tokens="max_completion_tokens"),
+    "api.deepseek.com": Capabilities(seed=False),
+}
+
+
+def capabilities_of(base_url: str) -> Capabilities:
+    return CAPABILITIES.get(provider_of(base_url), OWN_SERVER)
 
 
 class OpenAICompatibleBackend:

@@ -1,4 +1,4 @@
-"""Who holds a claim, and whether they still live. Knows processes of this host; knows no ledger."""
+"""Names workers by host and process, and tells whether the process still runs."""
 
 import os
 import socket
@@ -10,21 +10,19 @@ _number = count()
 
 @cache
 def _process_name(pid: int) -> str:
-    """Host, number and begin of a process: numbers come again."""
+    """Host, number and start time of a process: numbers are reused."""
     import psutil
 
     return f"{socket.gethostname()}/{pid}/{psutil.Process(pid).create_time():.2f}"
 
 
 def make_owner() -> str:
-    """A name for one worker, from which `is_dead` tells whether its process still lives."""
+    """A name for one worker; `is_dead` reads from it whether its process still runs."""
     return f"{_process_name(os.getpid())}/{next(_number)}"
 
 
 def is_dead(owner: str) -> bool:
-    """Whether the process of an owner on this host has ended. Of other hosts nothing is known:
-    their leases run out.
-    """
+    """Whether the process of an owner on this host has ended. Leases of other hosts run out."""
     import psutil
 
     host, pid, begin, _ = owner.rsplit("/", 3)

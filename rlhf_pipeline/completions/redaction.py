@@ -8,7 +8,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator
 from functools import cache
-from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
+from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit, urlunsplit
 
 from rlhf_pipeline.errors import ConfigurationError
 
@@ -152,3 +152,26 @@ def _escaped_forms(form: str) -> Iterator[str]:
         json.dumps(form)[1:-1],
         json.dumps(form, ensure_ascii=False)[1:-1],
     )
+
+
+def provider_of(base_url: str) -> str:
+    """Host and port of a URL: who sets limits and sends the bill. Without user, password, path and
+    query.
+
+    >>> provider_of("https://me:secret@api.openai.com/v1?key=x")
+    'api.openai.com'
+    >>> provider_of("http://127.0.0.1:8000/v1")
+    '127.0.0.1:8000'
+    """
+    parts = urlsplit(base_url)
+    return parts.netloc.rpartition("@")[2].lower() or base_url
+
+
+def address_of(base_url: str) -> str:
+    """A URL as messages show it: without user, password and query, which may be secrets.
+
+    >>> address_of("https://me:secret@api.example.org/v1?key=x")
+    'https://api.example.org/v1'
+    """
+    parts = urlsplit(base_url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

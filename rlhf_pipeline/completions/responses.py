@@ -9,9 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rlhf_pipeline.completions.base import OnText, Reply
-from rlhf_pipeline.completions.capabilities import address_of
 from rlhf_pipeline.completions.faults import fault
-from rlhf_pipeline.completions.redaction import redact
+from rlhf_pipeline.completions.redaction import address_of, redact
 from rlhf_pipeline.protocols import Billing
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ NO_BACKEND = {
     "attempts",
     "base",
     "batch_lane",
-    "capabilities",
     "drive",
     "engine",
     "faults",

@@ -10,7 +10,6 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from rlhf_pipeline.completions import CallParams, CompletionRequest
-from rlhf_pipeline.completions.capabilities import capabilities_of, provider_of
 from rlhf_pipeline.completions.faults import (
     KINDS,
     http_fault,
@@ -18,7 +17,8 @@ from rlhf_pipeline.completions.faults import (
     waiting_time,
 )
 from rlhf_pipeline.completions.limits import LEAST, OVERHEAD, Limiter
-from rlhf_pipeline.completions.redaction import TOLD, redact
+from rlhf_pipeline.completions.openai_compatible import capabilities_of
+from rlhf_pipeline.completions.redaction import TOLD, provider_of, redact
 from rlhf_pipeline.errors import ConfigurationError
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
