@@ -17,7 +17,7 @@ from assets.partitions import DAYS
 from jobs.collection import collection
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.generation import RunRow
+from rlhf_pipeline.store.generation_reports import RunRow
 from sensors.run_health import RETRY_TAG
 from sensors.runs import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG, RUN_KEY_TAG, store_of
 from sensors.votes import group_neighbouring_days

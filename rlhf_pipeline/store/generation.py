@@ -1,13 +1,10 @@
-"""The work ledger of completions: implements protocols.WorkLedger. Knows items, calls and money;
-knows no provider.
+"""The work ledger of completions (`protocols.WorkLedger`): claims and settles items.
 
-An item is claimed, called for and settled. State, call, cost and result of it commit together, so
-that whoever is killed loses no more than the calls that were under way; these are noted as lost,
-and as perhaps billed.
+The state, call, cost and result of an item commit together, so a killed process loses only the
+calls that were under way. These are recorded as lost, and as perhaps billed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
@@ -24,48 +21,27 @@ from rlhf_pipeline.protocols import (
     BudgetShortfall,
     Claim,
     Lane,
-    LedgerSettlement,
     LedgerTransaction,
-    Spending,
     WorkItem,
 )
 from rlhf_pipeline.store.completions_cache import CompletionsCache
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
 from rlhf_pipeline.store.generation_batches import RELEASED, LedgerBatches, is_held_by_batch
+from rlhf_pipeline.store.generation_reports import LedgerReports
 from rlhf_pipeline.store.schema import generation_attempts as calls
 from rlhf_pipeline.store.schema import generation_items as items
 from rlhf_pipeline.store.schema import generation_runs as runs
-from rlhf_pipeline.store.schema import generation_spending as spending
 
 LEASE_S = 120.0
-PAGE = 5_000  # items read at once
-# nothing is put off for longer: a later moment was noted by a clock that has jumped back since
+# No wait is longer: a later time was recorded by a clock that has jumped back since.
 LONGEST_WAIT_S = 3600.0
 ENDS = ("ended_at", "parked_until", "parked_why")  # of a run that goes on, nothing
-SUMS = tuple(Spending.__dataclass_fields__)
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """One run as listed: what was asked and where that stands, by state."""
-
-    run_id: str
-    asset: str
-    n_items: int
-    record: str
-    origin: str | None
-    started_at: datetime
-    ended_at: datetime | None
-    parked_until: datetime | None
-    parked_why: str | None
-    states: Mapping[str, int]
-    spent: Spending
-
-
-class GenerationLedger(LedgerBatches):
-    """See `protocols.WorkLedger`. `lease_s` is how long a claim lasts that nobody renews; every
-    turn renews its owner's.
+class GenerationLedger(LedgerReports, LedgerBatches):
+    """See `protocols.WorkLedger`. `lease_s` is how long a claim lasts without renewal; every
+    transaction renews its owner's.
     """
 
     def __init__(
@@ -123,7 +99,7 @@ class GenerationLedger(LedgerBatches):
     def _begin(
         self, run_id: str, n_items: int, asset: str, record: str, origin: str | None
     ) -> tuple[bool, bool]:
-        """Whether the run was begun before, and whether it ended."""
+        """Insert or restart the run; return whether it was known, and whether it had ended."""
         now = self._database.clock.now()
         with self._database.write_transaction() as connection:
             held = connection.execute(
@@ -146,8 +122,8 @@ class GenerationLedger(LedgerBatches):
         return True, held.ended_at is not None
 
     def _update_known_items(self, run_id: str, batch: Sequence[WorkItem]) -> list[WorkItem]:
-        """Those of a batch that are not noted yet. What is and may be called for holds back what a
-        call costs at the prices of now.
+        """The items that are not in the ledger yet. Those that are, and may be called, reserve what
+        a call costs at current prices.
         """
         wanted = select(items.c.item_no, items.c.state, items.c.reserved).where(
             self._is_of_run(items, run_id), items.c.item_no.in_([item.item_no for item in batch])
@@ -158,7 +134,7 @@ class GenerationLedger(LedgerBatches):
         changed = [
             {"b_item": item.item_no, "b_reserved": item.reserve}
             for item in noted
-            # Of what somebody has under way nothing is let go.
+            # A claimed item's reserve only grows.
             if (
                 (row := there[item.item_no]).state in ("open", "failed")
                 and item.reserve != row.reserved
@@ -183,7 +159,7 @@ class GenerationLedger(LedgerBatches):
                 self._is_of_run(items, run_id),
                 items.c.item_no.in_([item.item_no for item in batch]),
             )
-            # by another process that begins the same run
+            # Another process may start the same run.
             there = set(connection.execute(select(items.c.item_no).where(at)).scalars())
             batch = [item for item in batch if item.item_no not in there]
             have = self._cache.find_hits(connection, [item.cache_key for item in batch])
@@ -217,7 +193,6 @@ class GenerationLedger(LedgerBatches):
 
     def end(self, run_id: str) -> None:
         with self._database.write_transaction() as connection:
-            # and waits for nothing
             ended = {**dict.fromkeys(ENDS), "ended_at": self._database.clock.now()}
             connection.execute(update(runs).where(self._is_of_run(runs, run_id)).values(ended))
 
@@ -242,9 +217,7 @@ class GenerationLedger(LedgerBatches):
         *,
         is_dead: Callable[[str], bool],
     ) -> LedgerTransaction:
-        """See the protocol. Raises StoreError where the database refuses: then nothing of the turn
-        was kept.
-        """
+        """See the protocol. Raises StoreError if the database refuses, and keeps nothing then."""
         now = self._database.clock.now()
         late: list[int] = []
         with self._database.write_transaction() as connection:
@@ -281,8 +254,8 @@ class GenerationLedger(LedgerBatches):
         attempts: Sequence[Attempt],
         now: datetime,
     ) -> list[int]:
-        """The calls, what they cost, the results, and where each item stands now; those whose
-        failure does not count.
+        """Record calls, costs, results and the new states of items; return the items whose failure
+        does not count.
         """
         wanted = select(items.c.item_no, items.c.state, items.c.owner, items.c.n_attempts).where(
             self._is_of_run(items, run_id), items.c.item_no.in_([a.item_no for a in attempts])
@@ -295,8 +268,8 @@ class GenerationLedger(LedgerBatches):
             row = held[attempt.item_no]
             tried[attempt.item_no] += 1
             rows.append(_build_call(run_id, attempt, tried[attempt.item_no]))
-            # A lease that ended was another's to call for meanwhile. A text is taken all the same;
-            # a failure is not.
+            # After a lease ended, another worker may have called. A text counts all the same, a
+            # failure does not.
             holder = attempt.submission_id or owner
             is_mine = row.state == "leased" and row.owner == holder
             counts = is_mine or (attempt.becomes == "succeeded" and row.state != "succeeded")
@@ -331,51 +304,11 @@ class GenerationLedger(LedgerBatches):
             if not change and a.becomes == "failed"
         ]
 
-    def _spend(
-        self, connection: Connection, run_id: str, rows: Sequence[Mapping[str, Any]], now: datetime
-    ) -> None:
-        """Add calls to the sums of their day: never computed otherwise, so they equal the
-        calls'.
-        """
-        by_lane: dict[Lane, dict[str, int]] = {}
-        for row in rows:
-            sums = by_lane.setdefault((row["provider"], row["model"]), dict.fromkeys(SUMS, 0))
-            is_unknown = row["billing"] == "unknown"
-            sums["n_calls"] += row["outcome"] != "lost"
-            sums["n_unknown"] += is_unknown
-            sums["n_prompt_tokens"] += row["n_prompt_tokens"]
-            sums["n_tokens"] += row["n_tokens"]
-            sums["cost_unknown" if is_unknown else "cost"] += row["cost"]
-        day = now.date().isoformat()
-        for (provider, model), sums in by_lane.items():
-            at = and_(
-                self._is_of_run(spending, run_id),
-                spending.c.day == day,
-                spending.c.provider == provider,
-                spending.c.model == model,
-            )
-            added = connection.execute(
-                update(spending).where(at).values({n: spending.c[n] + v for n, v in sums.items()})
-            )
-            if added.rowcount == 0:
-                asset = connection.execute(
-                    select(runs.c.asset).where(self._is_of_run(runs, run_id))
-                ).scalar_one()
-                row = {
-                    "run_id": run_id,
-                    "day": day,
-                    "provider": provider,
-                    "model": model,
-                    "asset": asset,
-                    **sums,
-                }
-                self._database.insert(connection, spending, [row])
-
     def _renew_leases(
         self, connection: Connection, owner: str, now: datetime, is_dead: Callable[[str], bool]
     ) -> None:
-        """Renew the owner's and take back those of the dead, of every run: they hold money back,
-        and equal keys.
+        """Renew the owner's leases and take back those of dead owners in every run: they reserve
+        money and block equal keys.
         """
         before = self._renewed.get(owner)
         if before is not None and abs(now - before) < self._lease / 4:
@@ -405,7 +338,7 @@ class GenerationLedger(LedgerBatches):
         )
         rows = connection.execute(others).all()
         dead = {name: is_dead(name) for name in {row.owner for row in rows}}
-        # A lease that ends later than any could was noted by a clock that jumped back since.
+        # A lease that ends later than possible was recorded by a clock that jumped back since.
         ended = [
             r
             for r in rows
@@ -422,9 +355,7 @@ class GenerationLedger(LedgerBatches):
     def _record_lost_calls(
         self, connection: Connection, run_id: str, gone: Sequence[Any], now: datetime
     ) -> None:
-        """Calls that nobody will tell the end of: perhaps made, perhaps billed, at worst for all
-        that was reserved.
-        """
+        """Record calls whose end is unknown: perhaps made, perhaps billed, at most as reserved."""
         looked = [row.item_no for row in gone if row.owner.endswith(NO_CALLS_SUFFIX)]
         if looked:
             connection.execute(
@@ -481,7 +412,7 @@ class GenerationLedger(LedgerBatches):
                 hits += answered
                 if excess is not None:
                     over[lane] = excess
-                # what the cache answered made room; else there is no more to be had
+                # Cached answers make room for more; without any, nothing more can be claimed.
                 if not answered:
                     break
             claimed[lane] = mine
@@ -497,8 +428,8 @@ class GenerationLedger(LedgerBatches):
         budget: Budget,
         now: datetime,
     ) -> tuple[list[Claim], list[int], BudgetShortfall | None]:
-        """Up to n items that are due, whose key nobody is asking for, and that the budget bears;
-        those the cache answers instead.
+        """Claim up to n items that are due, whose key nobody is asking for and which the budgets
+        cover. Return the claims, the items that the cache answers, and a budget that is too small.
         """
         twin = items.alias("twin")
         asked_for = exists().where(
@@ -527,13 +458,13 @@ class GenerationLedger(LedgerBatches):
         ).all()
         have = self._find_hits(connection, rows)
         excess = None
-        # what does not fit is asked of the cache too, before it is given up
+        # The cache may answer what does not fit.
         if room is not None and len(rows) < n:
             too_much = connection.execute(wanted.where(items.c.reserved > room)).all()
             have |= self._find_hits(connection, too_much)
             excess = min((over for _, over in rooms), key=lambda over: over.left)
             if all(row.cache_key in have or row.reserved <= excess.left for row in too_much):
-                excess = None  # it may fit yet
+                excess = None  # it may fit once calls under way have ended
             rows = [*rows, *(row for row in too_much if row.cache_key in have)]
         answered = [row.item_no for row in rows if row.cache_key in have]
         done = {
@@ -550,7 +481,7 @@ class GenerationLedger(LedgerBatches):
                 .where(self._is_of_run(items, run_id), items.c.item_no.in_(batch))
                 .values(done)
             )
-        # of equal keys the first is called for
+        # Of equal keys only the first is called.
         first = {row.cache_key: row for row in reversed(rows) if row.cache_key not in have}
         taken: list[Any] = []
         for row in rows:
@@ -585,9 +516,7 @@ class GenerationLedger(LedgerBatches):
     def _count_earlier_attempts(
         self, connection: Connection, run_id: str, rows: Sequence[Any]
     ) -> dict[int, int]:
-        """Attempts of items that failed for good once, up to then: the run was started again
-        since.
-        """
+        """For items of a run that was started again: their attempts until they had failed."""
         failed = [row.item_no for row in rows if row.n_attempts and row.settled_at is not None]
         found: dict[int, int] = {}
         for batch in batches(failed, MAX_PARAMETERS):
@@ -607,51 +536,6 @@ class GenerationLedger(LedgerBatches):
             )
             found |= {item_no: n for item_no, n in connection.execute(asked)}
         return found
-
-    def _remaining_budgets(
-        self, connection: Connection, run_id: str, lane: Lane, budget: Budget, now: datetime
-    ) -> list[tuple[int, BudgetShortfall]]:
-        """Of each budget what is left beside all that is under way, and what would be if that came
-        to nothing.
-        """
-        scopes: tuple[tuple[str, int | None, ColumnElement[bool], ColumnElement[bool]], ...] = (
-            ("this run", budget.run, spending.c.run_id == run_id, items.c.run_id == run_id),
-            (
-                "this day",
-                budget.day,
-                spending.c.day == now.date().isoformat(),
-                items.c.run_id.is_not(None),
-            ),
-            (
-                f"provider {lane[0]}",
-                budget.provider,
-                spending.c.provider == lane[0],
-                items.c.provider == lane[0],
-            ),
-        )
-        rooms: list[tuple[int, BudgetShortfall]] = []
-        for name, most, is_spent, is_reserved in scopes:
-            if most is None:
-                continue
-            paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(
-                self._database.in_project(spending), is_spent
-            )
-            under_way = select(func.sum(items.c.reserved)).where(
-                self._database.in_project(items),
-                items.c.state == "leased",
-                # Another run's batch may take days: nobody waits for what it leaves.
-                or_(~is_held_by_batch(items), items.c.run_id == run_id),
-                is_reserved,
-            )
-            spent, reserved = (
-                int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way)
-            )
-            why = (
-                f"the budget of {name} ({_format_money(most)}) has "
-                f"{_format_money(max(0, most - spent))} left; a call for this may cost more"
-            )
-            rooms.append((most - spent - reserved, BudgetShortfall(most - spent, why)))
-        return rooms
 
     def fail_open(
         self,
@@ -699,9 +583,10 @@ class GenerationLedger(LedgerBatches):
         *,
         but_cached: bool = False,
     ) -> Iterator[int]:
-        """Change the items of these that are `at` something which `values` end, few at a time; each
-        once it is kept. `but_cached` leaves those as they are that the cache answers: the next turn
-        takes them, whatever a call would cost."""
+        """Change the items that match `at`, a few in each transaction; yield each once it is
+        committed. `values` must end the match. `but_cached` skips items that the cache answers: the
+        next transaction takes them, whatever a call would cost.
+        """
         some: Iterator[Sequence[int] | None] = (
             (None for _ in count()) if items_ is None else iter(batches(items_, MAX_ROWS))
         )
@@ -714,7 +599,7 @@ class GenerationLedger(LedgerBatches):
                 .limit(MAX_ROWS)
             )
             if batch is None and but_cached:
-                # what is left as it is comes but once
+                # Skipped items still match.
                 wanted = wanted.where(items.c.item_no > last).order_by(items.c.item_no)
             with self._database.write_transaction() as connection:
                 found = connection.execute(wanted).all()
@@ -730,122 +615,8 @@ class GenerationLedger(LedgerBatches):
                 return
             last = found[-1].item_no if found else last
 
-    # --- what is known
-    # ----------------------------------------------------------------------------------------------
-
-    def item_states(self, run_id: str) -> Iterator[LedgerSettlement]:
-        columns = [items.c[name] for name in LedgerSettlement.__dataclass_fields__]
-        last = -1
-        while True:  # in pages: whoever reads may take long, and nobody waits for them
-            at = and_(self._is_of_run(items, run_id), items.c.item_no > last)
-            with self._database.read_transaction() as connection:
-                rows = connection.execute(
-                    select(*columns).where(at).order_by(items.c.item_no).limit(PAGE)
-                ).all()
-            yield from (LedgerSettlement(*row) for row in rows)
-            if len(rows) < PAGE:
-                return
-            last = rows[-1].item_no
-
     def results(self, keys: Sequence[str]) -> dict[str, str]:
         return self._cache.get_many(keys)
-
-    def spending(self, run_id: str) -> dict[Lane, Spending]:
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(
-                select(spending.c.provider, spending.c.model, *_sum_columns())
-                .where(self._is_of_run(spending, run_id))
-                .group_by(spending.c.provider, spending.c.model)
-            )
-            return {(row[0], row[1]): Spending(*map(int, row[2:])) for row in rows}
-
-    def sum_spending(self, *by: str) -> list[tuple[tuple[str, ...], Spending]]:
-        """Of the project, by any of `asset`, `provider`, `model`, `run_id` and `day`."""
-        columns = [spending.c[name] for name in by]
-        asked = (
-            select(*columns, *_sum_columns())
-            .where(self._database.in_project(spending))
-            .group_by(*columns)
-            .order_by(*columns)
-        )
-        with self._database.read_transaction() as connection:
-            return [
-                (tuple(row[: len(by)]), Spending(*(int(n or 0) for n in row[len(by) :])))
-                for row in connection.execute(asked)
-            ]
-
-    def read_calls(self, run_id: str) -> Iterable[dict[str, Any]]:
-        """Every call of a run with its item, in order: what a log holds."""
-        told = [c for c in calls.c if c.name not in ("organization_id", "project_id")]
-        more = [items.c[name] for name in ("prompt_id", "sample_index", "params", "cache_key")]
-        at = and_(
-            items.c.organization_id == calls.c.organization_id,
-            items.c.project_id == calls.c.project_id,
-        )
-        joined = calls.join(
-            items, and_(at, items.c.run_id == calls.c.run_id, items.c.item_no == calls.c.item_no)
-        )
-        asked = (
-            select(*told, *more)
-            .select_from(joined)
-            .where(self._is_of_run(calls, run_id))
-            .order_by(calls.c.item_no, calls.c.attempt_no)
-        )
-        with self._database.read_transaction() as connection:
-            for row in connection.execute(asked).mappings():
-                yield dict(row)
-
-    def paused_runs(self) -> list[RunRow]:
-        """Runs that wait for a provider, the one that may go on first in front."""
-        return sorted(
-            self.list_runs(is_parked=True), key=lambda run: run.parked_until or run.started_at
-        )
-
-    def list_runs(self, *, is_parked: bool = False) -> list[RunRow]:
-        """Newest first."""
-        which = and_(
-            self._database.in_project(runs),
-            runs.c.parked_until.is_not(None) if is_parked else true(),
-        )
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(
-                select(runs).where(which).order_by(runs.c.started_at.desc())
-            ).all()
-            if not rows:
-                return []
-            counted = (
-                select(items.c.run_id, items.c.state, func.count())
-                .where(self._database.in_project(items))
-                .group_by(items.c.run_id, items.c.state)
-            )
-            states: dict[str, dict[str, int]] = {}
-            for run_id, state, n in connection.execute(counted):
-                states.setdefault(run_id, {})[state] = n
-            asked = (
-                select(spending.c.run_id, *_sum_columns())
-                .where(self._database.in_project(spending))
-                .group_by(spending.c.run_id)
-            )
-            sums = {row[0]: Spending(*map(int, row[1:])) for row in connection.execute(asked)}
-        return [
-            RunRow(
-                r.run_id,
-                r.asset,
-                r.n_items,
-                r.record,
-                r.origin,
-                r.started_at,
-                r.ended_at,
-                r.parked_until,
-                r.parked_why,
-                states.get(r.run_id, {}),
-                sums.get(r.run_id, Spending()),
-            )
-            for r in rows
-        ]
-
-    def _is_of_run(self, table: Any, run_id: str) -> ColumnElement[bool]:
-        return and_(self._database.in_project(table), table.c.run_id == run_id)
 
     def _is_of_run_lane(self, run_id: str, lane: Lane) -> ColumnElement[bool]:
         return and_(self._is_of_run(items, run_id), _is_of_lane(lane))
@@ -853,10 +624,6 @@ class GenerationLedger(LedgerBatches):
 
 def _is_of_lane(lane: Lane) -> ColumnElement[bool]:
     return and_(items.c.provider == lane[0], items.c.model == lane[1])
-
-
-def _sum_columns() -> list[ColumnElement[Any]]:
-    return [func.sum(spending.c[name]).label(name) for name in SUMS]
 
 
 def _empty_call(
@@ -900,7 +667,7 @@ def _build_call(run_id: str, a: Attempt, attempt_no: int) -> dict[str, Any]:
 
 
 def _item_update(a: Attempt, n_attempts: int, now: datetime) -> dict[str, Any]:
-    """What an item is after this attempt."""
+    """The columns of an item after this attempt."""
     is_done = a.becomes != "open"
     return {
         **RELEASED,
@@ -912,7 +679,3 @@ def _item_update(a: Attempt, n_attempts: int, now: datetime) -> dict[str, Any]:
         "settled": now if is_done else None,
         "faults": int(a.is_fault),
     }
-
-
-def _format_money(billionths: int) -> str:
-    return f"{billionths / 1e9:.6g}"
