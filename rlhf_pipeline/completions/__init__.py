@@ -1,4 +1,4 @@
-"""Completing prompts: one engine, one file per backend. `BACKENDS` is the list of what there is."""
+"""Completes prompts: one engine, one file per backend. `BACKENDS` lists the backends."""
 
 from typing import Any
 

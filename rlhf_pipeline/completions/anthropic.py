@@ -1,6 +1,4 @@
-"""The backend for Anthropic's messages API, spoken natively. Knows httpx2; knows no frame and no
-cache.
-"""
+"""Completes by Anthropic's messages API, spoken natively."""
 
 import asyncio
 import json

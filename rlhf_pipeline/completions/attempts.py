@@ -1,6 +1,4 @@
-"""What a call came to, as the ledger notes it, and what becomes of its item. Knows replies and
-results; asks nobody.
-"""
+"""Turns replies and results into attempts: what the ledger records and what becomes of an item."""
 
 import random
 from datetime import datetime, timedelta
@@ -13,7 +11,7 @@ from rlhf_pipeline.records import utc_now
 
 
 def is_last_attempt(claim: Claim, reply: Reply, params: CallParams) -> bool:
-    """Whether an item that failed like this is not tried again."""
+    """Whether an item that failed like this fails for good."""
     if reply.outcome == "terminal" or reply.kind == "long_wait":
         return reply.outcome == "terminal"
     n_faults = claim.n_faults + reply.is_fault
@@ -31,13 +29,13 @@ def build_attempt(
     latency_ms: float,
     rng: random.Random,
 ) -> Attempt:
-    """Of a call to a provider."""
+    """The attempt of a call to a provider."""
     is_done = reply.outcome == "succeeded"
     is_over = not is_done and reply.kind != "cancelled" and is_last_attempt(claim, reply, params)
     not_before = None
     if not is_done and not is_over and reply.kind != "long_wait":
-        # Where the provider said how long to wait, the whole lane does; who waited there comes back
-        # a little spread.
+        # If the provider said how long to wait, the whole lane does; its calls come back a little
+        # spread.
         n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1 - claim.n_before
         not_before = utc_now() + timedelta(seconds=params.backoff(n_tries, rng))
     told_cost = params.cost(reply.n_prompt_tokens, reply.n_tokens)
@@ -69,8 +67,8 @@ def build_attempt(
 def build_unread_attempt(
     item: WorkItem, reply: Reply, started_at: datetime, latency_ms: float
 ) -> Attempt:
-    """Of a call whose reply could not be taken: it was made, and is counted at its worst. What came
-    of it is asked for again.
+    """The attempt of a call whose reply could not be processed: it was made, costs at most its
+    reserve, and is made again.
     """
     return Attempt(
         item_no=item.item_no,
@@ -92,7 +90,7 @@ def build_unread_attempt(
 
 
 def build_local_attempt(item: WorkItem, result: CompletionResult, started_at: datetime) -> Attempt:
-    """Of what a backend on this machine made."""
+    """The attempt of a result made on this machine."""
     result = _fail_if_empty(result)
     failed = result.error is not None
     return Attempt(
@@ -115,7 +113,7 @@ def build_local_attempt(item: WorkItem, result: CompletionResult, started_at: da
 
 
 def _fail_if_empty(result: CompletionResult) -> CompletionResult:
-    """Nothing to read is a failure: nobody could judge it."""
+    """An empty text is a failure: nobody could judge it."""
     if result.error is None and not (result.text or "").strip():
         return result.model_copy(
             update={"error": f"The completion is empty (finish reason {result.finish_reason})."}
@@ -142,7 +140,7 @@ def _encode_result(reply: Reply, latency_ms: float) -> str:
 
 
 def _make_storable(text: str | None) -> str | None:
-    """Without NUL and half characters, which no database keeps."""
+    """The text without NUL and lone surrogates, which databases refuse."""
     return (
         None
         if text is None

@@ -1,6 +1,4 @@
-"""What a completion backend is. Knows requests, results and calls; knows no model, no provider and
-no DataFrame.
-"""
+"""What a completion backend is: requests, results, replies and the protocols of backends."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

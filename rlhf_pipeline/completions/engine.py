@@ -1,6 +1,4 @@
-"""k completions of every prompt over a grid of parameters. Knows backends, ledgers and the cache by
-protocol; knows no model and no store.
-"""
+"""Completes prompts: k per prompt over a grid of parameters, as items of a work ledger."""
 
 import json
 import random
@@ -43,11 +41,9 @@ ROWS_AT_ONCE = 2_000
 
 @dataclass(frozen=True)
 class Generation:
-    """What asking came to: the frame, and what it cost to make. `kinds` counts the rows that failed
-    by reason.
+    """The completions of a run and what they cost. `kinds` counts failed rows by reason.
 
-    `callback_error` is the error of whoever was told of the texts while they were made, who heard
-    no more from then on.
+    `callback_error` is an error of `on_text`, which was not called again after it.
     """
 
     run_id: str
@@ -66,12 +62,12 @@ class Generation:
 
     @property
     def n_unknown(self) -> int:
-        """Calls that may have been billed, which nobody can say."""
+        """Calls of which the bill is unknown."""
         return sum(s.n_unknown for s in self.spent.values())
 
     @property
     def cost_unknown(self) -> float:
-        """What these may have cost at worst."""
+        """The most that these may have cost."""
         return sum(s.cost_unknown for s in self.spent.values()) / 1e9
 
 
@@ -88,20 +84,20 @@ def generate(
     on_text: OnItem | None = None,
     rng: random.Random | None = None,
 ) -> Generation:
-    """`params.k` completions of each row of `prompts` (PROMPTS) by each backend; every one of them
-    is an item of `ledger`.
+    """Make `params.k` completions of each row of `prompts` (PROMPTS) by each backend; each is an
+    item of `ledger`.
 
     The grid temperatures x top_ps is cycled over the k samples, each with a seed of its own that
     depends on neither the batch nor the order of the prompts. The same prompts, backends and
-    parameters are the same run: one that was cut off goes on where it was, one that ended calls for
-    nothing but what had failed. A request that failed for good is a row with an empty text and its
-    `error`.
+    parameters are the same run: one that was cut off goes on where it was, one that ended calls
+    again only for what had failed. A request that failed for good is a row with an empty text and
+    its `error`.
 
-    Raises ConfigurationError for parameters out of range, BackendUnavailable when no backend can
-    work at all, ProviderParked when one asks for more patience than a run has (what is missing
-    stays open, for the next run of `origin`'s job), CompletionError when every single request
-    failed or some are neither made nor failed in the end, StoreError where the ledger cannot be
-    written. An error of `on_text` ends nothing: it is in the result.
+    Raises ConfigurationError for parameters out of range, BackendUnavailable if no backend can work
+    at all, ProviderParked if a provider asks for a longer wait than a run makes (what is missing
+    stays open for the next run of `origin`'s job), CompletionError if every request failed or some
+    are neither made nor failed in the end, StoreError if the ledger cannot be written. An error of
+    `on_text` ends nothing: it is in the result.
     """
     calls = calls or CallParams()
     asked = RequestPlan(check_frame(prompts, PROMPTS), backends, params, calls)
@@ -169,7 +165,7 @@ def _complete_remaining(
     on_text: OnItem | None,
     rng: random.Random | None,
 ) -> None:
-    """All that is left, providers first. Raises BackendUnavailable where every backend is."""
+    """Complete what is left, providers first. Raises BackendUnavailable if every backend is."""
     hosted = {
         lane_of(backend): backend for backend in backends if isinstance(backend, HostedBackend)
     }
@@ -178,8 +174,8 @@ def _complete_remaining(
     }
     if len(hosted) + len(local) < len(backends):
         raise ConfigurationError(
-            "Two backends are the same provider and model: their completions could not be told "
-            "apart. Name each once."
+            "Two backends are the same provider and model, so their completions would be mixed up. "
+            "Name each once."
         )
     total, n_before, began = len(asked.items), len(left), perf_counter()
     parts = {lane: _work_of_lanes(run_id, asked, calls, ledger, left, {lane}) for lane in local}
@@ -188,7 +184,7 @@ def _complete_remaining(
         network.budget = calls.budget
     if not calls.batch:  # all samples of a prompt are in one batch
         network.least, network.n_of_prompt, network.lost = asked.least, asked.n_of_prompt, lost
-    left.clear()  # the parts have it: of a hundred thousand prompts that is memory
+    left.clear()  # the parts have it; of a hundred thousand prompts that is memory
 
     def report_progress() -> None:
         works = [network, *parts.values()]
@@ -226,7 +222,7 @@ def _complete_remaining(
 
 
 def _join_reasons(unavailable: Mapping[Lane, str]) -> str:
-    """Why, once: what closes a provider closes all its models."""
+    """Each reason once: what closes a provider closes all its models."""
     return " ".join(dict.fromkeys(unavailable.values()))
 
 
@@ -238,7 +234,7 @@ def _work_of_lanes(
     left: set[int],
     lanes: set[Lane],
 ) -> CompletionWork:
-    """What is left of some lanes."""
+    """The work left in some lanes."""
     mine = {i for i in left if lane_of(asked.backend(i)) in lanes}
     return CompletionWork(run_id, ledger, asked.items, asked.requests, calls, mine)
 
@@ -246,7 +242,7 @@ def _work_of_lanes(
 def _progress_note(
     n_made: int, n_failed: int, seconds: float, network: CompletionWork | None
 ) -> str:
-    """What beside the count is worth watching: of providers the rate and the spending."""
+    """Failures and, of providers, the rate and the spending."""
     parts = [f"{n_failed} failed"] if n_failed else []
     if network is not None:
         parts.append(f"{n_made / max(seconds, 1e-9):.1f}/s")
@@ -260,8 +256,8 @@ def _progress_note(
 
 @dataclass
 class _RunFrame:
-    """What a run came to, by the ledger: COMPLETIONS of it, unless an item is open yet or its text
-    is gone from the store; and counts.
+    """COMPLETIONS of a run and counts. The frame is incomplete if an item is open or its text is
+    missing from the store.
     """
 
     frame: pd.DataFrame = field(default_factory=COMPLETIONS.empty_frame)
@@ -274,8 +270,8 @@ class _RunFrame:
 
 
 def _read_results(asked: RequestPlan, ledger: WorkLedger, run_id: str) -> _RunFrame:
-    """Piece by piece: of a hundred thousand prompts, rows as Python keeps them would fill a
-    gigabyte.
+    """Read a run from the ledger, piece by piece: rows of a hundred thousand prompts as Python
+    objects would fill a gigabyte.
     """
     read, pieces, ids = _RunFrame(), list[pd.DataFrame](), list[npt.NDArray[np.bytes_]]()
     items = iter(ledger.item_states(run_id))
@@ -293,7 +289,7 @@ def _read_results(asked: RequestPlan, ledger: WorkLedger, run_id: str) -> _RunFr
             for one in some
             if one.state == "succeeded" and asked.keys[one.item_no] not in kept
         ]
-        if not read.gone and not read.n_unsettled:  # what is open is no row
+        if not read.gone and not read.n_unsettled:  # an open item has no row
             texts = (
                 CompletionResult.from_json(kept[asked.keys[one.item_no]])
                 if one.state == "succeeded"

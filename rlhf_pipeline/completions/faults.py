@@ -1,6 +1,4 @@
-"""What can go wrong with a call, told apart: what may pass, what never will, what closes a
-provider. Knows HTTP; knows no provider.
-"""
+"""Classifies what can go wrong with a call: retried, failed for good, or closing the provider."""
 
 import math
 import re

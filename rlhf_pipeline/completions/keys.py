@@ -1,6 +1,4 @@
-"""The key of a provider: from the settings, from a file, or from a file that is sealed. Knows
-ciphers; knows no provider and no place to leak to.
-"""
+"""Reads a provider's key from the settings or a file, which may be sealed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

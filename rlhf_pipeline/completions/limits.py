@@ -1,6 +1,4 @@
-"""How fast a provider may be asked, learnt from how it answers, and what calls cost. Knows counts,
-seconds and money; knows no HTTP.
-"""
+"""Limits calls to a provider: concurrency, rates, pauses, prices and budgets."""
 
 import math
 import random
@@ -14,7 +12,7 @@ from rlhf_pipeline.completions.base import CompletionRequest
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.protocols import Budget
 
-# of the most that was allowed: below, a provider that refuses at random would stop everything
+# of the most allowed; lower, a provider that refuses at random would stop everything
 LEAST = 1 / 16
 BURST_S = 2.0  # seconds' worth of a rate that may be used at once
 BILLION = 1_000_000_000
@@ -23,7 +21,7 @@ CHARACTERS_PER_TOKEN = 4  # of a rate's estimate, settled by what the provider c
 
 
 class CallParams(BaseModel):
-    """How a provider is asked: how many calls at once, how often again, for how much."""
+    """How a provider is called: concurrency, retries, prices and budgets."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -121,7 +119,7 @@ class CallParams(BaseModel):
 
     @property
     def budget(self) -> Budget:
-        """Raises ConfigurationError for a budget without prices: nobody could say what it bears."""
+        """Raises ConfigurationError for a budget without prices."""
         limits = (self.budget_per_run, self.budget_per_day, self.budget_per_provider)
         if any(limit is not None for limit in limits) and None in (
             self.prompt_price,
@@ -152,9 +150,7 @@ def prompt_bytes(request: CompletionRequest) -> int:
 
 
 def expected_tokens(request: CompletionRequest) -> int:
-    """Of prompt and completion, for a rate: as many as there can be of the one, about as many as
-    there are of the other.
-    """
+    """Tokens of a call, for a rate: about those of the prompt, and the most of the completion."""
     return prompt_bytes(request) // CHARACTERS_PER_TOKEN + request.max_tokens
 
 
@@ -167,28 +163,26 @@ class Ticket:
 
 
 class Bucket:
-    """So many a minute, `BURST_S` of them at once. What is taken beyond what there is has to flow
-    in first.
-    """
+    """A token bucket: so many a minute, `BURST_S` of them at once. The level may go below zero."""
 
     def __init__(self, per_minute: float, now: float) -> None:
         self.per_s = per_minute / 60
-        self.room = max(1.0, self.per_s * BURST_S)
-        self.level = self.room
+        self.capacity = max(1.0, self.per_s * BURST_S)
+        self.level = self.capacity
         self._at = now
 
     def wait_s(self, n: float, pace: float, now: float) -> float:
         """Until n may be taken; more than the bucket holds may be taken when it is full."""
-        self.level = min(self.room, self.level + max(0.0, now - self._at) * self.per_s * pace)
+        self.level = min(self.capacity, self.level + max(0.0, now - self._at) * self.per_s * pace)
         self._at = now
-        return max(0.0, (min(n, self.room) - self.level) / (self.per_s * pace))
+        return max(0.0, (min(n, self.capacity) - self.level) / (self.per_s * pace))
 
     def take(self, n: float) -> None:
         self.level -= n
 
 
 class Limiter:
-    """Of one provider and model: calls at once, calls and tokens a minute, and pauses it asked for.
+    """Limits of one provider and model: concurrency, calls and tokens a minute, and pauses.
 
     What is allowed at once grows by one for as many successes as are allowed, and is halved by a
     refusal, once for all the calls that were under way by then (additive increase, multiplicative
@@ -248,5 +242,5 @@ class Limiter:
             self.pace = min(1.0, self.pace + 1 / (4 * self.most))
 
     def pause(self, seconds: float) -> None:
-        """Nobody asks this provider before then."""
+        """Allow no call before then."""
         self.not_before = max(self.not_before, self._clock() + seconds)

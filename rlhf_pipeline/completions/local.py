@@ -1,6 +1,4 @@
-"""The backend for any transformers causal LM, by folder or hub id. Knows the policy; knows no frame
-and no cache.
-"""
+"""Completes by any transformers causal LM on this machine."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +19,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import BackendUnavailable, ModelNotFound
 from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy, load_policy
 
-OnRow = Callable[[int, str], None]  # told pieces of one request's text
+OnRow = Callable[[int, str], None]  # receives pieces of one request's text
 
 
 class LocalBackend:
@@ -31,7 +29,7 @@ class LocalBackend:
 
     name = "local"
     Params: ClassVar[type[BaseModel]] = NoParams
-    # what is shorter than its neighbour is padded, and computed all the same
+    # Shorter rows of a batch are padded, and the padding is computed too.
     likes_equal_lengths = True
 
     def __init__(self, policy: str | Path | Policy, model_version: str) -> None:
@@ -49,9 +47,7 @@ class LocalBackend:
     def stream(
         self, requests: Sequence[CompletionRequest], on_text: OnRow | None
     ) -> Iterator[CompletionResult]:
-        """`complete`, where somebody watches: told of each request, by its number, the pieces of
-        its text as they are made.
-        """
+        """`complete`; `on_text` receives the number of a request and each piece of its text."""
         policy = self._policy
         # One call of the policy has one limit of tokens.
         for max_tokens, same in groupby(
@@ -79,7 +75,7 @@ def _complete(
 ) -> Iterator[CompletionResult]:
     room = policy.context_length - max_tokens
     lengths = [policy.count_prompt_tokens(r.prompt) for _, r in numbered]
-    # A prompt that does not fit must not take its batch along.
+    # A prompt that does not fit must not fail its batch.
     fitting = [one for one, length in zip(numbered, lengths, strict=True) if length <= room]
     heard = (
         None

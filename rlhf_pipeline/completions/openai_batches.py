@@ -1,6 +1,4 @@
-"""OpenAI's Batch API: many requests in a file, answered within a day, at half the price. Knows
-files and batches; knows no ledger.
-"""
+"""Speaks OpenAI's Batch API: many requests in a file, answered within a day at half the price."""
 
 import json
 import math

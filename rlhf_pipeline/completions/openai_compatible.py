@@ -1,6 +1,4 @@
-"""The backend for any server that speaks OpenAI's chat completions. Knows the `openai` client;
-knows no frame and no cache.
-"""
+"""Completes by any server that speaks OpenAI's chat completions."""
 
 import asyncio
 import json

@@ -1,6 +1,4 @@
-"""What of a key and of an address nobody is to read, and how it is taken out of what is said. Knows
-spellings; knows no provider.
-"""
+"""Redacts API keys and URL credentials from messages."""
 
 import html
 import json
@@ -13,7 +11,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit, url
 from rlhf_pipeline.errors import ConfigurationError
 
 TOLD = 300  # characters kept of what a server says
-LEAST = 4  # characters of a secret: less stands in every message, and keeps nobody out
+LEAST = 4  # characters; shorter secrets occur in every message and protect nothing
 # characters of what of an address is taken out of a message wherever it stands, not beside its name
 # alone
 SHORTEST_ALONE = 6
@@ -62,7 +60,7 @@ def check_address(base_url: str) -> str:
 
 @cache
 def secrets_of(base_url: str) -> tuple[str, ...]:
-    """What of an address nobody is to read: user, password and question, as they stand in it, as
+    """The secrets of an address: user, password and query, as they stand in it, as
     they mean and as they may be sent.
 
     What is short is an ordinary word too: it counts only as it stands in the address. What a

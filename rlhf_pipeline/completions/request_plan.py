@@ -1,6 +1,4 @@
-"""What is asked of backends: parameters, and every request and item of them, made when it is
-needed. Knows no ledger and calls nobody.
-"""
+"""Plans what is asked of backends: parameters, and every request and item, made when needed."""
 
 import json
 from collections import Counter
@@ -76,9 +74,7 @@ def parameter_grid(params: CompletionParams) -> list[tuple[float, float]]:
 
 
 def cache_key(backend: CompletionBackend, request: CompletionRequest) -> str:
-    """What decides the text, and nothing else: no prompt's id, batch, key, timeout or run, nor
-    whether it is streamed.
-    """
+    """A hash of everything that decides the text, and of nothing else."""
     whose = (
         backend.name,
         getattr(backend, "provider", ""),
@@ -104,7 +100,7 @@ def build_item(
     position: int,
     key: str,
 ) -> WorkItem:
-    """A request as the ledger keeps it."""
+    """The ledger's item of a request."""
     provider, model = lane_of(backend)
     is_hosted = isinstance(backend, HostedBackend)
     return WorkItem(
@@ -122,7 +118,7 @@ def build_item(
 
 
 def encode_sampling(request: CompletionRequest) -> str:
-    """How it is sampled, as the ledger keeps it."""
+    """The sampling parameters as the ledger stores them."""
     return json.dumps(
         {
             "temperature": request.temperature,
@@ -134,8 +130,8 @@ def encode_sampling(request: CompletionRequest) -> str:
 
 
 class RequestPlan:
-    """Everything asked for, by item number. What can be made again from the prompts is: of a
-    hundred thousand, items would fill a gigabyte.
+    """Everything asked for, by item number. Items are made from the prompts when needed: those of a
+    hundred thousand prompts would fill a gigabyte.
     """
 
     def __init__(
@@ -180,7 +176,7 @@ class RequestPlan:
         return self._backends[self._place(item_no)[2]]
 
     def maker(self, item_no: int) -> str:
-        """What stands for the backend in a completion's id."""
+        """The backend's name in a completion's id."""
         return self._makers[self._place(item_no)[2]]
 
     def _place(self, item_no: int) -> tuple[int, int, int]:
@@ -231,7 +227,7 @@ class RequestPlan:
 
 
 class _LazySequence(Sequence[T]):
-    """As many as there are, each made when it is asked for."""
+    """A sequence whose elements are made on access."""
 
     def __init__(self, n: int, make: Callable[[int], T]) -> None:
         self._n = n
@@ -255,7 +251,7 @@ class _LazySequence(Sequence[T]):
 
 
 def lane_of(backend: CompletionBackend) -> Lane:
-    """Whose limits a backend's calls share; one on this machine shares none."""
+    """The provider and model whose limits a backend's calls share."""
     return (
         (backend.provider, backend.model)
         if isinstance(backend, HostedBackend)

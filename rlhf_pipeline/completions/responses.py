@@ -1,6 +1,4 @@
-"""Bytes of a provider read as what they are, or told as the fault they are. Knows httpx2 and JSON;
-knows no provider's answers.
-"""
+"""Parses provider responses; malformed ones become typed faults."""
 
 import json
 import logging

@@ -1,6 +1,4 @@
-"""What becomes of requests, asked for through a ledger: noted, made once, kept. Knows ledgers and
-backends by protocol; knows no frame.
-"""
+"""Completes requests through a ledger, in rounds until all have succeeded or failed."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +19,13 @@ from rlhf_pipeline.errors import BackendUnavailable, CompletionError
 from rlhf_pipeline.protocols import LedgerSettlement, Progress, WorkLedger, ignore_progress
 from rlhf_pipeline.records import content_id
 
-# in which what a cache lost meanwhile is made again, and what was left open is asked for
+# What a cache lost meanwhile, or was left open, is asked for again in the next round.
 ROUNDS = 3
 BATCH = 64  # requests handed at once to a backend on this machine
 
 
 class RunResults(Protocol):
-    """What a run came to, as far as it has come to anything."""
+    """The results of a run so far."""
 
     gone: list[int]  # items whose text the store no longer has
     n_unsettled: int  # items that are open, or under way
@@ -39,8 +37,8 @@ R = TypeVar("R", bound=RunResults)
 def complete_in_rounds(
     ledger: WorkLedger, run_id: str, total: int, ask: Callable[[], None], read: Callable[[], R]
 ) -> R:
-    """Ask until everything has been made or has failed, and its texts are there. Raises
-    CompletionError where that does not come about.
+    """Ask until every item has succeeded or failed, and all texts are there. Raises CompletionError
+    if that fails.
     """
     for _ in range(ROUNDS):
         ask()
@@ -62,7 +60,7 @@ def complete_in_rounds(
 
 
 def unsettled_items(ledger: WorkLedger, run_id: str) -> set[int]:
-    """Items of a run of which nobody knows yet what becomes of them."""
+    """Items of a run that have neither succeeded nor failed."""
     return {one.item_no for one in ledger.item_states(run_id) if one.state in ("open", "leased")}
 
 
@@ -83,8 +81,8 @@ def complete_requests(
     progress: Progress = ignore_progress,
     note: str = "",
 ) -> list[tuple[LedgerSettlement, CompletionResult | None]]:
-    """Where each request stands in the end and, of those that succeeded, the result; in the order
-    of the requests.
+    """The final state of each request and, if it succeeded, its result; in the order of the
+    requests.
 
     Raises BackendUnavailable, CompletionError and StoreError as `generate` does.
     """
@@ -158,9 +156,7 @@ def iterate_results(
     ledger: WorkLedger,
     asset: str = "",
 ) -> Iterator[CompletionResult]:
-    """`complete` of a backend, in the order of the requests; what failed is a result with its
-    error.
-    """
+    """One result per request, in their order; a failure is a result with its error."""
     for settled, result in complete_requests(
         backend, requests, calls=calls, ledger=ledger, asset=asset
     ):

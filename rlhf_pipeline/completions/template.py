@@ -1,4 +1,4 @@
-"""The null backend: fills sentences in, without any model. Knows the request alone."""
+"""Fills in sentences without a model: the null backend."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product

@@ -1,6 +1,4 @@
-"""A completion backend as a text generator: what writes prompts, judges them, or completes one
-twice. Knows requests; knows no prompts.
-"""
+"""Writes texts by a completion backend: prompts, judgements, or two completions of one prompt."""
 
 from collections.abc import Iterator, Sequence
 
