@@ -458,7 +458,7 @@ def test_a_warm_start_changes_nothing_in_the_model_it_starts_from(bert, fitted):
 def test_a_warm_start_from_another_kind_or_encoder_is_refused(fitted, tmp_path):
     with pytest.raises(ModelError, match="its encoder is"):
         model_on(save_tiny_bert(tmp_path, seed=4)).fit(word_pairs(), warm_start=fitted)
-    with pytest.raises(ModelError, match="its encoder is"):
+    with pytest.raises(ModelError, match="it is of kind embedding"):
         model_on(fitted.encoder.folder).fit(
             word_pairs(), warm_start=REWARD_MODELS["embedding"](encoder=fitted.encoder)
         )
