@@ -146,12 +146,12 @@ class Champions:
         wanted = version or self.registry.get("reward_model", "champion")
         if wanted is None:
             return None
-        self.encoders.first()  # raises where no encoder is there: the champion is not at fault
+        first = self.encoders.first()  # outside the try: without one the champion is not at fault
         loaded: RewardModel | None = None
         error: PipelineError | None = None
         try:
             folder = self.registry.fetch_folder(wanted, self.cache)
-            loaded = self.encoders.load_model(folder, wanted.label)
+            loaded = self.encoders.load_model(folder, wanted.label, first)
         except EncoderNotFound:
             raise
         except (ModelError, InvalidScores) as cause:

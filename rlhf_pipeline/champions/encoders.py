@@ -52,8 +52,9 @@ class Encoders:
             "first, or fit anew."
         )
 
-    def load_model(self, folder: Path, label: str) -> RewardModel:
-        """The reward model in `folder`, called `label`, on the encoder it was fitted on.
+    def load_model(self, folder: Path, label: str, first: Encoder | None = None) -> RewardModel:
+        """The reward model in `folder`, called `label`, on the encoder it was fitted on; `first`
+        saves a second look-up.
 
         Raises as `load_reward_model`, and EncoderNotFound where that encoder may be one which is
         missing now.
@@ -61,7 +62,7 @@ class Encoders:
         tried: list[str] = []
         missing: list[str] = []
         mismatch: ModelHashMismatch | None = None
-        for one in self._available(self.first(), missing):
+        for one in self._available(first or self.first(), missing):
             try:
                 return load_reward_model(folder, encoder=one)
             except ModelHashMismatch as cause:

@@ -106,7 +106,7 @@ class RewardModel(Protocol):
     @property
     def architecture(self) -> Mapping[str, object]:
         """By name, what another model must share for `fit` to start from its weights."""
-        return {} if self.encoder is None else {"encoder": self.encoder.hash[:12]}
+        return {} if self.encoder is None else {"encoder": self.encoder.hash}
 
     def fit(
         self,
@@ -208,14 +208,14 @@ def find_warm_start_obstacle(start: RewardModel, model: RewardModel) -> str | No
     if start.name != model.name:
         return f"it is of kind {start.name}"
     for name, now in model.architecture.items():
-        if (before := start.architecture[name]) != now:
+        if (before := start.architecture.get(name)) != now:
             used = encoder_params(model) if name == "encoder" else {}
             instead = (
                 f" ({used['encoder_used']} instead of {used['encoder_asked']})"
                 if "encoder_instead_because" in used
                 else ""
             )
-            return f"its {name} is {before}, now it is {now}{instead}"
+            return f"its {name} is {str(before)[:12]}, now it is {str(now)[:12]}{instead}"
     return None
 
 
