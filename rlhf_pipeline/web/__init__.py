@@ -1,6 +1,4 @@
-"""The web app: people vote, curate and look, by pages and by /api/v1. Knows the library; nobody but
-the command line imports it.
-"""
+"""The web app: pages and the REST API below /api/v1."""
 
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.auth import create_first_admin

@@ -50,8 +50,8 @@ def create_app(
     sections: Mapping[str, Section] = SECTIONS,
     cache_times: CacheTimes = CacheTimes(),  # noqa: B008 (frozen)
 ) -> FastAPI:
-    """The app over a migrated store, with the pages or the API alone. Raises ConfigurationError
-    where a route declares no permission.
+    """The app over a migrated store, with pages or the API alone. Raises ConfigurationError if a
+    route declares no permission.
     """
     if store is None:
         homes.refuse_broken(settings)
@@ -94,7 +94,9 @@ def _mount_static_files(app: FastAPI, sections: Mapping[str, Section]) -> None:
 
 
 def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Counts a million votes before anybody asks for them, and keeps nobody waiting for it."""
+    """Starts counting votes in a thread, so that a million votes are counted before the first
+    request.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -1,6 +1,4 @@
-"""Whose a request is: passwords, sessions in signed cookies, API tokens, one-time logins. Knows no
-route and no permission's meaning.
-"""
+"""Authenticates requests: passwords, sessions in signed cookies, API tokens and login links."""
 
 import hashlib
 import hmac
@@ -42,7 +40,7 @@ HASHES_AT_ONCE = 2  # each takes 64 MB
 
 @dataclass(frozen=True)
 class Principal:
-    """Somebody who was let in, by which token, and what they may do with it."""
+    """An authenticated user, with the token used and its permissions."""
 
     user: User
     token: Token
@@ -67,15 +65,15 @@ class Principal:
 
     @property
     def judges_blind(self) -> bool:
-        """Whether their roles let them vote, whatever this token carries: who made it can make
+        """Whether the user's roles allow voting, regardless of the token: its owner can create
         another.
         """
         return Permission.VOTES_CAST in permissions_of(self.user.all_roles)
 
     @property
     def sees_others_votes(self) -> bool:
-        """Before judging what they are on. An admin does, who could take any role and give it
-        back.
+        """Whether the user sees others' votes before judging. Admins do, because they could take
+        any role.
         """
         return not self.judges_blind or Role.ADMIN in self.user.all_roles
 
@@ -110,12 +108,12 @@ class Auth:
 
     @cached_property
     def _dummy_password_hash(self) -> str:
-        """Checked where there is no such user, so that it takes as long."""
+        """Checked for unknown users, so that the check takes as long as for known ones."""
         return self._hasher.hash(secrets.token_urlsafe(16))
 
     def secret_of(self, request: HTTPConnection) -> str | None:
-        """The token that a request carries, in its Authorization header or, signed, in its cookie;
-        None where it carries none.
+        """The token of a request, from its Authorization header or its signed cookie; None without
+        one.
         """
         header = request.headers.get("authorization")
         if header is not None:
@@ -135,8 +133,8 @@ class Auth:
         return self._known.get(secret)
 
     def find_principal(self, secret: str, *, from_cookie: bool) -> Principal | None:
-        """Whose a token is now; None where it never was one, expired, was revoked, or is of a kind
-        that is not carried so.
+        """The owner of a valid token; None if the token is unknown, expired, revoked or of the
+        wrong kind.
         """
         bare = self._unsign(secret) if from_cookie else secret
         token = None if bare is None else self._store.tokens.find(bare)
@@ -153,13 +151,13 @@ class Auth:
         return principal
 
     def digest(self, request: bytes) -> str:
-        """By which a repeated request is known. Keyed: nobody who reads the store can try what was
-        in it.
+        """A keyed digest that identifies repeated requests, so that readers of the store cannot
+        guess their content.
         """
         return hmac.new(self._request_key, request, hashlib.sha256).hexdigest()
 
     def forget(self) -> None:
-        """Look everybody up again: somebody's rights changed."""
+        """Clears the cache of principals after a change of permissions."""
         self._known.clear()
 
     def log_in(
@@ -171,12 +169,12 @@ class Auth:
         address: str,
         device: str | None = None,
     ) -> None:
-        """Start a session. `device` is the request's device cookie: a browser in which the user
-        logged in before has an attempts counter of its own, so wrong tries elsewhere do not lock it
+        """Starts a session. `device` is the device cookie of the request: a browser in which the
+        user logged in before has its own counter, so that failed attempts elsewhere do not lock it
         out.
 
-        Raises Problem 401 for a wrong password as for an unknown user, 429 after too many tries;
-        LoginEnded where the password ended meanwhile.
+        Raises Problem 401 for a wrong password or an unknown user, 429 after too many attempts;
+        LoginEnded if the password changed meanwhile.
         """
         try:
             user = self._store.users.with_email(email)
@@ -210,10 +208,10 @@ class Auth:
         self._remember_device(response, user.user_id, device_id)
 
     def redeem(self, response: Response, secret: str) -> None:
-        """Start a session by a one-time login. Raises Problem 401 where it does not hold.
+        """Starts a session with a login link. Raises Problem 401 for an invalid link.
 
-        Tries are not counted: 256 random bits cannot be guessed, and a link must let in whom wrong
-        passwords lock out.
+        Attempts are not counted: 256 random bits cannot be guessed, and a link must let in a user
+        whom failed passwords locked out.
         """
         session = self._store.tokens.exchange(secret, lifetime=SESSION_LASTS)
         if session is None:
@@ -226,8 +224,8 @@ class Auth:
         self._remember_device(response, session[1].user_id, None)
 
     def check_password(self, user: User, password: str | None) -> None:
-        """Raises Problem 403 where it is not the user's, 429 after too many tries. Nothing to check
-        for one who has none.
+        """Raises Problem 403 for a wrong password, 429 after too many attempts. Users without a
+        password pass.
         """
         known = self._store.users.password_hash(user.user_id)
         if known is None:
@@ -254,7 +252,7 @@ class Auth:
             return self._hasher.hash(password)
 
     def start_session(self, response: Response, user: User, *, password_hash: str) -> None:
-        """Raises LoginEnded where the password that let them in is not theirs any more."""
+        """Raises LoginEnded if the password used for the login is no longer valid."""
         secret, _ = self._store.tokens.issue(
             user.user_id,
             kind="session",
@@ -268,7 +266,7 @@ class Auth:
         self._set_cookie(response, self.cookie, self._signer.dumps(secret), SESSION_LASTS)
 
     def _remember_device(self, response: Response, user_id: str, device_id: str | None) -> None:
-        """Sign who logged in here:
+        """Sets a signed cookie that names the user:
         https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Cookies
         """
         signed = self._device_signer.dumps([user_id, device_id or secrets.token_hex(8)])
@@ -303,9 +301,7 @@ class Auth:
     def create_login_link(
         self, user_id: str, web_url: str, principal: Principal
     ) -> tuple[str, Token]:
-        """An address that logs its first visitor in, and the token behind it. Raises LoginEnded
-        where whoever asks is let in no more.
-        """
+        """A login link and its token. Raises LoginEnded if the caller's own login ended."""
         secret, token = self._store.tokens.issue(
             user_id,
             kind="login",
@@ -342,9 +338,7 @@ class Auth:
 
 
 def create_first_admin(store: Store, settings: Settings) -> str | None:
-    """Where nobody is an admin whose account holds: make one, and the address that logs its first
-    visitor in as that admin. Else None.
-    """
+    """Creates an admin and a login link if no usable admin account exists; else returns None."""
     known = store.users.all()
     if any(Role.ADMIN in user.all_roles and user.disabled_at is None for user in known):
         return None
@@ -362,10 +356,10 @@ def create_first_admin(store: Store, settings: Settings) -> str | None:
 def _login_counter_keys(
     email: str, user: User | None, address: str | None
 ) -> tuple[list[str], list[str]]:
-    """What wrong passwords are counted by, in this project and in all: every project knows an
-    account of the organisation.
+    """Keys of the counters of failed logins, in this project and in all projects, because every
+    project knows the accounts of the organisation.
 
-    An account is counted by its stored e-mail address, however it was typed.
+    An account is counted by its stored e-mail address, however the address was typed.
     """
     of_email = f"email:{(email if user is None else user.email).strip().lower()}"
     of_address = [] if address is None else [f"address:{address}"]

@@ -19,16 +19,16 @@ from rlhf_pipeline.web.site import Site
 
 
 def blind_reader_id(principal: Principal) -> str | None:
-    """User id of somebody who judges before reading; None for users who see all votes.
+    """User id of a blind reader; None for users who see all votes.
 
-    The store's `seen_by` takes it: every list and every count of votes for this reader is made of
-    the votes that the store then returns.
+    The store takes it as `seen_by`: lists and counts for this reader contain only the votes that
+    the store then returns.
     """
     return None if principal.sees_others_votes else principal.user_id
 
 
 def filter_unjudged(site: Site, principal: Principal, comparison_ids: Iterable[str]) -> set[str]:
-    """Those of the comparisons of which the reader may know neither others' votes nor the kind."""
+    """The comparisons whose votes and kind are hidden from the reader."""
     reader_id, ids = blind_reader_id(principal), set(comparison_ids)
     return set() if reader_id is None else ids - filter_judged(site.store.database, reader_id, ids)
 

@@ -1,6 +1,4 @@
-"""What routes are handed: the site they belong to, and who asks. A route that declares neither a
-permission nor that it is public keeps the app from starting. Knows FastAPI's dependencies; knows no
-route."""
+"""Dependencies of routes: the site, the authenticated user and the required permission."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,9 +31,7 @@ AnySite = Annotated[Site, Depends(site_of)]
 
 
 async def find_principal(request: HTTPConnection) -> Principal | None:
-    """Who asks; None for somebody without a token. Raises Problem 401 for a token that does not
-    hold.
-    """
+    """The user of a request; None without a token. Raises Problem 401 for an invalid token."""
     if _PRINCIPAL_KEY in request.scope:
         known: Principal | None = request.scope[_PRINCIPAL_KEY]
         return known
@@ -56,22 +52,20 @@ async def find_principal(request: HTTPConnection) -> Principal | None:
 
 
 def cached_principal(request: HTTPConnection) -> Principal | None:
-    """Who asks, where this request has looked it up already."""
+    """The user of a request if it was already looked up."""
     known: Principal | None = request.scope.get(_PRINCIPAL_KEY)
     return known
 
 
 @dataclass(frozen=True)
 class RequiredPermission:
-    """Lets in who is logged in, is who `X-Annotator` names, where it is sent, and has the
-    permission, where one is named.
-    """
+    """Admits logged-in users with the permission. `X-Annotator`, if sent, must name the user."""
 
     permission: Permission | None
 
     async def __call__(self, request: Request) -> Principal:
-        """Raises Problem 401 for nobody, 403 for somebody else than the request is meant to come
-        from, and for somebody who may not.
+        """Raises Problem 401 without a login, 403 for another user than `X-Annotator` names and
+        without the permission.
         """
         principal = await find_principal(request)
         if principal is None:
@@ -95,7 +89,7 @@ class RequiredPermission:
 
 @dataclass(frozen=True)
 class PublicRoute:
-    """Lets everybody in, for a reason that is said."""
+    """Admits everyone, for a stated reason."""
 
     why: str
 
@@ -103,7 +97,7 @@ class PublicRoute:
 
 
 def needs(permission: Permission | None = None) -> RequiredPermission:
-    """For `Depends`: who asks, if they have the permission. None: anybody who is logged in."""
+    """For `Depends`: requires the permission; None requires a login only."""
     return RequiredPermission(permission)
 
 
@@ -120,7 +114,7 @@ def address_of(request: HTTPConnection) -> str:
 
 
 def guard_of(route: APIRoute) -> RequiredPermission | PublicRoute | None:
-    """What a route declares."""
+    """The guard that a route declares."""
     return next(_guards(route.dependant), None)
 
 

@@ -1,6 +1,4 @@
-"""Tables as CSV that a spreadsheet may open. Knows rows and cells; how a cell is guarded stands in
-`datasets.formats.csv`.
-"""
+"""Writes tables as CSV files that are safe to open in a spreadsheet."""
 
 import csv
 import io
@@ -20,7 +18,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def csv_of(name: str, columns: Sequence[str], rows: Iterable[BaseModel]) -> StreamingResponse:
-    """A file of that name, written as it is read."""
+    """A CSV file of that name, written as the rows are read."""
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
     return StreamingResponse(
         _csv_lines(columns, rows), media_type="text/csv; charset=utf-8", headers=headers

@@ -1,6 +1,4 @@
-"""Edits of what somebody read: the version is the ETag, and an edit names it in If-Match. Knows
-headers; knows no noun.
-"""
+"""ETags of editable records, and the If-Match header that an edit must send."""
 
 import hashlib
 from typing import Annotated
@@ -25,12 +23,12 @@ def etag_of(version: int) -> str:
 
 
 def etag_of_record(record: BaseModel) -> str:
-    """Of what has no version: of all it says."""
+    """The ETag of a record without a version: a hash of its content."""
     return f'"{hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:20]}"'
 
 
 def require_etag(if_match: str | None) -> str:
-    """The ETag an edit was made of. Raises Problem 428 where it is missing."""
+    """The ETag that an edit is based on. Raises Problem 428 if it is missing."""
     if if_match is None:
         raise Problem(
             428,
@@ -43,7 +41,9 @@ def require_etag(if_match: str | None) -> str:
 
 
 def require_version(if_match: str | None) -> int:
-    """Raises Problem 428 where it is missing, 422 where it is none."""
+    """The version that an edit is based on. Raises Problem 428 if it is missing, 422 if it is
+    invalid.
+    """
     word = require_etag(if_match).strip('"')
     if not word.isascii() or not word.isdigit() or len(word) > 9:
         raise Problem(

@@ -1,7 +1,6 @@
-"""What a form sent. Knows fields as text; knows no page.
+"""Reads and validates submitted forms.
 
-A form's request is guarded by its origin (web/security.py); what it may do, by the route's
-permission.
+web/security.py checks the origin of a form, the permission of its route what it may do.
 """
 
 from collections.abc import Callable
@@ -24,9 +23,7 @@ class Fields:
         self._pairs = pairs
 
     def text(self, name: str) -> str:
-        """The first of that name; empty where there is none. Line breaks as this project writes
-        them.
-        """
+        """The first value of that name with normalised line breaks; empty if missing."""
         return next((value.replace("\r\n", "\n") for key, value in self._pairs if key == name), "")
 
     def all(self, name: str) -> list[str]:
@@ -36,7 +33,7 @@ class Fields:
         return any(key == name for key, _ in self._pairs)
 
     def number(self, name: str) -> int | None:
-        """None for an empty field. Raises Problem 422 for what is no whole number."""
+        """None for an empty field. Raises Problem 422 unless the value is a whole number."""
         said = self.text(name).strip()
         if not said:
             return None
@@ -81,7 +78,7 @@ def validate(model: type[M], values: dict[str, object]) -> M:
 
 
 def attempt(act: Callable[[], T], *expected: type[Exception]) -> tuple[T | None, Problem | None]:
-    """What came of an act, or the problem to show beside the form that asked for it."""
+    """The result of an action, or the problem to show beside its form."""
     try:
         return act(), None
     except Exception as error:

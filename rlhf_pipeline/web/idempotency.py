@@ -1,6 +1,4 @@
-"""A POST that is sent again under its Idempotency-Key is answered again, not done again. Knows
-requests; knows nothing of what they do.
-"""
+"""Answers repeated POST requests with the same Idempotency-Key without repeating the action."""
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
@@ -60,11 +58,11 @@ def keeps_no_record(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 def runs_once(
     *, leaves_out: Sequence[str] = (), fills_in: Filler | None = None
 ) -> Callable[[Callable[Concatenate[Site, P], T]], Callable[Concatenate[Site, P], T]]:
-    """Marks a route that must not be done twice: its acts, its key and its answer are one
-    transaction, so that no crash parts them.
+    """Marks a route whose action, key and answer are stored in one transaction, so that a crash
+    cannot separate them.
 
-    For what is free to repeat (leases, offers) keeping the answer afterwards is enough. Fields that
-    it `leaves_out` of the kept answer are filled in, from where they stand, when it is told again.
+    Other routes (leases, offers) are safe to repeat; their answers are stored afterwards. Fields in
+    `leaves_out` are not stored and filled in again for a repeated request.
     """
 
     def decorate(endpoint: Callable[Concatenate[Site, P], T]) -> Callable[Concatenate[Site, P], T]:
@@ -187,9 +185,7 @@ def _mark_unrecorded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _remove_fields(body: str, names: Sequence[str]) -> str:
-    """An answer as it is kept: tokens, login links and what else it leaves out stand in no other
-    table.
-    """
+    """The answer to store, without secrets and fields that are stored elsewhere."""
     if not any(f'"{name}"' in body for name in names):
         return body
     return json.dumps(

@@ -1,6 +1,4 @@
-"""The newest entries of something, in memory and safe for threads. Knows nothing of what it
-keeps.
-"""
+"""Thread-safe caches in memory."""
 
 import threading
 import time
@@ -63,7 +61,7 @@ MAX_CACHED_READERS = 100
 
 @dataclass(frozen=True)
 class CacheTimes:
-    """Seconds for which the app answers from memory, by what it remembers."""
+    """Cache times in seconds, by content."""
 
     token_s: float = 0.5  # a token that is revoked works no longer than this
     terms_s: float = 0.5  # rules and guidelines
@@ -79,10 +77,10 @@ class CacheTimes:
 
 
 class CachedValue(Generic[V]):
-    """One value, read anew when it is older than `seconds`.
+    """One value, read again when it is older than `seconds`.
 
-    Where reading takes long and `may_lag`, whoever asks is given the value of a moment ago while a
-    thread reads the new one; but none that is a minute old.
+    With `may_lag`, callers get the previous value, at most a minute old, while a thread reads the
+    next.
     """
 
     def __init__(
@@ -162,8 +160,8 @@ class ReaderCounts(Generic[V]):
         self._slots = ExpiringCache[str, _Slot[V]](MAX_CACHED_READERS)
 
     def get(self, reader_id: str, newest_seq: int, count: Callable[[], V]) -> V:
-        """The reader's count: up to the vote `newest_seq` or, where counting takes long, up to an
-        earlier one.
+        """The count for the reader, up to `newest_seq` or, if counting takes long, up to an earlier
+        vote.
         """
         slot = self._slot(reader_id)
         known = slot.known

@@ -42,8 +42,8 @@ def problem_response(status: int) -> dict[str, Any]:
 
 
 def describe(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
-    """The document of the API's routes, with the permission of each as `x-permission`, and
-    `x-all-votes` where users who may vote are refused.
+    """The OpenAPI document of the routes, with `x-permission`, and `x-all-votes` for routes that
+    refuse users who may vote.
     """
     document = get_openapi(
         title=app.title,

@@ -28,7 +28,7 @@ def make_cursor(*place: str | int) -> str:
 
 
 def parse_cursor(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
-    """Raises Problem 422 for a word that is no cursor of this list."""
+    """Raises Problem 422 for an invalid cursor."""
     if cursor is None:
         return None
     try:
@@ -62,7 +62,7 @@ def _is_sane(part: Any) -> bool:
 
 
 def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of a frame with None for what is missing."""
+    """The rows of a frame as dictionaries, with None for missing values."""
     columns = {
         name: frame[name].astype(object).where(frame[name].notna(), None).tolist()
         for name in frame.columns

@@ -1,6 +1,4 @@
-"""Errors as people and programs read them: RFC 9457 problems with the path of each wrong field.
-Knows which error is which status.
-"""
+"""Maps errors to RFC 9457 problem documents and statuses."""
 
 import json
 import logging
@@ -79,7 +77,7 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem:
-    """The problem that an error is told as."""
+    """The problem document for an error."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, RequestValidationError):

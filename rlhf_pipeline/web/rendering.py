@@ -1,6 +1,4 @@
-"""How a page is made: templates that escape everything, the menu, words for values. Knows Jinja;
-knows no route's data.
-"""
+"""Renders pages: Jinja templates with autoescape, the menu and formats of values."""
 
 import hashlib
 import re
@@ -92,9 +90,7 @@ def render(
 
 
 async def problem_page(request: Request, problem: Problem) -> Response:
-    """An error as a person reads it, with their menu; whoever is not logged in is led to the
-    login.
-    """
+    """An error page with the user's menu; without a login, a redirect to the login page."""
     if problem.status == 401:
         return RedirectResponse(login_path(request), 303)
     site: Site = request.app.state.site
@@ -121,8 +117,8 @@ async def problem_page(request: Request, problem: Problem) -> Response:
 
 
 async def _find_principal(request: Request, problem: Problem) -> Principal | None:
-    """The user who asks; after a server error only one who is remembered, since the store could
-    raise the same error again.
+    """The user of the request; after a server error only a cached one, because the store could fail
+    again.
     """
     if problem.status >= 500:
         return cached_principal(request)
@@ -133,7 +129,7 @@ async def _find_principal(request: Request, problem: Problem) -> Principal | Non
 
 
 def login_path(request: Request) -> str:
-    """The login page that leads back to what was asked for."""
+    """The login page, which leads back to the requested page."""
     path = request.url.path
     if request.method != "GET" or path in ("/", "/logout"):
         return "/login"
@@ -141,7 +137,7 @@ def login_path(request: Request) -> str:
 
 
 def names_for(site: Site, asker: Principal) -> dict[str, str]:
-    """user_id -> name, for those who may know who is who."""
+    """Names by user id, for users who may read users."""
     return (
         {user.user_id: user.name for user in site.store.users.all()}
         if asker.may(Permission.USERS_READ)
@@ -160,7 +156,7 @@ def query_of(filters: Mapping[str, str]) -> str:
 
 
 def see_other(path: str) -> RedirectResponse:
-    """Go and look there: the answer to a form that was done."""
+    """Redirects after a successful form."""
     return RedirectResponse(path, 303)
 
 

@@ -1,4 +1,4 @@
-"""How a router of the API is made, so that all answer alike. Knows FastAPI; knows no noun."""
+"""Creates routers of the API, with shared prefix, idempotency and problem documents."""
 
 from typing import Any
 
@@ -15,5 +15,5 @@ def api_router(*nouns: str, route: type[IdempotentRoute] = IdempotentRoute) -> A
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Problems that a route answers with, beside those that any may."""
+    """Problems of a route in addition to the common ones."""
     return {status: problem_response(status) for status in statuses}

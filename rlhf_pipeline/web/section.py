@@ -73,7 +73,7 @@ class Section:
 
 
 class SectionFiles(StaticFiles):
-    """Serves scripts, styles and pictures of a folder, and none of the code beside them."""
+    """Serves scripts, styles and pictures of a folder, but no code or templates."""
 
     def lookup_path(self, path: str) -> tuple[str, stat_result | None]:
         if PurePath(path).suffix not in STATIC_SUFFIXES:

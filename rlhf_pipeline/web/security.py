@@ -1,6 +1,4 @@
-"""What every request passes first: known host, same origin, bounded body; what every answer
-carries. Knows ASGI; knows no user.
-"""
+"""Checks host, origin and body size of each request and adds the security headers."""
 
 from collections.abc import Iterable
 
@@ -37,8 +35,8 @@ REVALIDATE = (b"cache-control", b"no-cache")
 
 
 class Guard:
-    """Refuses requests for other hosts, from other sites with a cookie, and too large ones; adds
-    the security headers.
+    """Refuses unknown hosts, requests of other sites with a cookie, and large bodies; adds the
+    security headers.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Iterable[str], secure: bool):
@@ -108,7 +106,7 @@ def _is_foreign(headers: Headers, host: str) -> bool:
 
 
 def _limit_body(receive: Receive) -> Receive:
-    """A body without a stated length is counted as it comes."""
+    """Counts a body without a declared length while it is read."""
     n = 0
 
     async def receive_limited() -> Message:

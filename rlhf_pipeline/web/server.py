@@ -1,4 +1,4 @@
-"""Serves the app: one process, its threads sharing commits. Knows uvicorn; knows no route."""
+"""Runs the app with uvicorn in one process whose threads share commits."""
 
 import asyncio
 import threading
@@ -69,15 +69,15 @@ class WebServer:
 
 
 def serve(settings: Settings, store: Store, *, host: str, port: int) -> None:
-    """Until it is told to end."""
+    """Serves the app until the process is stopped."""
     uvicorn.run(create_app(settings, store), host=host, port=port, **_uvicorn_options())
 
 
 class BufferedTransport:
-    """A transport that sends what was written within one step of the loop at once.
+    """A transport that sends all data written within one step of the event loop at once.
 
-    uvicorn writes the head of an answer and then its body, each a call into the kernel and a
-    packet: together 13 % of what a vote cost.
+    uvicorn writes the head and the body of an answer separately, each a system call and a packet:
+    together 13 % of the cost of a vote.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):

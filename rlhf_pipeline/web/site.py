@@ -1,6 +1,4 @@
-"""What all routes of one project share: its store, its settings, and what is kept in memory between
-requests. Knows no route.
-"""
+"""State shared by all routes of one project: store, settings and caches."""
 
 import asyncio
 from dataclasses import dataclass
@@ -27,9 +25,7 @@ LEASES_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Terms:
-    """Under what a vote is cast now: the rules and the version of the guidelines; and every
-    dimension there ever was.
-    """
+    """The terms of a vote: rules, version of the guidelines, and all dimensions ever used."""
 
     version: int
     rules: AnnotationRules

@@ -67,7 +67,7 @@ class EventStream(Response):
         self._begin = begin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises what `begin` raises, and Problem 429, before anything is sent."""
+        """Raises the errors of `begin` and Problem 429, before anything is sent."""
         with self._streams.open_stream(self._token_id):
             events = await run_in_threadpool(self._begin)
             await StreamingResponse(events, media_type=MEDIA_TYPE)(scope, receive, send)

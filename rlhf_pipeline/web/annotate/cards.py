@@ -1,6 +1,4 @@
-"""Cards as they are dealt: which text stands left, which right. Keeps texts at hand; knows neither
-requests nor votes.
-"""
+"""Deals cards: which text stands left and which right. Caches their texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ MAX_CACHED_TEXTS = 2_000
 
 @dataclass(frozen=True)
 class CardContent:
-    """An assignment with what it shows."""
+    """An assignment with the texts that it shows."""
 
     assignment: Assignment
     texts: Texts
@@ -40,9 +38,7 @@ class CardContent:
 
 
 class CardDealer:
-    """Deals through the store; remembers what was dealt, so that the vote on it need not ask
-    again.
-    """
+    """Deals cards from the store and remembers them, so that a vote needs no second read."""
 
     def __init__(self, store: Store):
         self._store = store
@@ -55,7 +51,9 @@ class CardDealer:
         return [self._build_card(assignment) for assignment in dealt]
 
     def get(self, assignment_id: str, annotator_id: str) -> CardContent:
-        """Raises NotFound for a card of nobody, and in the same words for one of somebody else."""
+        """Raises NotFound, in the same words whether the card does not exist or belongs to another
+        user.
+        """
         assignment = self._assignments.get(assignment_id) or self._store.assignments.get(
             assignment_id
         )

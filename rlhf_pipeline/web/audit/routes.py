@@ -97,7 +97,7 @@ def _export_lines(store: Store) -> Iterator[str]:
 
 
 class AuditFilters:
-    """What the address asks for; empty means all."""
+    """Filters from the URL; empty means all."""
 
     def __init__(
         self,

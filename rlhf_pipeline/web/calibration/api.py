@@ -1,6 +1,4 @@
-"""Calibrators over time, and predictions beside the votes that came after them. Knows requests;
-what is told is `web.calibration`'s.
-"""
+"""API routes of calibrators, and of predictions compared with later votes."""
 
 from typing import Annotated
 

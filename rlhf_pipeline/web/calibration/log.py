@@ -1,6 +1,4 @@
-"""The log of calibrators as it is shown, each report read once: they are long, and never change.
-Knows the store; knows no route.
-"""
+"""Reads the log of calibrators. Reports are cached, because they are long and never change."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +28,8 @@ class CalibrationLog:
     def entries(
         self, keys: Sequence[tuple[str, int]], champion: str | None
     ) -> list[CalibrationOut]:
-        """Entries by reward model and version, as they stand now that `champion` is champion;
-        unknown ones are left out.
+        """Entries by reward model and version, with their state given the current champion. Unknown
+        entries are left out.
         """
         found = [
             (name, version, known)

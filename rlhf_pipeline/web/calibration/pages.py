@@ -1,5 +1,4 @@
-"""Calibration as a page: the calibrators there were, the reliability of what was served, and the
-votes behind each of its bins. Knows words and addresses; what is told is `web.calibration`'s."""
+"""The page of calibrators, of the reliability of predictions, and of the votes in each bin."""
 
 from collections.abc import Sequence
 from typing import Annotated

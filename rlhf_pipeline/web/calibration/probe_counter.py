@@ -1,8 +1,7 @@
-"""A reward model's served predictions beside the votes that came after them, counted off to the
-side. Knows the store; knows no route.
+"""Compares served predictions with later votes, in a background thread.
 
-A million predictions are never read: of a model, the comparisons with its NEWEST votes are. Whoever
-asks waits a moment for the count, then is given the one before, if there is one, and says so.
+Per model only the comparisons with its NEWEST votes are read. A caller waits briefly for the count
+and then gets the previous one, marked as such.
 """
 
 import threading
@@ -32,8 +31,8 @@ KEPT = 8  # counts, and as many may be waited for
 
 @dataclass(frozen=True)
 class ProbeQuery:
-    """Whose predictions: of which model, and through which calibrator of it; None: the model that
-    predicted last, any calibrator.
+    """Selects predictions by reward model and calibrator. None means the model that predicted last,
+    and any calibrator.
     """
 
     reward_model: str | None = None
@@ -42,8 +41,8 @@ class ProbeQuery:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What was counted. `judged` is what `pairs_of_bin` reads, behind `probe`; that is None where
-    nobody judged anything it predicted.
+    """The result of a count. `judged` is the frame that `pairs_of_bin` reads; `probe` is None
+    without judged predictions.
     """
 
     reward_model: str | None
@@ -62,8 +61,8 @@ class _CachedProbe:
     probed: ProbeResult
 
     def as_of(self, head: int) -> ProbeResult:
-        """As it is told to who asked at that head: a count that began before may lack what they
-        know to have happened.
+        """The result marked for a caller at that head: a count that began earlier may lack votes
+        the caller knows of.
         """
         return replace(self.probed, is_current=self.head >= head)
 
@@ -80,8 +79,8 @@ class ProbeCounter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="probing")
 
     def get_probe(self, asked: ProbeQuery, *, wait_s: float) -> ProbeResult | None:
-        """Of now, or of a while ago and then it says so; None where it is being counted for the
-        first time. Raises StoreError.
+        """The current count, or an earlier one marked as such; None during the first count. Raises
+        StoreError.
         """
         head = self._store.audit.head()[0]  # whatever is cast, published or replayed moves it
         known = self._known.get(asked)

@@ -1,5 +1,4 @@
-"""How far the reward model can be trusted, as pages and scripts are told. Knows the log, the count
-of `web.probe_counter` and what each reader may see; knows no route."""
+"""Reads calibrators and probes as each reader may see them."""
 
 from datetime import datetime
 from typing import Any
@@ -71,7 +70,7 @@ def _champion_label(site: Site) -> str | None:
 
 
 def probe_of(site: Site, asked: ProbeQuery, *, wait_s: float) -> ProbeOut | None:
-    """None where it is being counted for the first time and takes longer."""
+    """None while the first count takes longer than `wait_s`."""
     probed = site.probe_counter.get_probe(asked, wait_s=wait_s)
     return None if probed is None else _build_probe(asked, probed)
 
@@ -86,9 +85,9 @@ def pairs(
     limit: int,
     wait_s: float,
 ) -> tuple[ReliabilityBin, Page[ProbedPair]]:
-    """The votes behind the bin of a stated confidence, the wrongly predicted first, and that bin.
+    """The bin that contains a stated confidence, and its votes, wrong predictions first.
 
-    Raises Problem 404 where no vote lies there, 503 where it is being counted.
+    Raises Problem 404 for an empty bin, 503 during the first count.
     """
     place = parse_cursor(cursor, int, int)
     probed = site.probe_counter.get_probe(asked, wait_s=wait_s)

@@ -1,6 +1,4 @@
-"""Whether a completion says which model wrote it: whoever knows judges the name and not the text.
-Knows words; knows no store.
-"""
+"""Detects completions that name the model that wrote them."""
 
 import re
 

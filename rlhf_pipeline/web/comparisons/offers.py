@@ -1,6 +1,4 @@
-"""Which comparisons people are asked to judge, and who is. Knows days, rules and who may vote;
-knows no card.
-"""
+"""Offers comparisons to annotators and withdraws open slots."""
 
 from collections.abc import Sequence
 
@@ -14,11 +12,11 @@ from rlhf_pipeline.web.site import Site
 
 
 def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
-    """What was asked for; a blind reader gets no count that depends on votes, or on which
-    comparisons were offered before.
+    """Offers comparisons. Blind readers get no count that depends on votes or earlier offers.
 
-    Raises Problem 422 unless exactly one way of naming them is given, UnknownComparison, and as
-    `_ask_person`."""
+    Raises Problem 422 unless exactly one of ids, day and all_unvoted is given, UnknownComparison,
+    and as `_ask_person`.
+    """
     ways = [asked.ids is not None, asked.day is not None, asked.all_unvoted]
     if sum(ways) != 1:
         raise Problem(
@@ -54,7 +52,7 @@ def withdraw(site: Site, principal: Principal, comparison_ids: Sequence[str]) ->
 
 
 def may_be_asked(user: User) -> bool:
-    """Whether cards are dealt to them: people who may vote, no programs."""
+    """Whether the user is dealt cards: people with a role that votes."""
     return (
         user.kind == "person"
         and user.disabled_at is None
@@ -63,8 +61,8 @@ def may_be_asked(user: User) -> bool:
 
 
 def _ask_person(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:
-    """Raises Problem 422 for somebody who is dealt no cards and for an overlap, of which one person
-    has none; NotFound, UnknownComparison.
+    """Raises Problem 422 for a user who is dealt no cards and for an overlap, which one person
+    cannot have; NotFound, UnknownComparison.
     """
     if asked.overlap is not None:
         said = "is how many people judge each, and annotator_id names one: leave one of them out"

@@ -21,11 +21,10 @@ SLOTS = ("n_slots", "n_done")
 def comparisons(
     site: Site, principal: Principal, *, category: str | None = None, cursor: str | None, limit: int
 ) -> Page[ComparisonOut]:
-    """Newest day first; of one category without those whose category the reader may not know yet,
-    of which `next` tells nothing either.
+    """Comparisons, newest day first. With a category, comparisons whose category is hidden from the
+    reader are left out, also from `next`.
 
-    A cursor is the last one's id: a correction has the place of another comparison, so places would
-    reveal it.
+    A cursor contains the last id, because the position of a correction would reveal it.
     """
     place = _place_of(site, cursor)
     judged_by = None if category is None else blind_reader_id(principal)

@@ -183,8 +183,8 @@ def _render_list(
 
 
 def _assignable_people(site: Site, principal: Principal) -> list[tuple[str, str]]:
-    """user_id and words of those who may be asked by name; the id alone for those who may not know
-    who is who.
+    """User ids and names of annotators who can be asked by name; only ids for users who may not
+    read users.
     """
     found = [user for user in site.store.users.all() if offers.may_be_asked(user)]
     if not principal.may(Permission.USERS_READ):

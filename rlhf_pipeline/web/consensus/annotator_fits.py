@@ -1,6 +1,4 @@
-"""The annotator model's labels as the web shows them: read where they were left, again when others
-lie there. Knows files; knows no request.
-"""
+"""Caches the newest fit of the annotator model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ class AnnotatorFit:
     name: str
 
     def labels_for(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
-        """SOFT_LABELS of those that it knows."""
+        """The SOFT_LABELS of the comparisons that the fit covers."""
         places = self.labels.index.get_indexer(
             pd.Index(comparison_ids, dtype=self.labels.index.dtype)
         )
@@ -35,8 +33,8 @@ class AnnotatorFit:
 
 
 class AnnotatorFits:
-    """The newest fit. Whoever asks is given the last one while a thread reads the next: of a
-    million votes that takes a second.
+    """The newest fit. Callers get the previous one while a thread reads the next, which takes a
+    second for a million votes.
     """
 
     def __init__(self, settings: Settings, store: Store, cache_times: CacheTimes):
@@ -49,17 +47,15 @@ class AnnotatorFits:
         )
 
     def get_newest(self) -> AnnotatorFit | None:
-        """None where nothing was fitted, or to no judgement. Raises Problem 503 where what lies
-        there cannot be read.
-        """
+        """None without a fit. Raises Problem 503 if the fit cannot be read."""
         found = self._newest()
         if isinstance(found, str):
             raise Problem(503, found, kind="annotator_model_unreadable", headers=RETRY_SOON)
         return found
 
     def _read(self) -> AnnotatorFit | str | None:
-        """In words what is wrong: it may be a thread that reads, and who asks next is to be
-        told.
+        """Returns errors as text, because a background thread may read and the next caller reports
+        them.
         """
         stage, part = LABELS_FRAME
         try:

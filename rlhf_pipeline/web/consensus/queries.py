@@ -1,6 +1,4 @@
-"""Consensus page by page. Knows where to stop reading and what comes first; what agreement is
-stands in `rlhf_pipeline.votes.consensus`.
-"""
+"""Reads pages of consensus; `rlhf_pipeline.votes.consensus` defines the rule."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -45,8 +43,9 @@ ConsensusFunction = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSEN
 
 @dataclass(frozen=True)
 class ConsensusPage:
-    """A page, on how many comparisons it found judgements of people (by the annotator model: that
-    it knows), and up to which vote that knows; None where it was not asked."""
+    """A page, the number of comparisons with judgements among those read, and the last vote of the
+    fit (None without one).
+    """
 
     page: Page[ConsensusOut]
     n_judged: int
@@ -63,14 +62,12 @@ def page(
     limit: int,
     fitted: AnnotatorFit | None = None,
 ) -> ConsensusPage:
-    """Comparisons that people judged, by their newest vote, newest first; only those in `state`,
-    where one is named.
+    """Judged comparisons by their newest vote, newest first, optionally of one `state`.
 
-    A blind reader gets only comparisons they have judged. Disputed ones are for somebody to decide:
-    of LOOKS_AT comparisons at a time the most evenly split come first, then those of the next.
-    Raises Problem 409 where the annotator model is asked for and there is none, or another one than
-    where the list was begun; 403 where a blind reader asks for it, because it was fitted to all
-    votes. It is the newest, unless `fitted` is handed in.
+    Blind readers get only comparisons they have judged. Disputed ones are sorted by how evenly they
+    are split, within LOOKS_AT comparisons at a time. With the annotator model: Problem 409 without
+    a fit or with a cursor of another fit, 403 for blind readers, because it is fitted to all votes.
+    `fitted` overrides the newest fit.
     """
     seen_by = blind_reader_id(principal)
     if method != "joint_model":
@@ -94,7 +91,7 @@ def refuse_model(principal: Principal) -> None:
 
 
 def newest_fit(site: Site) -> AnnotatorFit:
-    """What the annotator model says. Raises Problem 409 where there is none, 503 where it cannot be
+    """The newest fit of the annotator model. Raises Problem 409 without one, 503 if it cannot be
     read.
     """
     fitted = site.annotator_fits.get_newest()
@@ -104,8 +101,8 @@ def newest_fit(site: Site) -> AnnotatorFit:
 
 
 def count_since(site: Site, up_to_seq: int) -> tuple[int, int | None]:
-    """Votes of people above a seq, superseded ones too; where many votes came since, those of the
-    next COUNTS_AT_MOST, and that number.
+    """Number of votes by people after a sequence number, and None; after many votes, among the next
+    COUNTS_AT_MOST, and that number.
     """
     upper = up_to_seq + COUNTS_AT_MOST
     people = sum(
@@ -135,9 +132,7 @@ def params_of(site: Site) -> ConsensusParams:
 def _parse_fit_cursor(
     by: tuple[str, ...], cursor: str | None, *kinds: type
 ) -> tuple[Any, ...] | None:
-    """The place of a cursor. Raises Problem 409 for that of another fit, 422 for a word that is no
-    cursor of this list.
-    """
+    """The position in a cursor. Raises Problem 409 for another fit, 422 for an invalid cursor."""
     place = parse_cursor(cursor, *map(type, by), *kinds)
     if place is None:
         return None
@@ -188,8 +183,9 @@ def _find_disputed(
     cursor: str | None,
     limit: int,
 ) -> ConsensusPage:
-    """A stretch of comparisons is read anew for each of its pages. The cursor says where it lies,
-    so that votes that arrive meanwhile move none of its comparisons to another page."""
+    """Reads a stretch of comparisons for each of its pages. The cursor holds the stretch, so that
+    new votes move no comparison to another page.
+    """
     before, last, *after = _parse_fit_cursor(by, cursor, int, int, *map(type, FIRST)) or (
         None,
         0,

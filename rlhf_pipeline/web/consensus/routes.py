@@ -149,7 +149,7 @@ def download(
 def _empty_message(
     found: queries.ConsensusPage, state: str, min_votes: int, *, is_first: bool
 ) -> tuple[str, str]:
-    """Title and text of a page without a row: what was found, and no more than that."""
+    """Title and text of an empty page."""
     if found.page.next is not None:
         return (
             "None on this page",

@@ -19,8 +19,8 @@ def feedback(
     cursor: str | None,
     limit: int,
 ) -> Page[Feedback]:
-    """Newest first, without the corrections that the reader may not see yet, of which `next` tells
-    nothing either.
+    """Feedback, newest first, without corrections that are hidden from the reader; `next` does not
+    reveal them either.
     """
     place = parse_cursor(cursor, int)
     found = site.store.feedback.page(

@@ -99,7 +99,7 @@ def _check_time(site: Site, sent: NewFeedback) -> None:
 
 
 class FeedbackFilters:
-    """What the address asks for; empty means all."""
+    """Filters from the URL; empty means all."""
 
     def __init__(
         self,

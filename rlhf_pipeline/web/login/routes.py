@@ -56,7 +56,7 @@ def log_out(site: AnySite, principal: SignedIn) -> Response:
 
 @pages.get("/")
 def start(request: Request, principal: SignedIn) -> Response:
-    """To one's work: judging, or looking how far it is."""
+    """Redirects to the first entry of the menu."""
     entries = next(iter(request.app.state.pages.menu(principal).values()))
     return RedirectResponse(entries[0].path, 302)
 
@@ -68,8 +68,8 @@ def login(
     token: Annotated[str, Query(max_length=200)] = "",
     after: Next = "/",
 ) -> Response:
-    """A form; a link's token is redeemed by a button and not by looking at it, as programs that
-    preview links do.
+    """The login form. A link's token is redeemed by a button, because link previews open the
+    address.
     """
     return render(
         "login/page.html",

@@ -1,6 +1,4 @@
-"""An annotator's figures: pace, agreement with oneself and with known answers. Knows judgements;
-knows no route.
-"""
+"""Computes an annotator's statistics: pace, agreement with repeats and with known answers."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,9 +22,7 @@ MAX_CACHED_ANNOTATORS = 1000
 
 
 class AnnotatorStatistics:
-    """Of whoever asks: the days before today are counted once, of today the votes since the last
-    look are read.
-    """
+    """Counts days before today once and reads only the new votes of today."""
 
     def __init__(self, store: Store):
         self._store = store
@@ -51,9 +47,7 @@ class AnnotatorStatistics:
 def apply_votes(
     judged: StandingSnapshot, cast: Sequence[Vote], today: date
 ) -> StandingSnapshot | None:
-    """What stands after the next votes; None where they change an earlier day, which has to be
-    counted again.
-    """
+    """The counts after further votes; None if they change an earlier day, which needs a recount."""
     if not cast:
         return judged
     standing, skips = dict(judged.today), set(judged.skips)

@@ -1,6 +1,4 @@
-"""One completion while somebody watches it being made. Knows the engine and the provider of the
-settings; knows no request.
-"""
+"""Streams one completion by the configured provider."""
 
 import json
 import queue
@@ -32,7 +30,7 @@ STILL_HERE_S = 15.0
 
 @dataclass(frozen=True)
 class CompletionEvent:
-    """`piece` of a text, `again` where what came does not count, and at last `completion` or
+    """`piece` of the text, `again` when earlier pieces are void, and finally `completion` or
     `failed`.
     """
 
@@ -44,8 +42,8 @@ class CompletionEvent:
 
 
 class Completer:
-    """Asks the provider that the settings name, through the ledger: what is watched is kept, and
-    once it is kept it is not asked for again.
+    """Calls the configured provider through the ledger; completions are stored and requested only
+    once.
     """
 
     def __init__(self, settings: Settings, store: Store):
@@ -54,8 +52,8 @@ class Completer:
         self._places = threading.BoundedSemaphore(AT_MOST)
 
     def stream(self, prompt: str, params: CompletionParams) -> Iterator[str]:
-        """Server-sent events. Raises Problem 409 where no provider is set, 503 where too many are
-        watched already, before the first of them.
+        """Server-sent events. Raises Problem 409 without a provider, 503 with too many streams,
+        before the first event.
         """
         try:
             backend, calls = (

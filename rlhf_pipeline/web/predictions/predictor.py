@@ -1,6 +1,4 @@
-"""The champion reward model as the web serves it: loaded at the first question, again when another
-is champion. Knows no request.
-"""
+"""Serves predictions of the champion reward model, loaded on demand and after each promotion."""
 
 import threading
 from collections.abc import Sequence
@@ -19,8 +17,8 @@ AT_MOST = 8
 
 
 class Predictor:
-    """Answers one request at a time: a model uses all cores it may have as it is. A few more wait,
-    others are asked to come again.
+    """Answers one request at a time, because a model uses all its cores. A few requests wait;
+    others are refused.
     """
 
     def __init__(self, settings: Settings, store: Store, champion_s: float):
@@ -37,8 +35,8 @@ class Predictor:
         self._loaded: tuple[tuple[str, int], Judge] | None = None
 
     def predict(self, questions: Sequence[Question]) -> list[PairPrediction]:
-        """Raises Problem 409 before there is a champion, 503 where it cannot be loaded, gives NaN,
-        or has too many waiting already.
+        """Raises Problem 409 without a champion, 503 if the model fails to load, returns NaN, or
+        too many requests wait.
         """
         if not self._places.acquire(blocking=False):
             raise Problem(
@@ -82,9 +80,7 @@ class Predictor:
             raise _unavailable_problem(f"The reward model cannot be loaded: {cause}") from cause
 
     def _find_champion_key(self) -> tuple[str, int] | None:
-        """The champion's label and the number of its calibrator: what makes two predictions
-        differ.
-        """
+        """The labels of the champion and its calibrator, which identify the predictions."""
         registry = self._champions.registry
         if self._champions.store.promotions.champion(registry.model_name("reward_model")) is None:
             # asked first: a home without any model has no MLflow yet, and asking would make one

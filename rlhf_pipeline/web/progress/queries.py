@@ -1,4 +1,4 @@
-"""How far the work is, as pages and scripts are told. Knows counts; knows no route."""
+"""Computes progress and metrics for pages and the API."""
 
 from collections.abc import Iterable
 from datetime import date
@@ -45,9 +45,7 @@ def project_progress(site: Site, principal: Principal) -> ProgressOut:
 
 
 def is_current(site: Site, principal: Principal) -> bool:
-    """Whether `project_progress` told all there is: votes that a blind reader sees are counted at
-    intervals where that takes long.
-    """
+    """Whether `project_progress` is complete: counts for blind readers may lag."""
     reader_id = blind_reader_id(principal)
     return reader_id is None or site.vote_counter.is_current(reader_id)
 

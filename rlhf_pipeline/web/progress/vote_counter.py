@@ -1,6 +1,4 @@
-"""Votes counted as they come: only those since the last look are read. Knows the store; knows no
-route.
-"""
+"""Counts votes incrementally: only votes after the last count are read."""
 
 import threading
 from collections import deque
@@ -19,9 +17,7 @@ PACE_WITHIN = 20_000  # newest votes of all among which these are looked for at 
 
 @dataclass
 class VoteCounts:
-    """Votes up to `seq`, by whom and when. What a machine answered by itself is counted apart from
-    what was judged.
-    """
+    """Votes up to `seq` by annotator and day. Votes by machines are counted separately."""
 
     seq: int = 0
     n_votes: int = 0
@@ -50,7 +46,7 @@ class VoteCounts:
 
 
 class VoteCounter:
-    """One count per process, brought up to date by whoever asks."""
+    """One count per process, updated by its callers."""
 
     def __init__(self, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
         self._store = store
@@ -66,8 +62,8 @@ class VoteCounter:
         self.figures = AnnotatorStatistics(store)
 
     def counts(self, *, seen_by: str | None = None) -> VoteCounts:
-        """Up to the newest vote; `seen_by` as `Votes.page`, counted from the first vote because
-        what a reader judges changes what they see.
+        """The count up to the newest vote. With `seen_by` as in `Votes.page`, counted from the
+        first vote, because judging changes what the reader sees.
         """
         if seen_by is not None:
             newest = self._store.votes.max_seq()
@@ -80,9 +76,7 @@ class VoteCounter:
             return known
 
     def is_current(self, seen_by: str) -> bool:
-        """Whether the last count for a blind reader holds the newest vote: what takes long to count
-        is given as it was before.
-        """
+        """Whether the last count for a blind reader includes the newest vote."""
         return self._by_reader.is_current(seen_by, self._store.votes.max_seq())
 
     def _visible(self, reader_id: str, newest: int) -> VoteCounts:

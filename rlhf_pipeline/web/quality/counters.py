@@ -1,6 +1,4 @@
-"""How carefully each annotator votes, counted as votes come: only those since the last look are
-read. Knows the store; knows no route.
-"""
+"""Counts data quality incrementally: only votes after the last count are read."""
 
 import threading
 import time
@@ -37,15 +35,15 @@ FASTEST = FiguresParams().fastest_reading
 
 @dataclass(frozen=True)
 class QualityCounts:
-    """Of everybody who judged anything up to a vote."""
+    """Counts of all annotators up to a vote."""
 
     up_to_seq: int
     by_annotator: dict[str, Quality]
 
 
 class QualityCounters:
-    """One count per process, kept in some 50 bytes a vote. Whoever asks brings it up to date where
-    little is new; else a thread does.
+    """One count per process, at about 50 bytes per vote. Callers update it after few votes, a
+    thread after many.
     """
 
     def __init__(
@@ -137,8 +135,8 @@ class QualityCounters:
             self._is_catching_up = False
 
     def _read_batch(self, *, waits: bool = False) -> bool:
-        """Whether there may be more. Where somebody else is reading, what is known so far will
-        do.
+        """Returns whether more votes may follow. If another thread is reading, the current counts
+        are used.
         """
         if not self._reading.acquire(blocking=waits):
             return False

@@ -1,6 +1,4 @@
-"""How carefully people vote, as pages and scripts are told, the most doubtful first. Knows counts;
-knows no route.
-"""
+"""Computes data quality for pages and the API, the most doubtful annotators first."""
 
 from collections.abc import Mapping
 
@@ -17,8 +15,8 @@ HIDDEN: Mark = "same_as_before"  # looked at after each vote it says what was ch
 
 
 def project_quality(site: Site, principal: Principal) -> QualityOut:
-    """Whom to look at first; for a blind reader counted from the votes that they see, without how
-    others' choices follow each other.
+    """Data quality by annotator. Blind readers get counts of the votes they see, without the mark
+    that reveals choices.
     """
     reader_id = blind_reader_id(principal)
     found = (
@@ -48,7 +46,7 @@ def project_quality(site: Site, principal: Principal) -> QualityOut:
 
 
 def check_mark(principal: Principal, mark: Mark) -> None:
-    """Raises Problem 403 for a mark that would tell somebody who votes what others chose."""
+    """Raises Problem 403 for a mark that would reveal others' choices to a blind reader."""
     if mark not in visible_marks(principal):
         raise Problem(
             403,
@@ -59,7 +57,7 @@ def check_mark(principal: Principal, mark: Mark) -> None:
 
 
 def visible_marks(principal: Principal) -> tuple[Mark, ...]:
-    """Which marks somebody may know of."""
+    """The marks that the user may see."""
     return (
         MARKS
         if blind_reader_id(principal) is None

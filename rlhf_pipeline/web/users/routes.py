@@ -112,10 +112,10 @@ def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
 def change_user(
     site: Site, principal: Principal, user_id: str, asked: UserChange, *, etag: str | None = None
 ) -> User:
-    """The user after these changes, which hold from the next request on.
+    """Applies changes, which take effect with the next request, and returns the user.
 
-    Raises NotFound; Problem 412 where they are not what `etag` says, 403 for what only an admin of
-    the organisation changes, or gives when logged in; ConfigurationError as the store's `change`.
+    Raises NotFound; Problem 412 for an outdated `etag`, 403 for changes reserved to admins of the
+    organisation or to sessions; ConfigurationError as the store's `change`.
     """
 
     def check(user: User) -> None:
@@ -145,8 +145,8 @@ def change_user(
 
 
 def _refuse_organization_role(principal: Principal) -> None:
-    """Raises Problem 403 for whoever gives roles in every project and may not: of what a token
-    gives there, its end would take nothing.
+    """Raises Problem 403 unless an admin of the organisation grants the role in a session: revoking
+    a token would not revoke roles granted with it.
     """
     if not principal.may_everywhere(Permission.USERS_WRITE):
         raise _organization_problem()

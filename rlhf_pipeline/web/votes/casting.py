@@ -1,6 +1,4 @@
-"""How a vote that was sent becomes one that is cast: sides, terms, times, and the answer. Knows
-cards and rules; knows no route.
-"""
+"""Turns a submitted vote into a recorded one: sides, terms, times and receipt."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -26,9 +24,9 @@ OUTBOX = timedelta(hours=1)
 
 
 def cast(site: Site, principal: Principal, sent: VoteFields, key: str) -> VoteReceipt:
-    """Cast one vote; the same vote under the same key is answered the same again.
+    """Casts one vote; a repeated vote with the same key gets the same receipt.
 
-    Raises Problem for what is wrong with it, and what the store refuses it with.
+    Raises Problem for an invalid vote, and the errors of the store.
     """
     new, card = _prepare_new_or_repeated(site, principal, sent, key)
     try:
@@ -268,9 +266,10 @@ def _check_undo(
     now: datetime,
     undo_seconds: float,
 ) -> None:
-    """By the clock that is kinder: a vote and its correction may both have waited in an outbox. The
-    sender's clock counts for an hour after the vote arrived, and forwards only: else whoever sends
-    the old time could change a vote for ever."""
+    """Uses the more generous clock, because a vote and its correction may both have waited in an
+    outbox. The sender's clock counts for an hour after the vote arrived, and only forwards:
+    otherwise old times would allow changes for ever.
+    """
     old = site.store.votes.find(vote_id)
     # The same words for both: a vote's id follows from its choice, so somebody could try which of
     # two ids exists.
@@ -313,9 +312,9 @@ def _map_choice(card: CardContent | None, choice: Choice) -> Choice:
 
 
 def _restore_first_values(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
-    """What the server filled in is taken from the first time: a repeated request is the same
-    although the clock and the guidelines went on, and although a program sent the page's file
-    before the page did."""
+    """Reuses the values that the server filled in at first, so that a repeated request stays the
+    same although clock and guidelines moved on.
+    """
     first = site.store.votes.with_key(new.idempotency_key)
     if first is None:
         return new
@@ -346,8 +345,8 @@ def _build_receipt(
 
 
 def _is_extra(site: Site, card: CardContent | None, vote: Vote) -> bool:
-    """Asked only where the slot may be gone: within the lease nobody else is let the card, unless a
-    vote on it was taken back.
+    """Queried only if the slot may be gone: within the lease the card is reserved, unless a vote on
+    it was undone.
     """
     if card is None or vote.choice == Choice.SKIP or vote.annotator_kind == AnnotatorKind.MACHINE:
         return False

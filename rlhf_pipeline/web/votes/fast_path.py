@@ -1,9 +1,7 @@
-"""The route that everybody posts to all day. Knows FastAPI's routes; knows nothing of what the
-route does.
+"""A fast path for the route that casts votes.
 
-Of what a vote costs the server, FastAPI's own work (solving dependencies, parsing, an exit stack, a
-thread by way of anyio) is more than the transaction. A request that is as it should be needs none
-of it; any other goes FastAPI's way and gets its errors.
+FastAPI's own work per request (dependencies, parsing, exit stack, thread) costs more than the
+transaction of a vote. A valid request skips it; any other takes FastAPI's way and gets its errors.
 """
 
 import asyncio
@@ -39,7 +37,7 @@ def fast_path(body: type[BaseModel]) -> Callable[[VoteEndpoint], VoteEndpoint]:
 
 
 class FastPathRoute(IdempotentRoute):
-    """Its endpoint is `fast_path`, takes what `fast_path` says and nothing else."""
+    """Its endpoint is marked with `fast_path` and takes only the arguments it passes."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         usual = super().get_route_handler()

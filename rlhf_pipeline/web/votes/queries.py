@@ -1,6 +1,4 @@
-"""Lists of votes, feedback, comparisons, users and tokens as pages and API show them. Knows the
-store's pages and what each reader may see; knows no route.
-"""
+"""Lists votes as their readers may see them."""
 
 from typing import Any
 
@@ -29,11 +27,11 @@ def votes(
     cursor: str | None,
     limit: int,
 ) -> Page[VoteOut]:
-    """Newest first, without those that the reader may not see yet, of which `next` tells nothing
+    """Votes, newest first, without those hidden from the reader; `next` does not reveal them
     either.
 
-    Raises Problem 422 for words beside other filters, and for a mark beside others than the
-    annotator; 403 as `check_mark`.
+    Raises Problem 422 for a text search with other filters, and for a mark with filters other than
+    the annotator; 403 as `check_mark`.
     """
     place = parse_cursor(cursor, int)
     before = place[0] if place else None

@@ -87,7 +87,7 @@ def read(
 
 
 class VoteFilters:
-    """What the address asks for; empty means all."""
+    """Filters from the URL; empty means all."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class VoteFilters:
     def page(
         self, site: Site, principal: Principal, cursor: str | None, limit: int
     ) -> Page[VoteOut]:
-        """Raises Problem 422 for what cannot be asked together, or is no day."""
+        """Raises Problem 422 for filters that cannot be combined and for an invalid day."""
         only = {
             "day": _parse_day(self.day),
             "annotator_id": self.annotator_id or None,
