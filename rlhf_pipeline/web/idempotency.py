@@ -73,10 +73,12 @@ def runs_once(
                 with joint_transaction(site.store.database):
                     return endpoint(site, *args, **kwargs)
             with site.store.requests.answer_transaction(pending.who, pending.key) as keep:
-                told = endpoint(site, *args, **kwargs).model_dump_json()
-                keep(StoredResponse(pending.status, _remove_fields(told, (*SECRETS, *leaves_out))))
+                answer = endpoint(site, *args, **kwargs).model_dump_json()
+                keep(
+                    StoredResponse(pending.status, _remove_fields(answer, (*SECRETS, *leaves_out)))
+                )
             pending.has_answer = True
-            response = Response(told, pending.status, media_type="application/json")
+            response = Response(answer, pending.status, media_type="application/json")
             said = kwargs.get("response")
             if isinstance(said, Response):
                 response.headers.update(said.headers)

@@ -52,13 +52,11 @@ def entry(site: Site, reward_model: str, version: int) -> CalibrationOut:
 
 def detail(site: Site, reward_model: str, version: int) -> CalibrationDetail:
     """Raises Problem 404 for one that is not in the log."""
-    told, logged = (
-        entry(site, reward_model, version),
-        site.store.calibrations.entry(reward_model, version),
-    )
+    found = entry(site, reward_model, version)
+    logged = site.store.calibrations.entry(reward_model, version)
     assert logged is not None  # nothing leaves the log
     return CalibrationDetail(
-        **told.model_dump(),
+        **found.model_dump(),
         raw_bins=list(logged.report.raw_bins),
         calibrated_bins=list(logged.report.calibrated_bins),
     )

@@ -85,12 +85,12 @@ def show_page(
                 found, state, queries.params_of(site).min_votes, is_first=cursor is None
             )
         )
-    except Problem as told:
-        if told.kind not in INSTEAD:
+    except Problem as problem:
+        if problem.kind not in INSTEAD:
             raise
         found, nothing = (
             queries.ConsensusPage(Page(items=[], next=None), 0),
-            (INSTEAD[told.kind], told.detail),
+            (INSTEAD[problem.kind], problem.detail),
         )
     page = found.page
     n_since, of_next = (
@@ -134,7 +134,7 @@ def download(
     fitted = None
     if method == "joint_model":
         queries.refuse_model(principal)
-        # one for all lines; a problem is told before the file begins
+        # one fit for all lines; a problem must be raised before the file begins
         fitted = queries.newest_fit(site)
     rows = read_all_pages(
         lambda cursor: (

@@ -17,7 +17,7 @@ from rlhf_pipeline.store.judgements import (
 )
 from rlhf_pipeline.web.memory_cache import ExpiringCache
 
-PACE_OF = 200  # newest judgements whose median time is told
+PACE_OF = 200  # newest judgements used for the median time
 MAX_CACHED_ANNOTATORS = 1000
 
 

@@ -74,15 +74,15 @@ class Completer:
                 kind="too_many_watched",
                 headers=RETRY_SOON,
             )
-        told: queue.SimpleQueue[CompletionEvent | None] = queue.SimpleQueue()
+        events: queue.SimpleQueue[CompletionEvent | None] = queue.SimpleQueue()
         # In a thread of its own: who stops watching does not stop what is paid for.
         threading.Thread(
             target=self._complete,
-            args=(backend, calls, prompt, params, told),
+            args=(backend, calls, prompt, params, events),
             name="watched",
             daemon=True,
         ).start()
-        return _render_events(told)
+        return _render_events(events)
 
     def _refuse_policy(self) -> NoReturn:
         raise Problem(
@@ -99,17 +99,17 @@ class Completer:
         calls: CallParams,
         prompt: str,
         params: CompletionParams,
-        told: "queue.SimpleQueue[CompletionEvent | None]",
+        events: "queue.SimpleQueue[CompletionEvent | None]",
     ) -> None:
         heard: list[str] = []
 
         def listen(_: int, piece: str | None) -> None:
             if piece is None:
                 heard.clear()
-                told.put(CompletionEvent("again", {}))
+                events.put(CompletionEvent("again", {}))
             else:
                 heard.append(piece)
-                told.put(CompletionEvent("piece", {"text": piece}))
+                events.put(CompletionEvent("piece", {"text": piece}))
 
         try:
             # a frame of prompts says something there; nothing below reads it
@@ -126,35 +126,35 @@ class Completer:
             )
             row = made.frame.iloc[0]
             if not heard:  # it was there already
-                told.put(CompletionEvent("piece", {"text": row["text"]}))
+                events.put(CompletionEvent("piece", {"text": row["text"]}))
             whole = {
                 name: row[name]
                 for name in ("completion_id", "text", "model_version", "finish_reason")
             }
-            told.put(
+            events.put(
                 CompletionEvent(
                     "completion",
                     whole | {name: int(row[name]) for name in ("n_prompt_tokens", "n_tokens")},
                 )
             )
         except PipelineError as cause:
-            told.put(CompletionEvent("failed", {"error": str(cause)}))
+            events.put(CompletionEvent("failed", {"error": str(cause)}))
         except Exception:
-            told.put(
+            events.put(
                 CompletionEvent(
                     "failed", {"error": "The server failed. It is a bug, and the log says where."}
                 )
             )
             raise
         finally:
-            told.put(None)
+            events.put(None)
             self._places.release()
 
 
-def _render_events(told: "queue.SimpleQueue[CompletionEvent | None]") -> Iterator[str]:
+def _render_events(events: "queue.SimpleQueue[CompletionEvent | None]") -> Iterator[str]:
     while True:
         try:
-            event = told.get(timeout=STILL_HERE_S)
+            event = events.get(timeout=STILL_HERE_S)
         except queue.Empty:
             yield ": still here\n\n"
             continue

@@ -78,10 +78,10 @@ async def stream_progress(
     look_s: float = LOOK_S,
     still_here_s: float = STILL_HERE_S,
 ) -> AsyncIterator[str]:
-    looked_at, told, quiet = -1, "", 0.0
+    seen_seq, sent, quiet = -1, "", 0.0
     while True:
         newest = await run_in_threadpool(site.store.audit.head)
-        if newest[0] != looked_at:
+        if newest[0] != seen_seq:
             # Somebody whose session ended reads no further.
             principal = site.auth.cached_principal(secret) or await run_in_threadpool(
                 site.auth.find_principal, secret, from_cookie=from_cookie
@@ -92,10 +92,10 @@ async def stream_progress(
                 await run_in_threadpool(queries.project_progress, site, principal)
             ).model_dump_json()
             if await run_in_threadpool(queries.is_current, site, principal):
-                looked_at = newest[0]
+                seen_seq = newest[0]
             # else the moment of an event would reveal votes that a blind reader does not see
-            if now != told:
-                told, quiet = now, 0.0
+            if now != sent:
+                sent, quiet = now, 0.0
                 yield f"event: progress\ndata: {now}\n\n"
         if quiet >= still_here_s:
             quiet = 0.0

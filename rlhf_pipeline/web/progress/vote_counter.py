@@ -11,7 +11,7 @@ from rlhf_pipeline.store.vote_lists import VoteTally
 from rlhf_pipeline.web.me.statistics import AnnotatorStatistics
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, ReaderCounts
 
-PACE_OF = 200  # newest votes of an annotator whose median time is told
+PACE_OF = 200  # newest votes of an annotator used for the median time
 PACE_WITHIN = 20_000  # newest votes of all among which these are looked for at the start
 
 

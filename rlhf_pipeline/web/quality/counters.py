@@ -62,27 +62,31 @@ class QualityCounters:
         self._known: dict[str, tuple[npt.NDArray[np.void], Quality]] = {}
         self._seq = 0
         self._is_catching_up = False
-        self._told: tuple[float, QualityCounts] | None = (
+        self._last: tuple[float, QualityCounts] | None = (
             None  # the last answer, and when it was given
         )
         self._by_reader = ReaderCounts[QualityCounts](cache_times)
 
     def counts(self) -> QualityCounts:
         """Up to the newest vote, or as far as has been read."""
-        told = self._told
-        if told is not None and self._is_catching_up and time.monotonic() - told[0] < REFRESH_S:
-            return told[1]
+        counted = self._last
+        if (
+            counted is not None
+            and self._is_catching_up
+            and time.monotonic() - counted[0] < REFRESH_S
+        ):
+            return counted[1]
         self._read_batch()
         seq, votes = self._seq, dict(self._votes)
         for who, rows in votes.items():
             known = self._known.get(who)
-            # each is told anew only after another vote of theirs
+            # recounted only after another vote of the same annotator
             if known is None or known[0] is not rows:
                 self._known[who] = rows, quality(rows)
         found = QualityCounts(
             seq, {who: one for who in votes if (one := self._known[who][1]).n_votes}
         )
-        self._told = time.monotonic(), found
+        self._last = time.monotonic(), found
         return found
 
     def counts_for_reader(self, reader_id: str) -> QualityCounts:
@@ -146,7 +150,7 @@ class QualityCounters:
                 return False
             upper = min(newest, self._seq + self._at_once)
             self._add_votes(self._store.votes.signals(self._seq, up_to_seq=upper))
-            # after its votes: whoever asks meanwhile is told of no vote that is not there
+            # set after the votes are added, so that no caller sees a number above the counted votes
             self._seq = upper
         finally:
             self._reading.release()

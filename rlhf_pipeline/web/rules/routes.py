@@ -26,8 +26,6 @@ from rlhf_pipeline.web.site import Site
 api = api_router("guidelines", "rules")
 pages = APIRouter()
 RulesReader = Annotated[Principal, Depends(needs(Permission.RULES_READ))]
-
-
 RulesEditor = Annotated[Principal, Depends(needs(Permission.RULES_WRITE))]
 LABELS = {
     "overlap": "People per comparison",
@@ -48,8 +46,6 @@ MORE_HELP = {
     "repeat_share": "; 0.08 is 8 %",
     "gold_share": "; 0.05 is 5 %",
 }
-# drawn once; it tells where the hidden cards are, and who may read rules may vote
-HIDDEN = {"seed"}
 
 
 @api.get("/rules")

@@ -43,9 +43,9 @@ def read(site: AnySite, response: Response, user_id: str) -> UserOut:
     return found
 
 
-def _personal_fields(site: Site, told: dict[str, Any]) -> dict[str, Any]:
+def _personal_fields(site: Site, answer: dict[str, Any]) -> dict[str, Any]:
     """E-mail and name stand in one table, and in no kept answer."""
-    user = site.store.users.get(told["user_id"])
+    user = site.store.users.get(answer["user_id"])
     return {"email": user.email, "name": user.name}
 
 
