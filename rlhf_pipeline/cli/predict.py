@@ -1,6 +1,4 @@
-"""`rlhf reward predict`: which of two completions people would prefer. Knows lines of text and
-JSON; the answer is the champion's.
-"""
+"""`rlhf reward predict`: which of two completions people would prefer, by the champion."""
 
 import json
 import sys
@@ -44,8 +42,8 @@ def predict(
         typer.Option(help="File to append to; default data/predictions.jsonl below RLHF_HOME."),
     ] = None,
 ) -> None:
-    """The chance that people prefer a, raw and calibrated, with all that it rests on; appended to
-    predictions.jsonl.
+    """Predict how likely people prefer a, raw and calibrated; append it to predictions.jsonl with
+    the model, calibrator and data it rests on.
     """
     if interactive == (input is not None):
         raise ConfigurationError(
@@ -115,7 +113,7 @@ def predict_all(judge: Judge, rows: list[dict[str, Any]], path: Path) -> int:
 
 
 def build_line(asked: Mapping[str, Any], answer: PairPrediction) -> dict[str, Any]:
-    """What was asked, and the answer with model, calibrator and data it rests on."""
+    """The question, and the answer with the model, calibrator and data it rests on."""
     found: dict[str, Any] = json.loads(answer.model_dump_json())
     return {**asked, **found}
 
@@ -142,7 +140,7 @@ class Dialogue:
         return n
 
     def read_question(self) -> Question | None:
-        """None where nobody asks any more."""
+        """None at the end of the questions."""
         prompt = self.ask("prompt> ")
         if not prompt:
             return None

@@ -1,8 +1,7 @@
-"""Embeddings by content hash in append-only files, and which texts were cut for them. Knows keys
-and vectors; knows no model.
+"""Embeddings by content hash in append-only files, and which texts were cut for them.
 
-One file per batch written, whole or not at all: a process killed in the middle leaves a temporary
-file that nobody reads. A file that is damaged all the same (length or checksum) is ignored, and its
+Each batch is one file, written whole or not at all: a process killed in the middle leaves a
+temporary file that is never read. A file with a wrong length or checksum is ignored, and its
 embeddings are made again.
 """
 
@@ -38,14 +37,14 @@ class EmbeddingCache:
         self._cut: set[str] = set()
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Vectors]:
-        """The vectors of those keys that are there."""
+        """The cached vectors among `keys`."""
         if any(key not in self._index for key in keys):
             self._read_new_shards()
         found = {key: self._index[key] for key in keys if key in self._index}
         return {key: self._shards[path][row] for key, (path, row) in found.items()}
 
     def n_cut(self, keys: Iterable[str]) -> int:
-        """How many of `keys`, which `get_many` found, are of texts that did not fit the encoder's
+        """How many of `keys`, which `get_many` found, are of texts longer than the encoder's
         window.
         """
         return len(self._cut.intersection(keys))

@@ -1,5 +1,4 @@
-"""The frozen sentence encoder: texts to unit vectors. Knows transformers; knows nothing of
-preferences.
+"""The frozen sentence encoder: texts to unit vectors.
 
 Mean pooling over the tokens and length 1, as Reimers and Gurevych 2019 trained it.
 """
@@ -42,10 +41,10 @@ TOKENS_PER_BATCH = 512
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """Which encoder was asked for and which one is used, by their names in the setting; `instead`
-    says why these are two.
+    """The encoder that was asked for and the one used, by their names in the setting; `instead` is
+    the reason where they differ.
 
-    `rest`: the alternatives named after it, which nobody has looked for; None is the offline one.
+    `rest` are the alternatives named after the one used, not looked up yet; None: the offline one.
     """
 
     asked: str
@@ -57,11 +56,11 @@ class EncoderChoice:
 
     @classmethod
     def of(cls, source: str | Path | None) -> "EncoderChoice":
-        """The first of the alternatives that is there: `distilbert-base-uncased,offline` names the
-        offline package as what to go on with.
+        """The first available alternative: `distilbert-base-uncased,offline` falls back on the
+        offline package.
 
-        Nothing stands in that was not named. Raises ModelNotFound where none is there,
-        ConfigurationError for a name that is empty.
+        Only encoders that are named are used. Raises ModelNotFound where none is available,
+        ConfigurationError for an empty name.
         """
         named = _parse_alternatives(source)
         missing: list[EncoderNotFound] = []
@@ -95,9 +94,9 @@ class EncoderChoice:
         )
 
     def to_params(self) -> dict[str, str]:
-        """For the record of a model that was fitted on it: the parameters of its version."""
-        told = {"encoder_asked": self.asked, "encoder_used": self.used}
-        return told if self.instead is None else told | {"encoder_instead_because": self.instead}
+        """The parameters of a version that was fitted on it."""
+        names = {"encoder_asked": self.asked, "encoder_used": self.used}
+        return names if self.instead is None else names | {"encoder_instead_because": self.instead}
 
     @property
     def fallback_note(self) -> str:
@@ -110,7 +109,7 @@ class EncoderChoice:
 
 
 class Encoder:
-    """A sentence encoder by hub id or folder, or the first one there of several, see
+    """A sentence encoder by hub id or folder, or the first available of several, see
     `EncoderChoice`; the offline all-MiniLM-L6-v2 if none is named.
 
     A text of more than `max_tokens` tokens keeps its first `max_tokens`; `n_truncated` counts such
@@ -228,7 +227,7 @@ class Encoder:
             from transformers import AutoModel, AutoTokenizer
             from transformers.utils import logging
 
-            logging.disable_progress_bar()  # a bar over 101 tensors says nothing
+            logging.disable_progress_bar()  # it would count 101 tensors
 
             tokenizer = AutoTokenizer.from_pretrained(self.folder)
             if tokenizer.pad_token is None:  # as of many causal models; what is padded is masked

@@ -30,7 +30,7 @@ def join_soft_labels(
     pairs: pd.DataFrame, labels: pd.DataFrame, *, up_to_seq: int | None = None
 ) -> pd.DataFrame:
     """`pairs` with the annotator model's P(chosen preferred) in `soft_label` and the last vote it
-    rests on in `label_seq`, joined by comparison; missing where it knows nothing.
+    rests on in `label_seq`, joined by comparison; missing where there is none.
 
     `labels` are SOFT_LABELS, `p_a` of side a as shown; the chosen side of a pair may be the less
     likely one there. Raises FrameError for frames that break their schema, and for labels that rest
@@ -48,8 +48,8 @@ def join_soft_labels(
 
 
 def _refuse_later_labels(labels: pd.DataFrame, up_to_seq: int) -> None:
-    """Every label rests on all votes, by the reliabilities: one that saw a later vote gives all of
-    them away.
+    """Every label rests on all votes, by the annotators' reliabilities: one label that saw a later
+    vote means that all did.
     """
     latest = _column(labels, "max_seq")
     if len(labels) and not (latest <= up_to_seq).all():
@@ -96,9 +96,10 @@ def targets_of(pairs: pd.DataFrame, params: LabelParams) -> Targets:
 
 
 def vote_weights(pairs: pd.DataFrame, params: LabelParams) -> Floats:
-    """How much each pair says, (n,): the judgements it rests on where a share or a soft label is
-    learnt, ties among them only where these say something (davidson, the annotator model's labels);
-    1 where the preferred side is taken as certain."""
+    """The weight of each pair, (n,): its number of judgements where a share or a soft label is
+    learnt, with ties only where they are learnt from (davidson, the annotator model's labels); 1
+    where the preferred side is taken as certain.
+    """
     if params.label == "majority" or params.loss in ("bradley_terry", "margin"):
         return np.ones(len(pairs))
     n_votes = pairs["n_votes"].to_numpy(dtype=np.float64)

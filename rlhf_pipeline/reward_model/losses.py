@@ -1,5 +1,4 @@
-"""What a margin costs, given what people said of the pair. Knows arrays (NumPy or torch); knows no
-model and no texts.
+"""The losses of a reward model: what a margin costs, given the votes on the pair.
 
 A margin m is score(first) - score(second) in logits; P(first | no tie) = logistic(m) under every
 loss here.
@@ -17,7 +16,8 @@ loss here.
 through it); `slopes` are its derivatives in closed form.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -35,7 +35,7 @@ FIRST_LOG_TIE_WIDTH = 0.0
 
 
 class LossParams(BaseModel):
-    """Which loss, and what it takes."""
+    """Which loss, and its scale."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -55,7 +55,7 @@ class LossParams(BaseModel):
 
 @dataclass(frozen=True)
 class Targets:
-    """What people said of each pair, (n,) each, NumPy or torch as the margins are.
+    """The votes on each pair as a loss takes them, (n,) each, NumPy or torch as the margins are.
 
     `p` is the share for the first side among those who took one, 0 to 1; `ties` the share of all
     judgements that were ties (0 where None); `strength` how strongly the preferred side was felt, 0
@@ -68,22 +68,18 @@ class Targets:
 
     def select(self, mask: Any) -> "Targets":
         """Those of the rows in `mask` (a mask, an index or a slice)."""
-        parts = {name: getattr(self, name) for name in ("p", "ties", "strength")}
-        return replace(
-            self, **{name: part[mask] for name, part in parts.items() if part is not None}
-        )
+        return self._map(lambda part: part[mask])
 
     def to_torch(self, *, dtype: Any = None, device: Any = None) -> "Targets":
-        """The same as tensors, float32 unless told."""
+        """The same as tensors, of float32 by default."""
         import torch
 
-        parts = {name: getattr(self, name) for name in ("p", "ties", "strength")}
-        made = {
-            name: torch.tensor(np.array(part), dtype=dtype or torch.float32, device=device)
-            for name, part in parts.items()
-            if part is not None
-        }
-        return replace(self, **made)
+        dtype = dtype or torch.float32
+        return self._map(lambda part: torch.tensor(np.array(part), dtype=dtype, device=device))
+
+    def _map(self, change: Callable[[Any], Any]) -> "Targets":
+        parts = (self.p, self.ties, self.strength)
+        return Targets(*(None if part is None else change(part) for part in parts))
 
 
 def pair_losses(

@@ -1,6 +1,4 @@
-"""A transformer with one score per text: backbone, pooling, head. Knows transformers and peft;
-knows no pairs and no training.
-"""
+"""A transformer with one score per text: backbone, pooling, head."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -237,7 +235,7 @@ def _add_adapters(backbone: Any, params: NetworkParams, seed: int) -> Any:
 
 @contextmanager
 def silence_libraries() -> Iterator[None]:
-    """No bars over tensors and no notes on heads that are left out: both are meant."""
+    """Hides progress bars over tensors and notes on heads that are left out on purpose."""
     from transformers.utils import logging
 
     had_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -166,7 +166,7 @@ class RewardModelReport(FitFacts):
 
 
 def describe_cut_texts(truncated: dict[str, int]) -> str:
-    """For people: `12 texts cut (prompt_chars 10, max_sentences 2)`, or that none was."""
+    """For people: `12 texts cut (prompt_chars 10, max_sentences 2)`, or `no text cut`."""
     by_rule = ", ".join(f"{rule} {n:,}" for rule, n in truncated.items() if n)
     n = sum(truncated.values())
     return f"{n:,} text{'s' if n > 1 else ''} cut ({by_rule})" if n else "no text cut"

@@ -1,6 +1,4 @@
-"""Prompt and completion as the token ids a network reads. Knows a tokenizer and the rule of
-truncation; knows no network.
-"""
+"""Prompt and completion as the token ids a network reads, and the rule of truncation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,7 +90,7 @@ class TokenReader:
 
 
 def _special_ids(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the tokenizer puts before and behind a text."""
+    """The special tokens that the tokenizer puts before and behind a text."""
     bare, whole = (
         tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True)
     )

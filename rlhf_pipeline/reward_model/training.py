@@ -62,15 +62,14 @@ def fit_reward_model(
     """Fit on the pairs of the train split, report on those of the test split; the calib split is
     not touched.
 
-    `model` is an unfitted reward model of any kind, by default the one that `params` say.
+    `model` is an unfitted reward model of any kind, by default the one that `params` describe.
     `soft_labels`, SOFT_LABELS of the annotator model, are what label annotators learns; with
-    `up_to_seq` they may rest on no later vote. The test split is opened once, after the fit, and
-    `record` is told; `ceiling` is the noise ceiling to show beside the accuracy,
+    `up_to_seq` they must not rest on later votes. The test split is opened once, after the fit, and
+    `record` receives the opening. `ceiling` is the noise ceiling to show beside the accuracy,
     `ceiling_since_change` that of the votes since the last of `taste_changes`. Pairs whose votes
-    all came before the last change of their category are multiplied by `weight_before_change`. A
-    warm start of a linear head changes the starting weights and the parent in the report, nothing
-    else: the problem is convex. Raises NotEnoughData, ConfigurationError (kinds of annotators
-    mixed), FrameError.
+    all came before the last change of their category are multiplied by `weight_before_change`.
+
+    Raises NotEnoughData, ConfigurationError (kinds of annotators mixed), FrameError.
     """
     params = params or reward_model_params()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
@@ -140,9 +139,7 @@ def refuse_mixed_annotators(pairs: pd.DataFrame, *, allowed: bool) -> None:
 
 @dataclass(frozen=True)
 class OldVoteWeight:
-    """What pairs voted before a change count, what each weight tried lost, and why it is this
-    one.
-    """
+    """The weight of pairs voted before a change, the loss of each weight tried, and the reason."""
 
     weight: float
     losses: dict[str, float] = field(default_factory=dict)
@@ -152,13 +149,13 @@ class OldVoteWeight:
 def choose_old_vote_weight(
     train: pd.DataFrame, params: RewardModelParams, model: RewardModel, changes: TasteChanges
 ) -> OldVoteWeight:
-    """How much the votes before a change are worth now: by cross-validation over the prompts voted
-    on since.
+    """Choose the weight of votes from before a change by cross-validation over prompts voted on
+    since.
 
-    How far taste moved is not known beforehand: after a small change the old votes still teach,
-    after a reversal they teach the wrong thing. With too few new pairs or prompts to tell, or a
-    model too slow to be fitted fifteen times, DEFAULT_WEIGHT; a weight with which too little is
-    left to fit on is passed over. The reason says which it was.
+    How far taste moved is unknown: after a small change the old votes still teach, after a reversal
+    they teach the wrong thing. DEFAULT_WEIGHT is used where there are too few new pairs or prompts,
+    or the model is too slow to be fitted fifteen times; weights that leave too little to fit on are
+    skipped. The reason names the case.
     """
     if not changes:
         return OldVoteWeight(1.0)
@@ -177,16 +174,16 @@ def choose_old_vote_weight(
             reason="not chosen: no pair of the train split was voted on before the change alone",
         )
     fold = group_index(train["prompt_id"].to_numpy(), len(train)) % WEIGHT_FOLDS
-    # Ties say of no weight that it is better, and neither do categories whose taste never changed.
-    told = is_new & (train["n_votes"] > 0).to_numpy() & (changes.first_seq(train["category"]) > 0)
-    prompts = train.loc[told, "prompt_id"]
+    # Ties cannot tell one weight from another, nor can categories whose taste never changed.
+    judged = is_new & (train["n_votes"] > 0).to_numpy() & (changes.first_seq(train["category"]) > 0)
+    prompts = train.loc[judged, "prompt_id"]
     if (
-        told.sum() < MIN_NEW_PAIRS
-        or prompts.groupby(fold[told]).nunique().reindex(range(WEIGHT_FOLDS), fill_value=0).min()
+        judged.sum() < MIN_NEW_PAIRS
+        or prompts.groupby(fold[judged]).nunique().reindex(range(WEIGHT_FOLDS), fill_value=0).min()
         < MIN_NEW_PROMPTS
     ):
         few = (
-            f"{told.sum()} pairs of {prompts.nunique()} prompts voted on since the change, ties "
+            f"{judged.sum()} pairs of {prompts.nunique()} prompts voted on since the change, ties "
             "left out"
         )
         needed = (
@@ -196,14 +193,14 @@ def choose_old_vote_weight(
     losses, untried = {}, []
     for weight in WEIGHTS_TRIED:
         try:
-            losses[f"{weight:g}"] = _held_out_loss(train, is_new, told, fold, weight, model)
+            losses[f"{weight:g}"] = _held_out_loss(train, is_new, judged, fold, weight, model)
         except NotEnoughData as cause:
             untried.append(f"{weight:g} could not be tried ({cause})")
     if not losses:
         return OldVoteWeight(DEFAULT_WEIGHT, reason=f"not chosen: {'; '.join(untried)}")
     best = min(losses, key=lambda weight: (losses[weight], float(weight)))
     least = (
-        f"least log loss on {told.sum()} pairs of {prompts.nunique()} prompts voted on since the "
+        f"least log loss on {judged.sum()} pairs of {prompts.nunique()} prompts voted on since the "
         "change"
     )
     return OldVoteWeight(float(best), losses, "; ".join([least, *untried]))

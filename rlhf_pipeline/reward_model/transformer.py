@@ -508,9 +508,8 @@ class TransformerRewardModel(RewardModel):
     def _scale(self) -> dict[str, Any]:
         import torch
 
-        return {
-            name: torch.tensor(getattr(self, f"{name}_"), dtype=torch.float64) for name in SCALE
-        }
+        scale = zip(SCALE, (self.score_mean_, self.score_std_), strict=True)
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in scale}
 
     def _require_fitted(self) -> None:
         if not self.networks_:

@@ -1,6 +1,4 @@
-"""Ways to learn the weights of a transformer reward model from pairs. Knows token ids and networks;
-knows no texts and no frames.
-"""
+"""Ways to learn the weights of a transformer reward model from pairs."""
 
 from rlhf_pipeline.reward_model.trainers.base import (
     OptimisationParams,

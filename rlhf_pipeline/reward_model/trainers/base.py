@@ -1,6 +1,4 @@
-"""What every trainer takes and gives. Knows token ids, pairs of them and a network; knows no texts
-and no frames.
-"""
+"""What every trainer takes and returns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class OptimisationParams(BaseModel):
-    """How the weights of a transformer are moved."""
+    """How the weights of a transformer are optimised."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -160,12 +158,12 @@ def never_stop(step: int, network: Any) -> bool:
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What a training is given beside data and parameters.
+    """The surroundings of a training: everything beside data and parameters.
 
-    `checkpoints` is the folder of its checkpoints (None: none are written); `watch` is told of
+    `checkpoints` is the folder of its checkpoints (None: none are written). `watch` is called after
     every step with the network, which it may score with, and stops the training by returning True
-    (in all processes alike); `tokenizer` is TRL's wish; `rank` of `world` processes does its share
-    (torch.distributed is up).
+    (in all processes alike). Only TRL needs the `tokenizer`. `rank` of `world` processes does its
+    share (torch.distributed is initialised).
     """
 
     checkpoints: Path | None = None

@@ -1,6 +1,4 @@
-"""Which completions are encoded together. Knows the graph of labelled comparisons; knows no texts
-and no network.
-"""
+"""Plans which completions are encoded together, from the graph of labelled comparisons."""
 
 from collections import defaultdict
 from collections.abc import Sequence

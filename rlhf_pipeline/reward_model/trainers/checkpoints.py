@@ -1,5 +1,4 @@
-"""A training's state on disk, whole or not at all. Knows tensors and folders; knows no data and no
-loss.
+"""A training's state on disk, whole or not at all.
 
 One safetensors file holds weights, AdamW's moments, torch's random state and, in its header, the
 step and what was counted so far. The schedule and the place in the data follow from the step. The
@@ -41,7 +40,7 @@ def open_checkpoints(folder: Path, fingerprint: str) -> None:
     """Make `folder`, emptied first unless its checkpoints are of the same training: weights at the
     start, data, parameters.
 
-    Raises ConfigurationError where it holds anything else than checkpoints: that is somebody's.
+    Raises ConfigurationError where it holds other files, which would be lost.
     """
     refuse_foreign_files(folder, OWN_FILES, "the checkpoints of a training")
     label = folder / FINGERPRINT_FILE

@@ -1,5 +1,4 @@
-"""Training in batches of a few prompts' completions, each encoded once for all its comparisons.
-Knows token ids and a network.
+"""Trains on batches of a few prompts' completions, each encoded once for all its comparisons.
 
 A completion that stands in ten comparisons of a batch costs one forward and one backward pass
 instead of ten; a batch of one prompt alone would have most comparisons, but moves the weights

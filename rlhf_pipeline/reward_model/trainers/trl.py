@@ -1,6 +1,4 @@
-"""Training by TRL's RewardTrainer, two completions encoded per pair. Knows TRL; knows no texts and
-no frames.
-"""
+"""Trains by TRL's RewardTrainer, which encodes two completions per pair."""
 
 import tempfile
 import warnings
