@@ -145,20 +145,32 @@ class WorkLane(Protocol):
         ...
 
 
+class StopSignal:
+    """Ends a `drive` of another thread at once; what was called for is recorded."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.wake = threading.Event()
+
+    def set(self) -> None:
+        self.is_set = True
+        self.wake.set()
+
+
 def drive(
-    work: CompletionWork, lanes: Sequence[WorkLane], *, stopping: threading.Event | None = None
+    work: CompletionWork, lanes: Sequence[WorkLane], *, stopping: StopSignal | None = None
 ) -> None:
     """Complete all of `work`, or until `stopping` is set. Raises StoreError if the ledger refuses
     for seconds on end, and what a lane raises; what was made by then is recorded.
     """
-    _Drive(work, lanes, stopping or threading.Event()).run()
+    _Drive(work, lanes, stopping or StopSignal()).run()
 
 
-def drive_uninterrupted(do: Callable[[threading.Event], T]) -> T:
-    """Run `do` in another thread. An interrupt of this one sets the event that `do` receives, and
+def drive_uninterrupted(do: Callable[[StopSignal], T]) -> T:
+    """Run `do` in another thread. An interrupt of this one sets the signal that `do` receives, and
     is raised once `do` has recorded everything.
     """
-    stopping, job = threading.Event(), Future[T]()
+    stopping, job = StopSignal(), Future[T]()
 
     def run() -> None:
         try:
@@ -185,12 +197,12 @@ def drive_uninterrupted(do: Callable[[threading.Event], T]) -> T:
 
 class _Drive:
     def __init__(
-        self, work: CompletionWork, lanes: Sequence[WorkLane], stopping: threading.Event
+        self, work: CompletionWork, lanes: Sequence[WorkLane], stopping: StopSignal
     ) -> None:
         self._work = work
         self._lanes = {lane.key: lane for lane in lanes}
         self._stopping = stopping
-        self._wake = threading.Event()
+        self._wake = stopping.wake
         self._attempts: list[Attempt] = []  # taken from the lanes and not recorded yet
         self._cleared: set[Lane] = set()  # closed lanes of which nothing is open
         self._left: set[Lane] = set()  # closed lanes whose items a later run completes
@@ -208,8 +220,10 @@ class _Drive:
         work = self._work
         # Failures of a run that was cut off count too.
         self._skip_useless([prompt * work.n_of_prompt for prompt in work.lost])
-        while work.left and not self._stopping.is_set():
+        while work.left:
             self._wake.clear()
+            if self._stopping.is_set:
+                return
             n_left = len(work.left)
             wanted = {
                 key: lane.n_wanted for key, lane in self._lanes.items() if key not in self._left
@@ -351,7 +365,7 @@ class _Drive:
             if turn.n_leased:
                 waits.append(LOOK_S)
             self._wake.wait(min(waits))
-        self._stopping.wait(max(lane.tick_s for lane in lanes))
+        sleep(max(lane.tick_s for lane in lanes))
 
     def _shut_down(self) -> None:
         """Record what came meanwhile and release what nobody called for. A call that the store

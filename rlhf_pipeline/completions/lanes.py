@@ -1,12 +1,11 @@
 """Completes the work of a run by the lanes that fit its backends: hosted, batched or local."""
 
 import random
-import threading
 from collections.abc import Mapping, Sequence
 
 from rlhf_pipeline.completions.base import BatchBackend, DirectBackend, HostedBackend, Reply
 from rlhf_pipeline.completions.batch_lane import BatchLane
-from rlhf_pipeline.completions.drive import CompletionWork, drive, drive_uninterrupted
+from rlhf_pipeline.completions.drive import CompletionWork, StopSignal, drive, drive_uninterrupted
 from rlhf_pipeline.completions.hosted_lane import HostedLane, NetworkLane, event_loop
 from rlhf_pipeline.completions.local_lane import LocalLane, OnItem
 from rlhf_pipeline.errors import ConfigurationError
@@ -40,7 +39,7 @@ def complete_hosted(
         return {}
     lanes = _make_lanes(work, backends, rng or random.Random(), on_text)
 
-    def run(stopping: threading.Event) -> None:
+    def run(stopping: StopSignal) -> None:
         with event_loop() as loop:
             for lane in lanes:
                 lane.use_loop(loop)

@@ -249,8 +249,10 @@ def slow_to_end(n: int) -> Any:
 
 def test_a_run_that_is_interrupted_twice_still_books_every_call(store: Store) -> None:
     backend = Scripted(slow_to_end)
+    began = time.monotonic()
     with pytest.raises(Ended, match="first"), interrupted_after(0.5, 0.1):
         ask(store.generation, backend, n=12, concurrency=4)
+    assert time.monotonic() - began < 4, "at once"
     [run] = store.generation.list_runs()
     calls = list(store.generation.read_calls(run.run_id))
     assert len(calls) == len(backend.asked) == 4
