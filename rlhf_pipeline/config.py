@@ -244,7 +244,7 @@ class Settings(BaseModel):
     )
     prompt_source: str = Field(
         default="templates",
-        description="Source of prompts: templates, dataset, freeform, or an installed one",
+        description="Source of the prompts; `rlhf prompts sources` lists them",
     )
     prompts_file: Path | None = Field(
         default=None,

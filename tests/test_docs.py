@@ -3,9 +3,10 @@ are.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -23,13 +24,19 @@ from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.retraining.strategies import STRATEGIES
 from rlhf_pipeline.reward_model import REWARD_MODELS
+from rlhf_pipeline.testing import (
+    check_backend,
+    check_calibrator,
+    check_detector,
+    check_generator,
+)
 from rlhf_pipeline.web.sections import SECTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
-MEMBERS = {
+MEMBERS: dict[str, Mapping[str, Any]] = {
     "generator": GENERATORS,
     "backend": BACKENDS,
     "detector": DETECTORS,
@@ -108,6 +115,29 @@ def test_every_member_of_a_mapping_is_in_extending() -> None:
         for name in mapping
         if f"`{name}`" not in page
     ] == []
+
+
+@pytest.mark.parametrize("kind", ["generator", "detector", "calibrator", "strategy"])
+def test_every_parameter_of_a_member_is_in_its_row(kind: str) -> None:
+    rows = text_of(ROOT / "docs" / "extending.md").splitlines()
+    for name, member in MEMBERS[kind].items():
+        fields = ", ".join(f"`{field}`" for field in member.Params.model_fields)
+        end = f"| {fields} |" if fields else "| |"
+        assert [row for row in rows if row.startswith(f"| `{name}` |") and row.endswith(end)], (
+            f"The row of {kind} {name} in docs/extending.md must end in {end!r}"
+        )
+
+
+def test_the_examples_of_extending_pass_their_checks() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs" / "extending.md"), re.DOTALL)
+    classes: dict[str, Any] = {}
+    for block in blocks:
+        if "my_package" not in block and "__file__" not in block:
+            exec(block, classes)
+    check_generator(classes["Greetings"], categories=["creative"], has_difficulties=False)
+    check_backend(classes["Echo"])
+    check_detector(classes["Cusum"])
+    check_calibrator(classes["Shrinkage"])
 
 
 def is_documented(command: str) -> bool:

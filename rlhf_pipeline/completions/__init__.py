@@ -11,7 +11,6 @@ from rlhf_pipeline.completions.base import (
     ConfiguredBackend,
     DirectBackend,
     HostedBackend,
-    NoParams,
     Reply,
 )
 from rlhf_pipeline.completions.engine import Generation, generate
@@ -69,7 +68,6 @@ __all__ = [
     "Generation",
     "HostedBackend",
     "LocalBackend",
-    "NoParams",
     "OpenAICompatibleBackend",
     "Reply",
     "TemplateBackend",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Billing, Outcome
@@ -203,9 +203,3 @@ class ConfiguredBackend(Protocol):
         change.
         """
         ...
-
-
-class NoParams(BaseModel):
-    """The `Params` of a backend that has none."""
-
-    model_config = ConfigDict(extra="forbid")

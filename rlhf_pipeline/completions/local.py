@@ -13,10 +13,10 @@ from rlhf_pipeline.completions.base import (
     ChampionPolicy,
     CompletionRequest,
     CompletionResult,
-    NoParams,
 )
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import BackendUnavailable, ModelNotFound
+from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy, load_policy
 
 OnRow = Callable[[int, str], None]  # receives pieces of one request's text

@@ -11,7 +11,6 @@ from pydantic import BaseModel, SecretStr
 from rlhf_pipeline.completions.base import (
     ChampionPolicy,
     CompletionRequest,
-    NoParams,
     OnText,
     Reply,
 )
@@ -49,6 +48,7 @@ from rlhf_pipeline.completions.responses import (
     transport_fault,
 )
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from rlhf_pipeline.completions.base import (
     ChampionPolicy,
     CompletionRequest,
     CompletionResult,
-    NoParams,
 )
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.plugins import NoParams
 
 OPENINGS = (
     "You asked:",
