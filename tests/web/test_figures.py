@@ -45,7 +45,7 @@ def test_nothing_judged_is_nothing_told():
         0,
         0,
         None,
-        [],
+        (),
     )
 
 
@@ -154,7 +154,7 @@ def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
         3,
         0,
         0,
-        [],
+        (),
     )
     clock.moment += timedelta(days=1)
     said = figures.for_annotator("ann")
