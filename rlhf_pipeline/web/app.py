@@ -107,7 +107,7 @@ def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManage
 
 
 def _count_votes(site: Site) -> None:
-    with suppress(StoreError):  # whoever asks will be told
+    with suppress(StoreError):  # the next request reports it
         site.vote_counter.counts()
         site.quality_counters.catch_up()
 

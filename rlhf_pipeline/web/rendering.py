@@ -71,7 +71,7 @@ def render(
     asker: Principal | None,
     *,
     status: int = 200,
-    told: str | None = None,
+    notice: str | None = None,
     **values: Any,
 ) -> HTMLResponse:
     """The page of a template."""
@@ -83,7 +83,7 @@ def render(
         menu=pages.menu(asker) if asker else {},
         here="/" + request.url.path.strip("/").partition("/")[0],
         theme=theme if theme in THEMES else None,
-        told=told,
+        notice=notice,
         **values,
     )
     return HTMLResponse(html, status)

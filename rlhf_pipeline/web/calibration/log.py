@@ -15,7 +15,7 @@ MAX_CACHED = 1000
 class _CachedEntry:
     is_imported: bool
     may_serve: bool
-    told: CalibrationOut  # as if it stood by
+    answer: CalibrationOut  # with the state standby
 
 
 class CalibrationLog:
@@ -40,7 +40,7 @@ class CalibrationLog:
             name: self._find_serving_version(name) for name in {name for name, _, _ in found}
         }
         return [
-            known.told.model_copy(
+            known.answer.model_copy(
                 update={
                     "state": _state(known, version == serving[name], is_champion=name == champion)
                 }

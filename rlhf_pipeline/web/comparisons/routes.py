@@ -94,10 +94,10 @@ def show_comparison(
     site: AnySite, request: Request, principal: Reader, comparison_id: str
 ) -> Response:
     one = queries.comparison(site, principal, comparison_id)
-    votes, told = None, None
+    votes, notice = None, None
     if principal.may(Permission.VOTES_READ):
         if filter_unjudged(site, principal, [comparison_id]):
-            told = "You see others' votes on this comparison after you have judged it."
+            notice = "You see others' votes on this comparison after you have judged it."
         else:
             only = {"annotator_id": None, "day": None, "comparison_id": comparison_id}
             votes = vote_queries.votes(site, principal, only, None, cursor=None, limit=AT_ONCE)
@@ -106,7 +106,7 @@ def show_comparison(
         request,
         site,
         principal,
-        told=told,
+        notice=notice,
         one=one,
         votes=votes,
         names=names_for(site, principal),
@@ -125,27 +125,27 @@ def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) 
             site,
             request,
             principal,
-            told="The comparisons are offered. The number of new judgements is hidden, because it "
-            "would reveal what others judged.",
+            notice="The comparisons are offered. The number of new judgements is hidden, because "
+            "it would reveal what others judged.",
         )
-    told = f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons."
+    notice = f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons."
     if who := form.text("annotator_id"):
         name = names_for(site, principal).get(who) or who
-        told = (
+        notice = (
             f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons from "
             f"{name}."
         )
     if not done.n_slots:
-        told = "No new judgements requested: the comparisons were offered before, or none match."
-    return _render_list(site, request, principal, told=told)
+        notice = "No new judgements requested: the comparisons were offered before, or none match."
+    return _render_list(site, request, principal, notice=notice)
 
 
 @pages.post("/comparisons/withdraw")
 def withdraw_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
     ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
     n = offers.withdraw(site, principal, ids).n_slots
-    told = "Withdrew open judgements." if n is None else f"Withdrew {n:,} open judgements."
-    return _render_list(site, request, principal, told=told)
+    notice = "Withdrew open judgements." if n is None else f"Withdrew {n:,} open judgements."
+    return _render_list(site, request, principal, notice=notice)
 
 
 def _render_list(
@@ -155,7 +155,7 @@ def _render_list(
     *,
     category: str = "",
     cursor: str | None = None,
-    told: str | None = None,
+    notice: str | None = None,
     problem: Problem | None = None,
 ) -> Response:
     return render(
@@ -164,7 +164,7 @@ def _render_list(
         site,
         principal,
         status=problem.status if problem else 200,
-        told=told,
+        notice=notice,
         page=queries.comparisons(
             site, principal, category=category or None, cursor=cursor, limit=SHOWN
         ),

@@ -106,7 +106,7 @@ def show_page(
         request,
         site,
         principal,
-        told="You may vote, so this page lists only comparisons that you have judged."
+        notice="You may vote, so this page lists only comparisons that you have judged."
         if is_blind
         else None,
         page=page,

@@ -140,7 +140,7 @@ def show_page(
         request,
         site,
         principal,
-        told=None
+        notice=None
         if sees_all
         else "You may vote, so others' corrections are listed only for comparisons that you have "
         "judged.",

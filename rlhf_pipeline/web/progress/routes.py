@@ -131,7 +131,7 @@ class Bars:
 @pages.get("/progress")
 def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
     now = queries.project_progress(site, principal)
-    told = (
+    notice = (
         None
         if blind_reader_id(principal) is None
         else "You may vote, so this page counts only votes on comparisons that you have judged."
@@ -141,7 +141,7 @@ def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
         request,
         site,
         principal,
-        told=told,
+        notice=notice,
         progress=now,
         bars=build_bars(now.votes_by_day),
     )

@@ -43,7 +43,7 @@ def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
         request,
         site,
         principal,
-        told=None
+        notice=None
         if sees_all
         else "You may vote, so this page counts only votes on comparisons that you have judged.",
         found=queries.project_quality(site, principal),

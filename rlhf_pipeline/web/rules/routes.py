@@ -120,7 +120,7 @@ def submit_form(site: AnySite, request: Request, principal: RulesEditor, form: F
         site,
         request,
         principal,
-        told=f"Saved as version {version}. It applies to cards dealt from now on.",
+        notice=f"Saved as version {version}. It applies to cards dealt from now on.",
     )
 
 
@@ -155,7 +155,7 @@ def _render_page(
     request: Request,
     principal: Principal,
     *,
-    told: str | None = None,
+    notice: str | None = None,
     problem: Problem | None = None,
     form: Fields | None = None,
 ) -> Response:
@@ -169,7 +169,7 @@ def _render_page(
         site,
         principal,
         status=problem.status if problem else 200,
-        told=told,
+        notice=notice,
         version=version,
         fields=[_build_field(name, rules, form, wrong.get(name)) for name in LABELS],
         may_write=principal.may(Permission.RULES_WRITE),

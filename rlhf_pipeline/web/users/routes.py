@@ -208,8 +208,8 @@ def submit_change(
     user, problem = attempt(
         lambda: _change_from_form(site, principal, user_id, form), ConfigurationError
     )
-    told = f"Saved {user.name}." if user else None
-    return _render_page(site, request, principal, told=told, problem=problem)
+    notice = f"Saved {user.name}." if user else None
+    return _render_page(site, request, principal, notice=notice, problem=problem)
 
 
 @pages.post("/users/{user_id}/login-link")
@@ -242,14 +242,14 @@ def _set_disabled(
         lambda: change_user(site, principal, user_id, UserChange(disabled=disabled)),
         ConfigurationError,
     )
-    told = (
+    notice = (
         f"{user.name} can no longer log in; all sessions and tokens ended."
         if user and disabled
         else f"{user.name} can log in again."
         if user
         else None
     )
-    return _render_page(site, request, principal, told=told, problem=problem)
+    return _render_page(site, request, principal, notice=notice, problem=problem)
 
 
 def _change_from_form(site: Site, principal: Principal, user_id: str, form: Fields) -> User:
@@ -268,7 +268,7 @@ def _render_page(
     request: Request,
     principal: Principal,
     *,
-    told: str | None = None,
+    notice: str | None = None,
     problem: Problem | None = None,
     link: dict[str, str | None] | None = None,
     draft: dict[str, object] | None = None,
@@ -281,7 +281,7 @@ def _render_page(
         site,
         principal,
         status=problem.status if problem else 200,
-        told=told,
+        notice=notice,
         users=users,
         is_later=cursor is not None,
         of_organization=principal.may_everywhere(Permission.USERS_WRITE),

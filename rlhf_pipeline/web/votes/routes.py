@@ -141,7 +141,7 @@ def show_page(
         site,
         principal,
         status=problem.status if problem else 200,
-        told=None
+        notice=None
         if sees_all
         else "You may vote, so others' votes are listed only for comparisons that you have judged.",
         page=page or Page[VoteOut](items=[], next=None),
