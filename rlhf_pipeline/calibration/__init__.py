@@ -1,6 +1,4 @@
-"""Confidence one can believe. Knows margins, pairs and reward models by protocol; knows no registry
-and no schedule.
-"""
+"""Calibration: how far the reward model's probabilities can be trusted, and how to mend them."""
 
 from rlhf_pipeline.calibration.base import Calibrator
 from rlhf_pipeline.calibration.calibration_windows import (

@@ -1,9 +1,8 @@
-"""Calibration over time: ECE and Brier of predictions as they were served, window by window. Knows
-frames of votes; knows no storage.
+"""Calibration over time: ECE and Brier of served predictions, window by window.
 
 A window is a day with the days before it. It rests on the votes of these days alone, so that a late
 vote for an old day changes the windows which hold that day and no other. Neighbouring windows share
-most of their votes: they are no independent looks.
+most of their votes, so they are not independent.
 """
 
 from collections.abc import Sequence

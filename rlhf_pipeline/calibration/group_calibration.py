@@ -1,9 +1,8 @@
-"""Calibration source by source and category by category. Knows arrays, and names of groups; knows
-no model and no storage.
+"""Calibration by source and by category.
 
-A model can be overconfident on one source and timid on another and look calibrated over both. Of a
-small group little can be known, so every figure of a group comes with its interval, and below
-MIN_PAIRS there is none: a bare number would be read as knowledge.
+A model can be overconfident on one source and timid on another and look calibrated over both. Small
+groups are uncertain, so every figure of a group has an interval, and a group below MIN_PAIRS has no
+figures.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

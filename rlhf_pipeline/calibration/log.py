@@ -1,8 +1,6 @@
-"""Calibration reports as the entries of `calibration_log.json`, and back. Knows the record; knows
-no file.
+"""Reads and writes calibration reports as entries of `calibration_log.json`.
 
-The store keeps reports and never forgets one, so the log of a later run holds that of every earlier
-one as its beginning.
+The store never deletes a report, so each run's log begins with the log of the run before it.
 """
 
 import json

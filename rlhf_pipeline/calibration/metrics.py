@@ -1,7 +1,6 @@
-"""How far stated probabilities can be trusted, each measure as one number. Knows arrays of
-probabilities and outcomes; knows no model.
+"""Calibration metrics (ECE, Brier, log loss), each as one number.
 
-`summary` puts intervals around them, and that is what anybody is shown.
+`summary` adds their intervals; reports show both.
 
 Everything is computed on folded rows: confidence in the side predicted, and whether that side was
 preferred. So the numbers do not depend on which completion was called a, and bins cover [0.5, 1].

@@ -1,6 +1,6 @@
-"""What says with a known error rate that calibration has failed. Knows arrays; knows no triggers.
+"""Tests with a known error rate whether calibration has failed.
 
-Raw ECE is positive for a perfect model, the more so the fewer rows: it cannot be set against a
+Raw ECE is positive even for a perfect model, and more so with fewer rows, so it has no meaningful
 threshold. The quantities here allow for noise, and for the votes of one prompt moving together.
 """
 

@@ -1,6 +1,4 @@
-"""Choosing a calibrator on the calib split and judging it on the test split. Knows pairs and a
-reward model.
-"""
+"""Chooses a calibrator on the calib split and measures it on the test split."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,6 +1,4 @@
-"""The slope of calibration: how much too strongly, or too weakly, a model states its preferences.
-Knows arrays; knows no triggers.
-"""
+"""The calibration slope: how much too strongly or weakly a model states its preferences."""
 
 from typing import Any
 

@@ -1,5 +1,4 @@
-"""All measures of calibration with their intervals, and the reliability table. Knows arrays; knows
-no model.
+"""All calibration metrics with their intervals, and the reliability table.
 
 Brier's parts (Murphy 1973) are taken over the equal-mass bins k of the debiased ECE, with every row
 counted once for each side: which completion is called a is a coin's work, so the base rate is a

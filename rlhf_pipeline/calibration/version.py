@@ -1,8 +1,7 @@
-"""Calibrates a registered reward model, for the asset and for `rlhf reward calibrate`.
+"""Calibrates a registered reward model, for the asset and `rlhf reward calibrate` alike.
 
-Both choose the calibrator and report its figures in the same way. The asset's run keeps more:
-Evidently's report, every group's ceilings as CSV, the reference window and the calibration log,
-which the command writes as its file.
+The asset's run also keeps Evidently's report, every group's ceilings as CSV, the reference window
+and the calibration log, which the command writes as a file.
 """
 
 import pandas as pd

@@ -1,6 +1,4 @@
-"""Which two completions are judged against each other, shown how, and by whom. Knows completions
-and predictions; knows no votes.
-"""
+"""Which two completions are compared, how they are shown, and who judges them."""
 
 from rlhf_pipeline.comparisons.pairing import PairingParams, pair_completions
 from rlhf_pipeline.comparisons.routing import RoutingParams

@@ -1,6 +1,4 @@
-"""Comparisons of a day from its completions: which pairs, in which order, on which sides. Knows
-frames; knows no votes.
-"""
+"""Builds a day's comparisons from its completions: which pairs, in which order, on which sides."""
 
 from collections.abc import Iterator
 from itertools import combinations, groupby

@@ -1,8 +1,7 @@
-"""Repeats: the same pair again with sides swapped, by which an annotator can be held against
-himself. Knows comparisons alone.
+"""Repeats comparisons with sides swapped, to measure how consistent an annotator is.
 
-Comparing the first judgement of a pair with its repeat gives self-consistency without telling the
-annotator that he is tested; swapping sides takes the position out of it.
+Comparing the first judgement of a pair with its repeat gives self-consistency; annotators do not
+see which comparisons are repeats, and swapped sides cancel a preference for one side.
 """
 
 import pandas as pd

@@ -1,5 +1,4 @@
-"""Which comparisons people judge, and which the calibrated reward model answers. Knows frames; the
-store is handed in.
+"""Routes comparisons to people or to the calibrated reward model.
 
 The rule, for the n comparisons it is asked about at once (a day's):
 

@@ -1,6 +1,4 @@
-"""Turns a day's failed calibration tests into events for the trigger. Knows test results, not how
-they are computed.
-"""
+"""Turns a day's failed calibration tests into events for the retraining trigger."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime

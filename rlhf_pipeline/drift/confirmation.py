@@ -1,6 +1,4 @@
-"""When several detectors together are believed. Knows events; knows neither cool-down nor
-retraining.
-"""
+"""Decides when several detectors together confirm a drift."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median_low

@@ -1,6 +1,4 @@
-"""The two windows that drift compares: a champion's reference, frozen with it, and a day's. Knows
-frames and folders, no test.
-"""
+"""The two windows that drift compares: a champion's reference, frozen with it, and a day's."""
 
 import json
 import shutil

@@ -1,6 +1,4 @@
-"""The language model that answers prompts: the embedded one, trained here, or any causal LM. Knows
-no votes.
-"""
+"""The language model that answers prompts: the embedded one, or any causal LM."""
 
 from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain

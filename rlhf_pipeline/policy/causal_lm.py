@@ -1,6 +1,4 @@
-"""Any transformers causal LM as a policy that completes prompts and scores completions. Knows no
-prompt library and no votes.
-"""
+"""Any transformers causal LM as a policy that completes prompts and scores completions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

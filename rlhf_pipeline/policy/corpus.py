@@ -1,9 +1,7 @@
-"""The instruction corpus of the embedded policy: prompts of the library with completions of uneven
-quality.
+"""The instruction corpus of the embedded policy: prompts with completions of uneven quality.
 
-Right and wrong, warm, sourced or plain, terse, full or rambling, so that samples of one prompt
-differ in what people care about. Knows the prompt library; knows no tokenizer, no model and no
-taste.
+Completions are right or wrong, warm, sourced or plain, terse, full or rambling, so that samples of
+one prompt differ in what people care about.
 """
 
 from collections.abc import Mapping, Sequence

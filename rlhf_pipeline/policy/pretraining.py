@@ -1,7 +1,6 @@
-"""Trains the embedded policy: a small Llama on the generated corpus, in under a minute on one core.
-Knows no votes.
+"""Trains the embedded policy: a small Llama on the generated corpus, in a minute on one core.
 
-Deterministic: one torch thread, one seed, no time in the files: the same parameters give the same
+Deterministic (one torch thread, one seed, no time in the files): the same parameters give the same
 bytes on the same kind of processor and version of torch.
 """
 

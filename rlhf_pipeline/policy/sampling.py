@@ -1,5 +1,4 @@
-"""Which token comes next, drawn per row from the row's own seed. Knows logits; knows no model and
-no text.
+"""Samples the next token of each row from the row's own seed.
 
 A token is the argmax of log p / temperature + Gumbel noise (Maddison et al. 2014: the same
 distribution as sampling). The noise of a row depends on its seed and step alone. Matrix products

@@ -1,6 +1,4 @@
-"""The byte-level BPE tokenizer of the embedded policy and its chat template. Knows texts; knows no
-model.
-"""
+"""The byte-level BPE tokenizer of the embedded policy, and its chat template."""
 
 from collections.abc import Iterable
 from typing import Any

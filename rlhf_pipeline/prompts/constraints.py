@@ -1,9 +1,7 @@
-"""Rules that every prompt of a run must keep: length, terms, topic, language. Knows texts; knows no
-source of prompts.
+"""Rules that every prompt of a run must keep: length, terms, topic, language.
 
-Each rule gives a reason in words where it is broken, with the parameter to change. Language is told
-by py3langid (Lui and Baldwin 2012), topic by the cosine of two embeddings, made by whatever encoder
-is handed in.
+A broken rule gives its reason and the parameter to change. py3langid (Lui and Baldwin 2012) detects
+the language; the topic is the cosine of two embeddings by the encoder that the caller passes.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Arithmetic and words in a template's `derived:` variables. Knows expressions; runs no code.
+"""Evaluates the expressions of a template's `derived:` variables without running code.
 
-What Python's own operators and a few functions of texts can say, read with `ast` and computed
-exactly; anything else is refused by name.
+Python's operators and a few text functions are parsed with `ast` and computed exactly; anything
+else is refused by name.
 """
 
 import ast

@@ -1,5 +1,4 @@
-"""How much a prompt is worth asking: what evolution selects by. Knows texts; knows no reward model,
-but takes one's doubts.
+"""Scores how much a prompt is worth asking: what evolution selects by.
 
 A prompt is worth more the harder it is judged to be, or the less sure the reward model is of which
 of two completions of it is better: votes on it then teach more (Freund et al. 1997, query by

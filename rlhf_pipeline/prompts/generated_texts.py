@@ -1,6 +1,4 @@
-"""What a text generator wrote, taken for a prompt or not. Knows texts; knows no draft and no
-provider.
-"""
+"""Asks a text generator for prompts and rejects texts that are not prompts."""
 
 import re
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
-"""New prompts from old ones, in depth (they ask for more) and in breadth (they ask for something
-else). Knows drafts; knows no fitness.
+"""Makes new prompts from old ones: in depth (more demanding) or in breadth (another subject).
 
-After Evol-Instruct (Xu et al. 2023): by a text generator, or offline by rules with the same kinds
+Follows Evol-Instruct (Xu et al. 2023), by a text generator or offline by rules with the same kinds
 of change.
 """
 

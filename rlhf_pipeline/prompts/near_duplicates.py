@@ -1,4 +1,4 @@
-"""Texts that say nearly the same, by MinHash (Broder 1997). Knows texts; knows no prompts.
+"""Finds texts that are nearly the same, by MinHash (Broder 1997).
 
 A text is the set of its runs of SHINGLE characters, case and spacing aside; two texts are as
 similar as the share of runs they have in common (Jaccard). N_HASHES minima estimate it; bands of

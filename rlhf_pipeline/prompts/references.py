@@ -1,6 +1,4 @@
-"""Checkable answers: how a template computes one, and when a completion gives it. Knows no policy
-and no votes.
-"""
+"""Checkable answers: how a template computes one, and when a completion gives it."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

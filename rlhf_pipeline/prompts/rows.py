@@ -1,7 +1,7 @@
 """Reads prompts row by row: from a file of rows, a folder of texts, or a data set of the hub.
 
-A row that cannot be read costs itself alone: it comes as a `PromptRow` with a fault. PromptError is
-for a file that cannot be read at all.
+A row that cannot be read comes as a `PromptRow` with a fault; the others are still read. A file
+that cannot be read at all raises PromptError.
 """
 
 from collections.abc import Iterator, Mapping

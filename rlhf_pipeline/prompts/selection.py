@@ -1,8 +1,7 @@
-"""Which of a generator's drafts stay: quotas, duplicates, constraints. Knows drafts; knows no
-source of prompts.
+"""Selects among a generator's drafts by quotas, duplicates and constraints.
 
-Every generator offers what it has to one `Selection`; so quotas are exact, nothing comes twice and
-nothing breaks a rule whichever generator it was, and a `Report` tells what became of each draft.
+Every generator offers its drafts to one `Selection`, so quotas are exact, no prompt comes twice and
+none breaks a rule, whichever the generator. A `Report` counts what became of each draft.
 """
 
 from collections import Counter

@@ -1,6 +1,4 @@
-"""One training of a candidate, reported: what all strategies share around their trainer. Knows
-folders, rows and reports; what is learned from the rows is decided by the trainer it is handed.
-"""
+"""Trains and reports one candidate: what all strategies share around their trainer."""
 
 import json
 import shutil

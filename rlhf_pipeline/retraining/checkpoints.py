@@ -1,6 +1,4 @@
-"""Which checkpoints of a training may be continued from. Knows folders and hashes; knows no trainer
-and no weights.
-"""
+"""Finds the checkpoints that a training can continue from."""
 
 import json
 import re

@@ -1,6 +1,4 @@
-"""From preference pairs to the rows a trainer sees. Knows frames; knows no trainer, no
-tokenizer.
-"""
+"""Turns preference pairs into the rows that a trainer reads."""
 
 import math
 

@@ -1,6 +1,4 @@
-"""Which preference pairs a policy is retrained on, and why each of them. Knows pairs and
-predictions; knows no policy, no trainer.
-"""
+"""Selects the preference pairs that a policy is retrained on, each with its reason."""
 
 from collections.abc import Collection
 

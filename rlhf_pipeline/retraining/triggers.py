@@ -1,6 +1,4 @@
-"""Fire or hold: the one rule that turns drift and calibration events into a retraining. Pure; knows
-no store and no run.
-"""
+"""Decides whether drift and calibration events start a retraining, or why they are held."""
 
 from collections.abc import Sequence
 from datetime import timedelta

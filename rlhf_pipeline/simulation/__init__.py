@@ -1,6 +1,4 @@
-"""Worlds whose truth is known, to run and to test the loop on. Knows the stages; no stage knows
-it.
-"""
+"""Simulated worlds whose truth is known, to run and to test the loop on."""
 
 from rlhf_pipeline.simulation.annotators import AnnotatorPool, SimulatedAnnotator, cast_votes
 from rlhf_pipeline.simulation.recovery import (

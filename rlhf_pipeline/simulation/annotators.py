@@ -1,5 +1,4 @@
-"""Simulated annotators: noisy, biased to one side, tiring. Knows true utilities; knows no reward
-model and no store.
+"""Simulated annotators: noisy, biased to one side, tiring.
 
 An annotator chooses by u_a - u_b + position bias + logistic noise (Bradley and Terry 1952, with a
 tie band after Rao and Kupper 1967); the noise grows with the votes already cast that day.

@@ -1,8 +1,4 @@
-"""What is true of a simulation, found again: annotators' noise, bias and fatigue from votes, and
-the best reachable accuracy.
-
-Knows true utilities and votes; knows no reward model.
-"""
+"""Recovers a simulation's truth: annotators' noise, bias and fatigue, and the best accuracy."""
 
 from collections.abc import Mapping
 from math import comb

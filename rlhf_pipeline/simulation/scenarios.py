@@ -1,6 +1,4 @@
-"""Worlds whose truth is known: which taste people have on which day. Knows no policy and no
-vote.
-"""
+"""Scenarios with known truth: the taste that people have on each day."""
 
 from pydantic import Field
 

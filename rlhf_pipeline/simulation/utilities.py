@@ -1,5 +1,4 @@
-"""What simulated annotators care about: qualities read off a text, and tastes that weigh them.
-Knows no policy and no vote.
+"""What simulated annotators care about: qualities of a text, and tastes that weigh them.
 
 The true utility of a completion is the weighted sum of its qualities. It is printed beside what the
 pipeline finds; no stage ever reads it.
