@@ -1,7 +1,6 @@
 """Annotators are drawn however many they are, and names stay distinct."""
 
 import pytest
-from tests.unit.votes.test_over_time import of_world
 
 from rlhf_pipeline.reports.annotators import (
     MAX_RELIABILITIES,
@@ -14,6 +13,7 @@ from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, annotator_figures
 from rlhf_pipeline.votes.annotators_over_time import agreement_over_time, annotators_over_time
 from rlhf_pipeline.votes.joint_model import joint_model
 from tests.unit.votes.simulated import simulate
+from tests.unit.votes.test_annotators_over_time import of_world
 
 
 @pytest.mark.parametrize("n", [1, 90])
