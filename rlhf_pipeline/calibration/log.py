@@ -94,13 +94,14 @@ def _parse_report(entry: Any) -> CalibrationReport:
         where = ".".join(str(part) for part in first["loc"])
         raise DatasetError(f"{where or 'the entry'}: {first['msg']}.") from cause
     except OverflowError as cause:
-        raise DatasetError(f"fitted_at: {report.fitted_at} is no moment in UTC.") from cause
+        raise DatasetError(
+            f"fitted_at: {report.fitted_at} is outside the range of UTC times."
+        ) from cause
     except UnicodeEncodeError as cause:  # before ValueError, of which it is one
         raise DatasetError("half a character (a lone surrogate) is in its text.") from cause
     except (ValueError, RecursionError) as cause:
         raise DatasetError(
-            f"NaN, infinity or too deep a nesting is in it ({cause}); write null where there is no "
-            "number."
+            f"NaN, infinity or too deep a nesting ({cause}); write null for missing numbers."
         ) from cause
     if report.fitted_at.tzinfo is None:
         raise DatasetError(

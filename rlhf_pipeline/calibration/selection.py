@@ -93,8 +93,8 @@ def calibrate(
     """The method with the least cross-validated log loss on the calib split, or none; metrics are
     on the test split.
 
-    The test split is opened only after the calibrator was chosen, and `record` is told. `groups`
-    (what by -> comparison id -> group) and `group_ceilings` (what by -> group -> noise ceiling)
+    The test split is opened only after the calibrator was chosen, and `record` records it. `groups`
+    (grouping -> comparison id -> group) and `group_ceilings` (grouping -> group -> noise ceiling)
     give the measures of each group beside those of all.
 
     With too few pairs and `allow_uncalibrated` it is none, untried. Pairs voted on before the last

@@ -236,7 +236,7 @@ def _widen_to_wilson(
     means: Mapping[str, Interval], rows: FoldedRows, n_groups: int, level: float
 ) -> dict[str, Interval]:
     """Accuracy, Brier and log loss of groups with one share right: each is linear in the accuracy,
-    if whoever is right were drawn anew.
+    if the right predictions were drawn at random.
     """
     accuracy = means["right"].value
     ends = [float(end) for end in wilson_bounds(accuracy, n_groups, level)]

@@ -184,8 +184,8 @@ def _read_settings(backend: str | None, model: str | None, base_url: str | None)
 
 
 def _read_prompts(path: Path) -> pd.DataFrame:
-    """PROMPTS of a file, in its order. What is no prompt is told of and left out; raises
-    PromptError where none is left.
+    """PROMPTS of a file, in its order. Reports and drops rows that are not prompts. Raises
+    PromptError if none is left.
     """
     report = Report()
     drafts = [(draft.prompt_id, draft) for _, draft in read_drafts(read_rows(path), report)]

@@ -31,9 +31,7 @@ class CompletionRequest(Record):
         ge=0, lt=2**63, description="below 2**31 for a provider; on this machine torch takes more"
     )
     max_tokens: int = Field(ge=1)
-    system: str | None = Field(
-        default=None, description="what a provider is told before the prompt"
-    )
+    system: str | None = Field(default=None, description="system message sent before the prompt")
 
 
 class CompletionResult(Record):

@@ -368,9 +368,11 @@ class _Drive:
         sleep(max(lane.tick_s for lane in lanes))
 
     def _shut_down(self) -> None:
-        """Record what came meanwhile and release what nobody called for. A call that the store
-        refuses to record keeps its claim until the lease ends: whoever takes it then records the
-        call as lost. Released, it would be called again and the first call be free.
+        """Record the results that arrived meanwhile and release claims without a call.
+
+        A call that the store refuses to record keeps its claim until the lease ends; the process
+        that takes it over records the call as lost. If it were released instead, it would be called
+        again and the first call would never be counted.
         """
         work = self._work
         for lane in self._lanes.values():

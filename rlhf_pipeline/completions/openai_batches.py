@@ -339,7 +339,7 @@ def _ended_at(found: "Told") -> float | None:
 
 
 def _parse_moment(said: object) -> float | None:
-    """Seconds since 1970 as told, by some servers in milliseconds; None for what is no moment.
+    """Seconds since 1970; some servers send milliseconds. None if `said` is not a time.
 
     >>> _parse_moment(1767268830), _parse_moment(1767268830_000), _parse_moment("1767268830")
     (1767268830.0, 1767268830.0, 1767268830.0)

@@ -236,12 +236,12 @@ def get_object(event: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def get_text(event: Mapping[str, Any], name: str) -> str:
-    """A named text within an event; empty where there is none. Raises Unreadable where it is
-    something else.
+    """A named string of an event, or "" if it is absent. Raises UnreadableResponse for another
+    type.
     """
     found = event.get(name)
     if found is not None and not isinstance(found, str):
-        raise UnreadableResponse("garbled", f"streamed an event whose {name} is no text")
+        raise UnreadableResponse("garbled", f"streamed an event whose {name} is not a string")
     return found or ""
 
 

@@ -20,9 +20,9 @@ def calibration_events(
     """One event per failed test of {name, passed, value, threshold}, at the highest vote seq of the
     day's reflection rows.
 
-    The change is dated at the first judged vote of the day: a test over a day knows no better. A
-    test with `passed` None had too little to go by and is no event. Raises InvalidScores for a
-    failed test without judged rows.
+    The change is dated at the first judged vote of the day, the best that a test over a whole day
+    can say. A test with `passed` None had too little data and gives no event. Raises InvalidScores
+    for a failed test without judged rows.
     """
     failed = [test for test in tests if test["passed"] is not None and not test["passed"]]
     if not failed:

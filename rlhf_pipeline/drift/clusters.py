@@ -1,5 +1,4 @@
-"""Kinds of prompts, found by k-means over two windows: which became more, fewer or worse. Knows
-windows; knows no text.
+"""Clusters the prompts of two windows by k-means; tests which grew, shrank or got worse.
 
 Points are clustered without looking at the window they come from, so under one distribution the
 windows' shares in a cluster differ by chance alone, and an exact test of them holds whatever the

@@ -191,9 +191,9 @@ def current_window(
     """From a day's reflection rows of one model and the comparisons they are about; only judged
     comparisons count.
 
-    Without `embed` say why in `not_embedded`; it is told where embeddings would have been compared.
-    Ties and unjudged rows are left out because the reference has none: they would shift lengths and
-    confidence by themselves. Raises FrameError naming a comparison that is missing.
+    Without `embed`, `not_embedded` gives the reason, which reports show instead of a comparison of
+    embeddings. Ties and unjudged rows are left out because the reference has none: they would shift
+    lengths and confidence by themselves. Raises FrameError naming a comparison that is missing.
     """
     judged = reflections[
         (reflections["reward_model"] == model_version) & reflections["is_error"].notna()

@@ -1,6 +1,4 @@
-"""How well stated probabilities held in the reference and on the day. Knows windows and judged
-predictions; knows no page.
-"""
+"""Compares the reliability of stated probabilities in the reference window and on the day."""
 
 from dataclasses import dataclass
 from typing import Any

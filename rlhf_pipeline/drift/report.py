@@ -1,5 +1,5 @@
-"""A day's drift report: every space's verdict and one overall, and Evidently's view of the same
-windows. Knows no storage.
+"""Builds a day's drift report: a verdict per space, one overall, and Evidently's view of both
+windows.
 """
 
 import json

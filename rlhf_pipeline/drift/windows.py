@@ -1,6 +1,4 @@
-"""Compares two windows space by space, with a known error rate and a least effect. Knows no storage
-and no model.
-"""
+"""Compares two windows space by space, with a known error rate and a minimum effect size."""
 
 from typing import Any, Self
 

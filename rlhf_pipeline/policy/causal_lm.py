@@ -105,8 +105,8 @@ class Policy:
         batch_size: int = 64,
         on_text: OnText | None = None,
     ) -> list[GeneratedText]:
-        """One completion per prompt, in order. `on_text` is told each row's text piece by piece
-        while it is made; joined they are the completion.
+        """One completion per prompt, in order. `on_text` receives each row's text piece by piece
+        while it is generated; joined, the pieces are the completion.
 
         Raises CompletionError for a prompt that leaves no room for `max_new_tokens` in the context,
         and for temperatures, top_ps or seeds of another number than the prompts.
@@ -272,8 +272,8 @@ class Policy:
 
 
 class _TextForwarder:
-    """Rows of a batch, told while they are made. A character whose bytes are not all there is told
-    once they are.
+    """Forwards the text of a batch's rows while they are generated. A character is forwarded once
+    all its bytes are there.
     """
 
     def __init__(self, policy: Policy, rows: Sequence[int], on_text: OnText) -> None:

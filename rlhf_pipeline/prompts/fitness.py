@@ -94,7 +94,7 @@ class RewardModelUncertainty:
         self._doubts = doubts
 
     def scores(self, texts: Sequence[str], *, seed: int) -> list[float | None]:
-        """Raises InvalidScores where a doubt is no number."""
+        """Raises InvalidScores for a doubt that is NaN or infinite."""
         pairs = self._complete(texts, seed)
         made = [i for i, pair in enumerate(pairs) if pair is not None]
         found: list[float | None] = [None] * len(texts)

@@ -79,8 +79,8 @@ class FreeformGenerator:
 
 
 def offer_generated(drafts: Iterable[Draft], selection: Selection) -> None:
-    """Offers those that may be prompts, told by the instruction they were written for; the report
-    is told of the others.
+    """Offer the drafts that can be prompts, named by the instruction they were written for; report
+    the others as rejected.
     """
     may_be = []
     for draft in drafts:
@@ -96,7 +96,7 @@ def _name_origin(draft: Draft) -> str:
 
 
 def load_instructions(path: Path, selection: Selection) -> list[Draft]:
-    """Instruction lines of a file; lines that are none are told to the selection's report. Raises
+    """Instruction lines of a file; other lines are rejected in the selection's report. Raises
     PromptError for a file that cannot be read.
     """
     if path.suffix.lower() in (".yaml", ".yml"):

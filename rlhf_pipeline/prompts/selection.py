@@ -207,7 +207,7 @@ class Selection:
         return True
 
     def accepts(self, draft: Draft, where: str = "") -> bool:
-        """Whether the draft may stay, quotas aside; the report is told why not."""
+        """Whether the draft may stay, quotas aside; otherwise the report records the reason."""
         name = draft.prompt_id
         if name in self._exclude:
             self.report.n_excluded += 1

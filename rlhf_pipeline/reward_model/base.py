@@ -329,7 +329,7 @@ def require_finite(values: Any, what: str) -> Floats:
 
 
 def check_texts(prompts: Sequence[str], completions: Sequence[str]) -> None:
-    """Raise InvalidScores where there is not one prompt per completion, or a row is no text."""
+    """Raise InvalidScores unless there is one prompt per completion and every row is a string."""
     if len(prompts) != len(completions):
         raise InvalidScores(
             f"{len(prompts)} prompts for {len(completions)} completions. Hand in one prompt per "
@@ -338,7 +338,7 @@ def check_texts(prompts: Sequence[str], completions: Sequence[str]) -> None:
     for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         if not (isinstance(prompt, str) and isinstance(completion, str)):
             raise InvalidScores(
-                f"Row {row} to score is no text (prompt {prompt!r:.40}, completion "
+                f"Row {row} to score is not a string (prompt {prompt!r:.40}, completion "
                 f"{completion!r:.40}). Leave it out."
             )
 

@@ -144,8 +144,8 @@ def accuracy_by_group(
     others are left out.
 
     `majority_side` is the side chosen most often in that group's training pairs; `ceilings` (group
-    -> noise ceiling) are set beside the accuracies. The test split is opened once, and `record` is
-    told. Raises NotEnoughData where no test pair is of a group.
+    -> noise ceiling) are set beside the accuracies. The test split is opened once, and `record`
+    records it. Raises NotEnoughData if no test pair belongs to a group.
     """
     params = params or RewardModelParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS)

@@ -519,8 +519,8 @@ class TransformerRewardModel(RewardModel):
 
 
 def _set_encoder_window(encoder: Encoder | None, max_tokens: int) -> Encoder:
-    """`encoder` cutting at `max_tokens`: its hash, which says what a model was fitted on, is then
-    the same whoever handed it in.
+    """`encoder` truncating at `max_tokens`, so that its hash, which identifies what a model was
+    fitted on, does not depend on the caller.
     """
     if encoder is None or encoder.max_tokens != max_tokens:
         return Encoder(

@@ -56,7 +56,7 @@ def json_of(value: BaseModel | dict[str, Any], what: str) -> str:
         )
     except ValueError as cause:
         raise InvalidScores(
-            f"{what} holds NaN or infinity and was not stored. Give None where there is no number."
+            f"{what} holds NaN or infinity and was not stored. Give None for a missing value."
         ) from cause
     except TypeError as cause:
         raise StoreError(

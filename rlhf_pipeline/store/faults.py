@@ -138,7 +138,7 @@ CURES: tuple[tuple[str, str], ...] = (
         "two transactions waited for each other and this one was undone. Try again; nothing of it "
         "was kept.",
     ),
-    ('role "', "the server knows no such user. Correct the name in the URL."),
+    ('role "', "the server has no such user. Correct the name in the URL."),
     (
         "does not exist",
         "its database or tables are missing. Run `rlhf init` (Store.migrate) first.",

@@ -44,9 +44,9 @@ class StandingJudgements:
         self._database = database
 
     def snapshot_before(self, annotator_id: str, day: date, *, n_paces: int) -> StandingSnapshot:
-        """Everything as of now; repeats and known answers as of the day's first moment, because a
+        """Current judgements; repeats and known answers only up to the start of the day, because a
         figure that moved with a vote would reveal the kind of its card. `paces`: seconds of the
-        newest `n_paces` of the days before, newest first.
+        newest `n_paces` votes of earlier days, newest first.
         """
         stands, today = is_standing_judgement(self._database, votes, annotator_id), day.isoformat()
         past, midnight = and_(stands, votes.c.day < today), datetime.combine(day, time(), UTC)

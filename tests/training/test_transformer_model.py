@@ -380,7 +380,7 @@ def test_bad_input_is_named(bert, fitted):
         model_on(bert).fit(word_pairs().head(5))
     with pytest.raises(InvalidScores, match="one weight"):
         model_on(bert).fit(word_pairs(), weights=np.ones(3))
-    with pytest.raises(InvalidScores, match="Row 1 to score is no text"):
+    with pytest.raises(InvalidScores, match="Row 1 to score is not a string"):
         fitted.score(["a", "b"], ["c", None])
     with pytest.raises(InvalidScores, match="one prompt per completion"):
         fitted.score(["a"], ["b", "c"])

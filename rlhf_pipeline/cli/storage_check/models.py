@@ -38,8 +38,8 @@ def check_models(settings: Settings, store: Store, progress: Progress) -> Iterat
 
 @contextmanager
 def _open_registry_copy(settings: Settings) -> Iterator[Registry | None]:
-    """The registry of a copy, because MLflow migrates and completes the database that it opens;
-    None where there is no file.
+    """Open the registry on a copy, because MLflow migrates and completes the database that it
+    opens; None if the file does not exist.
     """
     artifacts = settings.home / "mlflow" / "artifacts"
     if settings.tracking_uri.startswith("http") or not database_dump.is_sqlite(

@@ -51,7 +51,7 @@ def train_with_trl(
     losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
     if not losses or not np.isfinite(losses).all():
         raise TrainingFailed(
-            f"A loss of TRL's trainer is no number ({losses[-1:]}). Lower learning_rate, or check "
+            f"A loss of TRL's trainer is not finite ({losses[-1:]}). Lower learning_rate, or check "
             "the labels for NaN."
         )
     network.eval()
@@ -83,7 +83,7 @@ def _refuse_unsupported(data: TrainingData, params: TrainerParams, around: Train
     counted = data.weights[data.weights > 0]
     if len(counted) and not np.allclose(counted, counted[0]):
         raise ConfigurationError(
-            "TRL's trainer knows no weights of pairs. Give all the same weight, or choose the "
+            "TRL's trainer ignores weights of pairs. Give all the same weight, or choose the "
             "trainer shared_text."
         )
     if around.world > 1:

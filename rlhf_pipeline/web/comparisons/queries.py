@@ -54,7 +54,9 @@ def comparison(site: Site, principal: Principal, comparison_id: str) -> Comparis
     """Raises Problem 404."""
     rows = plain_rows(site.store.comparisons.with_ids([comparison_id]))
     if not rows:
-        raise Problem(404, f"There is no comparison {comparison_id!r} here.", kind="not_found")
+        raise Problem(
+            404, f"Comparison {comparison_id!r} does not exist in this project.", kind="not_found"
+        )
     return _build_comparisons(site, principal, rows)[0]
 
 

@@ -127,7 +127,7 @@ def test_an_entry_of_earlier_versions_lacks_what_was_not_measured_then(rlhf, hom
             {"fitted_at": "2026-01-01T12:00:00"},
             "entry 2: fitted_at: 2026-01-01 12:00:00 names no time zone",
         ),
-        ({"fitted_at": "0001-01-01T00:00:00+14:00"}, "no moment in UTC"),
+        ({"fitted_at": "0001-01-01T00:00:00+14:00"}, "outside the range of UTC times"),
         ({"params": {"slope": float("nan")}}, "entry 2: NaN"),
         ({"params": {"slope": "\ud800"}}, "entry 2: half a character"),
         ({"reward_model": "m\x00"}, "entry 2: reward_model"),
