@@ -138,7 +138,7 @@ def test_one_class_is_refused_by_the_calibration_and_no_judge_is_made_of_it(
         "learning", ok=False, config={"ops": {"calibration": {"config": {"min_pairs": 10}}}}
     )
     assert "calibration: rlhf_pipeline.errors.NotEnoughData" in project.errors(result)
-    assert "prefer side a. Votes for both sides are needed" in project.errors(result)
+    assert "prefer side a; votes for both sides are needed" in project.errors(result)
     assert project.registry.get("reward_model", "champion") is None
     assert project.store.calibrations.log() == []
 

@@ -196,7 +196,7 @@ def test_a_store_that_cannot_be_asked_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_text("damaged, perhaps with votes")
     (tmp_path / "demo_state.json").write_text("{}")
     with pytest.raises(
-        ConfigurationError, match=r"cannot be asked .*: nothing deleted.*delete .* yourself"
+        ConfigurationError, match=r"Cannot read whether .*: nothing deleted.*delete .* yourself"
     ):
         CliRunner().invoke(
             app, ["demo", "--clean"], env={"RLHF_HOME": str(tmp_path)}, catch_exceptions=False

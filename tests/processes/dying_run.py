@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -83,12 +84,12 @@ def while_registering(settings: Settings) -> dict[str, Any]:
     class DyingRegistry(Registry):
         _create_version = die
 
-    own: Registry = resources_for(settings)["registry"]
-    return {
-        "registry": DyingRegistry(
-            own.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project
-        )
-    }
+    resources = resources_for(settings)
+    own: Registry = resources["registry"]
+    dying = DyingRegistry(
+        own.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project
+    )
+    return {"registry": dying, "champions": replace(resources["champions"], registry=dying)}
 
 
 MOMENTS: dict[str, Callable[[Settings], dict[str, Any]]] = {

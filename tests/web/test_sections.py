@@ -80,7 +80,7 @@ def web(
         (folder / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder.parent))
     point = EntryPoint("leaderboard", "leaderboard_section.routes:section", "rlhf_pipeline.web")
-    sections = Members("web", BUILT_IN, found=lambda group: [point])
+    sections = Members("web", BUILT_IN, find=lambda group: [point])
     store = open_store("demo")
     app = create_app(settings, store, cache_times=UNCACHED, sections=sections)
     with WebServer(app) as server:
