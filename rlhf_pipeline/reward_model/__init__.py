@@ -1,4 +1,4 @@
-"""Scores of completions learnt from preference pairs."""
+"""Learns scores of completions from preference pairs."""
 
 from rlhf_pipeline.reward_model.base import (
     RewardModel,

@@ -1,4 +1,4 @@
-"""The protocol of reward models, and the checks and arithmetic that all kinds share."""
+"""Defines the protocol of reward models and the checks and arithmetic that all kinds share."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,11 +22,11 @@ from rlhf_pipeline.reward_model.encoder import Encoder
 Floats = npt.NDArray[np.float64]
 
 
-WINDOW = "window"  # of the encoder: the rule that cuts texts of every kind that has one
+WINDOW = "window"  # the encoder's truncation rule, shared by every kind with an encoder
 
 
 class FitFacts(Record):
-    """What a reward model reports of its parameters and its fit; kinds leave out what they lack."""
+    """A reward model's parameters and fit statistics; a field a kind does not have stays empty."""
 
     loss: str = Field(default="soft", description="see reward_model.losses")
     label: str = Field(default="votes", description="what was learnt from each pair")
@@ -57,7 +57,7 @@ class FitFacts(Record):
 
 
 class ModelFacts(FitFacts):
-    """The same, with what the report measures further."""
+    """`FitFacts` plus the values that the report measures."""
 
     margin_scale: float | None = Field(default=None, description="of the loss margin")
     length_slope: float | None = Field(
@@ -67,13 +67,13 @@ class ModelFacts(FitFacts):
 
 
 class RewardModel(Protocol):
-    """Scores in logits: P(a preferred by one annotator) = preference_probability(score(a) -
+    """Scores completions in logits: P(one annotator prefers a) = preference_probability(score(a) -
     score(b)).
 
-    Scores are centred on the training completions, so that 0 is the average completion seen in
-    training. A model is deterministic: the same pairs, weights and parameters give the same model,
-    in whatever order the pairs come; the same texts asked together give the same scores to the last
-    bit, in whatever order they come.
+    Scores are centred on the training completions, so 0 is the average completion of the training
+    data. A model is deterministic: the same pairs, weights and parameters give the same model, in
+    any order of the pairs; scoring the same set of texts gives the same scores to the last bit, in
+    any order of the texts.
 
     A kind that inherits from this class writes `__init__`, `fit`, `member_scores`, `features`,
     `weights_hash`, `save` and `load`; the other members have defaults.
@@ -91,21 +91,21 @@ class RewardModel(Protocol):
         *,
         checkpoints: Path | None = None,
     ) -> None:
-        """An unfitted model by `params`, of class `Params`, or by its defaults.
+        """Create an unfitted model with `params`, of class `Params`, or with the defaults.
 
-        `encoder` is that of the settings; a kind without one ignores it. A kind whose `fit` takes
-        hours finds in `checkpoints` what a killed one had done.
+        `encoder` is the one from the settings; a kind without an encoder ignores it. A kind whose
+        `fit` takes hours resumes a killed fit from `checkpoints`.
         """
         ...
 
     @property
     def facts(self) -> ModelFacts:
-        """Before `fit` the facts of the parameters, after it all of them."""
+        """Before `fit` only the facts about the parameters, afterwards all of them."""
         return ModelFacts()
 
     @property
     def architecture(self) -> Mapping[str, object]:
-        """By name, what another model must share for `fit` to start from its weights."""
+        """Properties by name that must match for `fit` to start from another model's weights."""
         return {} if self.encoder is None else {"encoder": self.encoder.hash}
 
     def fit(
@@ -116,17 +116,17 @@ class RewardModel(Protocol):
         warm_start: "RewardModel | None" = None,
         progress: Progress = ignore_progress,
     ) -> Self:
-        """Learn from PREFERENCE_PAIRS rows, all of them: the caller picks the split.
+        """Learn from all the given PREFERENCE_PAIRS rows; the caller picks the split.
 
         `weights` (n,) multiplies each pair's loss; `warm_start` gives the starting weights and
-        changes nothing else. Raises NotEnoughData, InvalidScores (weights), ModelError (a warm
-        start that `find_warm_start_obstacle` refuses).
+        changes nothing else. Raises NotEnoughData, InvalidScores (weights), ModelError
+        (`find_warm_start_obstacle` rejects the warm start).
         """
         ...
 
     def quick(self, **changes: Any) -> "RewardModel | None":
-        """An unfitted model that fits in seconds, of these parameters with `changes`, to compare
-        settings by cross-validation; None where no such model exists.
+        """Return an unfitted model that fits in seconds, with these parameters and `changes`, for
+        comparing settings by cross-validation; None if the kind has no such model.
         """
         return None
 
@@ -137,7 +137,7 @@ class RewardModel(Protocol):
         *,
         progress: Progress = ignore_progress,
     ) -> Floats:
-        """Reward of each completion of its prompt, (n,) in logits. Raises ModelError before `fit`,
+        """Reward of each completion for its prompt, (n,) in logits. Raises ModelError before `fit`,
         InvalidScores on NaN.
         """
         return np.asarray(self.member_scores(prompts, completions, progress=progress).mean(axis=0))
@@ -149,8 +149,8 @@ class RewardModel(Protocol):
         *,
         progress: Progress = ignore_progress,
     ) -> Floats:
-        """The scores of each member of an ensemble (members, n), whose mean is `score`; one row
-        where there is one. See `disagreement`.
+        """The scores of each ensemble member, (members, n), whose mean is `score`; one row for a
+        single model. See `disagreement`.
         """
         ...
 
@@ -161,50 +161,50 @@ class RewardModel(Protocol):
         *,
         progress: Progress = ignore_progress,
     ) -> Floats:
-        """What the model sees of each completion in context, (n, d): drift of the texts is measured
-        on it.
+        """The model's features of each completion in context, (n, d); text drift is measured on
+        them.
         """
         ...
 
     def standardise(self, scores: Floats) -> Floats:
-        """`scores` in standard deviations of the training completions: comparable between model
-        versions.
+        """Convert `scores` to standard deviations of the training completions, which are comparable
+        between model versions.
         """
         return np.asarray(scores / self.score_std_)
 
     def cut_texts(self) -> dict[str, int]:
-        """By rule, how many texts so far the model did not read to their end."""
+        """Number of texts so far that the model did not read to their end, by truncation rule."""
         return {}
 
     @property
     def weights_hash(self) -> str:
-        """Content hash of all that was learnt."""
+        """Content hash of everything the model learned."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write safetensors and config.json, with the `kind`, into `folder`, which is made if
-        needed; complete or not at all.
+        """Write safetensors and config.json, including the `kind`, into `folder`, which is created
+        if needed. The write is complete or does not happen.
         """
         ...
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
-        """Read what `save` wrote. Raises ModelNotFound, ModelError (a part is missing),
-        ModelHashMismatch (encoder).
+        """Read a model that `save` wrote. Raises ModelNotFound, ModelError (a part is missing),
+        ModelHashMismatch (another encoder).
         """
         ...
 
 
 def encoder_params(model: RewardModel) -> dict[str, str]:
-    """The encoder that was asked for and the one used, by the report's names; empty for a kind
-    without one.
+    """The requested encoder and the one used, by the report's names; empty for a kind without an
+    encoder.
     """
     choice = None if model.encoder is None else model.encoder.choice
     return {} if choice is None else choice.to_params()
 
 
 def find_warm_start_obstacle(start: RewardModel, model: RewardModel) -> str | None:
-    """Why `model` cannot be fitted from the weights of `start`, in words; None where it can."""
+    """Explain why `model` cannot be fitted from the weights of `start`; None if it can."""
     if start.name != model.name:
         return f"it is of kind {start.name}"
     for name, now in model.architecture.items():
@@ -220,7 +220,9 @@ def find_warm_start_obstacle(start: RewardModel, model: RewardModel) -> str | No
 
 
 def require_warm_start(start: RewardModel, model: RewardModel) -> Any:
-    """`start`, as of the kind of `model`. Raises ModelError where `model` cannot start from it."""
+    """Return `start` typed as the kind of `model`. Raises ModelError if `model` cannot start from
+    it.
+    """
     obstacle = find_warm_start_obstacle(start, model)
     if obstacle is not None:
         raise ModelError(
@@ -231,8 +233,8 @@ def require_warm_start(start: RewardModel, model: RewardModel) -> Any:
 
 
 def sort_weighted_pairs(pairs: pd.DataFrame, weights: Floats | None) -> pd.DataFrame:
-    """PREFERENCE_PAIRS by comparison, each with its `weight` (1 where None). Raises InvalidScores
-    for weights that are negative, NaN or not one each.
+    """Sort PREFERENCE_PAIRS by comparison and add each pair's `weight` (1 if None). Raises
+    InvalidScores unless there is one weight per pair, none negative or NaN.
     """
     weights = np.ones(len(pairs)) if weights is None else require_finite(weights, "weights")
     if len(weights) != len(pairs) or (weights < 0).any():
@@ -248,7 +250,9 @@ def sort_weighted_pairs(pairs: pd.DataFrame, weights: Floats | None) -> pd.DataF
 
 
 def drop_unweighted_pairs(pairs: pd.DataFrame, name: str, min_pairs: int) -> pd.DataFrame:
-    """Those with a weight. Raises NotEnoughData below `min_pairs`, naming the kind `name`."""
+    """Keep the pairs with a positive weight. Raises NotEnoughData below `min_pairs`, naming the
+    kind `name`.
+    """
     used = pairs[pairs["weight"] > 0].reset_index(drop=True)
     if len(used) < min_pairs:
         raise NotEnoughData(
@@ -277,10 +281,10 @@ def disagreement(
     *,
     progress: Progress = ignore_progress,
 ) -> Floats:
-    """How far the members of `model` are apart on P(a preferred over b): their standard deviation,
-    (n,), 0 to 0.5; the same for b and a.
+    """Standard deviation between the members' P(a preferred over b), (n,), 0 to 0.5; the same for b
+    and a.
 
-    Raises ModelError where there is one member: it does not disagree with itself, and that says
+    Raises ModelError for a model with a single member: its disagreement would always be 0 and mean
     nothing.
     """
     both = model.member_scores([*prompts, *prompts], [*a, *b], progress=progress)
@@ -303,20 +307,22 @@ def preference_probability(margins: Floats) -> Floats:
 
 
 def mirror(margins: Floats, upper: Any) -> Floats:
-    """p(m) = upper(|m|) for m >= 0 and 1 - upper(|m|) below, exactly antisymmetric; `upper` gives
-    values of 0.5 to 1.
+    """Apply p(m) = upper(|m|) for m >= 0 and 1 - upper(|m|) below, which is exactly antisymmetric;
+    `upper` returns values from 0.5 to 1.
 
-    Raises InvalidScores where a margin is NaN or infinite.
+    Raises InvalidScores if a margin is NaN or infinite.
     """
     m = require_finite(margins, "margins")
-    # The smaller of the two probabilities is rounded once and the larger derived from it: then both
-    # sum to 1.0.
+    # Round the smaller probability once and derive the larger from it, so the two sum to exactly
+    # 1.0.
     smaller = 1 - np.asarray(upper(np.abs(m)), dtype=np.float64)
     return np.where(m > 0, 1 - smaller, np.where(m < 0, smaller, 0.5))
 
 
 def require_finite(values: Any, what: str) -> Floats:
-    """`values` as float64. Raises InvalidScores naming the first row that is NaN or infinite."""
+    """Return `values` as float64. Raises InvalidScores naming the first row that is NaN or
+    infinite.
+    """
     array = np.asarray(values, dtype=np.float64)
     bad = ~np.isfinite(array)
     if bad.any():
@@ -346,11 +352,12 @@ def check_texts(prompts: Sequence[str], completions: Sequence[str]) -> None:
 def distinct_texts(
     prompts: Sequence[str], completions: Sequence[str]
 ) -> tuple[list[str], list[str], npt.NDArray[np.int64]]:
-    """Prompts and completions of the distinct rows, sorted, and which of them each row is, (n,).
+    """Return the prompts and completions of the distinct rows, sorted, and each row's index among
+    them, (n,).
 
-    A network's last digits depend on the batch a text is in. Scored in this order, the same texts
-    are in the same batches whichever side they stand on, so that the margin of b over a is that of
-    a over b with its sign turned, to the last bit. Raises as `check_texts`.
+    The last digits of a network's output depend on the batch a text is in. In this order the same
+    texts land in the same batches on either side of a pair, so the margin of b over a is exactly
+    the negated margin of a over b. Raises as `check_texts`.
     """
     check_texts(prompts, completions)
     rows = sorted(set(zip(prompts, completions, strict=True)))

@@ -1,12 +1,12 @@
-"""What a reward model owes to the length of completions and to the strength of votes.
+"""Measures how completion length and vote strength affect a reward model.
 
-People prefer longer completions, partly because they say more: no vote tells how much of that is
-merit. `debias_length` takes out all that the gap in length explains of the margins (as Dubois et
-al. 2024 do for win rates), and `LengthEffect` shows what that costs.
+People prefer longer completions, partly because they say more, and votes do not reveal how much of
+that is merit. `debias_length` removes everything that the gap in length explains of the margins (as
+Dubois et al. 2024 do for win rates), and `LengthEffect` shows what that costs.
 
-Whether a margin from strength helps is disputed (Touvron et al. 2023 found little), so the report
-of such a fit shows what it did here. Prompts of the train split are left out in turn; the test
-split is not opened.
+It is disputed whether a margin from vote strength helps (Touvron et al. 2023 found little gain), so
+the report of such a fit shows its effect here. Cross-validation holds out prompts of the train
+split; the test split stays closed.
 """
 
 from collections.abc import Iterable
@@ -21,12 +21,12 @@ from rlhf_pipeline.intervals import BootstrapParams, group_index, interval_of_me
 from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.reward_model.base import Floats, RewardModel, margins_of
 
-FOLDS = 3  # of the prompts, for the effect of strength
+FOLDS = 3  # folds over prompts, for the effect of strength
 
 
 class LengthEffect(Record):
-    """The same held-out pairs with and without what length explains; which of both the model uses,
-    `is_debiased` says.
+    """Accuracy on the same held-out pairs with and without the part that length explains;
+    `is_debiased` says which of the two the model uses.
     """
 
     n: int = Field(description="pairs")
@@ -51,13 +51,13 @@ class LengthEffect(Record):
 
 
 def log_lengths(texts: Iterable[str]) -> Floats:
-    """log(1 + characters), (n,)."""
+    """log(1 + characters) of each text, (n,)."""
     return np.log1p(np.array([len(text) for text in texts], dtype=np.float64))
 
 
 def fit_length_slope(margins: Floats, gaps: Floats, weights: Floats | None = None) -> float:
-    """Least squares of margins on gaps in `log_lengths`, through the origin: swapping both sides
-    turns both; 0 where no length differs.
+    """Fit the slope of margins on gaps in `log_lengths` by least squares through the origin; 0 if
+    no lengths differ. Swapping both sides negates both and keeps the slope.
 
     >>> fit_length_slope(np.array([2.0, -1.0]), np.array([1.0, -0.5]))
     2.0
@@ -76,11 +76,11 @@ def measure_length_effect(
     is_debiased: bool,
     ceiling: Interval | None = None,
 ) -> LengthEffect:
-    """From the model's margins chosen - rejected (n,), which are debiased already where
-    `is_debiased`.
+    """Measure the effect from the model's margins chosen - rejected (n,), which are already
+    debiased if `is_debiased`.
 
-    The correlation is over sides as shown: where `turned`, b was chosen. Over chosen - rejected it
-    would also hold what people prefer.
+    The correlation uses the sides as displayed: `turned` marks pairs where b was chosen. Over
+    chosen - rejected it would also contain people's preference.
     """
     before, after = (
         (margins + slope * gaps, margins) if is_debiased else (margins, margins - slope * gaps)
@@ -107,8 +107,8 @@ def _correlation(x: Floats, y: Floats) -> float | None:
 
 
 class MarginEffect(Record):
-    """Shares of single votes predicted on prompts that were left out, one linear head each;
-    intervals by bootstrap over prompts.
+    """Shares of single votes predicted correctly on held-out prompts, with one linear head for each
+    loss; intervals by bootstrap over prompts.
     """
 
     n: int = Field(description="pairs with a majority")
@@ -146,8 +146,8 @@ def measure_margin_effect(
     ceiling: Interval | None = None,
     bootstrap: BootstrapParams | None = None,
 ) -> MarginEffect | None:
-    """From PREFERENCE_PAIRS `train`, (n,) `weights` each; None for a model of another loss, or
-    that has no quick fits, where too little is left to fit on, or no vote states a strength.
+    """Measure it on the PREFERENCE_PAIRS `train` with `weights` (n,). None if the model has another
+    loss or no quick fits, if too little data is left to fit on, or if no vote states a strength.
     """
     facts = model.facts
     if facts.loss != "margin" or facts.margin_scale is None:
@@ -188,7 +188,8 @@ def measure_margin_effect(
         )
 
     gain = mean(shares["margin"] - shares["bradley_terry"])
-    # nothing changed anywhere: as little as so many prompts can tell, either way
+    # No prediction changed anywhere: report the uncertainty that this number of prompts allows,
+    # both ways.
     if gain.value == gain.low == 0:
         gain = gain.model_copy(update={"low": -gain.high})
     return MarginEffect(

@@ -1,4 +1,4 @@
-"""The reward model on frozen sentence embeddings."""
+"""Fits the reward model on frozen sentence embeddings."""
 
 import json
 import re
@@ -49,20 +49,20 @@ from rlhf_pipeline.reward_model.model_files import (
 )
 
 WEIGHTS_FILE = "model.safetensors"
-# What is learnt; each part must be in the file, and those of a hidden layer, of ties or of the
-# length where the parameters say so.
+# The learned parts. Each must be in the file; those of a hidden layer, of ties and of length only
+# if the parameters use them.
 PARTS = ("head", "feature_mean", "feature_std", "score_mean", "score_std")
 SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
-# Penalty relative to a dimension of the sentences' embedding: length and number of sentences are
-# few and known to matter.
+# L2 penalty relative to one dimension of the sentence embeddings: length and sentence count are
+# only two features and known to matter.
 SURFACE_PENALTY = 0.05
 N_SURFACE = 2
-# the column of the features that holds the length: length and number of sentences stand last
+# The length column of the features: length and sentence count come last.
 LENGTH = -2
 
 
 class EmbeddingParams(HeadParams, LabelParams):
-    """How the embedding reward model is fitted."""
+    """Parameters of the embedding reward model's fit."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -100,16 +100,16 @@ class EmbeddingParams(HeadParams, LabelParams):
 
 
 class EmbeddingRewardModel(RewardModel):
-    """Embeddings of a completion's sentences and of the completion in context, its length, and one
-    head or several.
+    """Scores a completion by one or several heads on its sentence embeddings, its embedding in
+    context and its length.
 
-    The sentences' embeddings are summed, so that two kind sentences count twice and each is seen
-    sharply; one embedding of the whole text blurs them. The context is the last `prompt_chars`
-    characters of the prompt, ` [SEP] ` and the completion. What exceeds the encoder's window is cut
-    off the end and counted (`encoder.n_truncated`), as are prompts of which only the end is read
-    and completions with more than `max_sentences` sentences (`n_cut`), distinct ones of each call.
-    Features are standardised on the training completions. The score is the mean of the members'
-    scores. See `RewardModel` for the protocol.
+    The sentence embeddings are summed, so two kind sentences count twice and each stays distinct; a
+    single embedding of the whole text blurs them. The context is the last `prompt_chars` characters
+    of the prompt, ` [SEP] ` and the completion. Text beyond the encoder's window is cut off the end
+    and counted (`encoder.n_truncated`); prompts cut to their end and completions with more than
+    `max_sentences` sentences are counted in `n_cut`, each distinct text once per call. Features are
+    standardised on the training completions. The score is the mean of the members' scores. See
+    `RewardModel` for the protocol.
     """
 
     name: ClassVar[str] = "embedding"
@@ -133,7 +133,7 @@ class EmbeddingRewardModel(RewardModel):
         self.heads_ = Heads(np.zeros((0, 0)))
         self.log_tie_width_: float | None = None
         self.length_slope_: float | None = None
-        # texts so far, by the parameter that cut them
+        # texts cut so far, by the parameter that cut them
         self.n_cut = {"prompt_chars": 0, "max_sentences": 0}
 
     def fit(
@@ -181,11 +181,11 @@ class EmbeddingRewardModel(RewardModel):
         return self
 
     def _choose_penalties(self, problem: HeadProblem, groups: npt.NDArray[np.int64]) -> HeadProblem:
-        """L2 and the context's penalty by what predicts held-out prompts; `problem` with the
-        penalties chosen.
+        """Choose L2 and the context penalty by loss on held-out prompts; return `problem` with the
+        chosen penalties.
 
-        The first context penalty is tried with the whole grid, the others with the best L2 and its
-        neighbours. Where there is no choice, nothing is tried.
+        The first context penalty is tried with the whole L2 grid, the others only with the best L2
+        and its neighbours. Nothing is fitted if there is only one choice.
         """
         if len(self.params.l2_grid) == len(self.params.context_penalty_grid) == 1:
             self.held_out_loss_, self.l2_, self.context_penalty_ = (
@@ -256,7 +256,7 @@ class EmbeddingRewardModel(RewardModel):
         *,
         progress: Progress = ignore_progress,
     ) -> Floats:
-        """What the head sees, (n, d), not yet standardised."""
+        """The head's input features, (n, d), not yet standardised."""
         check_texts(prompts, completions)
         contexts = [self.join_prompt(p, c) for p, c in zip(prompts, completions, strict=True)]
         sentences = [self.split_sentences(c) for c in completions]
@@ -283,13 +283,13 @@ class EmbeddingRewardModel(RewardModel):
         )
 
     def split_sentences(self, completion: str) -> list[str]:
-        """The completion cut at full stops, marks and line ends; itself where there is nothing to
-        cut.
+        """Split the completion at full stops, question and exclamation marks and line ends; the
+        whole text if it has none.
         """
         return _sentences(completion)[: self.params.max_sentences] or [completion]
 
     def join_prompt(self, prompt: str, completion: str) -> str:
-        """The text that is embedded for a completion of a prompt."""
+        """The text to embed for a completion in the context of its prompt."""
         tail = prompt[-self.params.prompt_chars :] if self.params.prompt_chars else ""
         return f"{tail} [SEP] {completion}"
 
@@ -337,7 +337,7 @@ class EmbeddingRewardModel(RewardModel):
         model = cls(EmbeddingParams(**config["params"]), encoder)
         model._load_parts(_read_parts(Path(folder), model._required_parts()))
         model.l2_, model.loss_curve_ = config["l2"], config["loss_curve"]
-        # models of earlier versions were fitted with one penalty for all
+        # Models of earlier versions used one penalty for all features.
         model.context_penalty_ = config.get("context_penalty")
         model.held_out_loss_ = {float(l2): loss for l2, loss in config["held_out_loss"].items()}
         require_weights(model, config, folder)
@@ -352,7 +352,7 @@ class EmbeddingRewardModel(RewardModel):
 
     def _learn_scale(self, features: Floats) -> None:
         self.feature_mean_ = features.mean(axis=0)
-        # A feature that never varies carries nothing; dividing by 1 keeps it at 0.
+        # A constant feature carries no information; dividing by 1 keeps it at 0.
         spread = features.std(axis=0)
         self.feature_std_ = np.where(spread > 1e-9, spread, 1.0)
 
@@ -371,8 +371,8 @@ class EmbeddingRewardModel(RewardModel):
         return np.asarray(scores - float(self.length_slope_ or 0.0) * features[:, [LENGTH]])
 
     def _starting_head(self, warm_start: RewardModel | None) -> Floats | None:
-        """The other model's linear head, the mean of its members', in this model's scale of
-        features.
+        """The other model's linear head, averaged over its members and converted to this model's
+        feature scale.
         """
         if warm_start is None:
             return None
@@ -390,7 +390,7 @@ class EmbeddingRewardModel(RewardModel):
         }
 
     def _required_parts(self) -> list[str]:
-        """The parts that a model of these parameters consists of."""
+        """The parts that a model with these parameters must have."""
         hidden = HIDDEN_PARTS if self.params.head == "mlp" else ()
         ties = ["log_tie_width"] if self.params.loss == "davidson" else []
         return [*PARTS, *hidden, *ties, *(["length_slope"] if self.params.debias_length else [])]

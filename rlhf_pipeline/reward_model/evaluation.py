@@ -1,7 +1,7 @@
-"""A fitted reward model on the test split, beside its baselines and ceiling, and by source.
+"""Evaluates a fitted reward model on the test split, with baselines, ceiling and per source.
 
-One accuracy over several sources depends on their sizes more than on the model: it may know one
-well and guess in the others.
+A single accuracy over several sources depends more on their sizes than on the model, which may
+predict one source well and guess on the others.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from rlhf_pipeline.votes.test_split import Recorder, log_opening, open_test_spli
 
 @dataclass(frozen=True)
 class HeldOutEvaluation:
-    """On the test split; nothing where it holds no pair with a majority."""
+    """Results on the test split; empty if no test pair has a majority."""
 
     test: TestAccuracy | None = None
     since_change: TestAccuracy | None = None
@@ -41,8 +41,8 @@ def evaluate_held_out(
     record: Recorder,
     progress: Progress,
 ) -> HeldOutEvaluation:
-    """On all test pairs with a majority, and on those voted since the change; `ceilings` are those
-    of all votes and of these.
+    """Evaluate on all test pairs with a majority, and on those voted on since the change;
+    `ceilings` are the noise ceilings of all votes and of the votes since the change.
     """
     test = open_test_split(
         pairs[pairs["agreement"] > 0.5],
@@ -78,7 +78,7 @@ def evaluate_held_out(
 
 
 def majority_side(pairs: pd.DataFrame) -> str:
-    """The side that was chosen most often in training; a where both were alike."""
+    """The side chosen most often in training; a if both are equal."""
     chosen = pairs.loc[pairs["split"] == "train", "chosen_side"]
     return "a" if (chosen == "a").sum() >= (chosen == "b").sum() else "b"
 
@@ -91,8 +91,8 @@ def accuracy_on(
     *,
     ceiling: Interval | None = None,
 ) -> TestAccuracy:
-    """The measures of `test`, pairs with a majority, from margins chosen - rejected in its order;
-    `ceiling` is set beside them.
+    """Accuracy measures of `test`, pairs with a majority, from margins chosen - rejected in the
+    same order; `ceiling` is reported with them.
     """
     bootstrap = BootstrapParams(n_resamples=params.n_resamples, seed=params.seed)
     groups, agreement = test["prompt_id"].to_numpy(), test["agreement"].to_numpy(dtype=np.float64)
@@ -119,14 +119,14 @@ def accuracy_on(
 
 
 def length_gaps(pairs: pd.DataFrame) -> Floats:
-    """Characters by which the chosen completion is longer, (n,): the margins of a model that
-    prefers the longer one.
+    """Characters by which the chosen completion is longer, (n,): the margins of a baseline that
+    prefers the longer completion.
     """
     return np.asarray(pairs["chosen"].str.len() - pairs["rejected"].str.len(), dtype=np.float64)
 
 
 def wins(margins: Floats) -> Floats:
-    """1 where positive, 0 where negative, a half where equal."""
+    """1 for a positive margin, 0 for a negative one, 0.5 for 0."""
     return 0.5 + 0.5 * np.sign(margins)
 
 
@@ -140,12 +140,12 @@ def accuracy_by_group(
     record: Recorder = log_opening,
     progress: Progress = ignore_progress,
 ) -> dict[str, TestAccuracy]:
-    """The model on the test pairs of each group, largest first; `groups` is comparison id -> name,
-    others are left out.
+    """Evaluate the model on each group's test pairs, largest group first; `groups` maps comparison
+    id to name, and comparisons without a group are skipped.
 
     `majority_side` is the side chosen most often in that group's training pairs; `ceilings` (group
-    -> noise ceiling) are set beside the accuracies. The test split is opened once, and `record`
-    records it. Raises NotEnoughData if no test pair belongs to a group.
+    -> noise ceiling) are reported with the accuracies. The test split is opened once, and `record`
+    receives the opening. Raises NotEnoughData if no test pair belongs to a group.
     """
     params = params or RewardModelParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS)

@@ -1,4 +1,4 @@
-"""The embedding kind's head on the untrained backbone, as one member of a fine-tuned model."""
+"""Fits the embedding kind's head on the untrained backbone, as one member of a fine-tuned model."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewar
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
-FROZEN_FOLDER = "frozen_head"  # in the model's folder: a whole embedding model
+FROZEN_FOLDER = "frozen_head"  # in the model's folder: a complete embedding model
 SHARED_PARAMS = {*EmbeddingParams.model_fields} & {*TransformerParams.model_fields} - {"n_members"}
 
 
@@ -24,15 +24,15 @@ def fit_frozen_head(
     weights: Floats,
     progress: Progress,
 ) -> EmbeddingRewardModel:
-    """A head on `encoder` with a window of `max_tokens`, by the label and the loss of `params`;
-    folds are as many as prompts, four at most.
+    """Fit a head on `encoder` with a window of `max_tokens`, with the label and the loss of
+    `params`; as many folds as prompts, four at most.
 
-    It takes the votes as they are, without `smoothing` and `ties_as_halves`. Raises NotEnoughData
-    where there is one prompt, or all are ties.
+    It learns the votes without `smoothing` and `ties_as_halves`. Raises NotEnoughData if there is
+    only one prompt, or if all votes are ties.
     """
     own = EmbeddingParams(**params.model_dump(include=SHARED_PARAMS))
     folds = min(own.folds, pairs.loc[weights > 0, "prompt_id"].nunique())
-    # which counts what it cuts beside the networks'
+    # A separate encoder, so its truncated texts are counted in addition to the networks'.
     of_its_own = Encoder(encoder.choice, encoder.cache, max_tokens=max_tokens)
     try:
         return EmbeddingRewardModel(own.model_copy(update={"folds": folds}), of_its_own).fit(
@@ -45,7 +45,7 @@ def fit_frozen_head(
 
 
 def load_frozen_head(folder: Path, encoder: Encoder, max_tokens: int) -> EmbeddingRewardModel:
-    """What lies in the model's `folder`. Raises as `EmbeddingRewardModel.load`."""
+    """Load the head from the model's `folder`. Raises as `EmbeddingRewardModel.load`."""
     if encoder.max_tokens != max_tokens:
         encoder = Encoder(encoder.choice, encoder.cache, max_tokens=max_tokens)
     return EmbeddingRewardModel.load(folder / FROZEN_FOLDER, encoder=encoder)

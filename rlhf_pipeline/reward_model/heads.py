@@ -1,13 +1,13 @@
-"""Linear Bradley-Terry heads on feature differences, and ensembles of them.
+"""Fits linear Bradley-Terry heads on feature differences, and ensembles of them.
 
-A head is convex with L2 under every loss, so the weights do not depend on where the search starts,
-and a warm start only saves steps. It has no intercept: swapping both completions negates the
-margin, and the two probabilities sum to 1.
+With L2, a head's objective is convex under every loss, so the weights do not depend on the starting
+point, and a warm start only saves steps. A head has no intercept: swapping both completions negates
+the margin, and the two probabilities sum to 1.
 
-Each further member is fitted on prompts drawn with replacement (Breiman 1996), so that where the
-members disagree, other votes would have taught something else. With head `mlp` a hidden layer
-corrects each linear head: it starts at 0, so that early stopping falls back on the linear head
-where nothing is gained.
+Each further member is fitted on prompts drawn with replacement (Breiman 1996), so members disagree
+where the outcome depends on which votes were seen. With head `mlp` a hidden layer corrects each
+linear head: its output starts at 0, so early stopping falls back to the linear head if nothing is
+gained.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,13 +33,14 @@ Ints = npt.NDArray[np.int64]
 HIDDEN_PARTS = ("hidden", "hidden_bias", "hidden_out")
 BATCH = 256
 WEIGHT_DECAY = 0.05
-STOP_AFTER = 4  # epochs without a gain on the held-out prompts
+STOP_AFTER = 4  # epochs without improvement on the held-out prompts
 
 
 @dataclass(frozen=True)
 class HeadProblem:
-    """Differences chosen - rejected (n, d), what is to be said of them (n,), the weight of each
-    pair (n,), the relative penalty of each feature (d,), and the loss."""
+    """Differences chosen - rejected (n, d), their targets (n,), the weight of each pair (n,), the
+    relative penalty of each feature (d,), and the loss.
+    """
 
     differences: Floats
     targets: Targets
@@ -69,7 +70,7 @@ class HeadProblem:
 
 @dataclass(frozen=True)
 class Head:
-    """What was learnt: the weight of each feature (d,), and under davidson the logarithm of the tie
+    """A learned head: the weight of each feature (d,), and under davidson the logarithm of the tie
     width.
     """
 
@@ -80,10 +81,10 @@ class Head:
 def fit_head(
     problem: HeadProblem, l2: float, *, start: Floats | None = None, tolerance: float = 1e-7
 ) -> tuple[Head, list[float]]:
-    """The head that minimises mean loss + l2/2 · Σ penalty·weights², and the objective after each
+    """Minimise mean loss + l2/2 · Σ penalty·weights²; return the head and the objective after each
     step.
 
-    Raises NotEnoughData where no pair has a weight, TrainingFailed where the search does not
+    Raises NotEnoughData if no pair has a positive weight, TrainingFailed if the search does not
     converge.
     """
     from scipy.optimize import minimize
@@ -113,7 +114,7 @@ def fit_head(
     if has_width:
         first = np.append(first, FIRST_LOG_TIE_WIDTH)
     curve = [objective(first)[0]]
-    # Where nobody said tie the best width is 0: its logarithm stays here.
+    # Without any tie the best width is 0; the bound keeps its logarithm finite.
     bounds = [*[(None, None)] * n, (-20.0, 20.0)] if has_width else None
     result = minimize(
         objective,
@@ -136,8 +137,8 @@ def fit_head(
 def choose_l2(
     problem: HeadProblem, groups: npt.NDArray[np.int64], grid: Sequence[float], n_folds: int
 ) -> dict[float, float]:
-    """Held-out loss of each L2 by cross-validation over groups (prompts): the smallest is the one
-    to take.
+    """Return the held-out loss of each L2 by cross-validation over groups (prompts); the caller
+    takes the smallest.
 
     Groups go to folds in order of their number. Raises NotEnoughData with fewer groups than folds.
     """
@@ -150,7 +151,7 @@ def choose_l2(
     held_out = {l2: 0.0 for l2 in grid}
     for k in range(n_folds):
         inside, outside = problem.select(fold != k), problem.select(fold == k)
-        if not outside.weights.sum() > 0:  # nothing but ties
+        if not outside.weights.sum() > 0:  # only ties
             continue
         start: Floats | None = None
         for l2 in sorted(grid, reverse=True):  # each solution starts the next, weaker penalty
@@ -161,7 +162,7 @@ def choose_l2(
 
 
 class HeadParams(BaseModel):
-    """Which head, and how many."""
+    """The type of head and the number of members."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -192,8 +193,8 @@ class HeadParams(BaseModel):
 
 @dataclass(frozen=True)
 class Heads:
-    """Weights of the members: linear (m, d), and where there is a hidden layer of h units hidden
-    (m, h, d), its bias and out (m, h).
+    """Weights of the members: linear (m, d); with a hidden layer of h units also hidden (m, h, d),
+    its bias (m, h) and out (m, h).
     """
 
     linear: Floats
@@ -205,7 +206,7 @@ class Heads:
         return len(self.linear)
 
     def scores(self, features: Floats) -> Floats:
-        """(n, m) of standardised `features` (n, d)."""
+        """Scores (n, m) of standardised `features` (n, d)."""
         scores = features @ self.linear.T
         if self.hidden is None or self.bias is None or self.out is None:
             return np.asarray(scores)
@@ -216,7 +217,7 @@ class Heads:
         return np.asarray(scores + np.stack(corrections, axis=1))
 
     def parts(self) -> dict[str, Floats]:
-        """By the names they are saved under; a single linear head as one vector."""
+        """Arrays by the names they are saved under; a single linear head is saved as one vector."""
         parts = {"head": self.linear[0] if len(self.linear) == 1 else self.linear}
         if self.hidden is not None and self.bias is not None and self.out is not None:
             parts |= dict(zip(HIDDEN_PARTS, (self.hidden, self.bias, self.out), strict=True))
@@ -224,8 +225,8 @@ class Heads:
 
     @classmethod
     def from_parts(cls, parts: Mapping[str, Floats], d: int) -> "Heads":
-        """What `parts` gave, for `d` features. Raises ModelError where shapes do not fit each
-        other.
+        """Rebuild heads for `d` features from the output of `parts`. Raises ModelError if the
+        shapes do not match.
         """
         linear = np.atleast_2d(parts["head"])
         hidden, bias, out = (parts.get(name) for name in HIDDEN_PARTS)
@@ -254,11 +255,11 @@ def fit_heads(
     *,
     start: Floats | None = None,
 ) -> tuple[Heads, float | None, list[float]]:
-    """The members, the mean logarithm of their tie width (davidson), and the objective of the head
-    on all pairs after each step.
+    """Fit the members; return them, the mean logarithm of their tie width (davidson), and the
+    objective after each step of the head on all pairs.
 
-    `sides` are the standardised features of the chosen and of the rejected (n, d), `groups` (n,)
-    the prompts, numbered. The same arguments give the same heads.
+    `sides` are the standardised features of the chosen and the rejected completions (n, d);
+    `groups` (n,) numbers the prompts. The same arguments give the same heads.
     """
     whole, curve = fit_head(problem, l2, start=start)
     members: list[tuple[Head, HeadProblem]] = [(whole, problem)]
@@ -283,7 +284,7 @@ def fit_heads(
 
 
 def _draw_counts(groups: Ints, seed: int, member: int) -> Floats:
-    """How often each row's group is drawn, as many draws as there are groups."""
+    """How often each row's group is drawn; there are as many draws as groups."""
     n_groups = int(groups.max()) + 1
     drawn = np.random.default_rng([seed, member]).integers(0, n_groups, n_groups)
     return np.bincount(drawn, minlength=n_groups).astype(np.float64)[groups]
@@ -298,14 +299,14 @@ def _fit_correction(
     *,
     seed: list[int],
 ) -> tuple[Floats, Floats, Floats]:
-    """Hidden layer (h, d), its bias and out (h,), of the epoch that predicts the held-out prompts
-    best; out is 0 where none gains.
+    """Fit a hidden layer and return its weights (h, d), bias (h,) and out (h,) from the epoch that
+    predicts the held-out prompts best; out is 0 if no epoch improves.
     """
     import torch
 
     n_threads = torch.get_num_threads()
-    # how a sum is split over threads shows in its last digits: the same seed is to give the same
-    # weights
+    # The split of a sum over threads changes its last digits; one thread makes the same seed give
+    # the same weights.
     torch.set_num_threads(1)
     try:
         return _train(head, problem, sides, is_held_out, params, seed)

@@ -1,4 +1,4 @@
-"""The kinds of reward models, and the parameters of a fit built from what each kind names."""
+"""Registers the kinds of reward models and builds the parameters of a fit from theirs."""
 
 from functools import cache
 from pathlib import Path
@@ -20,16 +20,16 @@ _OWN: dict[str, type[RewardModel]] = {
 }
 REWARD_MODELS = Members("reward_model", _OWN)
 
-# In the launchpad the parameters of this kind stand beside those of the fit; the parameters of
-# every other kind stand in a section, called as the kind is unless it is named here.
+# In the launchpad the parameters of UNNESTED stand next to those of the fit. Those of every other
+# kind are in a section, named in SECTIONS or else after the kind.
 UNNESTED = EmbeddingRewardModel.name
 SECTIONS = {TransformerRewardModel.name: "fine_tuning"}
-# Parameters that every kind which has them takes from beside the sections.
+# Shared parameters: every kind that has them reads them from outside the sections.
 SHARED = {"loss", "margin_scale", "label", "n_members", "seed", "prompt_chars", "min_pairs"}
 
 
 class RewardModelParams(BaseModel):
-    """How a reward model is fitted for the loop, whichever kind it is."""
+    """Parameters of a reward model's fit in the loop, for any kind."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -64,7 +64,7 @@ class RewardModelParams(BaseModel):
     )
 
     def kind_params(self) -> BaseModel:
-        """The `Params` of the kind, from its section and from what stands beside it.
+        """The `Params` of the kind, from its section and the fields next to it.
 
         Raises ConfigurationError for an unknown kind, and for parameters that the kind lacks.
         """
@@ -80,13 +80,13 @@ class RewardModelParams(BaseModel):
         return kind.Params(**{name: value for name, value in given.items() if name in own})
 
     def to_report(self) -> dict[str, Any]:
-        """What a model of this kind is fitted with, as JSON: without other kinds' parameters."""
+        """The parameters of this kind's fit as JSON, without those of other kinds."""
         of_fit = self.model_dump(mode="json", include=set(RewardModelParams.model_fields))
         return of_fit | self.kind_params().model_dump(mode="json")
 
 
 def find_kind(name: str) -> type[RewardModel]:
-    """The kind called `name`. Raises ConfigurationError naming those there are."""
+    """Return the kind called `name`. Raises ConfigurationError naming the available kinds."""
     if name not in REWARD_MODELS:
         raise ConfigurationError(
             f"No reward model of kind {name!r}. Known: {', '.join(REWARD_MODELS)}."
@@ -96,7 +96,9 @@ def find_kind(name: str) -> type[RewardModel]:
 
 @cache
 def params_class(kind: str) -> type[RewardModelParams]:
-    """RewardModelParams with the parameters of one kind beside them, as on the command line."""
+    """RewardModelParams plus the parameters of one kind at the top level, as on the command
+    line.
+    """
     bases: Any = (find_kind(kind).Params, RewardModelParams)
     fields: dict[str, Any] = {
         "kind": (Literal[kind], kind),
@@ -110,7 +112,7 @@ def params_class(kind: str) -> type[RewardModelParams]:
 
 @cache
 def launchpad_class() -> type[RewardModelParams]:
-    """RewardModelParams with the parameters of every kind, those of all but one in sections."""
+    """RewardModelParams plus the parameters of every kind; all kinds but one have a section."""
     names: Any = Literal[tuple(REWARD_MODELS)]
     fields: dict[str, Any] = {"kind": (names, RewardModelParams.model_fields["kind"])}
     for name in REWARD_MODELS:
@@ -139,12 +141,12 @@ def _section_class(kind: str) -> type[BaseModel]:
 
 
 def _field(params: type[BaseModel], name: str) -> tuple[Any, Any]:
-    """A field as `create_model` takes it."""
+    """The field in the form that `create_model` takes."""
     return params.model_fields[name].annotation, params.model_fields[name]
 
 
 def reward_model_params(**given: Any) -> RewardModelParams:
-    """How to fit, by the names of the launchpad.
+    """Build the parameters of a fit from their launchpad names.
 
     >>> reward_model_params(l2_grid=[0.1]).kind_params().l2_grid
     [0.1]
@@ -155,15 +157,15 @@ def reward_model_params(**given: Any) -> RewardModelParams:
 def build_reward_model(
     params: RewardModelParams, encoder: Encoder | None = None, *, checkpoints: Path | None = None
 ) -> RewardModel:
-    """The unfitted model that `params` describe; see `RewardModel.__init__`."""
+    """Build the unfitted model that `params` describe; see `RewardModel.__init__`."""
     return find_kind(params.kind)(params.kind_params(), encoder, checkpoints=checkpoints)
 
 
 def load_reward_model(folder: Path, *, encoder: Encoder | None = None) -> RewardModel:
-    """The reward model in `folder`, whatever kind its config.json names.
+    """Load the reward model in `folder`, of the kind that its config.json names.
 
     Raises ModelNotFound without a complete folder, ModelError for an unknown kind or a file that
-    lacks a part, ModelHashMismatch where `encoder` is not the one the model was fitted on.
+    lacks a part, ModelHashMismatch if the model was fitted on another encoder than `encoder`.
     """
     kind = read_config(folder)["kind"]
     if kind not in REWARD_MODELS:

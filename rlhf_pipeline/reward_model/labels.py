@@ -1,4 +1,6 @@
-"""What a reward model learns from each pair: votes, their majority, or the annotator model."""
+"""Builds the targets that a reward model learns from: votes, their majority, or the annotator
+model.
+"""
 
 from typing import Literal
 
@@ -16,7 +18,7 @@ Label = Literal["votes", "majority", "annotators"]
 
 
 class LabelParams(LossParams):
-    """Which label is learnt, by which loss."""
+    """The label to learn, and the loss."""
 
     label: Label = Field(
         default="votes",
@@ -29,12 +31,12 @@ class LabelParams(LossParams):
 def join_soft_labels(
     pairs: pd.DataFrame, labels: pd.DataFrame, *, up_to_seq: int | None = None
 ) -> pd.DataFrame:
-    """`pairs` with the annotator model's P(chosen preferred) in `soft_label` and the last vote it
-    rests on in `label_seq`, joined by comparison; missing where there is none.
+    """Join the annotator model's labels to `pairs` by comparison: P(chosen preferred) as
+    `soft_label` and the last vote behind it as `label_seq`; missing for pairs without a label.
 
-    `labels` are SOFT_LABELS, `p_a` of side a as shown; the chosen side of a pair may be the less
-    likely one there. Raises FrameError for frames that break their schema, and for labels that rest
-    on votes after `up_to_seq`, or do not say on which.
+    `labels` are SOFT_LABELS, with `p_a` for side a as displayed; a pair's chosen side may be the
+    less likely one there. Raises FrameError for frames that break their schema, and for labels that
+    depend on votes after `up_to_seq` or do not name their last vote.
     """
     pairs, labels = check_frame(pairs, PREFERENCE_PAIRS), check_frame(labels, SOFT_LABELS)
     if up_to_seq is not None:
@@ -48,8 +50,8 @@ def join_soft_labels(
 
 
 def _refuse_later_labels(labels: pd.DataFrame, up_to_seq: int) -> None:
-    """Every label rests on all votes, by the annotators' reliabilities: one label that saw a later
-    vote means that all did.
+    """Raise FrameError for labels that depend on later votes. Every label depends on all votes
+    through the annotators' reliabilities, so one label with a later vote means that all have it.
     """
     latest = _column(labels, "max_seq")
     if len(labels) and not (latest <= up_to_seq).all():
@@ -65,21 +67,19 @@ def _refuse_later_labels(labels: pd.DataFrame, up_to_seq: int) -> None:
 
 
 def last_seq(pairs: pd.DataFrame, label: str) -> int:
-    """The highest vote seq behind `pairs`, and behind their soft labels where `label` is
-    annotators.
-    """
+    """The highest vote seq behind `pairs`, including their soft labels if `label` is annotators."""
     seen = pairs["max_seq"].to_numpy(dtype=np.float64)
     if label == "annotators":
-        seen = np.fmax(seen, _column(pairs, "label_seq"))  # NaN where it was not kept
+        seen = np.fmax(seen, _column(pairs, "label_seq"))  # NaN if it was not stored
     return int(seen.max())
 
 
 def targets_of(pairs: pd.DataFrame, params: LabelParams) -> Targets:
     """The targets of `pairs` in their order, chosen first.
 
-    Raises NotEnoughData where label is annotators and no pair has a soft label, FrameError naming
-    the first that lacks one where others have it: half the pairs learnt one way and half another
-    would be no label at all.
+    Raises NotEnoughData if label is annotators and no pair has a soft label. Raises FrameError
+    naming the first pair without one if others have it: half the pairs with one label and half with
+    another would be no consistent label.
     """
     agreement = pairs["agreement"].to_numpy(dtype=np.float64)
     n_ties = _numbers(pairs, "n_ties")
@@ -96,9 +96,9 @@ def targets_of(pairs: pd.DataFrame, params: LabelParams) -> Targets:
 
 
 def vote_weights(pairs: pd.DataFrame, params: LabelParams) -> Floats:
-    """The weight of each pair, (n,): its number of judgements where a share or a soft label is
-    learnt, with ties only where they are learnt from (davidson, the annotator model's labels); 1
-    where the preferred side is taken as certain.
+    """The weight of each pair, (n,). For a share or a soft label it is the number of judgements,
+    which include ties only if the label uses them (davidson, the annotator model's labels); it is 1
+    if the preferred side is taken as certain.
     """
     if params.label == "majority" or params.loss in ("bradley_terry", "margin"):
         return np.ones(len(pairs))
@@ -132,7 +132,7 @@ def _numbers(pairs: pd.DataFrame, name: str) -> Floats:
 
 
 def _column(pairs: pd.DataFrame, name: str) -> Floats:
-    """An optional column, NaN where it is missing."""
+    """An optional column as floats, NaN where it is missing."""
     if name not in pairs:
         return np.full(len(pairs), np.nan)
     return np.asarray(pairs[name].to_numpy(dtype=np.float64, na_value=np.nan))

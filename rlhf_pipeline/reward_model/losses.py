@@ -30,12 +30,12 @@ Floats = npt.NDArray[np.float64]
 
 LossName = Literal["bradley_terry", "soft", "margin", "davidson"]
 LOSSES: tuple[LossName, ...] = get_args(LossName)
-# a third of all judgements between equals are ties; where the search for the width starts
+# At equal scores one third of the judgements are ties; the search for the width starts here.
 FIRST_LOG_TIE_WIDTH = 0.0
 
 
 class LossParams(BaseModel):
-    """Which loss, and its scale."""
+    """The loss, and its scale."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -55,11 +55,11 @@ class LossParams(BaseModel):
 
 @dataclass(frozen=True)
 class Targets:
-    """The votes on each pair as a loss takes them, (n,) each, NumPy or torch as the margins are.
+    """The votes on each pair in the form a loss takes, (n,) each, NumPy or torch like the margins.
 
-    `p` is the share for the first side among those who took one, 0 to 1; `ties` the share of all
-    judgements that were ties (0 where None); `strength` how strongly the preferred side was felt, 0
-    to 1 (0 where None).
+    `p` is the share for the first side among the votes for a side, 0 to 1; `ties` is the share of
+    ties among all judgements (0 if None); `strength` is the strength of the preference for the
+    preferred side, 0 to 1 (0 if None).
     """
 
     p: Any
@@ -67,11 +67,11 @@ class Targets:
     strength: Any = None
 
     def select(self, mask: Any) -> "Targets":
-        """Those of the rows in `mask` (a mask, an index or a slice)."""
+        """Select the rows in `mask` (a mask, an index or a slice)."""
         return self._map(lambda part: part[mask])
 
     def to_torch(self, *, dtype: Any = None, device: Any = None) -> "Targets":
-        """The same as tensors, of float32 by default."""
+        """The same targets as tensors, float32 by default."""
         import torch
 
         dtype = dtype or torch.float32
@@ -85,10 +85,11 @@ class Targets:
 def pair_losses(
     margins: Any, targets: Targets, params: LossParams, *, log_tie_width: Any = None
 ) -> Any:
-    """Loss of each row (n,) in nats, unweighted; >= 0, 0 only for certainty that was right.
+    """Loss of each row (n,) in nats, unweighted; >= 0, and 0 only for a certain and correct
+    prediction.
 
-    `log_tie_width` (a number or a tensor of one) is needed by davidson alone, which learns it
-    beside the weights. Raises ConfigurationError where it is missing.
+    Only davidson needs `log_tie_width` (a number or a tensor with one value) and learns it with the
+    weights. Raises ConfigurationError if it is missing.
 
     >>> float(pair_losses(np.zeros(1), Targets(np.ones(1)), LossParams(loss="bradley_terry"))[0])
     0.6931471805599453
@@ -102,8 +103,8 @@ def pair_losses(
 def slopes(
     margins: Floats, targets: Targets, params: LossParams, *, log_tie_width: float | None = None
 ) -> tuple[Floats, Floats]:
-    """Derivatives of `pair_losses` by each margin and by the logarithm of the tie width (0 but for
-    davidson), NumPy only, (n,) each.
+    """Derivatives of `pair_losses` by each margin and by the logarithm of the tie width (0 except
+    for davidson), NumPy only, (n,) each.
     """
     m = np.asarray(margins, dtype=np.float64)
     if params.loss == "davidson":
@@ -121,16 +122,16 @@ def tie_chance(margins: Floats, log_tie_width: float) -> Floats:
 
 
 def weighted_mean(losses: Any, weights: Any = None) -> Any:
-    """Mean of `losses` by `weights`, in their own kind of array."""
+    """Mean of `losses` weighted by `weights`, in the same array library."""
     return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
 
 
 def _target(m: Any, targets: Targets, params: LossParams) -> tuple[Any, Any]:
-    """The share to learn, and by how much the preferred side is to be ahead."""
+    """The share to learn, and the margin by which the preferred side should lead."""
     if params.loss == "soft":
         return targets.p, 0.0
     xp = _array_library(m)
-    certain = 0.5 + 0.5 * xp.sign(targets.p - 0.5)  # half each where people were split evenly
+    certain = 0.5 + 0.5 * xp.sign(targets.p - 0.5)  # 0.5 for an even split
     if params.loss == "bradley_terry" or targets.strength is None:
         return certain, 0.0
     return certain, params.margin_scale * targets.strength
@@ -149,7 +150,7 @@ def _log_total(m: Any, log_width: Any) -> Any:
 
 
 def _chances(m: Floats, log_width: float) -> tuple[Floats, Floats, Floats]:
-    """Davidson's chances of first, second and tie."""
+    """Davidson's probabilities of first, second and tie."""
     total = _log_total(m, log_width)
     return np.exp(m / 2 - total), np.exp(-m / 2 - total), np.exp(log_width - total)
 
@@ -177,7 +178,7 @@ def _logistic(x: Floats) -> Floats:
 
 
 def _array_library(x: Any) -> Any:
-    """NumPy for its arrays, torch for its tensors: both name these functions alike."""
+    """NumPy for NumPy arrays, torch for tensors; both use the same names for these functions."""
     if isinstance(x, np.ndarray):
         return np
     import torch

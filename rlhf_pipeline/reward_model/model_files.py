@@ -1,4 +1,4 @@
-"""Model folders: replaced whole or not at all, and the hashes of what is in them."""
+"""Replaces model folders atomically, and hashes what is in them."""
 
 import errno
 import hashlib
@@ -36,7 +36,7 @@ BACKBONE_FILES = (
     "tokenizer.model",
     "spiece.model",
 )
-# What a member's file holds beside its weights; without either it is refused.
+# Each member's file needs these beside its weights; a file that lacks one is rejected.
 SCALE = ("score_mean", "score_std")
 
 
@@ -61,13 +61,13 @@ def _byte_dtype() -> Any:
 
 @contextmanager
 def replace_folder_atomically(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, which takes its place, and that of all it held, once the block
+    """Yield a new folder beside `folder`, which replaces it and everything in it when the block
     ends without an error.
 
-    What a model is depends on all files of its folder, so none of an older model may stay. Killed
-    in the block, `folder` holds what it held; killed between the two renames at its end, that
-    stands beside it as `.NAME.….old`. Raises ConfigurationError where `folder` holds something that
-    is no model's, ArtefactError where the disk refuses.
+    A model depends on all files of its folder, so no file of an older model may stay. After a kill
+    inside the block, `folder` is unchanged; after a kill between the two renames at the end, its
+    previous content is beside it as `.NAME.….old`. Raises ConfigurationError if `folder` holds a
+    file that does not belong to a model, ArtefactError if the disk refuses.
     """
     target = Path(folder).resolve()
     with translate_write_errors(target):
@@ -89,7 +89,9 @@ def replace_folder_atomically(folder: Path) -> Iterator[Path]:
 
 
 def find_interrupted_folders(folder: Path) -> list[Path]:
-    """What `folder` held, where a kill between two renames left it beside; newest last."""
+    """Previous contents of `folder` that a kill between the two renames left beside it; newest
+    last.
+    """
     target = Path(folder).resolve()
     return sorted(
         target.parent.glob(f".{target.name}.*{REPLACED_SUFFIX}"),
@@ -98,8 +100,8 @@ def find_interrupted_folders(folder: Path) -> list[Path]:
 
 
 def refuse_foreign_files(folder: Path, own: re.Pattern[str], of: str) -> None:
-    """Raise ConfigurationError where `folder` holds a name that `own` does not match: it is
-    somebody's, and would be deleted.
+    """Raise ConfigurationError if `folder` holds a name that `own` does not match: the file belongs
+    to someone else and would be deleted.
     """
     foreign = (
         sorted(path.name for path in folder.iterdir() if not own.match(path.name))
@@ -126,7 +128,7 @@ def _swap(made: Path, target: Path, old: Path) -> None:
 
 
 class SavedEncoder:
-    """What is left of an encoder in a saved model: its hash, tokenizer and configuration."""
+    """The parts of an encoder stored with a model: its hash, tokenizer and configuration."""
 
     source: None = None
     choice: None = None
@@ -139,19 +141,19 @@ class SavedEncoder:
 
 
 def member_file(i: int) -> str:
-    """Where the weights of the i-th member lie, in the model's folder."""
+    """File name of the i-th member's weights, in the model's folder."""
     return f"member-{i}.safetensors"
 
 
 def read_backbone_files(folder: Path) -> dict[str, bytes]:
-    """Configuration and tokenizer of a backbone, by name; not its weights."""
+    """Configuration and tokenizer of a backbone by file name, without its weights."""
     return {
         name: (folder / name).read_bytes() for name in BACKBONE_FILES if (folder / name).is_file()
     }
 
 
 def files_hash(files: Mapping[str, bytes]) -> str:
-    """Of names and contents."""
+    """Hash of names and contents."""
     return content_hash(
         {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     )
@@ -159,7 +161,7 @@ def files_hash(files: Mapping[str, bytes]) -> str:
 
 def read_member(path: Path) -> dict[str, Any]:
     """Weights and scale of one member. Raises ModelError for a file that cannot be read or lacks
-    its scale, InvalidScores for a NaN in that.
+    its scale, InvalidScores for a NaN in the scale.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -181,8 +183,8 @@ def read_member(path: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path, kind: str | None = None) -> dict[str, Any]:
-    """config.json of a model folder. Raises ModelNotFound without one, ModelError if it is not a
-    reward model's, or not of `kind`.
+    """Read config.json of a model folder. Raises ModelNotFound without one, ModelError if it does
+    not belong to a reward model, or to `kind`.
     """
     path = Path(folder) / CONFIG_FILE
     if not path.exists():
@@ -213,7 +215,7 @@ def read_config(folder: Path, kind: str | None = None) -> dict[str, Any]:
 
 
 def require_encoder(encoder: Encoder, config: Mapping[str, Any], folder: Path) -> None:
-    """Raise ModelHashMismatch where the model in `folder` was fitted on another encoder."""
+    """Raise ModelHashMismatch if the model in `folder` was fitted on another encoder."""
     if encoder.hash != config["encoder_hash"]:
         raise ModelHashMismatch(
             f"The reward model in {folder} was fitted on encoder {config['encoder_hash'][:12]}, "
@@ -223,7 +225,7 @@ def require_encoder(encoder: Encoder, config: Mapping[str, Any], folder: Path) -
 
 
 def require_weights(model: RewardModel, config: Mapping[str, Any], folder: Path) -> None:
-    """Raise ModelHashMismatch where the weights in `folder` are not those that were saved."""
+    """Raise ModelHashMismatch if the weights in `folder` differ from the saved ones."""
     if model.weights_hash != config["weights_hash"]:
         raise ModelHashMismatch(
             f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch the "

@@ -1,4 +1,4 @@
-"""A transformer with one score per text: backbone, pooling, head."""
+"""Builds a transformer with one score per text: backbone, pooling, head."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ from rlhf_pipeline.protocols import Progress, ignore_progress
 Floats = npt.NDArray[np.float64]
 Precision = Literal["auto", "float32", "bfloat16"]
 
-# Padding included. Larger batches leave the processor's cache, see `encoder`; a GPU wants them
-# large.
+# Includes padding. Larger batches overflow the processor's cache, see `encoder`; a GPU needs large
+# ones.
 TOKENS_PER_BATCH = {"cpu": 512, "cuda": 32_768}
 HEAD_SD = 0.02
 
 
 class NetworkParams(BaseModel):
-    """What the network is made of."""
+    """The parts of the network."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -52,11 +52,11 @@ class NetworkParams(BaseModel):
 
 
 def build_network(folder: Path, params: NetworkParams, *, seed: int) -> Any:
-    """The backbone in `folder` with a new head, drawn by `seed`, on the CPU in float32, dropout
-    off.
+    """Build the backbone in `folder` with a new head, initialised with `seed`; on the CPU, in
+    float32, without dropout.
 
-    Raises ModelError where the folder holds no transformers backbone, ConfigurationError (peft
-    missing, layers that are not there).
+    Raises ModelError if the folder holds no transformers backbone, ConfigurationError if peft is
+    missing or `params` name layers that do not exist.
     """
     import torch
     from safetensors import SafetensorError
@@ -74,14 +74,14 @@ def build_network(folder: Path, params: NetworkParams, *, seed: int) -> Any:
 
 
 def build_empty_network(folder: Path, params: NetworkParams) -> Any:
-    """The network of the configuration in `folder`, for weights that are yet to come. Raises
-    ModelError without one.
+    """Build the network from the configuration in `folder`; weights are loaded later. Raises
+    ModelError without a configuration.
     """
     import torch
     from transformers import AutoConfig, AutoModel
 
     try:
-        with torch.random.fork_rng(devices=[]):  # what is drawn here is thrown away
+        with torch.random.fork_rng(devices=[]):  # the random weights are discarded
             backbone = AutoModel.from_config(
                 AutoConfig.from_pretrained(folder), dtype=torch.float32
             )
@@ -94,11 +94,11 @@ def build_empty_network(folder: Path, params: NetworkParams) -> Any:
 
 
 def wrap_backbone(backbone: Any, params: NetworkParams, *, seed: int) -> Any:
-    """A network around a backbone in memory. Raises ConfigurationError as `build_network` does."""
+    """Build a network around a backbone in memory. Raises ConfigurationError as `build_network`."""
     import torch
 
     if getattr(backbone, "pooler", None) is not None:
-        backbone.pooler = None  # BERT's own: it was never trained with the sentence encoders
+        backbone.pooler = None  # BERT's own: not trained with the sentence encoders
     is_causal = is_causal_backbone(backbone.config)
     pooling = params.pooling if params.pooling != "auto" else "last" if is_causal else "mean"
     _freeze(backbone, params.frozen_layers)
@@ -119,7 +119,7 @@ def wrap_backbone(backbone: Any, params: NetworkParams, *, seed: int) -> Any:
 
 
 def usable_device(device: str) -> str:
-    """`device`, or the CPU where that is a GPU which is not there: scores are the same within
+    """`device`, or the CPU if it names a GPU that is not available; scores agree within
     rounding.
     """
     import torch
@@ -135,7 +135,9 @@ def is_causal_backbone(config: Any) -> bool:
 
 @cache
 def network_class() -> Any:
-    """The class, made when it is first needed: torch and transformers take seconds to import."""
+    """Return the network's class, defined at first use: importing torch and transformers takes
+    seconds.
+    """
     import copy
 
     import torch
@@ -143,7 +145,7 @@ def network_class() -> Any:
     from transformers.modeling_outputs import SequenceClassifierOutput
 
     class RewardNetwork(PreTrainedModel):  # type: ignore[misc]
-        """Scores (n, 1) of texts; a PreTrainedModel so that TRL's trainer takes it as it is."""
+        """Scores texts, (n, 1); a PreTrainedModel, so TRL's trainer accepts it unchanged."""
 
         base_model_prefix = "backbone"
         main_input_name = "input_ids"
@@ -158,11 +160,11 @@ def network_class() -> Any:
             super().__init__(config)
             self.backbone = backbone
             self.pooling = pooling
-            # Without bias: a margin would not see it.
+            # No bias: it cancels out of every margin.
             self.head = torch.nn.Linear(config.get_text_config().hidden_size, 1, bias=False)
 
         def pool(self, input_ids: Any, attention_mask: Any) -> Any:
-            """(n, d) in float32; padding, which stands on the right, is not seen."""
+            """Pool to (n, d) in float32, ignoring padding, which is on the right."""
             hidden = self.backbone(
                 input_ids=input_ids, attention_mask=attention_mask
             ).last_hidden_state.float()
@@ -223,9 +225,9 @@ def _add_adapters(backbone: Any, params: NetworkParams, seed: int) -> Any:
         lora_dropout=0.0,
         target_modules="all-linear",
     )
-    # their start is drawn from torch's global stream
+    # Adapters are initialised from torch's global random stream.
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # peft 0.21 asks by the old name
+        # peft 0.21 uses the deprecated name.
         warnings.filterwarnings(
             "ignore", category=FutureWarning, message=".*gradient_checkpointing"
         )
@@ -235,7 +237,7 @@ def _add_adapters(backbone: Any, params: NetworkParams, seed: int) -> Any:
 
 @contextmanager
 def silence_libraries() -> Iterator[None]:
-    """Hides progress bars over tensors and notes on heads that are left out on purpose."""
+    """Hide progress bars over tensors and warnings about heads that are left out on purpose."""
     from transformers.utils import logging
 
     had_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -250,7 +252,7 @@ def silence_libraries() -> Iterator[None]:
 
 
 def trained_tensors(network: Any, *, adapters_only: bool) -> dict[str, Any]:
-    """The tensors that make the model, by name: all of them, or adapters and head; on the CPU and
+    """The tensors that define the model, by name: all, or only adapters and head; on the CPU and
     contiguous.
     """
     return {
@@ -261,8 +263,8 @@ def trained_tensors(network: Any, *, adapters_only: bool) -> dict[str, Any]:
 
 
 def load_tensors(network: Any, parts: Mapping[str, Any], *, adapters_only: bool) -> None:
-    """Put `parts` into `network`. Raises ModelError naming the first that is missing, unknown, of
-    another shape, NaN or infinite.
+    """Load `parts` into `network`. Raises ModelError naming the first part that is missing,
+    unknown, of another shape, NaN or infinite.
     """
     import torch
 
@@ -289,7 +291,7 @@ def load_tensors(network: Any, parts: Mapping[str, Any], *, adapters_only: bool)
 
 
 def autocast(device: str, precision: Precision) -> Any:
-    """A context that computes in bfloat16 where asked to, or where it is automatic and the
+    """A context that computes in bfloat16 if requested, or if the precision is automatic and the
     processor multiplies in it.
     """
     import torch
@@ -300,7 +302,7 @@ def autocast(device: str, precision: Precision) -> Any:
 
 
 def has_bfloat16(device: str) -> bool:
-    """Elsewhere it is emulated, which is slower than float32."""
+    """Whether the hardware multiplies in bfloat16; emulation is slower than float32."""
     import torch
 
     if device.startswith("cuda"):
@@ -311,7 +313,7 @@ def has_bfloat16(device: str) -> bool:
 def pad(
     token_ids: Sequence[Sequence[int]], pad_id: int, device: str = "cpu", *, width: int = 0
 ) -> tuple[Any, Any]:
-    """input_ids and attention_mask, (n, longest or `width`)."""
+    """Pad to input_ids and attention_mask, (n, longest or `width`)."""
     import torch
 
     lengths = np.array([len(ids) for ids in token_ids])
@@ -330,7 +332,7 @@ def pool_texts(
     batch_tokens: int | None = None,
     progress: Progress = ignore_progress,
 ) -> Floats:
-    """What the head sees of each text, (n, d), longest texts last so that little is padded. Raises
+    """The head's input for each text, (n, d), computed in order of length to save padding. Raises
     InvalidScores on NaN.
     """
     import torch

@@ -8,8 +8,8 @@ from rlhf_pipeline.reward_model.effects import LengthEffect, MarginEffect
 
 
 class TestAccuracy(Record):
-    """The model and its baselines on the same held-out pairs; intervals by bootstrap over
-    prompts.
+    """Accuracy of the model and its baselines on the same held-out pairs; intervals by bootstrap
+    over prompts.
     """
 
     __test__ = False  # a record, not a test class
@@ -33,8 +33,8 @@ class TestAccuracy(Record):
     )
 
     def describe(self, where: str = "unseen pairs") -> str:
-        """For people: single votes beside their ceiling, and majorities, which have no ceiling
-        since they are surer than a vote.
+        """A readable summary: single votes with their noise ceiling, and majorities, which have no
+        ceiling because a majority is more reliable than one vote.
         """
         ceiling = self.ceiling or "unknown, nothing overlaps or was judged again"
         return (
@@ -45,7 +45,7 @@ class TestAccuracy(Record):
 
 
 class RewardModelReport(FitFacts):
-    """What was fitted on what, and how well it does on prompts it never saw."""
+    """The data and parameters of a fit, and its results on prompts it never saw."""
 
     kind: str
     n_train: int = Field(description="pairs of the train split, learnt from or not")
@@ -110,8 +110,8 @@ class RewardModelReport(FitFacts):
     )
 
     def metrics(self) -> dict[str, float]:
-        """The numbers to freeze with a version, by the names they have everywhere; every accuracy
-        with its ceiling where one is known.
+        """The numbers to store with a version, by their usual names; each accuracy comes with its
+        ceiling if that is known.
         """
         found: dict[str, float | None] = {
             "n_train": self.n_train,
@@ -141,7 +141,9 @@ class RewardModelReport(FitFacts):
 
     @property
     def weight_note(self) -> str:
-        """For people: what pairs from before a change of taste count; empty without a change."""
+        """A readable note on the weight of pairs from before a change of taste; empty without a
+        change.
+        """
         if not self.weight_reason:
             return ""
         count = f"{self.weight_before_change:g}"
@@ -149,8 +151,8 @@ class RewardModelReport(FitFacts):
 
     @property
     def summary(self) -> str:
-        """For people: from how many pairs it learnt, how many texts were cut, and on which encoder
-        where it is not the one asked for.
+        """A readable summary: number of training pairs, number of truncated texts, and the encoder
+        if it is not the requested one.
         """
         read = (
             f"{describe_learnt_pairs(self.n_train, self.n_learnt, self.n_new, self.n_replayed)}, "
@@ -166,7 +168,7 @@ class RewardModelReport(FitFacts):
 
 
 def describe_cut_texts(truncated: dict[str, int]) -> str:
-    """For people: `12 texts cut (prompt_chars 10, max_sentences 2)`, or `no text cut`."""
+    """A readable count: `12 texts cut (prompt_chars 10, max_sentences 2)`, or `no text cut`."""
     by_rule = ", ".join(f"{rule} {n:,}" for rule, n in truncated.items() if n)
     n = sum(truncated.values())
     return f"{n:,} text{'s' if n > 1 else ''} cut ({by_rule})" if n else "no text cut"
@@ -175,7 +177,7 @@ def describe_cut_texts(truncated: dict[str, int]) -> str:
 def describe_learnt_pairs(
     n_train: int, n_learnt: int | None, n_new: int | None, n_replayed: int | None
 ) -> str:
-    """For people: `400 pairs`, or `60 of 400 pairs (40 new, 20 replayed)`."""
+    """A readable count: `400 pairs`, or `60 of 400 pairs (40 new, 20 replayed)`."""
     if n_learnt is None or (n_learnt == n_train and not n_replayed):
         return f"{n_train:,} pairs"
     beside = f" ({n_new:,} new, {n_replayed:,} replayed)" if n_replayed else ""

@@ -1,4 +1,4 @@
-"""Prompt and completion as the token ids a network reads, and the rule of truncation."""
+"""Encodes prompt and completion as a network's token ids, and truncates them to its window."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from typing import Any
 from rlhf_pipeline.errors import ModelError
 
 SEPARATOR = " [SEP] "
-# of the window, which the end of a prompt keeps beside a completion that alone would fill it
+# Share of the window reserved for the end of a prompt if the completion alone would fill it.
 PROMPT_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class TokenReader:
-    """The end of the prompt, ` [SEP] ` and the completion, as token ids of at most `max_tokens`,
-    special ones included.
+    """Encodes the end of the prompt, ` [SEP] ` and the completion as at most `max_tokens` token
+    ids, including special ones.
 
-    What does not fit is cut by one rule: first the beginning of the prompt goes, until PROMPT_SHARE
-    of the window is left to it, then the end of the completion.
+    Longer texts are truncated by one rule: first the beginning of the prompt is dropped until it
+    has PROMPT_SHARE of the window, then the end of the completion.
     """
 
     tokenizer: Any
@@ -29,8 +29,8 @@ class TokenReader:
 
     @classmethod
     def from_folder(cls, folder: Path, max_tokens: int, *, is_causal: bool) -> "TokenReader":
-        """The reader of the tokenizer in `folder`. Raises ModelError where there is none, or it has
-        neither padding nor end.
+        """Load the tokenizer in `folder`. Raises ModelError if there is none, or if it has neither
+        a padding nor an end token.
         """
         from transformers import AutoTokenizer
 
@@ -43,7 +43,7 @@ class TokenReader:
         prefix, suffix = _special_ids(tokenizer)
         end = tokenizer.eos_token_id
         if is_causal and not suffix and end is not None:
-            suffix = (end,)  # the token whose state is scored, the same for every text
+            suffix = (end,)  # the scored token, the same for every text
         pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end
         if pad_id is None:
             raise ModelError(
@@ -57,8 +57,8 @@ class TokenReader:
     def encode(
         self, prompts: Sequence[str], completions: Sequence[str]
     ) -> tuple[list[list[int]], int]:
-        """Ids of each text, and how many texts were cut; prompts are cut to their end
-        beforehand.
+        """Return the ids of each text and the number of truncated texts; prompts are first cut to
+        their end.
         """
         fronts, backs = (
             self._encode_distinct(prompts),
@@ -90,7 +90,7 @@ class TokenReader:
 
 
 def _special_ids(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The special tokens that the tokenizer puts before and behind a text."""
+    """The special tokens that the tokenizer adds before and after a text."""
     bare, whole = (
         tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True)
     )

@@ -31,11 +31,11 @@ from rlhf_pipeline.reward_model.report import RewardModelReport
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder, log_opening, n_test_pairs
 
-DEFAULT_WEIGHT = 0.1  # of pairs from before a change, where there are too few new ones to choose by
+DEFAULT_WEIGHT = 0.1  # for pairs from before a change, if there are too few new ones to choose by
 WEIGHTS_TRIED = (0.0, 0.03, 0.1, 0.3, 1.0)
 WEIGHT_FOLDS = 3
 MIN_NEW_PAIRS = 60
-MIN_NEW_PROMPTS = 2  # in each of those folds: one prompt's pairs are too much alike to choose by
+MIN_NEW_PROMPTS = 2  # in each of those folds: pairs of one prompt are too similar to choose by
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,16 @@ def fit_reward_model(
     record: Recorder = log_opening,
     progress: Progress = ignore_progress,
 ) -> FittedRewardModel:
-    """Fit on the pairs of the train split, report on those of the test split; the calib split is
-    not touched.
+    """Fit on the pairs of the train split and report on those of the test split; the calib split is
+    not read.
 
     `model` is an unfitted reward model of any kind, by default the one that `params` describe.
-    `soft_labels`, SOFT_LABELS of the annotator model, are what label annotators learns; with
-    `up_to_seq` they must not rest on later votes. The test split is opened once, after the fit, and
-    `record` receives the opening. `ceiling` is the noise ceiling to show beside the accuracy,
-    `ceiling_since_change` that of the votes since the last of `taste_changes`. Pairs whose votes
-    all came before the last change of their category are multiplied by `weight_before_change`.
+    `soft_labels` (SOFT_LABELS of the annotator model) are the targets for label annotators; with
+    `up_to_seq` they must not depend on later votes. The test split is opened once, after the fit,
+    and `record` receives the opening. `ceiling` is the noise ceiling to report with the accuracy,
+    `ceiling_since_change` that of the votes since the last of `taste_changes`. The weight of pairs
+    whose votes all came before the last change of their category is multiplied by
+    `weight_before_change`.
 
     Raises NotEnoughData, ConfigurationError (kinds of annotators mixed), FrameError.
     """
@@ -124,8 +125,8 @@ def fit_reward_model(
 
 
 def refuse_mixed_annotators(pairs: pd.DataFrame, *, allowed: bool) -> None:
-    """Raise ConfigurationError where pairs of several kinds of annotators would be learnt from as
-    one taste.
+    """Raise ConfigurationError if the model would learn pairs of several kinds of annotators as one
+    taste.
     """
     counts = pairs["annotator_kind"].value_counts().sort_index()
     if allowed or (len(counts) <= 1 and "mixed" not in counts.index):
@@ -152,10 +153,10 @@ def choose_old_vote_weight(
     """Choose the weight of votes from before a change by cross-validation over prompts voted on
     since.
 
-    How far taste moved is unknown: after a small change the old votes still teach, after a reversal
-    they teach the wrong thing. DEFAULT_WEIGHT is used where there are too few new pairs or prompts,
-    or the model is too slow to be fitted fifteen times; weights that leave too little to fit on are
-    skipped. The reason names the case.
+    The size of the change is unknown: after a small change the old votes are still useful, after a
+    reversal they are misleading. DEFAULT_WEIGHT is used if there are too few new pairs or prompts,
+    or if the model is too slow for fifteen fits; weights that leave too little to fit on are
+    skipped. The reason states which case applied.
     """
     if not changes:
         return OldVoteWeight(1.0)
@@ -174,7 +175,7 @@ def choose_old_vote_weight(
             reason="not chosen: no pair of the train split was voted on before the change alone",
         )
     fold = group_index(train["prompt_id"].to_numpy(), len(train)) % WEIGHT_FOLDS
-    # Ties cannot tell one weight from another, nor can categories whose taste never changed.
+    # Neither ties nor categories whose taste never changed distinguish one weight from another.
     judged = is_new & (train["n_votes"] > 0).to_numpy() & (changes.first_seq(train["category"]) > 0)
     prompts = train.loc[judged, "prompt_id"]
     if (
@@ -222,7 +223,7 @@ def _held_out_loss(
         outside = is_judged & (fold == k)
         inside = (fold != k) & (is_new | (weight > 0))
         quick = model.quick()
-        assert quick is not None  # the caller has asked
+        assert quick is not None  # checked by the caller
         quick.fit(
             train[inside].reset_index(drop=True), weights=np.where(is_new[inside], 1.0, weight)
         )

@@ -1,4 +1,4 @@
-"""The fine-tuned reward model: an encoder, or a causal language model with adapters."""
+"""Fits the fine-tuned reward model: an encoder, or a causal language model with adapters."""
 
 import json
 import re
@@ -79,17 +79,17 @@ MEMBER_CHECKPOINTS = re.compile(r"^member-\d+$")
 
 
 class TransformerRewardModel(RewardModel):
-    """A transformer's score of the end of the prompt, ` [SEP] ` and the completion; see
+    """Scores the end of the prompt, ` [SEP] ` and the completion with a transformer; see
     `RewardModel` for the protocol.
 
-    The backbone is `encoder`'s, with a window of `max_tokens`: its folder and hash are used, its
-    weights are trained. Longer texts are cut as `Reader` says, and counted (`encoder.n_truncated`).
-    With `frozen_head` a head on the encoder as it is counts as one member more; it learns all pairs
-    anew in each fit, whatever the others start from.
+    The backbone comes from `encoder`, with a window of `max_tokens`: the model uses its folder and
+    hash and trains its weights. Longer texts are truncated as `TokenReader` describes and counted
+    (`encoder.n_truncated`). With `frozen_head` a head on the unchanged encoder is one more member;
+    every fit learns it anew from all pairs, even if the other members start from another model.
 
-    `checkpoints` names a folder in which a killed `fit` finds what it had done, by the trainer
-    shared_text; it is removed after a whole one. `watch` and `rank` of `world` processes are the
-    trainer's, see `TrainingContext`.
+    `checkpoints` names a folder from which a killed `fit` resumes, with the trainer shared_text; a
+    complete fit removes it. `watch`, and `rank` of `world` processes, are passed to the trainer,
+    see `TrainingContext`.
     """
 
     name: ClassVar[str] = "transformer"
@@ -114,8 +114,8 @@ class TransformerRewardModel(RewardModel):
         self.max_seq_ = 0
         self.networks_: list[Any] = []
         self.frozen_: EmbeddingRewardModel | None = None
-        self.n_new_: int | None = None  # of the last fit: pairs its start had not seen
-        self.n_replayed_ = 0  # and those it learnt again
+        self.n_new_: int | None = None  # of the last fit: pairs that its start had not seen
+        self.n_replayed_ = 0  # pairs that it learned again
         self.length_slope_: float | None = None
         self._reader: TokenReader | None = None
         self._files: dict[str, bytes] = {}
@@ -224,7 +224,7 @@ class TransformerRewardModel(RewardModel):
         *,
         progress: Progress = ignore_progress,
     ) -> Floats:
-        """What the first member's head sees, (n, d)."""
+        """The input of the first member's head, (n, d)."""
         self._require_fitted()
         token_ids, place = self._encode(prompts, completions)
         return pool_texts(self.networks_[0], token_ids, self.reader.pad_id, progress=progress)[
@@ -233,7 +233,7 @@ class TransformerRewardModel(RewardModel):
 
     @property
     def log_tie_width_(self) -> float | None:
-        """The members' mean; None but for the loss davidson."""
+        """The members' mean; None except for the loss davidson."""
         own = None if self.frozen_ is None else self.frozen_.log_tie_width_
         widths = [
             width
@@ -243,7 +243,7 @@ class TransformerRewardModel(RewardModel):
         return float(np.mean(widths)) if widths else None
 
     def cut_texts(self) -> dict[str, int]:
-        """See `RewardModel`; a frozen head alone reads no more than `max_sentences`."""
+        """See `RewardModel`; only a frozen head has a limit of `max_sentences`."""
         cut = {WINDOW: self.encoder.n_truncated}
         if self.frozen_ is not None:
             cut["max_sentences"] = self.frozen_.n_cut["max_sentences"]
@@ -267,8 +267,8 @@ class TransformerRewardModel(RewardModel):
         return own if self.frozen_ is None else content_hash(own, self.frozen_.weights_hash)
 
     def save(self, folder: Path) -> None:
-        """See `RewardModel`. The backbone's own weights are not written with adapters, nor for a
-        frozen head: `encoder_hash` says which.
+        """See `RewardModel`. With adapters or a frozen head the backbone's own weights are not
+        written: `encoder_hash` identifies them.
         """
         from safetensors.torch import save
 
@@ -298,18 +298,17 @@ class TransformerRewardModel(RewardModel):
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
-        """See `RewardModel`; `encoder` matters to adapters and a frozen head alone: it must be the
-        one they were fitted on.
+        """See `RewardModel`; only adapters and a frozen head need `encoder`, which must be the one
+        they were fitted on.
         """
         config = read_config(folder, cls.name)
         params = TransformerParams(**config["params"])
         params = params.model_copy(update={"device": usable_device(params.device)})
         backbone, whole = Path(folder) / BACKBONE_FOLDER, encoder
         if params.adapter == "none":
-            # Its own weights are in the members' files: all that is left of the encoder is what it
-            # was.
+            # The members' files hold its weights; only a description of the encoder remains.
             encoder = SavedEncoder(backbone, config)  # type: ignore[assignment]
-        # its window is set to the model's
+        # The encoder's window is set to the model's.
         model = cls(
             params, encoder or Encoder(config["encoder_source"], max_tokens=params.max_tokens)
         )
@@ -359,8 +358,8 @@ class TransformerRewardModel(RewardModel):
         return replace(targets, p=(targets.p * n_votes + halves) / (n_votes + 2 * halves))
 
     def vote_weights_of(self, pairs: pd.DataFrame) -> Floats:
-        """As of every kind, the judgements a pair rests on, and ties among them where they count as
-        halves.
+        """The number of judgements behind each pair, as for every kind, including ties if they
+        count as halves.
         """
         counts = vote_weights(pairs, self.params)
         if self._ties_are_halves and "n_ties" in pairs:
@@ -378,8 +377,9 @@ class TransformerRewardModel(RewardModel):
     def _select_replay(
         self, pairs: pd.DataFrame, start: "TransformerRewardModel | None"
     ) -> pd.DataFrame:
-        """The pairs the other model has not seen, and `replay` as many of the older ones, or what
-        is needed for `min_pairs` in all; all of them where none is new."""
+        """Select the pairs the other model has not seen, and `replay` times as many older ones, or
+        as many as reach `min_pairs` in all; all pairs if none is new.
+        """
         self.n_new_, self.n_replayed_ = len(pairs), 0
         if start is None:
             return pairs
@@ -414,8 +414,8 @@ class TransformerRewardModel(RewardModel):
         return network
 
     def _fit_probe(self, network: Any, data: TrainingData) -> None:
-        """Set the head to the best one on the backbone as it is: fine-tuning then bends features
-        less (Kumar et al. 2022).
+        """Set the head to the best one on the unchanged backbone: fine-tuning then distorts
+        features less (Kumar et al. 2022).
         """
         import torch
 
@@ -454,7 +454,7 @@ class TransformerRewardModel(RewardModel):
     def _encode(
         self, prompts: Sequence[str], completions: Sequence[str]
     ) -> tuple[list[list[int]], npt.NDArray[np.int64]]:
-        """Ids of the distinct texts, and which of them each completion in its prompt is."""
+        """Ids of the distinct texts, and the index among them of each completion in its prompt."""
         check_texts(prompts, completions)
         n_chars = self.params.prompt_chars
         texts = [
@@ -469,8 +469,8 @@ class TransformerRewardModel(RewardModel):
         return token_ids, np.array([number[text] for text in texts], dtype=np.int64)
 
     def _learn_score_scale(self, data: TrainingData, pairs: pd.DataFrame) -> Floats:
-        """Centre of the networks' scores, scale of all members' mean; that mean, not centred, of
-        the chosen and then the rejected.
+        """Learn the centre of each network's scores and the scale of the members' mean; return that
+        mean, uncentred, of the chosen and then the rejected completions.
         """
         raw = [
             pool_texts(network, data.token_ids, data.pad_id) @ head_of(network)
@@ -519,8 +519,8 @@ class TransformerRewardModel(RewardModel):
 
 
 def _set_encoder_window(encoder: Encoder | None, max_tokens: int) -> Encoder:
-    """`encoder` truncating at `max_tokens`, so that its hash, which identifies what a model was
-    fitted on, does not depend on the caller.
+    """Return `encoder` with a window of `max_tokens`. Its hash, which identifies what a model was
+    fitted on, then does not depend on the caller's window.
     """
     if encoder is None or encoder.max_tokens != max_tokens:
         return Encoder(

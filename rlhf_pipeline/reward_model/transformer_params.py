@@ -1,4 +1,4 @@
-"""The parameters of the transformer reward model."""
+"""Defines the parameters of the transformer reward model."""
 
 from pydantic import ConfigDict, Field
 
@@ -9,7 +9,7 @@ from rlhf_pipeline.reward_model.trainers.base import TrainerParams
 
 # The order of the bases is the order of the fields in config.json, which hashes cover.
 class TransformerParams(TrainerParams, NetworkParams, LabelParams):
-    """How a transformer reward model is fitted."""
+    """Parameters of a transformer reward model's fit."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 

@@ -1,4 +1,4 @@
-"""Ways to learn the weights of a transformer reward model from pairs."""
+"""Learns the weights of a transformer reward model from pairs, with one of several trainers."""
 
 from rlhf_pipeline.reward_model.trainers.base import (
     OptimisationParams,

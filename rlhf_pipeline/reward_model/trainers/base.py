@@ -1,4 +1,4 @@
-"""What every trainer takes and returns."""
+"""Defines the inputs and outputs of every trainer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class OptimisationParams(BaseModel):
-    """How the weights of a transformer are optimised."""
+    """Optimisation of a transformer's weights."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -87,7 +87,7 @@ class OptimisationParams(BaseModel):
 
 
 class TrainerParams(OptimisationParams, LabelParams):
-    """How the weights of a transformer are learnt from pairs."""
+    """Parameters for learning a transformer's weights from pairs."""
 
     seed: int = Field(
         default=0, ge=0, description="Of the head's start and of the order of the data"
@@ -98,9 +98,9 @@ class TrainerParams(OptimisationParams, LabelParams):
 class TrainingData:
     """Distinct texts as token ids, and labelled pairs of them.
 
-    `first` and `second` (n,) index the texts, chosen and rejected; `targets` and `weights` (n,) say
-    what is learnt of each pair; `groups` (n,) numbers its prompt: only texts of one prompt are
-    compared.
+    `first` and `second` (n,) index the chosen and the rejected text; `targets` and `weights` (n,)
+    are the labels and weights of the pairs; `groups` (n,) numbers each pair's prompt. Both texts of
+    a pair belong to one prompt.
     """
 
     token_ids: list[list[int]]
@@ -112,7 +112,7 @@ class TrainingData:
     pad_id: int
 
     def fingerprint(self) -> str:
-        """Content hash of all of it."""
+        """Content hash of all fields."""
         targets = [
             None if part is None else np.asarray(part).tolist()
             for part in (self.targets.p, self.targets.ties, self.targets.strength)
@@ -128,7 +128,7 @@ class TrainingData:
 
 
 class TrainingRecord(Record):
-    """What a training did and cost, alike for every trainer; of a resumed one, over all
+    """Outcome and cost of a training, the same for every trainer; a resumed training counts all
     attempts.
     """
 
@@ -152,18 +152,18 @@ class TrainingRecord(Record):
 
 
 def never_stop(step: int, network: Any) -> bool:
-    """The null watch: stops nothing."""
+    """The default watch, which never stops the training."""
     return False
 
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """The surroundings of a training: everything beside data and parameters.
+    """The environment of a training: everything besides data and parameters.
 
-    `checkpoints` is the folder of its checkpoints (None: none are written). `watch` is called after
-    every step with the network, which it may score with, and stops the training by returning True
-    (in all processes alike). Only TRL needs the `tokenizer`. `rank` of `world` processes does its
-    share (torch.distributed is initialised).
+    `checkpoints` is the folder of its checkpoints (None: none are written). After every step the
+    trainer calls `watch` with the network, which it may use for scoring; it stops the training by
+    returning True (in all processes alike). Only TRL needs the `tokenizer`. The process is `rank`
+    of `world` and does its share (torch.distributed is initialised).
     """
 
     checkpoints: Path | None = None
@@ -176,7 +176,7 @@ class TrainingContext:
 
 @dataclass
 class TrainingCounts:
-    """Counts of a training while it runs."""
+    """Running counts of a training."""
 
     losses: list[float] = field(default_factory=list)
     n_pairs: int = 0
@@ -192,8 +192,8 @@ class TrainingCounts:
 
 
 class Trainer(Protocol):
-    """Moves the weights of `network` in place. Raises TrainingFailed at the first loss that is not
-    a number.
+    """Trains the weights of `network` in place. Raises TrainingFailed at the first loss that is NaN
+    or infinite.
     """
 
     def __call__(

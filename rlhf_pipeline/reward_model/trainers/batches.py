@@ -12,15 +12,15 @@ from rlhf_pipeline.reward_model.trainers.base import TrainingData
 
 Ints = npt.NDArray[np.int64]
 
-# One more forward and backward pass costs about as much as this many tokens of padding: on a core
-# little, on a GPU, which wants work for thousands of threads, much.
+# One more forward and backward pass costs about as much as this many padding tokens: few on a core;
+# many on a GPU, which needs work for thousands of threads.
 TOKENS_PER_PASS = {"cpu": 64, "cuda": 8192}
 
 
 @dataclass(frozen=True)
 class TextBatch:
-    """`texts` (k,) to encode, and every labelled pair among them: rows of the data, and where in
-    `texts` its two sides stand.
+    """`texts` (k,) to encode, and every labelled pair among them: its row in the data and the
+    positions of its two sides in `texts`.
     """
 
     texts: Ints
@@ -30,14 +30,14 @@ class TextBatch:
 
 
 class BatchPlan:
-    """Batches of every step, by seed alone: a training that goes on after a kill finds its place by
-    the number of the step.
+    """Plans the batches of every step from the seed alone, so a training that resumes after a kill
+    finds its place by the step's number.
 
-    In each epoch every pair is in at least one batch. A cluster begins with a pair that was in none
-    yet, at random, and grows by the completion of the same prompt that brings most such pairs,
-    until it has `texts_per_prompt` or none is left to bring; as many clusters, of prompts at
-    random, as `texts_per_batch` allows make a batch. Raises NotEnoughData where no pair has two
-    completions.
+    In each epoch every pair is in at least one batch. A cluster starts with a random pair that was
+    not in a batch yet, and grows by the completion of the same prompt that adds most such pairs,
+    until it has `texts_per_prompt` texts or no completion adds a pair. A batch holds as many
+    clusters, of random prompts, as `texts_per_batch` allows. Raises NotEnoughData if no pair has
+    two different completions.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class BatchPlan:
         self._seed = seed
         self._neighbours: dict[int, dict[int, list[int]]] = defaultdict(dict)
         for row, (a, b) in enumerate(zip(data.first.tolist(), data.second.tolist(), strict=True)):
-            if a != b:  # a completion beside itself teaches nothing
+            if a != b:  # a completion paired with itself teaches nothing
                 self._neighbours[a].setdefault(b, []).append(row)
                 self._neighbours[b].setdefault(a, []).append(row)
         if not self._neighbours:
@@ -94,8 +94,8 @@ class BatchPlan:
         self._starts.append(self._starts[-1] + -(-len(batches) // self._per_step))
 
     def _build_clusters(self, rng: np.random.Generator) -> list[list[int]]:
-        """Sets of texts, each of one prompt, that hold every pair at least once."""
-        # with whom a text was not together yet
+        """Sets of texts, each from one prompt, that together hold every pair at least once."""
+        # the texts that each text has not shared a cluster with yet
         fresh = {a: set(others) for a, others in self._neighbours.items()}
         made = []
         for row in rng.permutation(len(self._data.first)).tolist():
@@ -151,10 +151,11 @@ class BatchPlan:
 
 
 def group_by_length(lengths: Ints, overhead: int) -> list[Ints]:
-    """Positions of `lengths` in groups that are padded together, so that padding and number of
-    passes cost least in all.
+    """Group positions of `lengths` that are padded together, minimising the total cost of padding
+    and passes.
 
-    Texts of like length go together: the best cuts of the sorted lengths, by dynamic programming.
+    Texts of similar length go together: dynamic programming finds the best cuts of the sorted
+    lengths.
     """
     order = np.argsort(lengths, kind="stable")
     n = len(order)

@@ -1,8 +1,8 @@
-"""A training's state on disk, whole or not at all.
+"""Stores a training's state on disk, completely or not at all.
 
 One safetensors file holds weights, AdamW's moments, torch's random state and, in its header, the
-step and what was counted so far. The schedule and the place in the data follow from the step. The
-name carries the content's hash: a file that was damaged is passed over.
+step and the counts so far. The schedule and the place in the data follow from the step. The file
+name contains the content's hash, so a damaged file is skipped.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ from rlhf_pipeline.reward_model.model_files import refuse_foreign_files
 NAME = re.compile(r"^step-(\d{9})-([0-9a-f]{16})\.safetensors$")
 FINGERPRINT_FILE = "fingerprint.txt"
 OWN_FILES = re.compile(rf"{NAME.pattern}|^{re.escape(FINGERPRINT_FILE)}$|^\..+\.tmp$")
-N_KEPT = 2  # the newest, and one before it in case that is damaged
+N_KEPT = 2  # the newest, and the previous one in case that is damaged
 MODEL, MOMENTS, RANDOM = "model:", "optimizer:", "torch_random_state"
 
 
 @dataclass(frozen=True)
 class ResumedState:
-    """What a checkpoint held beside the weights, which are back in the network; `counted` as it was
-    handed in.
+    """Contents of a checkpoint besides the weights, which are back in the network; `counted` is as
+    passed to `save_checkpoint`.
     """
 
     step: int
@@ -37,10 +37,10 @@ class ResumedState:
 
 
 def open_checkpoints(folder: Path, fingerprint: str) -> None:
-    """Make `folder`, emptied first unless its checkpoints are of the same training: weights at the
-    start, data, parameters.
+    """Create `folder`, or empty it unless its checkpoints belong to the same training: the same
+    initial weights, data and parameters.
 
-    Raises ConfigurationError where it holds other files, which would be lost.
+    Raises ConfigurationError if it holds other files, which would be lost.
     """
     refuse_foreign_files(folder, OWN_FILES, "the checkpoints of a training")
     label = folder / FINGERPRINT_FILE
@@ -52,8 +52,8 @@ def open_checkpoints(folder: Path, fingerprint: str) -> None:
 def save_checkpoint(
     folder: Path, step: int, network: Any, optimizer: Any, counted: dict[str, Any]
 ) -> None:
-    """Write the state after `step` steps and drop all but the newest two. Raises ArtefactError
-    where the disk refuses.
+    """Write the state after `step` steps and delete all but the newest two. Raises ArtefactError if
+    the disk refuses.
     """
     import torch
     from safetensors.torch import save_file
@@ -70,7 +70,7 @@ def save_checkpoint(
     tensors[RANDOM] = torch.get_rng_state()
     temporary = folder / f".{uuid.uuid4().hex}.tmp"
     with translate_write_errors(folder):
-        # another process that did the same training has cleaned up
+        # Another process finished the same training and removed the folder.
         folder.mkdir(parents=True, exist_ok=True)
         try:
             save_file(
@@ -88,8 +88,8 @@ def save_checkpoint(
 
 
 def resume(folder: Path, network: Any, optimizer: Any) -> ResumedState | None:
-    """Put the newest whole checkpoint into network, optimiser and torch's random state; None where
-    there is none.
+    """Load the newest complete checkpoint into the network, the optimiser and torch's random state;
+    None if there is none.
     """
     import torch
     from safetensors import safe_open
@@ -101,7 +101,7 @@ def resume(folder: Path, network: Any, optimizer: Any) -> ResumedState | None:
                 continue
         with safe_open(path, framework="pt") as stored:
             header = stored.metadata()
-            # it is no mapping
+            # safe_open is not a mapping
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         with torch.no_grad():
             for name, part in network.named_parameters():

@@ -1,9 +1,9 @@
 """Trains on batches of a few prompts' completions, each encoded once for all its comparisons.
 
-A completion that stands in ten comparisons of a batch costs one forward and one backward pass
-instead of ten; a batch of one prompt alone would have most comparisons, but moves the weights
-toward that prompt. Within a batch, texts of like length are padded together; matrix products run in
-bfloat16 where the processor has it.
+A completion in ten comparisons of a batch costs one forward and one backward pass instead of ten. A
+batch of one prompt alone would have most comparisons, but moves the weights toward that prompt.
+Within a batch, texts of similar length are padded together; matrix products run in bfloat16 if the
+processor supports it.
 """
 
 import time
@@ -38,18 +38,18 @@ from rlhf_pipeline.reward_model.trainers.checkpoints import (
     save_checkpoint,
 )
 
-# Widths of padded texts are multiples of it. oneDNN keeps a kernel for each shape it met: with
-# every width, 20 steps took 1.49 GB instead of 1.24, and each step the same time.
+# Padded widths are multiples of this. oneDNN caches a kernel for each shape: with every width, 20
+# steps took 1.49 GB instead of 1.24, at the same time per step.
 WIDTH_STEP = 16
-# On a core torch's fused attention is slow backwards: of texts of 90 tokens a step took 0.86 s with
-# it and 0.73 with the plain one, which keeps the square of the length and so is for texts up to
-# this.
+# On a core the backward pass of torch's fused attention is slow: for texts of 90 tokens a step took
+# 0.86 s with it and 0.73 with plain attention. Plain attention keeps the square of the length, so
+# it is used only up to this width.
 PLAIN_ATTENTION_WIDTH = 512
-TIE_WIDTH_RATE = 0.02  # its learning rate: one number, learnt beside millions of weights
+TIE_WIDTH_RATE = 0.02  # the tie width's learning rate: one number, learned with millions of weights
 
 
 class Meter:
-    """Wall and CPU seconds of this process since it was made, less those spent in `pause`."""
+    """Wall and CPU seconds of this process since creation, excluding those spent in `pause`."""
 
     def __init__(self, wall_s: float = 0.0, cpu_s: float = 0.0) -> None:
         self._wall, self._cpu = time.perf_counter() - wall_s, time.process_time() - cpu_s
@@ -68,12 +68,12 @@ class Meter:
 def train_on_shared_texts(
     network: Any, data: TrainingData, params: TrainerParams, around: TrainingContext
 ) -> TrainingRecord:
-    """Train in place; see `Trainer`. A killed training goes on from its last checkpoint to the same
-    weights.
+    """Train in place; see `Trainer`. A killed training resumes from its last checkpoint and reaches
+    the same weights.
 
     With several processes each takes every `world`-th batch of a step and gradients are summed,
-    which gives the weights of one process up to rounding. Raises ConfigurationError where a step
-    has fewer batches than processes, TrainingFailed on a loss that is NaN.
+    which gives the weights of one process up to rounding. Raises ConfigurationError if a step has
+    fewer batches than processes, TrainingFailed on a loss that is NaN.
     """
     if params.batches_per_step < around.world:
         raise ConfigurationError(
@@ -135,7 +135,7 @@ class _Training:
 
     def run(self) -> TrainingRecord:
         begin = self._resume_step()
-        self.network.train()  # dropout is 0 everywhere; gradient checkpointing asks for this mode
+        self.network.train()  # dropout is 0 everywhere; gradient checkpointing needs train mode
         if self.params.gradient_checkpointing:
             self.network.activation_checkpointing_enable()
         was_stopped, step = False, begin
@@ -172,7 +172,7 @@ class _Training:
         )
 
     def _resume_step(self) -> int:
-        """The step to start with: after the last checkpoint, if there is one of this training."""
+        """The first step to run: after the last checkpoint of this training, or 0."""
         if self.around.checkpoints is None:
             return 0
         if self.around.rank == 0:
@@ -193,7 +193,7 @@ class _Training:
         for group in self.optimizer.param_groups:
             group["lr"] = group["highest"] * share
         batches = self.plan.batches_of_step(step)
-        # Of all processes: dividing by it here makes the sum of their gradients that of one
+        # Sum over all processes: dividing by it here makes the summed gradients equal those of one
         # process.
         weight = float(sum(self.data.weights[batch.pairs].sum() for batch in batches))
         total = 0.0
@@ -215,7 +215,7 @@ class _Training:
         return total
 
     def _learn_from(self, batch: TextBatch, total_weight: float) -> float:
-        """Add the gradient of the batch's share of the step's loss; that share."""
+        """Add the gradient of this batch's share of the step's loss; return that share."""
         import torch
 
         device_type = self.params.device.split(":", maxsplit=1)[0]
@@ -252,8 +252,8 @@ class _Training:
         return float(loss.detach())
 
     def _attention_context(self) -> Any:
-        """The faster attention for these texts here; gradient checkpointing has to meet the same
-        forwards and backwards.
+        """The faster attention for these texts on this device; gradient checkpointing must use the
+        same one forwards and backwards.
         """
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -261,15 +261,15 @@ class _Training:
         return sdpa_kernel(SDPBackend.MATH) if is_plain else nullcontext()
 
     def _learning_rate_share(self, step: int) -> float:
-        """Of the highest learning rate: linearly up, then linearly down to 0 after the last
-        step.
+        """Share of the highest learning rate: rises linearly, then falls linearly to 0 after the
+        last step.
         """
         n, warm = self.plan.n_steps, int(self.params.warmup_share * self.plan.n_steps)
         return (step + 1) / warm if step < warm else (n - step) / max(1, n - warm)
 
     def _sum_over_processes(self, total: float) -> float:
-        """Sum the gradients, and the losses, over all processes; what is not learnt from in this
-        step counts as 0.
+        """Sum gradients and losses over all processes; a tensor without a gradient in this step
+        counts as 0.
         """
         if self.around.world == 1:
             return total

@@ -1,4 +1,4 @@
-"""Trains by TRL's RewardTrainer, which encodes two completions per pair."""
+"""Trains with TRL's RewardTrainer, which encodes two completions per pair."""
 
 import tempfile
 import warnings
@@ -26,9 +26,9 @@ def train_with_trl(
 ) -> TrainingRecord:
     """Train in place; see `Trainer`. It writes no checkpoints: a killed training starts again.
 
-    TRL learns certain preferences, by the losses bradley_terry and margin, all of one weight; pairs
-    without a preferred side and of weight 0 are left out. Raises ConfigurationError where other
-    losses, weights or several processes are asked for, NotEnoughData where no pair has a preferred
+    TRL learns preferences as certain, with the losses bradley_terry and margin and equal weights;
+    pairs without a preferred side or with weight 0 are left out. Raises ConfigurationError for
+    other losses, unequal weights or several processes, NotEnoughData if no pair has a preferred
     side, TrainingFailed on a loss that is NaN.
     """
     from trl import RewardTrainer
@@ -46,7 +46,7 @@ def train_with_trl(
         )
         _remove_printing(trainer)
         trainer.train()
-        # it left `forward` in bfloat16
+        # The trainer left `forward` in bfloat16.
         trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
     if not losses or not np.isfinite(losses).all():
@@ -132,7 +132,7 @@ def _build_arguments(params: TrainerParams, folder: str) -> Any:
         gradient_accumulation_steps=params.batches_per_step,
         gradient_checkpointing=params.gradient_checkpointing,
         bf16=effective_precision(params) == "bfloat16",
-        max_length=None,  # it would drop longer texts; ours are cut already
+        max_length=None,  # it would drop longer texts; ours are already truncated
         seed=params.seed,
         data_seed=params.seed,
         use_cpu=params.device == "cpu",
@@ -189,8 +189,8 @@ def _silence_trl() -> Iterator[None]:
     datasets.disable_progress_bars()
     try:
         with silence_libraries(), warnings.catch_warnings():
-            # trl 1.16 speaks of gradient_checkpointing, transformers 5.23 of
-            # activation_checkpointing
+            # trl 1.16 uses the name gradient_checkpointing, transformers 5.23
+            # activation_checkpointing.
             warnings.filterwarnings(
                 "ignore", category=FutureWarning, message=".*gradient_checkpointing"
             )
