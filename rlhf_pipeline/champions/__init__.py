@@ -1,4 +1,4 @@
-"""What serves now, and what may take its place."""
+"""Loads the champions, and decides which models may replace them."""
 
 from rlhf_pipeline.champions.assessment import (
     AcceptanceParams,

@@ -1,7 +1,7 @@
-"""Whether a newly fitted reward model may take the champion's place.
+"""Decides whether a newly fitted reward model may replace the champion.
 
-A model is refused where it is too weak, or less accurate than the champion on the latest votes.
-All rules read pairs of the calib split: what serves is chosen there, and the test split only
+A model is refused if it is too weak, or less accurate than the champion on the latest votes. All
+rules read pairs of the calib split: the serving model is chosen there, and the test split only
 measures the choice.
 """
 
@@ -25,7 +25,7 @@ from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
 
 class AcceptanceParams(BootstrapParams):
-    """When a fitted reward model is refused."""
+    """The conditions under which a fitted reward model is refused."""
 
     min_compared_pairs: int = Field(
         default=20,
@@ -44,12 +44,12 @@ class AcceptanceParams(BootstrapParams):
 def find_weakness(
     pairs: pd.DataFrame, margins: Floats, ceiling: Interval | None, params: AcceptanceParams
 ) -> str | None:
-    """Why a model is too weak to serve, or None.
+    """Explain why a model is too weak to serve, or return None.
 
-    It is where the interval of its accuracy minus that of preferring the longer completion, on the
-    same pairs, lies below 0, or the upper bound of its accuracy below half-way between 0.5 and the
-    lower bound of the noise ceiling. `margins` are chosen - rejected of `pairs`; without a ceiling
-    the second rule is silent.
+    It is too weak if the interval of its accuracy minus that of preferring the longer completion,
+    on the same pairs, lies below 0, or if the upper bound of its accuracy lies below the midpoint
+    of 0.5 and the noise ceiling's lower bound. `margins` are chosen - rejected of `pairs`; without
+    a ceiling the second rule does not apply.
     """
     decided, margins = pairs[_has_majority(pairs)], margins[_has_majority(pairs)]
     if len(decided) < params.min_compared_pairs:
@@ -77,10 +77,10 @@ def find_weakness(
 def find_regression(
     pairs: pd.DataFrame, margins: Floats, champion_margins: Floats, params: AcceptanceParams
 ) -> str | None:
-    """Why a model is worse than the champion on the latest window, or None.
+    """Explain why a model is worse than the champion on the latest window, or return None.
 
-    It is where the interval of its accuracy minus the champion's, on the same latest `window_pairs`
-    pairs, lies below 0. With fewer than `min_compared_pairs` pairs nothing is said.
+    It is worse if the interval of its accuracy minus the champion's, on the same latest
+    `window_pairs` pairs, lies below 0. Fewer than `min_compared_pairs` pairs give None.
     """
     difference = _accuracy_difference(pairs, margins, champion_margins, params)
     if difference is None or difference.high >= 0:
@@ -104,7 +104,7 @@ def is_improvement(
 def _accuracy_difference(
     pairs: pd.DataFrame, margins: Floats, champion_margins: Floats, params: AcceptanceParams
 ) -> Interval | None:
-    """Accuracy minus the champion's on the latest pairs with a majority; None where they are too
+    """Accuracy minus the champion's on the latest pairs with a majority; None if there are too
     few.
     """
     order = np.argsort(pairs["max_seq"].to_numpy(), kind="stable")
@@ -126,18 +126,18 @@ def _has_majority(pairs: pd.DataFrame) -> npt.NDArray[np.bool_]:
 def _mean_interval(
     values: Floats, pairs: pd.DataFrame, params: AcceptanceParams, *, of_shares: bool = True
 ) -> Interval:
-    """With its interval over prompts: pairs of one prompt resemble each other."""
+    """Mean with an interval by bootstrap over prompts, because pairs of one prompt are similar."""
     return interval_of_mean(
         values, groups=pairs["prompt_id"].to_numpy(), params=params, of_shares=of_shares
     )
 
 
-ROUNDING = 1e-9  # nats: two losses no further apart are the same
+ROUNDING = 1e-9  # nats: two losses within this distance are equal
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """Whether a reward model may take the champion's place, and why. A refused one stays candidate
+    """Whether a reward model may replace the champion, and why. A refused model stays a candidate
     until a person promotes it.
     """
 
@@ -156,12 +156,12 @@ def assess(
     params: AcceptanceParams | None = None,
     progress: Progress = ignore_progress,
 ) -> Assessment:
-    """Whether `new` may take the champion's place, by pairs of the calib split voted on since the
+    """Decide whether `new` may replace the champion, by pairs of the calib split voted on since the
     last of `taste_changes`.
 
     It is refused if it is too weak and no better than the champion, if it is less accurate than the
     champion on the latest window, or if no pair was voted on since the change; otherwise the log
-    loss decides (`compare_with_champion`). Of the champion's own version only calibrators are
+    loss decides (`compare_with_champion`). For the champion's own version only the calibrators are
     compared.
     """
     counted = calib[taste_changes.is_current(calib)]
@@ -196,7 +196,7 @@ def _refusal_cause(
     if rival is None:
         return weakness
     before = margins_of(rival.reward_model, counted, progress=progress)
-    # after a reversal of taste a weak model is better than a wrong one
+    # After a reversal of taste a weak model is better than a wrong one.
     if is_improvement(counted, margins, before, params):
         return None
     return (
@@ -216,18 +216,19 @@ def compare_with_champion(
     *,
     progress: Progress = ignore_progress,
 ) -> tuple[bool, str]:
-    """Whether `new` may replace `champion`, and why: its log loss on votes it was not fitted to
-    must not be higher.
+    """Decide whether `new` may replace `champion`, with the reason: its log loss on votes it was
+    not fitted on must not be higher.
 
-    `held_out` are pairs of the calib split: what serves is chosen there, the test split only says
-    how good the choice is. Both models are recalibrated on them with prompts held out, since
-    either's own calibrator may have seen them; and where the champion serves worse than that, it is
-    taken as it serves: after a reversal of taste it is surely wrong, which a new calibration would
-    hide. So no model loses to itself. Without any vote to compare by the new one serves: it has
-    learnt from more. So it does where the champion cannot be loaded.
+    `held_out` are pairs of the calib split: the serving model is chosen there, the test split only
+    measures the choice. Both models are recalibrated on these pairs with prompts held out, since
+    either model's own calibrator may have seen them. If the champion as it serves has a higher loss
+    than when recalibrated, that higher loss counts: after a reversal of taste the champion is
+    confidently wrong, which a new calibration would hide. A model never loses to itself this way.
+    Without any vote to compare, `new` serves, because it learned from more votes; it also serves if
+    the champion cannot be loaded.
 
-    Where `new` is the champion's own version, the two calibrators are compared in that way, each by
-    its own method.
+    If `new` is the champion's own version, the two calibrators are compared in the same way, each
+    with its own method.
     """
     if champion is None:
         return True, "first reward model"
@@ -263,8 +264,8 @@ def compare_with_champion(
 def _compare_calibrators(
     new: Judge, champion: Judge, held_out: pd.DataFrame, progress: Progress
 ) -> tuple[bool, str]:
-    """Of two calibrators of one model: the larger of what each loses as it serves and, fitted anew,
-    on prompts held out.
+    """Compare two calibrators of one model by the larger of two losses: as it serves, and fitted
+    anew with prompts held out.
     """
     if champion.calibrator is None:
         return True, "it had no calibrator"
@@ -293,7 +294,7 @@ def _compare_calibrators(
 
 
 def _loss_as_served(pairs: pd.DataFrame, judge: Judge, progress: Progress) -> float:
-    """Nats per vote."""
+    """Log loss in nats per vote."""
     p = np.clip(judge.p_chosen(pairs, progress=progress), 1e-12, 1 - 1e-12)
     share, votes = (pairs[name].to_numpy(dtype=np.float64) for name in ("agreement", "n_votes"))
     return float(votes @ -(share * np.log(p) + (1 - share) * np.log1p(-p)) / votes.sum())

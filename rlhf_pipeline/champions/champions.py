@@ -1,7 +1,7 @@
-"""The champion policy and the champion reward model with its calibrator.
+"""Provides the champion policy and the champion reward model with its calibrator.
 
-The one place where store, registry and stages meet: assets, command line and web take champions
-from here, so that all three serve the same one.
+Only this module combines store, registry and stages. Assets, command line and web get champions
+from here, so all three serve the same one.
 """
 
 from dataclasses import dataclass
@@ -41,16 +41,16 @@ from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
 @dataclass(frozen=True)
 class CalibrationOutcome:
-    """What a calibration came to: its report and calibrator as stored, and whether they change what
+    """Result of a calibration: its report and calibrator as stored, and whether they change what
     serves.
     """
 
     judge: Judge
     report: CalibrationReport
-    # this version was champion already, so that its calibrator alone was in question
+    # This version was already champion, so only its calibrator is in question.
     was_champion: bool
     takes_over: bool  # to be promoted
-    before: str  # calibrator of a version that was champion
+    before: str  # the previous calibrator of a version that was already champion
     reason: str
 
     @property
@@ -70,7 +70,7 @@ class CalibrationOutcome:
 
 @dataclass(frozen=True)
 class Champions:
-    """Champions of one project. `cache` holds pretrained models and embeddings; all of it can be
+    """Champions of one project. `cache` holds pretrained models and embeddings, all of which can be
     rebuilt.
     """
 
@@ -80,7 +80,9 @@ class Champions:
     encoder_name: str | None = None
 
     def policy(self) -> ModelVersion:
-        """Raises ModelNotFound before `rlhf init` has registered a first policy."""
+        """The champion policy. Raises ModelNotFound before `rlhf init` has registered a first
+        policy.
+        """
         version = self.registry.get("policy", "champion")
         if version is None:
             raise ModelNotFound(
@@ -92,8 +94,8 @@ class Champions:
         return self.registry.fetch_folder(version or self.policy(), self.cache)
 
     def backend(self, settings: Settings, *, timeout_s: float = 60.0) -> CompletionBackend:
-        """What completes prompts: the champion policy on this machine, a provider, the template
-        null member, or an installed backend.
+        """The backend that completes prompts: the champion policy on this machine, a provider, the
+        template null member, or an installed backend.
         """
         return open_backend(settings, self._champion_policy, timeout_s=timeout_s)
 
@@ -102,7 +104,7 @@ class Champions:
         return self.policy_folder(champion), champion.label
 
     def version(self, label: str) -> ModelVersion:
-        """The reward model `name@version`. Raises ModelNotFound."""
+        """Return the reward model `name@version`. Raises ModelNotFound."""
         found = self.registry.get("reward_model", label.rpartition("@")[2])
         if found is None:
             raise ModelNotFound(
@@ -118,7 +120,7 @@ class Champions:
 
     def reference_window(self, label: str) -> Window | None:
         """The champion's out-of-sample predictions, frozen at registration; None for a model that
-        never was calibrated.
+        was never calibrated.
         """
         folder = self.reference_folder(self.version(label))
         return Window.load(folder, self.store.file_hashes) if folder.exists() else None
@@ -131,22 +133,24 @@ class Champions:
         return Encoders(self.encoder_name, self.cache / "embeddings")
 
     def encoder(self, start: RewardModel | None = None) -> Encoder:
-        """What a reward model is fitted on: see `Encoders.first` and, from `start`, `of_start`."""
+        """The encoder for fitting a reward model: see `Encoders.first` and, for a fit from `start`,
+        `of_start`.
+        """
         return self.encoders.first() if start is None else self.encoders.of_start(start)
 
     def judge(self, version: ModelVersion | None = None) -> Judge | None:
-        """The champion reward model, or `version`; None before the first one is trained and
+        """Load the champion reward model, or `version`; None before the first one is trained and
         calibrated.
 
-        A `version` that cannot be loaded raises (ModelNotFound, ModelHashMismatch, ModelError,
-        InvalidScores). A champion that cannot, of another encoder or with damaged files, is a Judge
-        with a `load_error`. EncoderNotFound is raised for either where the encoder it was fitted on
-        may be one which is missing now: such a model is not lost.
+        If a `version` cannot be loaded, it raises (ModelNotFound, ModelHashMismatch, ModelError,
+        InvalidScores). If the champion cannot be loaded, because of another encoder or damaged
+        files, the Judge has a `load_error`. Both raise EncoderNotFound if the encoder they were
+        fitted on may be one that is currently missing: such a model is not lost.
         """
         wanted = version or self.registry.get("reward_model", "champion")
         if wanted is None:
             return None
-        first = self.encoders.first()  # outside the try: without one the champion is not at fault
+        first = self.encoders.first()  # outside the try: not the champion's fault
         loaded: RewardModel | None = None
         error: PipelineError | None = None
         try:
@@ -163,7 +167,7 @@ class Champions:
     def _build_judge(
         self, version: ModelVersion, model: RewardModel | None, error: PipelineError | None = None
     ) -> Judge:
-        """With the calibrator that serves."""
+        """Build a Judge with the calibrator that serves."""
         stored = self.store.calibrations.latest_serving(version.label)
         if stored is None:
             return Judge(version, model, None, "none", error)
@@ -177,8 +181,8 @@ class Champions:
         )
 
     def refusal(self, label: str) -> Refusal | None:
-        """Why the reward model `name@version` may not become champion; None where it may, or where
-        a person has promoted it.
+        """The reason why the reward model `name@version` may not become champion; None if it may,
+        or if a person has promoted it.
         """
         stored, champion = (
             self.store.calibrations.latest_serving(label),
@@ -191,14 +195,14 @@ class Champions:
         )
 
     def noise_ceiling(self) -> Interval | None:
-        """Of the votes behind the latest calibration: what stands beside an accuracy for which no
-        votes are at hand; None before it.
+        """Noise ceiling of the votes behind the latest calibration, for an accuracy without votes
+        of its own at hand; None before the first calibration.
         """
         reports = self.store.calibrations.log()
         return reports[-1].noise_ceiling if reports else None
 
     def promote(self, kind: Kind, version: ModelVersion, *, reason: str, actor: str) -> None:
-        """Move the alias, then record it; repeating it changes nothing."""
+        """Move the alias, then record the promotion; repeating it changes nothing."""
         self.store.promotions.record(
             self.registry.promote(kind, version.version, reason=reason, actor=actor)
         )
@@ -217,12 +221,12 @@ class Champions:
         progress: Progress = ignore_progress,
     ) -> CalibrationOutcome:
         """Store a calibration of `version`, and decide by its PREFERENCE_PAIRS of the calib split
-        what it changes.
+        what changes.
 
-        Another version's calibrator serves once that version is champion, which is the caller's to
-        do where `takes_over`; the champion's own serves from here on, if it predicts no worse than
-        the one there is. Without `promote` nothing that serves changes. Why a version is refused
-        (`assess`) stands in the report.
+        Another version's calibrator serves once that version is champion; the caller promotes it if
+        `takes_over`. The champion's own calibrator serves immediately if it predicts no worse than
+        the current one. Without `promote` nothing that serves changes. The report states why a
+        version is refused (`assess`).
         """
         serving = self.registry.get("reward_model", "champion")
         was_champion = serving is not None and serving.label == version.label
@@ -264,7 +268,7 @@ class Champions:
         actor: str = "rlhf init",
     ) -> ModelVersion:
         """Register the first policy as champion version 1: `policy` (hub id or folder), or the
-        embedded one, trained here once.
+        embedded policy, which is trained here once.
         """
         current = self.registry.get("policy", "champion")
         if current is not None:

@@ -1,4 +1,4 @@
-"""The encoders that the settings name, and the one that a stored reward model was fitted on."""
+"""Finds the encoders in the settings, and the one that a stored reward model was fitted on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,19 +12,19 @@ from rlhf_pipeline.reward_model.encoder import EncoderChoice
 
 @dataclass(frozen=True)
 class Encoders:
-    """Those of the setting `encoder`, in its order; `cache` holds their embeddings."""
+    """The encoders in the setting `encoder`, in its order; `cache` holds their embeddings."""
 
     setting: str | Path | None
     cache: Path
 
     def first(self) -> Encoder:
-        """The first that is available. Raises EncoderNotFound."""
+        """Return the first available encoder. Raises EncoderNotFound."""
         return _find_encoder(self.setting, self.cache)
 
     def of_start(self, start: RewardModel) -> Encoder:
-        """The one that `start` was fitted on, for a fit from its weights.
+        """Return the encoder that `start` was fitted on, for a fit from its weights.
 
-        Raises EncoderNotFound where that may be one which is missing now, ModelHashMismatch where
+        Raises EncoderNotFound if that may be one that is currently missing, ModelHashMismatch if
         the setting does not name it.
         """
         first, before = self.first(), start.encoder
@@ -53,11 +53,11 @@ class Encoders:
         )
 
     def load_model(self, folder: Path, label: str, first: Encoder | None = None) -> RewardModel:
-        """The reward model in `folder`, called `label`, on the encoder it was fitted on; `first`
-        saves a second look-up.
+        """Load the reward model in `folder`, called `label`, on the encoder it was fitted on;
+        passing `first` saves a second look-up.
 
-        Raises as `load_reward_model`, and EncoderNotFound where that encoder may be one which is
-        missing now.
+        Raises as `load_reward_model`, and EncoderNotFound if that encoder may be one that is
+        currently missing.
         """
         tried: list[str] = []
         missing: list[str] = []
@@ -68,7 +68,7 @@ class Encoders:
             except ModelHashMismatch as cause:
                 mismatch = mismatch or cause
                 tried.append(one.choice.used)
-        assert mismatch is not None  # the first was tried
+        assert mismatch is not None  # `first` was tried
         if not missing:
             raise mismatch
         raise EncoderNotFound(
@@ -79,7 +79,9 @@ class Encoders:
         ) from mismatch
 
     def _available(self, first: Encoder, missing: list[str]) -> Iterator[Encoder]:
-        """`first` and those named after it; why others are unavailable is appended to `missing`."""
+        """Yield `first` and the encoders listed after it; append the reasons for unavailable ones
+        to `missing`.
+        """
         if first.choice.instead is not None:
             missing.append(first.choice.instead)
         yield first
@@ -92,13 +94,13 @@ class Encoders:
                 missing.append(str(damaged))
 
 
-# by setting: the encoders that were there when first asked for
+# by setting: the encoders available at the first look-up
 _FOUND: dict[str | Path | None, EncoderChoice] = {}
 
 
 def _find_encoder(name: str | Path | None, cache: Path) -> Encoder:
-    """The encoder `name`, looked up once per process; a fallback is looked up each time, since the
-    encoder it replaces may be back.
+    """Return the encoder `name`, looked up once per process; a fallback is looked up each time,
+    since the encoder it replaces may be back.
     """
     choice = _FOUND.get(name) or EncoderChoice.of(name)
     if choice.instead is None:
@@ -107,7 +109,7 @@ def _find_encoder(name: str | Path | None, cache: Path) -> Encoder:
 
 
 def _mark_continuation(choice: EncoderChoice, asked: EncoderChoice) -> EncoderChoice:
-    """`choice` as the record of a fit names it that continues on it although `asked` is there."""
+    """`choice` as recorded for a fit that continues on it although `asked` is available."""
     return replace(
         choice, asked=asked.asked, instead="the model that the fit starts from was fitted on it"
     )
@@ -115,5 +117,5 @@ def _mark_continuation(choice: EncoderChoice, asked: EncoderChoice) -> EncoderCh
 
 @lru_cache(maxsize=3)
 def _load_encoder(choice: EncoderChoice, cache: Path) -> Encoder:
-    """Loading the encoder takes seconds: once per process."""
+    """Load the encoder once per process, because loading takes seconds."""
     return Encoder(choice, EmbeddingCache(cache))

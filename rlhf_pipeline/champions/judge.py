@@ -1,4 +1,4 @@
-"""The champion's predictions for pairs of completions."""
+"""Predicts the preferred completion of a pair with the champion reward model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from rlhf_pipeline.reward_model.base import distinct_texts
 
 
 class Question(Record):
-    """Two completions of a prompt, neither of which has to be of this project."""
+    """Two completions of a prompt; neither has to come from this project."""
 
     prompt: str
     completion_a: str
@@ -27,7 +27,7 @@ class Question(Record):
 
 
 class PairPrediction(Record):
-    """Which of two completions people would prefer, and what the answer rests on."""
+    """The completion people would probably prefer, and the basis of the prediction."""
 
     reward_model: str = Field(description="name@version")
     calibrator: str = Field(
@@ -48,15 +48,15 @@ class Judge:
     """The champion reward model, ready to predict: P(a preferred) = calibrator(score(a) -
     score(b)).
 
-    A champion that cannot be loaded is a Judge too: a new model can take its place. Asked for a
-    prediction it raises `load_error`.
+    A champion that cannot be loaded is also a Judge, so a new model can replace it; its predictions
+    raise `load_error`.
     """
 
     version: ModelVersion
     loaded: RewardModel | None
     calibrator: Calibrator | None
     calibrator_version: str
-    load_error: PipelineError | None = None  # why nothing is loaded
+    load_error: PipelineError | None = None  # the reason why no model is loaded
 
     @property
     def label(self) -> str:
@@ -64,7 +64,7 @@ class Judge:
 
     @property
     def reward_model(self) -> RewardModel:
-        """Raises `load_error` where there is one."""
+        """The loaded reward model. Raises `load_error` if it could not be loaded."""
         if self.load_error is not None:
             raise self.load_error
         assert self.loaded is not None
@@ -73,7 +73,7 @@ class Judge:
     def p_chosen(
         self, pairs: pd.DataFrame, *, progress: Progress = ignore_progress
     ) -> npt.NDArray[np.float64]:
-        """Calibrated P(the majority's choice is preferred) of each of PREFERENCE_PAIRS, (n,)."""
+        """Calibrated P(the majority's choice is preferred) for each of PREFERENCE_PAIRS, (n,)."""
         prompts, n = pairs["prompt"].tolist(), len(pairs)
         scores = self._scores(
             [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress
@@ -87,9 +87,9 @@ class Judge:
         progress: Progress = ignore_progress,
         now: datetime | None = None,
     ) -> list[PairPrediction]:
-        """A prediction for each question, in order. Exchanging a and b gives 1 - p exactly.
+        """Return a prediction for each question, in order. Exchanging a and b gives exactly 1 - p.
 
-        Raises InvalidScores where a score is NaN, and `load_error`.
+        Raises InvalidScores if a score is NaN, and `load_error`.
         """
         n, prompts = len(questions), [q.prompt for q in questions]
         completions = [*(q.completion_a for q in questions), *(q.completion_b for q in questions)]
@@ -122,7 +122,7 @@ class Judge:
         completions: Sequence[str],
         progress: Progress = ignore_progress,
     ) -> npt.NDArray[np.float64]:
-        """Scores distinct texts in one order, so that no digit depends on a text's side."""
+        """Score distinct texts in one order, so no digit depends on a text's side."""
         *texts, place = distinct_texts(prompts, completions)
         return np.asarray(self.reward_model.score(*texts, progress=progress), dtype=np.float64)[
             place
@@ -135,8 +135,8 @@ class Judge:
         *,
         progress: Progress = ignore_progress,
     ) -> npt.NDArray[np.float64]:
-        """The reward model's own features (n, d), so that drift of the texts is seen as the model
-        sees them.
+        """The reward model's own features (n, d), so text drift is measured on what the model
+        reads.
         """
         return np.asarray(
             self.reward_model.features(prompts, completions, progress=progress), dtype=np.float64

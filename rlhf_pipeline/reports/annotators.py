@@ -1,4 +1,4 @@
-"""Charts of annotators: their reliabilities, and their figures over time."""
+"""Builds charts of annotators: their reliabilities, and their figures over time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -19,12 +19,12 @@ from rlhf_pipeline.reports.words import distinct_labels
 from rlhf_pipeline.votes.statistics import interval_columns
 
 MAX_RELIABILITIES = 40
-MAX_OVER_TIME = 12  # annotators of the small multiples, a row each
+MAX_OVER_TIME = 12  # annotators in the small multiples, one row each
 
 
 def chart_annotators(figures: pd.DataFrame) -> Chart:
-    """Each annotator's reliability with its interval, the most doubtful on top; of more than
-    MAX_RELIABILITIES those alone.
+    """Each annotator's reliability with its interval, least reliable first. Above MAX_RELIABILITIES
+    annotators, only the least reliable are drawn.
     """
     drawn, n = figures.head(MAX_RELIABILITIES), len(figures)
     names = distinct_labels(drawn["annotator_id"].tolist())
@@ -62,7 +62,7 @@ def chart_annotators(figures: pd.DataFrame) -> Chart:
     )
 
 
-# Figure, its words, its value by chance or when nothing is amiss, and the ends of its axis.
+# Figure, its label, its value by chance or for an ideal annotator, and the ends of its axis.
 Column = tuple[str, str, float | None, tuple[float, float | None]]
 OVER_TIME: tuple[Column, ...] = (
     ("kappa", "kappa with the others", 0.0, (-1.0, 1.0)),
@@ -77,9 +77,9 @@ def chart_annotators_over_time(
     figures: pd.DataFrame, together: pd.DataFrame, first: Sequence[str] = ()
 ) -> Chart:
     """Small multiples of ANNOTATORS_OVER_TIME: a row per annotator, a column per figure, points
-    with intervals by window; on top alpha of all, AGREEMENT_OVER_TIME.
+    with intervals by window; on top the alpha of all annotators, AGREEMENT_OVER_TIME.
 
-    Of more than MAX_OVER_TIME annotators those in `first` are drawn, in its order, then those with
+    Above MAX_OVER_TIME annotators, those in `first` are drawn in its order, then those with the
     most votes. Windows without a figure are gaps.
     """
     votes = figures.groupby("annotator_id")["n_votes"].sum().sort_index()
@@ -99,7 +99,7 @@ def chart_annotators_over_time(
     n, n_windows = len(votes), len(days)
     more = f", {n - len(drawn):,} more left out" if n > len(drawn) else ""
     alpha = ("alpha", "alpha of all", 0.0, (-1.0, 1.0))
-    # alpha has a row of its own
+    # alpha has its own row
     panels = [_measure_panel(together, alpha, place, axis), *[None] * (len(OVER_TIME) - 1)]
     for name, words in zip(drawn, distinct_labels(drawn), strict=True):
         own = figures[figures["annotator_id"] == name].sort_values("first_day")

@@ -1,4 +1,6 @@
-"""Charts of calibration: reliability, of all pairs and by group, over time and over calibrators."""
+"""Builds charts of calibration: reliability, overall and by group, over time and over
+calibrators.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -30,12 +32,12 @@ from rlhf_pipeline.reports.chart import (
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.words import shorten
 
-MIN_IN_BIN = 10  # comparisons or votes; a share of fewer says little
+MIN_IN_BIN = 10  # comparisons or votes; a share of fewer is too uncertain
 N_COLUMNS, MAX_PANELS = 3, 12
 NAME_WIDTH = 24  # characters of a group's name
-COIN_BRIER = 0.25  # Brier score of a coin
+COIN_BRIER = 0.25  # Brier score of always predicting 0.5
 INTERVALS = "bars: 95 % intervals"
-MAX_WINDOW_LABELS = 14  # more cannot be read
+MAX_WINDOW_LABELS = 14  # more would be unreadable
 CONFIDENCE = Axis(low=0.49, high=1.01, unit="share", has_grid=False)
 SHARE = Axis(
     low=0,
@@ -48,7 +50,9 @@ PERFECT = Mark(style="line", role="perfect", x=(0.5, 1), y=(0.5, 1), name="perfe
 
 
 def draw_calibration(report: CalibrationReport) -> dict[str, bytes]:
-    """PNG by name: the reliability diagram, and small multiples of the groups if there are any."""
+    """Return PNGs by name: the reliability diagram, and small multiples of the groups if there are
+    any.
+    """
     charts = {"reliability_diagram": chart_calibration(report)}
     if report.by_group:
         charts["reliability_by_group"] = chart_groups(report)
@@ -56,7 +60,7 @@ def draw_calibration(report: CalibrationReport) -> dict[str, bytes]:
 
 
 def chart_calibration(report: CalibrationReport) -> Chart:
-    """Reliability before and after a calibration."""
+    """Draw reliability before and after a calibration."""
     raw, calibrated = (m.ece_debiased or m.ece_equal_mass for m in (report.raw, report.calibrated))
     return chart_reliability(
         {
@@ -80,11 +84,11 @@ def chart_reliability(
     unit: str = "rows",
     link: Callable[[ReliabilityBin], str] | None = None,
 ) -> Chart:
-    """Stated confidence against the share predicted right, and below it how many `unit` each bin
-    holds.
+    """Stated confidence against the share predicted right, and below it the number of `unit` in
+    each bin.
 
-    `sides`: name -> bins, one or two of them; two are drawn beside each other. With one side each
-    bin can be read aloud, and leads to its `link`.
+    `sides` maps name to bins and has one or two entries; two are drawn next to each other. With a
+    single side, screen readers can read each bin aloud, and each bin links to its `link`.
     """
     roles: tuple[Role, ...] = ("now",) if len(sides) == 1 else ("ref", "now")
     shifts = (0.0,) if len(sides) == 1 else (-5.0, 5.0)
@@ -155,7 +159,7 @@ def describe_bin(b: ReliabilityBin) -> str:
 
 
 def chart_groups(report: CalibrationReport) -> Chart:
-    """The reliability of each group beside its own noise ceiling, the largest groups first.
+    """The reliability of each group with its own noise ceiling, the largest groups first.
 
     A group too small for an interval shows its size and no points. The title counts the groups
     beyond MAX_PANELS.
@@ -217,7 +221,7 @@ def _bin_series(
 
 
 def chart_windows(windows: Sequence[CalibrationWindow], *, marks_last: bool = False) -> Chart:
-    """Share predicted right beside its noise ceiling, ECE without its noise, Brier score and votes,
+    """Share predicted right with its noise ceiling, ECE without its noise, Brier score and votes,
     window by window. `marks_last` shades the last window.
     """
     places, n = range(len(windows)), len(windows)
@@ -299,7 +303,7 @@ def chart_windows(windows: Sequence[CalibrationWindow], *, marks_last: bool = Fa
 
 
 def _ends_axis(label: str, intervals: Iterable[Interval | None], least: float) -> Axis:
-    """From 0 to the highest end of an interval, at least `least`."""
+    """An axis from 0 to the highest end of an interval, at least `least`."""
     high = max([least, *(i.high for i in intervals if i is not None)])
     high = float(np.ceil(high * 20 - 1e-9) / 20)
     return Axis(low=0, high=high, label=label, ticks=_three_ticks(0, high))
@@ -310,8 +314,8 @@ def _three_ticks(low: float, high: float) -> tuple[Tick, ...]:
 
 
 def chart_calibrators(before: Sequence[Interval], after: Sequence[Interval]) -> Chart:
-    """ECE before and after each calibration, the oldest first, in bins of equal weight: every entry
-    of the calibration log has it.
+    """ECE before and after each calibration, oldest first, in bins of equal weight, which every
+    entry of the calibration log has.
     """
     places = range(len(before))
     at, values = to_numbers(places), to_numbers(i.value for i in after)

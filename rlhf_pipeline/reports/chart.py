@@ -1,7 +1,7 @@
-"""Charts as plain records: `draw` makes pictures of them, and a browser can draw their JSON.
+"""Defines charts as plain records: `draw` renders them, and a browser can draw their JSON.
 
-A chart is a grid of panels. Values stay in their units; only `Series.offset` and `Panel.height` are
-in pixels. Missing points are left out: no record holds NaN.
+A chart is a grid of panels. Values keep their units; only `Series.offset` and `Panel.height` are in
+pixels. Missing points are omitted: no record contains NaN.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rlhf_pipeline.records import Interval, Record
 
-# What a series or mark means; its colour follows from it.
+# The meaning of a series or mark, which determines its colour.
 Role = Literal[
     "now",
     "ref",
@@ -26,7 +26,7 @@ Role = Literal[
     "small",
 ]
 Numbers = tuple[float, ...]
-CURVE_X, CURVE_Y = (0.05, 0.35, 0.65, 0.95), (0.3, 0.6, 0.45, 0.8)  # of a legend's key
+CURVE_X, CURVE_Y = (0.05, 0.35, 0.65, 0.95), (0.3, 0.6, 0.45, 0.8)  # of a legend key
 
 
 class Tick(Record):
@@ -39,7 +39,7 @@ class Tick(Record):
 
 class Axis(Record):
     """One direction of a panel: meaning, unit, ends and labelled values. `low` may exceed `high`,
-    as on an axis that lists names from top to bottom.
+    for example on an axis that lists names from top to bottom.
     """
 
     low: float
@@ -51,11 +51,11 @@ class Axis(Record):
 
 
 class Series(Record):
-    """Points with their intervals. `low` and `high` are ends along `along`, one per point, or
-    empty.
+    """Points with their intervals. `low` and `high` are the interval ends along `along`, one per
+    point, or empty.
 
-    `name` is the legend's entry; series with one name share it. `width` is that of bars, in units
-    of x. `offset` shifts points by pixels, so that two series do not hide each other.
+    `name` is the legend's entry, shared by series with the same name. `width` is the width of bars,
+    in units of x. `offset` shifts points by pixels, so two series do not hide each other.
     """
 
     style: Literal["dots", "curve", "bars", "triangles"]
@@ -73,7 +73,7 @@ class Series(Record):
 
     @property
     def sample(self) -> "Series":
-        """As a legend shows it, between 0 and 1."""
+        """The series drawn in a legend, between 0 and 1."""
         x, y = (CURVE_X, CURVE_Y) if self.style == "curve" else ((0.5,), (0.5,))
         return Series(style=self.style, role=self.role, x=x, y=y, width=0.8)
 
@@ -82,7 +82,8 @@ class Mark(Record):
     """A line, band, word or clickable area that belongs to no series; without `x` or `y` it spans
     the panel in that direction.
 
-    `label` stands beside it (of an area: what a screen reader reads), `name` in the legend.
+    `label` is drawn next to it (for an area: the text for screen readers), `name` is its legend
+    entry.
     """
 
     style: Literal["line", "band", "word", "area"]
@@ -95,7 +96,7 @@ class Mark(Record):
 
     @property
     def sample(self) -> "Mark":
-        """As a legend shows it, between 0 and 1."""
+        """The mark drawn in a legend, between 0 and 1."""
         ends = (0.5, 0.5) if self.style == "line" else (0.1, 0.9)
         return Mark(style=self.style, role=self.role, y=ends)
 
@@ -144,7 +145,7 @@ def to_numbers(values: Iterable[Any]) -> Numbers:
 def point_series(
     places: Sequence[float], intervals: Sequence[Interval | None], *, along: str = "y", **more: Any
 ) -> Series:
-    """Dots with intervals at `places`; a place whose interval is None stays empty."""
+    """Dots with intervals at `places`; no dot if the interval is None."""
     known = [(at, i) for at, i in zip(places, intervals, strict=True) if i is not None]
     at, value = to_numbers(at for at, _ in known), to_numbers(i.value for _, i in known)
     return Series(
@@ -161,7 +162,7 @@ def point_series(
 def mark_ceiling(
     ceiling: Interval | None, name: str = "", x: tuple[float, float] | None = None
 ) -> tuple[Mark, ...]:
-    """A noise ceiling as a line in its band; nothing if it is unknown."""
+    """A noise ceiling as a line in its band; empty if it is unknown."""
     if ceiling is None:
         return ()
     return (
@@ -189,8 +190,8 @@ def round_ticks(low: float, high: float, n: int = 4) -> tuple[Tick, ...]:
 
 
 def pick_spaced(places: Sequence[float], least: float) -> list[int]:
-    """Indices of those ascending places that lie at least `least` apart; the last one is always
-    among them.
+    """Indices of the ascending places that are at least `least` apart; always includes the last
+    one.
 
     >>> pick_spaced([0, 1, 5, 9, 10], 2)
     [1, 2, 4]

@@ -1,4 +1,4 @@
-"""Draws a chart: as SVG for pages, styled by CSS classes, or as PNG for Dagster and MLflow."""
+"""Draws a chart as SVG for pages, styled by CSS classes, or as PNG for Dagster and MLflow."""
 
 from io import BytesIO
 from typing import Any
@@ -9,7 +9,7 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.layout import DOT_RADIUS, Shape, lay_out, lay_out_with_words, legend_key
 from rlhf_pipeline.reports.rendering import render_part, replace_unprintable
 
-# name: as seen on light and on dark ground
+# name: colour on a light and on a dark background
 COLOURS = {
     "paper": ("#ffffff", "#0f1419"),
     "ink": ("#1b1f24", "#e6edf3"),
@@ -22,7 +22,7 @@ COLOURS = {
     "warn": ("#7a4b00", "#f2cc60"),
     "warn-on": ("#fff1c2", "#3b2e05"),
 }
-# Classes of a shape -> CSS properties, which `_paint` reads as well.
+# Classes of a shape -> CSS properties, which `_paint` also reads.
 PAINTS: dict[str, dict[str, Any]] = {
     "paper": {"fill": "paper"},
     "grid": {"stroke": "rule"},
@@ -48,25 +48,25 @@ PAINTS: dict[str, dict[str, Any]] = {
     "bar ref": {"fill": "ref"},
     "bar now": {"fill": "now"},
 }
-FAINT = 0.45  # opacity of points that rest on little
-SIZES = {"title": 15, "small": 11.5}  # pixels; other text has 13
-PNG_SCALE = 1.1  # a chart of 960 pixels is as wide as the dialog in which Dagster shows it
+FAINT = 0.45  # opacity of points based on little data
+SIZES = {"title": 15, "small": 11.5}  # pixels; other text is 13
+PNG_SCALE = 1.1  # makes a chart of 960 pixels as wide as the dialog in which Dagster shows it
 
 
 def draw_svg(chart: Chart) -> Markup:
-    """The panels as an `<svg>` element; title and legend are the page's."""
+    """Draw the panels as an `<svg>` element; the page adds title and legend."""
     return render_part("chart.svg", chart=chart, drawing=lay_out(chart))
 
 
 def draw_legend(chart: Chart) -> Markup:
-    """The legend as a list; each entry has its key."""
+    """Draw the legend as a list; each entry has its key."""
     keys = [(item.name, legend_key(item)) for item in chart.legend]
     return render_part("legend.html", keys=keys, notes=chart.notes)
 
 
 def draw_png(chart: Chart) -> bytes:
-    """A picture with title and legend; the same chart gives the same bytes."""
-    # The renderer without figures and axes: those cost five times as much for hundreds of shapes.
+    """Draw a picture with title and legend; the same chart gives the same bytes."""
+    # The bare renderer: figures and axes cost five times as much for hundreds of shapes.
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.image import imsave
 
@@ -126,7 +126,7 @@ def _paint(renderer: Any, height: int, shape: Shape) -> None:
     pen.set_foreground(stroke or fill, isRGBA=True)
     pen.set_linewidth(paint.get("stroke-width", 1.0) if stroke else 0)
     pen.set_dashes(0, [float(part) for part in paint.get("stroke-dasharray", "").split()] or None)
-    # matplotlib counts pixels from below
+    # matplotlib counts pixels from the bottom
     place = Affine2D().scale(PNG_SCALE, -PNG_SCALE).translate(0, height)
     match shape.form:
         case "dot":

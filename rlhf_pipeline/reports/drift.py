@@ -1,4 +1,4 @@
-"""Charts of drift: error rate and signals in vote order, and clusters of prompts."""
+"""Builds charts of drift: error rate and signals in vote order, and clusters of prompts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -31,11 +31,11 @@ from rlhf_pipeline.reports.chart import (
 )
 from rlhf_pipeline.reports.words import display_name
 
-MIN_VOTES = 30  # of a moving error rate
+MIN_VOTES = 30  # for a moving error rate
 NO_RATE = f"fewer than {MIN_VOTES} votes: no rate is drawn yet"
 TOO_FEW = "today: too few"
-MAX_POINTS = 600  # more points cannot be seen
-MAX_DAY_LABELS, MAX_GAP_LABELS, MAX_DAY_LINES = 13, 10, 60  # more cannot be read
+MAX_POINTS = 600  # more would not be visible
+MAX_DAY_LABELS, MAX_GAP_LABELS, MAX_DAY_LINES = 13, 10, 60  # more would be unreadable
 
 
 def chart_timeline(
@@ -53,7 +53,7 @@ def chart_timeline(
     it a lane per detector with its warnings and drift.
 
     `errors`: seq, day, error in any order. `models`: first seq -> label of every model that served;
-    the rate starts afresh with each. `noise_ceiling` is an accuracy; its error is drawn as the best
+    the rate restarts with each. `noise_ceiling` is an accuracy; its error is drawn as the best that
     any model can reach. `day` is shaded. Raises NotEnoughData for an empty stream.
     """
     if errors.empty:
@@ -155,7 +155,7 @@ def _signal_panel(
     warnings: Sequence[StreamWarning],
     marks: Sequence[Mark],
 ) -> Panel:
-    """A lane per detector, so that signals at the same vote do not hide each other."""
+    """Draw a lane per detector, so signals at the same vote do not hide each other."""
     lanes = {name: i for i, name in enumerate([*DETECTORS, "calibration"])}
     fired = [
         (event, lanes[lane])
@@ -202,10 +202,10 @@ def _build_signals(role: Role, name: str, places: Sequence[tuple[int, int]]) -> 
 
 
 def _divide_into_days(rows: pd.DataFrame, day: str | None) -> tuple[tuple[Tick, ...], list[Mark]]:
-    """Labels of days, and lines where a new day begins; a line says how many days are missing.
+    """Labels of days, and lines where a new day begins; each line's label counts the missing days.
 
-    The axis is the order of votes, so days without any take no room. Late votes lie outside their
-    day's stretch, which is where the middle half of the day's votes lies.
+    The axis is the order of votes, so days without votes take no room. Late votes lie outside their
+    day's stretch, which is the range of the middle half of the day's votes.
     """
     quartiles = rows.groupby(rows["day"].astype(str))["seq"].quantile([0.25, 0.5, 0.75]).unstack()
     spans = quartiles.sort_values(0.5)

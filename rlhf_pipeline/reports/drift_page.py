@@ -1,7 +1,7 @@
-"""The day's drift report as one HTML page: errors over time, clusters of prompts, calibration.
+"""Builds the day's drift report as one HTML page: errors over time, prompt clusters, calibration.
 
-It fetches nothing and runs nothing, so it opens offline and may be mailed; the same evidence gives
-the same bytes. If there is too little data for a number, words stand in its place.
+The page fetches and runs nothing, so it opens offline and can be emailed; the same evidence gives
+the same bytes. If there is too little data for a number, the page states the reason instead.
 """
 
 import json
@@ -48,7 +48,7 @@ Row = dict[str, Any]
 T = TypeVar("T")
 Texts = Mapping[str, tuple[str, str]]  # comparison id -> prompt, completion a
 
-MAX_VOTES = 20_000  # of the drawn stream
+MAX_VOTES = 20_000  # in the drawn stream
 MAX_GROUPS = 20  # shown at once
 PROMPT_WIDTH, COMPLETION_WIDTH, NAME_WIDTH = 160, 100, 40  # characters
 
@@ -59,9 +59,9 @@ class DayEvidence:
 
     `judged`: columns p, outcome, group, error of the day's votes.
     `by_group`: their calibration by source and category.
-    `over_time`: windows up to the day, the oldest first, or the reason why they are left out.
+    `over_time`: windows up to the day, oldest first, or the reason why they are omitted.
     `errors`: seq, day, error of the model's stream up to the day.
-    `texts`: comparison ids -> their prompt and completion a; only the examples are asked for.
+    `texts`: comparison ids -> their prompt and completion a; called only for the examples.
     `data_drift`: Evidently's report as JSON, `files`: names of the files beside the page.
     """
 
@@ -87,7 +87,7 @@ class DayEvidence:
 
 
 def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None) -> str:
-    """The page as one HTML document."""
+    """Render the page as one HTML document."""
     params = params or ClusterParams()
     rows = [
         row | {"evidence": json.loads(row["evidence"])}
@@ -121,7 +121,7 @@ def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None
 
 
 def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any]:
-    """The error rate in vote order, and what each detector found in it."""
+    """The error rate in vote order, and each detector's signals."""
     tests = [row for row in rows if row["space"] == "errors"]
     rates = [row["evidence"] for row in tests if row["detector"] == "error_rate"]
     judged = evidence.judged
@@ -129,7 +129,7 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
     return {
         "tests": tests,
         "verdict": _worst_verdict(tests),
-        # share of the day's votes against the model, drawn by comparison
+        # share of the day's votes against the model, resampled by comparison
         "rate": interval_of_mean(judged["error"].astype(float), groups=judged["group"].to_numpy())
         if len(judged)
         else None,
@@ -150,7 +150,9 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
 
 
 def _collect_clusters(evidence: DayEvidence, params: ClusterParams) -> dict[str, Any]:
-    """Which prompts became more, fewer or worse, or the reason why no clusters could be made."""
+    """Clusters of prompts that became more frequent, less frequent or worse, or the reason why
+    there are no clusters.
+    """
     try:
         found = semantic_clusters(evidence.reference, evidence.current, params)
     except NotEnoughData as few:
@@ -165,7 +167,7 @@ def _collect_clusters(evidence: DayEvidence, params: ClusterParams) -> dict[str,
 
 
 def _collect_calibration(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any]:
-    """Stated confidence against outcomes in the reference, today and in each group of today."""
+    """Stated confidence against outcomes in the reference, today and in each of today's groups."""
     reference = evidence.reference
     sides: list[Reliability | str] = [
         "The model has no reference window."

@@ -1,4 +1,4 @@
-"""Places the parts of a chart in pixels: axes, points, marks and legend become simple shapes."""
+"""Lays out a chart in pixels: axes, points, marks and legend become simple shapes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ Point = tuple[float, float]
 CHARACTER = 7.2  # pixels of an average character of 13 px
 LINE = 19  # pixels between lines of text
 RIGHT = 28  # margin
-KEY = 18  # side of a legend's key
+KEY = 18  # side length of a legend key
 DOT_RADIUS = 4.5
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values to pixels; a value beyond an end is placed at that end."""
+    """Maps values to pixels; a value beyond an end maps to that end."""
 
     low: float
     high: float
@@ -32,7 +32,9 @@ class Scale:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a painter can draw. `paint` is its CSS classes, and a key of `draw.PAINTS`."""
+    """A primitive shape for a painter. `paint` holds its CSS classes, and is a key of
+    `draw.PAINTS`.
+    """
 
     form: Literal["line", "polygon", "dot", "text", "target"]
     paint: str
@@ -50,7 +52,7 @@ class Drawing:
 
 
 def lay_out(chart: Chart) -> Drawing:
-    """The panels without title and legend, which a page writes as text."""
+    """Lay out the panels without title and legend, which the page renders as text."""
     rows = [
         chart.panels[start : start + chart.columns]
         for start in range(0, len(chart.panels), chart.columns)
@@ -75,7 +77,7 @@ def lay_out(chart: Chart) -> Drawing:
 
 
 def lay_out_with_words(chart: Chart) -> Drawing:
-    """The panels between title and legend, for a picture that stands alone."""
+    """Lay out the panels with title and legend, for a standalone picture."""
     drawing = lay_out(chart)
     n_characters = int(chart.width / CHARACTER)
     title = wrap(chart.title, n_characters - 2)
@@ -103,7 +105,7 @@ def lay_out_with_words(chart: Chart) -> Drawing:
 
 
 def legend_key(item: Series | Mark) -> tuple[Shape, ...]:
-    """How a series or mark looks, KEY pixels wide and high."""
+    """The key of a series or mark, KEY pixels wide and high."""
     return tuple(_DRAW[item.style](item.sample, Scale(0, 1, 0, KEY), Scale(0, 1, KEY, 0)))
 
 

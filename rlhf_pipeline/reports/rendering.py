@@ -1,8 +1,7 @@
-"""Fills templates: all text is escaped, unprintable characters are replaced, nothing is fetched.
+"""Renders templates: escapes all text, replaces unprintable characters, fetches nothing.
 
-A prompt that holds `<script>` is shown, never run. `render_page` also refuses a page with an
-element or attribute that could run or fetch something, so that pages open offline and may be
-mailed.
+A prompt that contains `<script>` is shown, never run. `render_page` also rejects a page with an
+element or attribute that could run or fetch something, so pages open offline and can be emailed.
 """
 
 import re
@@ -22,14 +21,14 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def render_page(template: str, **values: Any) -> str:
-    """A page that stands alone. Raises ValueError if it could run or fetch something."""
+    """Render a standalone page. Raises ValueError if it could run or fetch something."""
     page = str(render_part(template, **values))
     _StandaloneCheck().feed(page)
     return page
 
 
 def render_part(template: str, **values: Any) -> Markup:
-    """A part of a page, to be placed in another template."""
+    """Render a fragment for another template."""
     return Markup(_environment().get_template(template).render(values))
 
 

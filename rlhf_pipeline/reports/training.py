@@ -1,4 +1,4 @@
-"""The curves of a training."""
+"""Builds charts of a training's curves."""
 
 from collections.abc import Mapping, Sequence
 

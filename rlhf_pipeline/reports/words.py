@@ -1,4 +1,4 @@
-"""Names and numbers as pages and charts show them."""
+"""Formats names and numbers for pages and charts."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from rlhf_pipeline.records import Interval
 
-LABEL_WIDTH, LONGEST_LABEL = 24, 60  # characters; the second if the first makes names alike
+LABEL_WIDTH, LONGEST_LABEL = 24, 60  # characters; the second if the first gives equal names
 DISPLAY_NAMES = {
     "adwin": "ADWIN",
     "ddm": "DDM",
@@ -45,7 +45,7 @@ def format_p_value(p: float) -> str:
 
 
 def describe_qualifier(interval: Interval) -> str:
-    """How few groups the interval rests on, and what a ceiling is from; mostly empty."""
+    """Note on an interval from few groups, or on a ceiling's source; usually empty."""
     return str(interval).rpartition("]")[2].strip()
 
 
@@ -62,16 +62,16 @@ def shorten(name: str, width: int) -> str:
 
 
 def distinct_labels(names: Sequence[str]) -> list[str]:
-    """Each name shortened in its middle, less so if that would make two of them alike."""
+    """Shorten each name in its middle, less if that would make two labels equal."""
     short = [shorten(name, LABEL_WIDTH) for name in names]
     is_distinct = len(set(short)) == len(set(names))
     return short if is_distinct else [shorten(name, LONGEST_LABEL) for name in names]
 
 
 def truncate(text: str, width: int) -> str:
-    """One line of at most `width` characters and an ellipsis.
+    """One line of at most `width` characters; a longer text ends in an ellipsis.
 
-    >>> truncate("a  long\\nprompt", 8)
+    >>> truncate("a  long\nprompt", 8)
     'a long …'
     """
     line = " ".join(text.split())

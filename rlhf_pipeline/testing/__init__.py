@@ -1,11 +1,11 @@
-"""Conformance tests for plug-in authors: each check holds one class to the protocol of its kind.
+"""Provides conformance tests for plug-in authors: each checks one class against its protocol.
 
     from rlhf_pipeline.testing import check_detector
 
     def test_my_detector():
         check_detector(MyDetector)
 
-The shipped members are held to the same checks.
+The shipped members pass the same checks.
 """
 
 from rlhf_pipeline.testing.calibration import check_calibrator

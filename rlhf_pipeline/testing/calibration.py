@@ -1,4 +1,4 @@
-"""Checks a calibrator: symmetry, order, an exact round trip through JSON, and what it refuses."""
+"""Checks a calibrator: symmetry, order, an exact round trip through JSON, and rejected inputs."""
 
 import json
 from functools import partial
@@ -16,9 +16,9 @@ EDGES = np.array([0.0, -0.0, 1e-300, 1e-9, 0.3, 5.0, 37.0, 710.0, 1e6])
 
 
 def check_calibrator(kind: type[Calibrator]) -> None:
-    """Hold a calibrator class to its protocol, with its default parameters.
+    """Check a calibrator class against its protocol, with its default parameters.
 
-    Raises AssertionError with the promise and what came instead.
+    Raises AssertionError with the promise and the actual result.
     """
     check_member(kind)
     _check_symmetry(kind)
@@ -29,7 +29,9 @@ def check_calibrator(kind: type[Calibrator]) -> None:
 
 
 def draw_votes(seed: int = 0, n: int = 2000, sharpen: float = 3.0) -> tuple[Floats, Floats]:
-    """Margins of an overconfident model (true logits times `sharpen`), and the votes for a."""
+    """Return margins of an overconfident model (true logits times `sharpen`), and the votes for
+    a.
+    """
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 1.2, n)
     return sharpen * logits, (rng.random(n) < 1 / (1 + np.exp(-logits))).astype(float)

@@ -1,4 +1,4 @@
-"""Checks a completion backend: one text per request, in order, whatever else is in the batch."""
+"""Checks a completion backend: one text per request, in order, regardless of the batch."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ MAX_TOKENS = 12
 
 
 def check_backend(make: Callable[[], CompletionBackend], *, secret: str | None = None) -> None:
-    """Hold a backend to its protocol. `make` makes a new one: a class, or a function.
+    """Check a backend against its protocol. `make` returns a new one: a class, or a function.
 
     Sends it about 40 short requests; give a provider's backend the address of a test server.
-    `secret` is the key that it was made with, which must never be shown. Raises AssertionError with
-    the promise that is broken.
+    `secret` is the backend's API key, which must never appear in output. Raises AssertionError with
+    the broken promise.
     """
     backend = make()
     name = backend.name
@@ -67,7 +67,7 @@ def build_request(prompt: str = "Why?", **changes: Any) -> CompletionRequest:
 def complete(
     backend: CompletionBackend, requests: Sequence[CompletionRequest]
 ) -> list[CompletionResult]:
-    """A result for each request, by single calls where the backend is hosted."""
+    """Return a result for each request, with single calls if the backend is hosted."""
     if isinstance(backend, HostedBackend):
         return asyncio.run(_call_each(backend, requests))
     return list(backend.complete(requests))

@@ -1,4 +1,4 @@
-"""Checks a drift detector: what it finds, that it restarts exactly, and what it refuses."""
+"""Checks a drift detector: its signals, its exact restart, and the inputs it rejects."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,9 @@ NOT_ERRORS = (float("nan"), float("inf"), True, np.bool_(True), None, "1", -0.1,
 
 
 def check_detector(kind: type[DriftDetector]) -> None:
-    """Hold a detector class to its protocol, with its default parameters; takes some seconds.
+    """Check a detector class against its protocol, with its default parameters; takes some seconds.
 
-    Raises AssertionError that names the promise, the stream and what came instead.
+    Raises AssertionError with the promise, the stream and the actual result.
     """
     check_member(kind)
     _check_names_of_params(kind)
@@ -37,7 +37,7 @@ def draw_errors(seed: int, *stretches: tuple[int, float]) -> list[int]:
 
 
 def read_errors(detector: DriftDetector, errors: Iterable[int], first: int = 0) -> list[Signal]:
-    """The detector's signals over `errors`; seqs are 3, 6, 9 …, as a detector must not count on
+    """The detector's signals over `errors`; seqs are 3, 6, 9 …, because a detector must not rely on
     seqs without gaps.
     """
     signals = (detector.update(error, 3 * i + 3) for i, error in enumerate(errors, start=first))
@@ -71,7 +71,9 @@ def _check_refusals(kind: type[DriftDetector]) -> None:
 
 
 def _check_quiet_streams(kind: type[DriftDetector]) -> None:
-    """A detector that fires where nothing rises confirms false alarms of the others."""
+    """A detector that fires on a stream without a rise would confirm other detectors' false
+    alarms.
+    """
     for constant in (0, 1):
         found = find_drifts(read_errors(kind(kind.Params()), [constant] * 500))
         assert not found, f"{kind.name}: 500 errors of {constant} give drift: {found[0]}"

@@ -1,4 +1,4 @@
-"""Checks a file format: what is written comes back equal, in bounded memory."""
+"""Checks a file format: data survives a round trip unchanged, in bounded memory."""
 
 import gc
 import io
@@ -37,7 +37,7 @@ SCHEMA = FrameSchema(
         "voted_at": time("a moment or none", nullable=True),
     },
 )
-# Texts that a format may take for a formula, a number, a missing value, or the end of a row.
+# Texts that a format may mistake for a formula, a number, a missing value, or the end of a row.
 HOSTILE_TEXTS = (
     *("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1+1", "\u00a0=1"),
     *("＝1", "＋1", "－1", "＠1", "'", "''", "'=1", "'plain"),
@@ -57,7 +57,7 @@ ROWS: tuple[tuple[Any, ...], ...] = (
 
 
 def check_format(kind: type[Format]) -> None:
-    """Hold a file format to its protocol. Raises AssertionError with the promise that is broken."""
+    """Check a file format against its protocol. Raises AssertionError with the broken promise."""
     for attribute in ("name", "suffix"):
         value = getattr(kind, attribute, None)
         assert isinstance(value, str), f"{kind.__name__}.{attribute} is {value!r}, not a text."
@@ -138,8 +138,8 @@ def _check_memory(form: Format) -> None:
 
     def batches() -> Iterator[pd.DataFrame]:
         for i in range(3):
-            gc.collect(1)  # the previous one is young
-            # the one just written may still have a name in the writer
+            gc.collect(1)  # the previous frame is in a young generation
+            # the writer may still reference the frame it just wrote
             n_alive = sum(ref() is not None for ref in alive)
             assert n_alive <= 1, f"{form.name}: write holds {n_alive} frames; it may hold one."
             batch = build_frame(build_row(str(i)))

@@ -1,4 +1,4 @@
-"""Checks what every member of a mapping has: a name, and parameters that a launchpad can show."""
+"""Checks the name of a mapping's member, and whether a launchpad can show its parameters."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,9 @@ from pydantic import BaseModel, ValidationError
 
 
 def check_member(kind: Any) -> None:
-    """Raises AssertionError where a class lacks a `name`, or `Params` that can be shown and set."""
+    """Raise AssertionError if a class lacks a `name`, or `Params` that a launchpad can show and
+    set.
+    """
     who = kind.__name__
     name, params = getattr(kind, "name", None), getattr(kind, "Params", None)
     if not isinstance(name, str) or not name:
@@ -25,8 +27,8 @@ def check_member(kind: Any) -> None:
 
 
 def expect_error(error: type[Exception], call: Callable[[], object], promise: str) -> str:
-    """The message of the `error` that `call` raises. Raises AssertionError with `promise` where it
-    returns.
+    """Return the message of the `error` that `call` raises. Raises AssertionError with `promise` if
+    `call` returns.
     """
     try:
         call()

@@ -1,4 +1,4 @@
-"""Checks a prompt generator: exact quotas, repeatable days, and rules that hold."""
+"""Checks a prompt generator: exact quotas, repeatable days, and its rules."""
 
 from collections.abc import Callable, Iterable
 
@@ -20,11 +20,11 @@ def check_generator(
     categories: Iterable[str] = tuple(Category),
     has_difficulties: bool = True,
 ) -> None:
-    """Hold a generator to its protocol. `make` makes a new one: a class, or a function.
+    """Check a generator against its protocol. `make` returns a new one: a class, or a function.
 
-    `categories` are those that it has; it needs about 60 prompts, ten of each. Pass
-    `has_difficulties=False` where all its prompts are equally difficult. Raises AssertionError with
-    the promise and what came instead.
+    `categories` are the generator's categories; it needs about 60 prompts, ten of each. Pass
+    `has_difficulties=False` if all its prompts are equally difficult. Raises AssertionError with
+    the promise and the actual result.
     """
     name = make().name
     check_member(type(make()))

@@ -17,13 +17,13 @@ WORDS = ["kind", "curt", "sourced", "vague", "right", "wrong", "long", "short", 
 
 
 def check_reward_model(make: Callable[[], RewardModel]) -> None:
-    """Hold the reward models that `make` builds, unfitted and alike, to the protocol.
+    """Check the reward models that `make` builds, unfitted and identical, against the protocol.
 
         def test_my_reward_model():
             check_reward_model(lambda: MyRewardModel(MyParams(steps=3)))
 
-    Each is fitted three times on 120 short pairs. Raises AssertionError with the promise and what
-    came instead.
+    Each is fitted three times on 120 short pairs. Raises AssertionError with the promise and the
+    actual result.
     """
     pairs, model = draw_pairs(), make()
     _check_names(model)

@@ -1,4 +1,4 @@
-"""Checks a training strategy: what it writes and reports, and that it trains only once."""
+"""Checks a training strategy: its files and its report, and that it trains only once."""
 
 import json
 from collections.abc import Callable
@@ -24,10 +24,11 @@ CHAT_TEMPLATE = (
 
 
 def check_strategy(make: Callable[[], Strategy], folder: Path) -> None:
-    """Hold a strategy to its protocol. `make` makes a new one; `folder` is empty, such as tmp_path.
+    """Check a strategy against its protocol. `make` returns a new one; `folder` is empty, such as
+    tmp_path.
 
-    Trains a tiny policy on a CPU, which takes some seconds. Raises AssertionError with the promise
-    that is broken.
+    Trains a tiny policy on a CPU, which takes some seconds. Raises AssertionError with the broken
+    promise.
     """
     strategy, pairs = make(), build_pairs()
     name = strategy.name
@@ -49,7 +50,7 @@ def check_strategy(make: Callable[[], Strategy], folder: Path) -> None:
 
 
 def build_pairs(n: int = 48, **columns: Any) -> pd.DataFrame:
-    """A RETRAINING_SET of `n` pairs; `columns` replace those of the same name."""
+    """Build a RETRAINING_SET of `n` pairs; `columns` replace those of the same name."""
     rows = {
         "comparison_id": [f"c{i:03d}" for i in range(n)],
         "prompt_id": [f"p{i:03d}" for i in range(n)],
@@ -67,7 +68,7 @@ def build_pairs(n: int = 48, **columns: Any) -> pd.DataFrame:
 
 
 def build_policy(folder: Path, *, chat_template: str | None = CHAT_TEMPLATE) -> Path:
-    """A policy folder with a random Llama of two layers and a byte-level tokenizer."""
+    """Create a policy folder with a random Llama of two layers and a byte-level tokenizer."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
