@@ -1,1 +1,1 @@
-"""From a confirmed change to a candidate: when to retrain, on what, and by which strategy."""
+"""Retrains the policy after a confirmed change: the trigger, the data and the training strategy."""

@@ -1,4 +1,6 @@
-"""Trains and reports one candidate: what all strategies share around their trainer."""
+"""Trains and reports one candidate, with the steps that all strategies share around their
+trainer.
+"""
 
 import json
 import shutil
@@ -27,10 +29,10 @@ from rlhf_pipeline.retraining.training import (
 )
 
 LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
-# parameters that leave no trace in the weights
+# Parameters that do not affect the weights.
 UNHASHED_PARAMS = ("checkpoint_every", "keep_checkpoints")
-# Those that always stand in a candidate's lineage; one added later does where it is not at its
-# default.
+# Parameters that every candidate's lineage contains; one added later is included only if it differs
+# from its default.
 FIRST_PARAMS = (
     "learning_rate",
     "warmup_share",
@@ -47,7 +49,7 @@ FIRST_PARAMS = (
 
 
 class TrainingReport(Record):
-    """What a candidate was made from, how, and what it cost."""
+    """A candidate's inputs, its training and the cost."""
 
     strategy: str
     params: dict[str, Any]
@@ -77,8 +79,8 @@ class TrainingReport(Record):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes a strategy: the trainer it builds, the logged numbers worth a picture, and how it
-    reads its own log.
+    """The parts of a strategy: the trainer it builds, the logged numbers to plot, and how it
+    interprets its own log.
     """
 
     name: str
@@ -97,7 +99,7 @@ def train_and_report(
     params: TrainingParams,
     progress: Progress,
 ) -> TrainingReport:
-    """Recognise a training already done, resume or run it, leave model and report in `out`.
+    """Return a training already done, or resume or run it; write model and report to `out`.
 
     `rows` are the examples drawn from the checked `pairs`. Raises NotEnoughVotes if no example fits
     max_length.
@@ -147,8 +149,8 @@ def train_and_report(
 def build_lineage(
     strategy: str, params: TrainingParams, parent_hash: str, data_hash: str
 ) -> dict[str, Any]:
-    """What a candidate is made from, as it stands beside its weights: equal lineages, equal
-    fingerprint.
+    """The inputs of a candidate, as stored beside its weights: equal lineages have equal
+    fingerprints.
     """
     told = {
         name: value
@@ -166,7 +168,7 @@ def build_lineage(
 def _select_fitting_rows(
     policy: Policy, rows: pd.DataFrame, params: TrainingParams
 ) -> pd.DataFrame:
-    """Rows whose prompt leaves room for a completion: TRL drops the others without a word."""
+    """Rows whose prompt leaves room for a completion: TRL drops the others silently."""
     limit = min(params.max_length, policy.context_length)
     fits = [policy.count_prompt_tokens(text) < limit for text in rows["prompt"]]
     fitting = rows[fits].reset_index(drop=True)
@@ -180,8 +182,8 @@ def _select_fitting_rows(
 
 
 def _load_finished_report(out: Path, fingerprint: str) -> TrainingReport | None:
-    """The stored report of a training with the same inputs, if its model is still whole; a kill may
-    have cut off either.
+    """The stored report of a training with the same inputs, if its model is still complete; a kill
+    may have truncated either.
     """
     try:
         report = TrainingReport.from_json((out / "report.json").read_text(encoding="utf-8"))

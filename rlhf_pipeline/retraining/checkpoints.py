@@ -1,4 +1,4 @@
-"""Finds the checkpoints that a training can continue from."""
+"""Finds the checkpoints from which a training can continue."""
 
 import json
 import re
@@ -15,8 +15,8 @@ NAME = re.compile(r"^checkpoint-(\d+)$")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: `step` optimiser steps done, `seconds` of training spent up to it, over
-    all attempts.
+    """A complete checkpoint after `step` optimiser steps; `seconds` is the training time up to it,
+    over all attempts.
     """
 
     folder: Path
@@ -25,8 +25,8 @@ class Checkpoint:
 
 
 def open_checkpoints(folder: Path, fingerprint: str) -> Path:
-    """`folder`, emptied first unless its checkpoints belong to the same training (`fingerprint`:
-    policy, pairs, parameters).
+    """Return `folder`, emptied first unless its checkpoints belong to the same training
+    (`fingerprint`: policy, pairs, parameters).
     """
     label = folder / FINGERPRINT
     if folder.exists() and (not label.exists() or label.read_text(encoding="utf-8") != fingerprint):
@@ -37,17 +37,15 @@ def open_checkpoints(folder: Path, fingerprint: str) -> Path:
 
 
 def mark_complete(checkpoint: Path, seconds: float) -> None:
-    """Vouch for `checkpoint` after its last file is written; one without the mark was cut off by a
-    kill.
+    """Mark `checkpoint` as complete after its last file is written; a kill leaves a checkpoint
+    without the mark.
     """
     mark = {"content_hash": folder_hash(checkpoint), "seconds": seconds}
     write_atomically(_marker_path(checkpoint), json.dumps(mark).encode())
 
 
 def find_last_complete(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose files are those that were vouched for; None to start from the
-    beginning.
-    """
+    """The newest checkpoint whose files match its mark; None to start from the beginning."""
     found = [
         (int(match[1]), path)
         for path in folder.iterdir()
@@ -61,8 +59,8 @@ def find_last_complete(folder: Path) -> Checkpoint | None:
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Put the finished `source` where `target` is; a kill at any point leaves one whole folder at
-    `target` or beside it.
+    """Move the finished `source` to `target`, replacing it; a kill at any point leaves one complete
+    folder at `target` or beside it.
     """
     old = target.with_name(f"{target.name}.old")
     shutil.rmtree(old, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Parameters of every training strategy, and how they are read from a file."""
+"""Collects the parameters of every training strategy, and reads them from a file."""
 
 import difflib
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ class StrategyParams(*STRATEGIES.params(TrainingParams)):  # type: ignore[misc]
 
 
 def parse_strategy_params(values: Mapping[str, Any]) -> StrategyParams:
-    """Parameters from a mapping. Raises ConfigurationError for an unknown key, with the nearest
-    known one, and for an invalid value.
+    """Parse parameters from a mapping. Raises ConfigurationError for an unknown key, with the
+    nearest known one, and for an invalid value.
     """
     known = list(StrategyParams.model_fields)
     for key in values:
@@ -41,8 +41,8 @@ def parse_strategy_params(values: Mapping[str, Any]) -> StrategyParams:
 
 
 def read_strategy_params(path: Path) -> StrategyParams:
-    """Parameters from a YAML or JSON file (JSON is YAML). Raises ConfigurationError with the file
-    and the cause.
+    """Read parameters from a YAML or JSON file (JSON is YAML). Raises ConfigurationError with the
+    file and the cause.
     """
     try:
         values = parse_yaml(path.read_text(encoding="utf-8")) or {}

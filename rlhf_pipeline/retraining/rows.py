@@ -11,9 +11,7 @@ from rlhf_pipeline.records import content_hash
 
 
 def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
-    """`pairs` checked and in an order of its own, so that the order they came in does not
-    matter.
-    """
+    """Check `pairs` and sort them canonically, so their original order does not matter."""
     checked = check_frame(pairs, RETRAINING_SET)
     leaked = checked[checked["split"] != "train"]
     if len(leaked):
@@ -31,7 +29,7 @@ def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
 
 
 def sample_by_weight(rows: pd.DataFrame, *, seed: int, key: str = "comparison_id") -> pd.DataFrame:
-    """Rows repeated or left out so that a row of weight w is expected w times: TRL's losses take no
+    """Repeat or leave out rows so that a row of weight w is expected w times: TRL's losses take no
     weight per row.
 
     Systematic sampling: with rows in a random order (drawn from `seed` and `key`, not from their

@@ -1,4 +1,4 @@
-"""Selects the preference pairs that a policy is retrained on, each with its reason."""
+"""Selects the preference pairs for retraining a policy, each with its reason."""
 
 from collections.abc import Collection
 
@@ -14,7 +14,7 @@ SCORES = ("comparison_id", "p_chosen")
 
 
 class SelectionParams(BaseModel):
-    """How the retraining set is chosen."""
+    """Parameters for choosing the retraining set."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -40,26 +40,27 @@ def select_pairs(
     taste_changes: TasteChanges = NO_CHANGES,
     frozen_prompt_ids: Collection[str] = (),
 ) -> pd.DataFrame:
-    """The most informative pairs of the train split as RETRAINING_SET, most informative first.
+    """Select the most informative pairs of the train split as RETRAINING_SET, most informative
+    first.
 
     `pairs` are PREFERENCE_PAIRS; `scores` has comparison_id and p_chosen, the champion reward
     model's calibrated probability that the majority's choice wins, for every pair; `reflections`
-    (REFLECTIONS) are its predictions from before the votes. Where those hold no vote on a
-    comparison, disagreement is judged by p_chosen alone.
+    (REFLECTIONS) are its predictions from before the votes. For a comparison without a vote there,
+    disagreement depends on p_chosen alone.
 
     information = uncertainty_weight * (1 - |2 p - 1|) + disagreement_weight * share of votes
     predicted wrongly. Pairs whose last vote came before the last change of their category get the
-    sampling weight `weight_before_change` and rank by information * weight, so that they only fill
-    what newer pairs leave free; those whose choice the reward model, refitted since, no longer
-    predicts are left out. Pairs of calib, test and frozen prompts are never taken. Equal inputs in
-    another order give the same rows in the same order.
+    sampling weight `weight_before_change` and rank by information * weight, so they only fill the
+    room that newer pairs leave; they are left out if the reward model, refitted since, no longer
+    predicts their choice. Pairs of calib, test and frozen prompts are never selected. Equal inputs
+    in another order give the same rows in the same order.
 
     Raises NotEnoughVotes below min_pairs, InvalidScores for a probability that is missing, NaN or
     outside 0 to 1.
     """
     checked = check_frame(pairs, PREFERENCE_PAIRS)
-    # Even splits and pairs of ties alone teach a reward model how sure to be; a policy would learn
-    # from them what nobody prefers.
+    # Even splits and pairs with only ties calibrate a reward model's confidence; a policy would
+    # learn from them a preference that nobody has.
     is_preferred = checked["agreement"] > 0.5
     usable = checked[
         (checked["split"] == "train")
@@ -82,8 +83,8 @@ def select_pairs(
         " before the change",
         np.where(taste_changes.first_seq(usable["category"]) > 0, " after the change", ""),
     )
-    # A vote from before the change that the refitted model contradicts is an answer to a question
-    # nobody asks any more.
+    # A vote from before the change that the refitted model contradicts no longer reflects current
+    # taste.
     is_obsolete = is_old & (p_chosen < 0.5)
     information = (
         params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs())
@@ -108,8 +109,8 @@ def select_pairs(
 def find_set_problems(
     frame: pd.DataFrame, frozen_prompt_ids: Collection[str], min_pairs: int
 ) -> tuple[str, ...]:
-    """What forbids training on `frame`, in words; empty when nothing does. The blocking check of
-    the retraining set.
+    """List the reasons why `frame` must not be trained on; empty if there is none. This is the
+    blocking check of the retraining set.
     """
     problems = []
     if len(frame) < min_pairs:
@@ -158,20 +159,20 @@ def _match_probabilities(scores: pd.DataFrame, comparison_ids: pd.Series) -> pd.
 
 
 def _count_wrong_votes(reflections: pd.DataFrame | None) -> pd.DataFrame:
-    """Per comparison_id: n_votes that chose a side and n_wrong of them that the prediction of the
-    time had not expected.
+    """Per comparison_id: n_votes, the votes that chose a side, and n_wrong, those of them that the
+    prediction made at the time got wrong.
     """
     if reflections is None:
         return pd.DataFrame(
             {"n_votes": [], "n_wrong": []}, index=pd.Index([], dtype="str", name="comparison_id")
         )
     voted = check_frame(reflections, REFLECTIONS).dropna(subset=["is_error", "vote_id"])
-    # A vote is set beside every model that predicted it: the latest one is the champion people
-    # disagreed with.
+    # A vote is listed with every model that predicted it; the latest model is the champion that
+    # people disagreed with.
     latest = voted.sort_values(["predicted_at", "reward_model"]).drop_duplicates(
         "vote_id", keep="last"
     )
-    # What somebody judged again on a later day is in the logs of both days: their last word counts.
+    # A comparison judged again on a later day is in the logs of both days: the latest vote counts.
     latest = latest.sort_values("seq").drop_duplicates(
         ["comparison_id", "annotator_id"], keep="last"
     )

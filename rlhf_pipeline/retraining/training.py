@@ -18,11 +18,11 @@ from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.checkpoints import find_last_complete, mark_complete, replace_folder
 
-MAX_LOGGED_STEPS = 400  # points of a loss curve: enough for a picture, few enough for a record
+MAX_LOGGED_STEPS = 400  # points of a loss curve: enough for a plot, few enough for a record
 
 
 class TrainingParams(BaseModel):
-    """Parameters that every strategy has, so that two runs can differ in the strategy alone."""
+    """Parameters shared by every strategy, so two runs can differ in the strategy alone."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -61,7 +61,9 @@ class TrainingParams(BaseModel):
 
 @dataclass(frozen=True)
 class FinishedTraining:
-    """What a trainer did: `log` has one mapping of numbers per logged step, over all attempts."""
+    """Result of a trainer's run: `log` has one mapping of numbers per logged step, over all
+    attempts.
+    """
 
     content_hash: str
     n_steps: int
@@ -70,11 +72,11 @@ class FinishedTraining:
     resumed_from: int | None
 
     def curve(self, name: str) -> tuple[tuple[int, float], ...]:
-        """(step, value) of one logged number, e.g. `loss`."""
+        """(step, value) pairs of one logged number, e.g. `loss`."""
         return tuple((int(row["step"]), row[name]) for row in self.log if name in row)
 
     def mean_at_end(self, name: str, share: float = 0.25) -> float:
-        """Mean of a logged number over the last quarter of the steps: one batch alone is too noisy
+        """Mean of a logged number over the last `share` of the steps: a single batch is too noisy
         to report.
         """
         values = [value for _, value in self.curve(name)]
@@ -85,7 +87,7 @@ class FinishedTraining:
 def build_trl_arguments(
     policy: Policy, n_rows: int, params: TrainingParams, checkpoints: Path
 ) -> dict[str, Any]:
-    """Keyword arguments common to TRL's configs. TRL's own defaults checkpoint gradients and run
+    """Keyword arguments common to TRL's configs. TRL's own defaults checkpoint gradients and use
     bf16 even on a CPU.
     """
     n_steps = math.ceil(n_rows / params.batch_size) * params.epochs
@@ -104,7 +106,7 @@ def build_trl_arguments(
         "dataloader_pin_memory": False,
         "save_strategy": "steps",
         "save_steps": params.checkpoint_every,
-        # rotation deletes before the new one is vouched for, so one older must survive
+        # rotation deletes before the new checkpoint is marked complete, so an older one must remain
         "save_total_limit": 2,
         "logging_steps": max(1, n_steps // MAX_LOGGED_STEPS),
         "logging_nan_inf_filter": False,  # the default replaces a NaN loss by the last finite one
@@ -115,7 +117,9 @@ def build_trl_arguments(
 
 @contextmanager
 def limit_cpu_threads(n: int) -> Iterator[None]:
-    """torch on `n` CPU threads: another number sums in another order and gives other weights."""
+    """Limit torch to `n` CPU threads: another number changes the order of sums and thus the
+    weights.
+    """
     import torch
 
     before = torch.get_num_threads()
@@ -128,22 +132,22 @@ def limit_cpu_threads(n: int) -> Iterator[None]:
 
 @contextmanager
 def silence_training_libraries() -> Iterator[None]:
-    """No progress bars and no notes to library developers while training: `progress` says what
-    there is to say.
+    """Hide progress bars and notes for library developers during training: `progress` reports
+    everything relevant.
     """
     import datasets
     from transformers.utils import logging as transformers_logging
 
     bars = transformers_logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
     verbosity = transformers_logging.get_verbosity()
-    # it warns of every tied weight that a checkpoint rightly leaves out
+    # It warns about every tied weight that a checkpoint correctly omits.
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     datasets.disable_progress_bars()
     try:
         with warnings.catch_warnings():
-            # trl 1.16 speaks of gradient_checkpointing, transformers 5.23 of
-            # activation_checkpointing
+            # trl 1.16 uses the name gradient_checkpointing, transformers 5.23
+            # activation_checkpointing.
             warnings.filterwarnings(
                 "ignore", category=FutureWarning, message=".*gradient_checkpointing"
             )
@@ -164,14 +168,14 @@ def run_to_end(
     *,
     progress: Progress = ignore_progress,
 ) -> FinishedTraining:
-    """Train from the last complete checkpoint in `checkpoints`, or from the start; put the policy
-    into `model_folder`.
+    """Train from the last complete checkpoint in `checkpoints`, or from the start; write the policy
+    to `model_folder`.
 
-    The optimiser, the schedule, the random state and the place in the data come back with a
-    checkpoint, so on one kind of machine an interrupted training ends with the same weights as an
-    uninterrupted one. `texts` are small files (name -> content) stored beside the weights. Raises
-    TrainingFailed at the first loss or weight that is not a finite number, and where the disk
-    refuses; `model_folder` then keeps what it had.
+    A checkpoint restores the optimiser, the schedule, the random state and the place in the data,
+    so on one kind of machine an interrupted training ends with the same weights as an uninterrupted
+    one. `texts` are small files (name -> content) stored beside the weights. Raises TrainingFailed
+    at the first loss or weight that is NaN or infinite, and if the disk refuses; `model_folder`
+    then keeps its previous content.
     """
     from transformers import PrinterCallback
 
@@ -205,7 +209,7 @@ def _make_callback(
     from transformers import TrainerCallback
 
     class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
-        """Reports progress, stops at NaN, vouches for every checkpoint that is whole."""
+        """Reports progress, stops at NaN, and marks every complete checkpoint."""
 
         def on_log(
             self,

@@ -1,4 +1,4 @@
-"""Decides whether drift and calibration events start a retraining, or why they are held."""
+"""Decides whether drift and calibration events start a retraining, or why it is on hold."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,7 +17,7 @@ from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 
 
 class TriggerParams(ConfirmationParams):
-    """When events are enough for a retraining."""
+    """The conditions under which events start a retraining."""
 
     cool_down_hours: float = Field(
         default=24.0, ge=0, le=8760, description="Hours after a fire in which no other fires"
@@ -28,13 +28,12 @@ class TriggerParams(ConfirmationParams):
 
 
 def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> TriggerDecision:
-    """Fire if the champion's events confirm each other and nothing speaks against it now; else
-    hold, with every reason.
+    """Fire if the champion's events confirm each other and nothing objects now; otherwise hold,
+    with every reason.
 
-    Open events and those held by earlier decisions count alike, so that a change seen during a
-    cool-down fires when it is over, without a new event. Events of a model that is no longer
-    champion never fire. `evidence` of the decision holds all that was looked at: `replay` decides
-    it again.
+    Open events count the same as those held by earlier decisions, so a change detected during a
+    cool-down fires when it is over, without a new event. Events of a former champion never fire.
+    The decision's `evidence` holds all its inputs, from which `replay` makes it again.
     """
     params = params or TriggerParams()
     events = _distinct_events((*evidence.open_events, *evidence.held_events))
@@ -62,8 +61,8 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
 
 
 def replay(decision: TriggerDecision) -> TriggerDecision:
-    """The same decision made again from nothing but its own evidence. Raises ConfigurationError if
-    it holds none.
+    """Make the same decision again from its own evidence alone. Raises ConfigurationError if it has
+    none.
     """
     try:
         looked_at, params = decision.evidence["looked_at"], decision.evidence["params"]
@@ -81,7 +80,7 @@ def _list_objections(
     confirmed: Sequence[DriftEvent],
     params: TriggerParams,
 ) -> list[str]:
-    """Everything that speaks against firing now, in words with numbers."""
+    """List every objection to firing now, in words with numbers."""
     if evidence.champion is None:
         return ["there is no champion reward model to retrain"]
     found = []

@@ -1,4 +1,4 @@
-"""Training strategies by name: ways to make a candidate policy from preference pairs."""
+"""Registers training strategies by name: ways to train a candidate policy on preference pairs."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from rlhf_pipeline.retraining.strategies.dpo import DPO
 from rlhf_pipeline.retraining.strategies.sft import SFT
 from rlhf_pipeline.retraining.training import TrainingParams
 
-# A new strategy: one file with one class that satisfies base.Strategy, and one line here.
+# To add a strategy: one file with one class that satisfies base.Strategy, and one line here.
 STRATEGIES = Members[type[Strategy]]("retraining.strategies", {"dpo": DPO, "sft": SFT})
 
 __all__ = [
@@ -32,7 +32,7 @@ def train_candidate(
     *,
     progress: Progress = ignore_progress,
 ) -> TrainingReport:
-    """Train a candidate by the strategy of that name; see `Strategy.train`.
+    """Train a candidate with the strategy of that name; see `Strategy.train`.
 
     `params` is a StrategyParams: the parameters of all strategies are part of the candidate's
     fingerprint. Raises ConfigurationError for an unknown name.

@@ -1,4 +1,4 @@
-"""The protocol of a training strategy."""
+"""Defines the protocol of a training strategy."""
 
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -14,16 +14,16 @@ __all__ = ["Strategy", "TrainingParams", "TrainingReport"]
 
 
 class Strategy(Protocol):
-    """One way to make a candidate policy from preferences.
+    """One way to train a candidate policy on preferences.
 
-    It is made without arguments. `Params` holds the parameters that it alone has.
+    The class is instantiated without arguments. `Params` holds the parameters specific to it.
 
     `train` reads the policy in `policy_folder`, trains on `pairs` (RETRAINING_SET, all of the train
-    split) and writes the candidate to `out/model` and the report to `out/report.json`; whatever
-    else it writes stays below `out`. `params` has the common parameters and those of every
-    strategy: `select_params(Params, params)` gives its own. Called again after a kill, it continues
-    from the last complete checkpoint and ends with the same weights; called again after success
-    with the same inputs, it returns the stored report.
+    split) and writes the candidate to `out/model` and the report to `out/report.json`; all its
+    other files stay below `out`. `params` has the common parameters and those of every strategy:
+    `select_params(Params, params)` returns its own. A call after a kill continues from the last
+    complete checkpoint and ends with the same weights; a call after success with the same inputs
+    returns the stored report.
 
     Raises NotEnoughVotes, ExpectationFailed (rows of an evaluation split), ModelNotFound,
     TrainingFailed.

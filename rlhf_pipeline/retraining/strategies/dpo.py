@@ -1,4 +1,4 @@
-"""Direct Preference Optimization (DPO) of a policy on preference pairs, by TRL."""
+"""Trains a policy on preference pairs with Direct Preference Optimization (DPO), by TRL."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,12 +19,12 @@ from rlhf_pipeline.retraining.training import (
 )
 
 CURVES = {"reward margin": "rewards/margins", "reward accuracy": "rewards/accuracies"}
-# nats per completion; the pull of beta 0.1 at that distance is one unit of reward
+# Nats per completion; at beta 0.1 this is one unit of reward.
 LOSS_OF_LIKELIHOOD = 10.0
 
 
 class DPOParams(BaseModel):
-    """Parameters of DPO alone."""
+    """Parameters specific to DPO."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -37,11 +37,11 @@ class DPOParams(BaseModel):
 
 
 class DPO:
-    """Rafailov et al. 2023: raise the likelihood of the chosen completion over the rejected one,
-    relative to the parent policy.
+    """Raises the likelihood of the chosen completion over the rejected one, relative to the parent
+    policy (Rafailov et al. 2023).
 
-    The parent is loaded a second time as the reference: TRL would otherwise reload it from wherever
-    the model's config says it came from. Weights are honoured by repeating and leaving out rows
+    The parent is loaded a second time as the reference: TRL would otherwise reload it from the path
+    in the model's config. Weights are applied by repeating and leaving out rows
     (`sample_by_weight`).
     """
 
@@ -90,8 +90,8 @@ def _build_trainer(
 
 
 def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """TRL's preference type: messages where the tokenizer has a chat template, as `Policy` reads
-    prompts, else plain text.
+    """TRL's preference type: messages if the tokenizer has a chat template, as `Policy` reads
+    prompts, otherwise plain text.
     """
     columns = ["prompt", "chosen", "rejected"]
     texts: list[dict[str, str]] = rows[columns].to_dict("records")
@@ -104,7 +104,7 @@ def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
 def _check_health(
     done: FinishedTraining, params: TrainingParams
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Numbers that tell a healthy DPO run from a broken one, and what to worry about in words.
+    """Numbers that distinguish a healthy DPO run from a broken one, and warnings in words.
 
     TRL logs implicit rewards = beta * (log p - log p of the reference): divided by beta they are
     the change of the completions' summed log probability since the start.

@@ -1,4 +1,4 @@
-"""Best-of-n supervised fine-tuning (SFT) of a policy, by TRL."""
+"""Trains a policy by best-of-n supervised fine-tuning (SFT), with TRL."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ CURVES = {"token accuracy": "mean_token_accuracy"}
 
 
 class SFTParams(BaseModel):
-    """Parameters of SFT alone."""
+    """Parameters specific to SFT."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -32,11 +32,11 @@ class SFTParams(BaseModel):
 
 
 class SFT:
-    """Imitate, for each prompt, the completion that people preferred most; the loss is on the
-    completion alone.
+    """Imitates, for each prompt, the completion that people preferred most; only the completion's
+    tokens have a loss.
 
-    Best of n (Stiennon et al. 2020, section 4): n is however many completions of a prompt were
-    compared.
+    Best of n (Stiennon et al. 2020, section 4): n is the number of completions of a prompt that
+    were compared.
     """
 
     name: ClassVar[str] = "sft"
@@ -70,14 +70,14 @@ class SFT:
 
 
 def select_best_completions(pairs: pd.DataFrame, *, keep: int) -> pd.DataFrame:
-    """The `keep` best completions per prompt: example_id, prompt_id, prompt, chosen, weight.
+    """Select the `keep` best completions per prompt: example_id, prompt_id, prompt, chosen, weight.
 
-    A completion's standing is the sum over its pairs of weight * margin, counted up where it was
-    chosen and down where it was rejected. Only completions that stand above zero are worth
-    imitating; equal standing is settled by the text, so that the order of the pairs does not
-    matter. Its weight is the largest among the pairs it won.
+    A completion's standing is the sum over its pairs of weight * margin, added where it was chosen
+    and subtracted where it was rejected. Only completions with a positive standing are imitated;
+    the text breaks ties, so the order of the pairs does not matter. A completion's weight is the
+    largest among the pairs it won.
     """
-    # a majority without strength is still a majority
+    # A majority without strength still counts as a majority.
     signed = pairs["weight"] * pairs["margin"].clip(lower=0.01)
     common = {"prompt_id": pairs["prompt_id"], "prompt": pairs["prompt"]}
     won = pd.DataFrame(
@@ -115,8 +115,8 @@ def _build_trainer(
 
 
 def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """TRL's prompt-completion type: messages where the tokenizer has a chat template, as `Policy`
-    reads prompts, else text.
+    """TRL's prompt-completion type: messages if the tokenizer has a chat template, as `Policy`
+    reads prompts, otherwise text.
     """
     texts = list(zip(rows["prompt"], rows["chosen"], strict=True))
     if policy.tokenizer.chat_template is None:
