@@ -1,4 +1,6 @@
-"""Which two completions are compared, how they are shown, and who judges them."""
+"""Chooses which two completions are compared, how they are displayed, and who or what judges
+them.
+"""
 
 from rlhf_pipeline.comparisons.pairing import PairingParams, pair_completions
 from rlhf_pipeline.comparisons.routing import RoutingParams

@@ -1,4 +1,4 @@
-"""Builds a day's comparisons from its completions: which pairs, in which order, on which sides."""
+"""Builds a day's comparisons from its completions: the pairs, their order and their sides."""
 
 from collections.abc import Iterator
 from itertools import combinations, groupby
@@ -16,7 +16,7 @@ from rlhf_pipeline.records import content_hash
 
 
 class PairingParams(BaseModel):
-    """How many pairs of a prompt are judged, and how many of them twice."""
+    """The number of pairs judged per prompt, and the number judged twice."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -41,7 +41,7 @@ class PairingParams(BaseModel):
 
 
 class Completion(NamedTuple):
-    """What pairing looks at."""
+    """The fields of a completion that pairing uses."""
 
     completion_id: str
     text: str
@@ -61,13 +61,13 @@ def pair_completions(
     day: str,
     earlier: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """The COMPARISONS of `day` from COMPLETIONS of PROMPTS, in the order in which they are shown.
+    """Build the COMPARISONS of `day` from COMPLETIONS of PROMPTS, in display order.
 
-    Completions of the same text, without text or with an error are never paired; the same two texts
-    at most once. Pairs use as many different completions as possible. Side and order are drawn from
-    `params.seed` and the content, so that the order of rows does not matter. Repeats are of
-    `earlier` COMPARISONS, as far as those reach, and then of the day's own, at its end. A prompt
-    with fewer than two different texts gives no comparison.
+    Completions with equal text, without text or with an error are never paired; the same two texts
+    are paired at most once. Pairs use as many different completions as possible. Side and order are
+    drawn from `params.seed` and the content, so the order of rows does not matter. Repeats come
+    from `earlier` COMPARISONS while there are enough, and then from the day's own, at its end. A
+    prompt with fewer than two different texts gives no comparison.
 
     Raises FrameError naming a completion whose prompt is not in `prompts`.
     """
@@ -97,7 +97,7 @@ def pair_completions(
     again = select_repeats(
         fresh, earlier, round(params.repeat_share * len(fresh)), day=day, seed=params.seed
     )
-    # Repeats of earlier days may come at any time, those of this day only after all of it.
+    # Repeats of earlier days may come at any time; those of this day only after all its pairs.
     own = again["repeat_of"].isin(fresh["comparison_id"])
     shown = pd.concat(
         [
@@ -122,7 +122,7 @@ def _group_by_prompt(completions: pd.DataFrame) -> Iterator[tuple[str, list[Comp
 def _choose_pairs(
     candidates: list[Completion], params: PairingParams, rng: np.random.Generator
 ) -> list[Pair]:
-    """Up to `params.pairs_per_prompt` pairs, each as drawn: first member is side a."""
+    """Up to `params.pairs_per_prompt` pairs in drawn order; the first member is side a."""
     pairs = _possible_pairs(candidates, params.demand_different_parameters)
     shuffled = [pairs[i] for i in rng.permutation(len(pairs))]
     chosen: list[Pair] = []

@@ -1,7 +1,7 @@
 """Repeats comparisons with sides swapped, to measure how consistent an annotator is.
 
-Comparing the first judgement of a pair with its repeat gives self-consistency; annotators do not
-see which comparisons are repeats, and swapped sides cancel a preference for one side.
+Self-consistency compares the first judgement of a pair with its repeat. Annotators do not see which
+comparisons are repeats, and swapped sides cancel a preference for one side.
 """
 
 import pandas as pd
@@ -23,15 +23,15 @@ def comparison_id(
     completion_b_id: str,
     repeat_of: str | None = None,
 ) -> str:
-    """The same pair on the same day has one id as itself and another as the repeat of each
-    comparison it repeats.
+    """Id of a pair on a day. A repeat's id also depends on the comparison it repeats, so it differs
+    from the pair's own id and from other repeats'.
     """
     return content_id("comparison", day, prompt_id, completion_a_id, completion_b_id, repeat_of)
 
 
 def shuffle_by_seed(comparisons: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """The rows in an order drawn by `seed` that depends on each row's own id alone, not on where
-    the row stood.
+    """Shuffle the rows by `seed`; a row's place depends only on its own id, not on its previous
+    place.
     """
     order = (
         comparisons["comparison_id"]
@@ -45,12 +45,12 @@ def shuffle_by_seed(comparisons: pd.DataFrame, seed: int) -> pd.DataFrame:
 def select_repeats(
     fresh: pd.DataFrame, earlier: pd.DataFrame, n: int, *, day: str, seed: int
 ) -> pd.DataFrame:
-    """Up to `n` repeats: of `earlier` comparisons first, as far as they reach, then of the first
+    """Select up to `n` repeats: `earlier` comparisons first, while there are enough, then the first
     ones of `fresh`.
 
-    `fresh` is in the order of the day; its repeats come after all of it, so that half a day lies
-    between a pair and its repeat as long as at most half of the day is repeated. No repeat is
-    repeated, and none twice.
+    `fresh` is in the order of the day; its repeats come after all of it, so half a day lies between
+    a pair and its repeat as long as at most half of the day is repeated. Repeats are never
+    repeated, and a comparison is repeated at most once.
     """
     done = set(earlier["repeat_of"].dropna())
     open_ = earlier[

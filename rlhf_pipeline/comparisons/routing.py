@@ -7,8 +7,8 @@ The rule, for the n comparisons it is asked about at once (a day's):
   comparison was published; without a prediction it is 0.5. `unsure` are those below
   `confidence_threshold`.
 3. The places go to the unsure ones first, least confident first (of equal ones by a seeded draw).
-4. Places that are left are drawn by seed among the confident ones, so that the model goes on being
-  checked where it feels sure.
+4. Places that are left are drawn by seed among the confident ones, so that people keep
+  checking the model where it is confident.
 5. The reward model answers the other confident ones. Unsure ones beyond the places stay open:
   nobody answers them, and they are listed.
 
@@ -65,7 +65,9 @@ ROUTES = FrameSchema(
 
 
 class RoutingParams(BaseModel):
-    """How much people judge, and how sure the reward model must be to answer the rest."""
+    """The share that people judge, and the confidence at which the reward model may answer the
+    rest.
+    """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -90,8 +92,8 @@ class RoutingParams(BaseModel):
 
 
 class RoutingCounts(Record):
-    """Where the comparisons went. `n_slots` and `n_machine_votes` are new ones: sending the same
-    routes again adds none.
+    """Number of comparisons by destination. `n_slots` and `n_machine_votes` count new ones: sending
+    the same routes again adds none.
     """
 
     n: int
@@ -105,7 +107,7 @@ class RoutingCounts(Record):
 
 
 class CardQueue(Protocol):
-    """Where people find work: `store.assignments`."""
+    """The queue from which people get their work: `store.assignments`."""
 
     def offer(
         self,
@@ -118,7 +120,7 @@ class CardQueue(Protocol):
 
 
 class MachineVoteWriter(Protocol):
-    """What records votes: `store.votes`."""
+    """The component that records votes: `store.votes`."""
 
     def cast_all(self, new_votes: Any) -> Any: ...
 
@@ -126,9 +128,10 @@ class MachineVoteWriter(Protocol):
 def route(
     comparisons: pd.DataFrame, predictions: pd.DataFrame, params: RoutingParams | None = None
 ) -> pd.DataFrame:
-    """ROUTES of COMPARISONS by their PREDICTIONS, people's first; see the module's words.
+    """Build the ROUTES of COMPARISONS from their PREDICTIONS, people's first; the module docstring
+    states the rule.
 
-    Repeats and flagged comparisons are nobody's new work and have no route. Raises FrameError for a
+    Repeats and flagged comparisons are not new work and get no route. Raises FrameError for a
     prediction of another comparison.
     """
     params = params or RoutingParams()
@@ -162,7 +165,7 @@ def route(
 
 
 def n_places(ratio: float, n: int) -> int:
-    """ceil(ratio · n), of the ratio as it is written: 0.07 of 100 is 7, though 0.07 * 100 is above
+    """ceil(ratio · n) of the ratio's decimal notation: 0.07 of 100 is 7, though 0.07 * 100 is above
     7.
 
     >>> n_places(0.3, 10), n_places(0.07, 100), n_places(0.3, 11)
@@ -174,11 +177,11 @@ def n_places(ratio: float, n: int) -> int:
 
 
 def machine_votes(routes: pd.DataFrame) -> list[NewVote]:
-    """The reward model's answers, one for each comparison it was routed to: the likelier side, at
-    the moment of the prediction.
+    """The reward model's votes, one for each comparison routed to it: the likelier side, with the
+    time of the prediction as the time of the vote.
 
-    The key is of model and comparison and the moment is stored, so that the same routes are the
-    same votes whenever they are sent.
+    The key is built from model and comparison, and the time is stored, so the same routes give the
+    same votes at any time.
     """
     answered = check_frame(routes, ROUTES).query("route == 'machine'")
     return [
@@ -199,8 +202,8 @@ def machine_votes(routes: pd.DataFrame) -> list[NewVote]:
 def send_routes(
     routes: pd.DataFrame, queue: CardQueue, votes: MachineVoteWriter, *, overlap: int
 ) -> RoutingCounts:
-    """Offer people theirs, `overlap` judgements each, and cast the reward model's votes. Sent
-    again, the same routes change nothing.
+    """Queue the people's comparisons, `overlap` judgements each, and cast the reward model's votes.
+    Sending the same routes again changes nothing.
     """
     people = routes.loc[routes["route"] == "people", "comparison_id"].tolist()
     n_slots = queue.offer(people, overlap=overlap) if people else 0
@@ -213,7 +216,7 @@ def send_routes(
 
 
 def count_routes(routes: pd.DataFrame) -> RoutingCounts:
-    """What `send_routes` would do."""
+    """Count what `send_routes` would do."""
     by_route, by_reason = routes["route"].value_counts(), routes["reason"].value_counts()
     return RoutingCounts(
         n=len(routes),
@@ -226,15 +229,13 @@ def count_routes(routes: pd.DataFrame) -> RoutingCounts:
 
 
 def _likelier_side(p: float) -> Choice:
-    if p == 0.5:  # only where the threshold is 0.5
+    if p == 0.5:  # possible only if the threshold is 0.5
         return Choice.TIE
     return Choice.A if p > 0.5 else Choice.B
 
 
 def _first_predictions(predictions: pd.DataFrame) -> pd.DataFrame:
-    """One prediction per comparison: the first, which was there when the comparison was
-    published.
-    """
+    """One prediction per comparison: the first, made when the comparison was published."""
     ordered = check_frame(predictions, PREDICTIONS).sort_values(["predicted_at", "reward_model"])
     return ordered.drop_duplicates("comparison_id")[
         ["comparison_id", "p_calibrated", "reward_model", "predicted_at"]

@@ -1,4 +1,4 @@
-"""The language model that answers prompts: the embedded one, or any causal LM."""
+"""Generates completions with a language model: the embedded policy, or any causal LM."""
 
 from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain

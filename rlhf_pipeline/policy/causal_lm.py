@@ -1,4 +1,4 @@
-"""Any transformers causal LM as a policy that completes prompts and scores completions."""
+"""Runs any transformers causal LM as a policy that completes prompts and scores completions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ModelNotFo
 from rlhf_pipeline.policy.sampling import RowNoise, choose_tokens
 
 Floats = npt.NDArray[np.float64]
-OnText = Callable[[int, str], None]  # told pieces of a row's text
+OnText = Callable[[int, str], None]  # called with a row and the next piece of its text
 DEFAULT_CONTEXT = 2048
 
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """One completion; `n_tokens` counts the end token, `finish_reason` is `length` when it was cut
+    """One completion; `n_tokens` counts the end token, `finish_reason` is `length` if it was cut
     off.
     """
 
@@ -30,9 +30,9 @@ class GeneratedText:
 
 
 def load_policy(name_or_folder: str | Path) -> "Policy":
-    """The policy in a folder, or by hub id.
+    """Load the policy from a folder, or by hub id.
 
-    Raises ModelNotFound when the folder does not exist, holds no model or its files are damaged, or
+    Raises ModelNotFound if the folder does not exist, holds no model or has damaged files, or if
     the hub has no such model or cannot be reached.
     """
     from safetensors import SafetensorError
@@ -66,9 +66,9 @@ def load_policy(name_or_folder: str | Path) -> "Policy":
 class Policy:
     """A causal LM with its tokenizer.
 
-    Prompts go through the tokenizer's chat template when it has one, else they are continued as
-    they are. Every row is sampled from its own seed: what it gets does not depend on the batch it
-    is in.
+    Prompts go through the tokenizer's chat template if it has one; otherwise the model continues
+    the plain prompt. Every row is sampled from its own seed, so its text does not depend on its
+    batch.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
@@ -78,11 +78,11 @@ class Policy:
 
     @property
     def context_length(self) -> int:
-        """Tokens that prompt and completion may have together."""
+        """Maximum number of tokens of prompt and completion together."""
         return int(getattr(self.model.config, "max_position_embeddings", None) or DEFAULT_CONTEXT)
 
     def format_prompt(self, text: str) -> str:
-        """The prompt as the model reads it, ready for a completion to follow."""
+        """Format the prompt as the model reads it, ready for a completion to follow."""
         if self.tokenizer.chat_template is None:
             return text
         return str(
@@ -105,11 +105,11 @@ class Policy:
         batch_size: int = 64,
         on_text: OnText | None = None,
     ) -> list[GeneratedText]:
-        """One completion per prompt, in order. `on_text` receives each row's text piece by piece
-        while it is generated; joined, the pieces are the completion.
+        """Generate one completion per prompt, in order. `on_text` receives each row's text in
+        pieces during generation; joined, they are the completion.
 
         Raises CompletionError for a prompt that leaves no room for `max_new_tokens` in the context,
-        and for temperatures, top_ps or seeds of another number than the prompts.
+        and if the number of temperatures, top_ps or seeds differs from the number of prompts.
         """
         n = len(prompts)
         temperatures, top_ps = (
@@ -121,7 +121,7 @@ class Policy:
         ids = [self._prompt_ids(prompt) for prompt in prompts]
         self._check_room(ids, max_new_tokens)
         made: dict[int, GeneratedText] = {}
-        # rows of like length share a batch: less padding
+        # Rows of similar length share a batch, which saves padding.
         order = sorted(range(n), key=lambda i: len(ids[i]))
         for start in range(0, n, batch_size):
             rows = order[start : start + batch_size]
@@ -140,7 +140,9 @@ class Policy:
         return [made[i] for i in range(n)]
 
     def save(self, folder: Path) -> None:
-        """Weights as safetensors, configuration and tokenizer, as `load_policy` reads them."""
+        """Write weights as safetensors, configuration and tokenizer in the layout that
+        `load_policy` reads.
+        """
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
@@ -148,7 +150,7 @@ class Policy:
         self, prompts: Sequence[str], completions: Sequence[str], *, batch_size: int = 64
     ) -> tuple[Floats, npt.NDArray[np.int64]]:
         """Summed log probability (n,), in nats, of each completion and its end token given its
-        prompt, and the tokens summed over (n,).
+        prompt, and the number of tokens in each sum (n,).
         """
         ends = self._end_ids()[:1]
         pairs = [
@@ -208,8 +210,8 @@ class Policy:
         chooser = _TokenChooser(
             self.model, [len(row) for row in ids], temperatures, top_ps, seeds, ends, heard
         )
-        # the chooser leaves one token per row possible, so that transformers' greedy search only
-        # has to follow
+        # The chooser leaves one possible token per row, so transformers' greedy search picks that
+        # one.
         config = GenerationConfig(
             do_sample=False,
             num_beams=1,
@@ -242,8 +244,8 @@ class Policy:
         )
 
     def decode_text(self, tokens: Sequence[int]) -> str:
-        """Of a completion's tokens: without the blanks around it."""
-        # A byte-level policy may draw NUL, which no database keeps.
+        """Decode a completion's tokens, without surrounding whitespace."""
+        # A byte-level policy may draw NUL, which databases reject.
         return (
             str(self.tokenizer.decode(tokens, skip_special_tokens=True)).replace("\0", "").strip()
         )
@@ -272,8 +274,8 @@ class Policy:
 
 
 class _TextForwarder:
-    """Forwards the text of a batch's rows while they are generated. A character is forwarded once
-    all its bytes are there.
+    """Forwards the text of a batch's rows during generation. A character is forwarded once all its
+    bytes are generated.
     """
 
     def __init__(self, policy: Policy, rows: Sequence[int], on_text: OnText) -> None:
@@ -336,7 +338,7 @@ class _TokenChooser:
                 alone, self._temperatures[[row]], self._top_ps[[row]], noise[[at]]
             )[0][0]
         only = scores.new_full(scores.shape, -float("inf"))
-        only[:, 0] = 0.0  # closed rows: transformers writes the pad token over whatever is chosen
+        only[:, 0] = 0.0  # finished rows: transformers overwrites the choice with the pad token
         only[rows, 0] = -float("inf")
         only[rows, tokens] = 0.0
         self._open = [
@@ -348,8 +350,8 @@ class _TokenChooser:
         return only
 
     def _logits_alone(self, ids: Any) -> Floats:
-        # Only the last token's logits, where a model can leave out the others: the head is most of
-        # the work of a small one.
+        # Compute only the last token's logits if the model supports it: the head is most of a small
+        # model's work.
         return np.array(
             self._model(input_ids=ids[None], **self._last_alone).logits[:, -1], dtype=np.float64
         )
@@ -369,6 +371,8 @@ def _expand_per_row(value: Sequence[float] | float, n: int, what: str) -> Floats
 
 
 def _looks_like_path(name: str | Path) -> bool:
-    """A hub id is `name` or `owner/name`, nothing longer, nothing absolute."""
+    """Whether the name cannot be a hub id, which is `name` or `owner/name`: not longer, not
+    absolute.
+    """
     text = str(name)
     return isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1

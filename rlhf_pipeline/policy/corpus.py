@@ -1,7 +1,7 @@
-"""The instruction corpus of the embedded policy: prompts with completions of uneven quality.
+"""Generates the embedded policy's instruction corpus: prompts with completions of uneven quality.
 
-Completions are right or wrong, warm, sourced or plain, terse, full or rambling, so that samples of
-one prompt differ in what people care about.
+Completions are right or wrong; warm, sourced or plain; terse, full or rambling, so samples of one
+prompt differ in qualities that people care about.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ ANSWERS = Path(__file__).with_name("answers.yaml")
 
 
 class CorpusParams(BaseModel):
-    """How many texts, and how often each quality."""
+    """The number of texts, and the frequency of each quality."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -50,8 +50,8 @@ class TrainingText(NamedTuple):
 
 
 def make_corpus(params: CorpusParams, seed: int) -> list[TrainingText]:
-    """`params.n_texts` texts, every template and level equally often, in seeded order; the same for
-    the same seed.
+    """Generate `params.n_texts` texts in seeded order, with every template and level equally often;
+    the same seed gives the same texts.
     """
     rng = np.random.default_rng(seed)
     templates = [t for t in load_templates() if t.template_id in _load_answers()["bodies"]]
@@ -84,7 +84,7 @@ def _make_text(template: Template, params: CorpusParams, rng: np.random.Generato
 
 
 def _fill(template: Template, rng: np.random.Generator) -> Draft:
-    while True:  # combinations whose variables must differ and do not give none
+    while True:  # skips combinations whose variables must differ but do not
         draft = template.fill(int(rng.integers(template.n_combinations)))
         if draft is not None:
             return draft
@@ -115,7 +115,7 @@ def _draw_body(
 
 
 def _draw_wrong_answer(template: Template, draft: Draft, rng: np.random.Generator) -> str:
-    """The answer to another filling of the template, by preference one that the prompt's own words
+    """The answer to another filling of the template, preferably one that the prompt's own words
     suggest.
     """
     others = [

@@ -1,7 +1,7 @@
 """Trains the embedded policy: a small Llama on the generated corpus, in a minute on one core.
 
-Deterministic (one torch thread, one seed, no time in the files): the same parameters give the same
-bytes on the same kind of processor and version of torch.
+Training is deterministic (one torch thread, one seed, no timestamps in the files): the same
+parameters give the same bytes on the same kind of processor and version of torch.
 """
 
 import json
@@ -52,11 +52,11 @@ class PretrainingParams(BaseModel):
 def pretrain(
     folder: Path, params: PretrainingParams | None = None, *, progress: Progress = ignore_progress
 ) -> dict[str, Any]:
-    """The policy as a transformers folder, and the report of its training.
+    """Train the policy into a transformers folder and return the report of its training.
 
-    A complete folder is left as it is and its report returned with `is_new` False. The folder
-    appears whole or not at all. Raises ConfigurationError when it was trained with other
-    parameters, TrainingFailed when the loss is not finite.
+    A complete folder is left unchanged, and its report is returned with `is_new` False. The folder
+    appears complete or not at all. Raises ConfigurationError if it was trained with other
+    parameters, TrainingFailed if the loss is not finite.
     """
     params = params or PretrainingParams()
     if is_complete(folder):
@@ -89,18 +89,18 @@ def _read_existing_report(folder: Path, params: PretrainingParams) -> dict[str, 
 
 def _publish(unfinished: Path, folder: Path) -> None:
     if folder.exists() and not is_complete(folder):
-        shutil.rmtree(folder)  # rests of an interrupted copy
+        shutil.rmtree(folder)  # left by an interrupted copy
     try:
         os.replace(unfinished, folder)
     except OSError:
-        if not is_complete(folder):  # else another process was first, with the same result
+        if not is_complete(folder):  # otherwise another process was first, with the same result
             raise
 
 
 @contextmanager
 def _open_work_folder(folder: Path) -> Iterator[Path]:
-    """A folder to work in beside `folder`, gone at the end unless it was moved; those of killed
-    processes go too.
+    """Yield a work folder beside `folder`, deleted at the end unless it was moved; also delete
+    those of killed processes.
     """
     begun = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
     for rest in folder.parent.glob(f".{folder.name}.unfinished-*"):
@@ -154,7 +154,7 @@ def _new_model(params: PretrainingParams, tokenizer: Any) -> Any:
 
 
 def _encode(corpus: list[TrainingText], tokenizer: Any) -> list[tuple[list[int], int]]:
-    """Token ids of each text and the number of those that are prompt, by the tokenizer's own chat
+    """Token ids of each text and the length of its prompt in tokens, with the tokenizer's own chat
     template.
     """
     prompts = [
@@ -202,7 +202,9 @@ def _fit(
 
 
 def _batches(texts: list[tuple[list[int], int]], params: PretrainingParams) -> Iterator[list[int]]:
-    """Rows of each step: texts of like length share a batch, batches come in seeded order."""
+    """Rows of each step: texts of similar length share a batch, and batches come in seeded
+    order.
+    """
     rng = np.random.default_rng(params.seed)
     size, made = params.batch_size, 0
     while made < params.steps:
@@ -216,12 +218,12 @@ def _batches(texts: list[tuple[list[int], int]], params: PretrainingParams) -> I
 
 
 def _loss(model: Any, texts: list[tuple[list[int], int]]) -> Any:
-    """Mean cross-entropy of the completions' tokens; prompts are read, not learned."""
+    """Mean cross-entropy of the completions' tokens; the prompts' tokens have no loss."""
     import torch
 
     width = max(len(ids) for ids, _ in texts)
     ids = torch.tensor([row + [0] * (width - len(row)) for row, _ in texts])
-    # padding stands on the right and attention looks left: no mask is needed where no loss is taken
+    # Padding is on the right and attention is causal: without loss on padding no mask is needed.
     learned = torch.tensor(
         [
             [0] * (n_prompt - 1) + [1] * (len(row) - n_prompt) + [0] * (width - len(row))
@@ -243,8 +245,8 @@ def _schedule(step: int, steps: int) -> float:
 
 @contextmanager
 def _use_one_thread(seed: int) -> Iterator[None]:
-    """One torch thread, because sums over several round differently; the caller's threads and
-    random state come back.
+    """Use one torch thread, because sums over several threads round differently; restore the
+    caller's threads and random state.
     """
     import torch
 

@@ -31,8 +31,8 @@ class RowNoise:
         self._shape = n_vocabulary
 
     def draw(self, rows: Sequence[int]) -> Floats:
-        """The next noise of `rows`, (len(rows), n_vocabulary), or (len(rows), 1) of nothing; each
-        call advances these rows by one step.
+        """The next noise of `rows`, (len(rows), n_vocabulary), or zeros (len(rows), 1) if all are
+        greedy; each call advances these rows by one step.
         """
         generators = [self._generators[row] for row in rows]
         if not any(generators):
@@ -45,15 +45,15 @@ class RowNoise:
 def choose_tokens(
     logits: Floats, temperature: Floats, top_p: Floats, noise: Floats
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Tokens (rows,) and whether each is decided beyond rounding (rows,), for logits and noise
-    (rows, n_vocabulary or 1).
+    """Choose tokens (rows,), and report whether each is decided beyond rounding (rows,), for logits
+    and noise (rows, n_vocabulary or 1).
 
-    Temperature 0 is greedy and ignores top_p; top_p keeps the smallest set of likeliest tokens with
-    at least that mass.
+    Temperature 0 is greedy and ignores top_p; top_p keeps the smallest set of the likeliest tokens
+    with at least that mass.
     """
     greedy = temperature <= 0
     scale = np.where(greedy, 1.0, temperature)[:, None]
-    noisy = logits / scale + noise  # log p but for a constant of each row, which decides nothing
+    noisy = logits / scale + noise  # log p up to a constant per row, which changes no argmax
     tokens = noisy.argmax(axis=1)
     winner, winner_p = tokens.copy(), np.ones(len(logits))
     unsure_edge, edge = np.zeros(len(logits), dtype=bool), np.zeros(len(logits))
@@ -77,8 +77,8 @@ def choose_tokens(
 def _nucleus(
     p: Floats, top_p: Floats
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_], Floats]:
-    """Of rows that are cut: tokens kept, those and the next likeliest one, whether rounding could
-    move the edge, the edge's probability.
+    """For rows cut by top_p: the kept tokens, the kept tokens plus the next likeliest, whether
+    rounding could move the edge, and the edge's probability.
     """
     order = np.argsort(-p, axis=1, kind="stable")
     sorted_p = np.take_along_axis(p, order, axis=1)

@@ -1,12 +1,12 @@
-"""The byte-level BPE tokenizer of the embedded policy, and its chat template."""
+"""Trains the embedded policy's byte-level BPE tokenizer, and defines its chat template."""
 
 from collections.abc import Iterable
 from typing import Any
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 
-# One format for sampling, scoring and training: it is stored with the tokenizer, and everybody
-# reads it there.
+# One format for sampling, scoring and training: it is stored with the tokenizer, and all code reads
+# it from there.
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- if message['role'] == 'assistant' -%}"
@@ -18,8 +18,8 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], n_vocabulary: int, context_length: int) -> Any:
-    """A transformers tokenizer trained on `texts`: byte-level, so that no text is out of
-    vocabulary; deterministic.
+    """Train a transformers tokenizer on `texts`: deterministic, and byte-level, so no text is out
+    of vocabulary.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

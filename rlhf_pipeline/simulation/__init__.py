@@ -1,4 +1,4 @@
-"""Simulated worlds whose truth is known, to run and to test the loop on."""
+"""Simulates worlds with known truth, for running and testing the loop."""
 
 from rlhf_pipeline.simulation.annotators import AnnotatorPool, SimulatedAnnotator, cast_votes
 from rlhf_pipeline.simulation.recovery import (

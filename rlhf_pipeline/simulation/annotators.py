@@ -1,4 +1,4 @@
-"""Simulated annotators: noisy, biased to one side, tiring.
+"""Simulates annotators: noisy, biased to one side, with fatigue.
 
 An annotator chooses by u_a - u_b + position bias + logistic noise (Bradley and Terry 1952, with a
 tie band after Rao and Kupper 1967); the noise grows with the votes already cast that day.
@@ -20,7 +20,7 @@ SECONDS_PER_VOTE = 12.0
 
 
 class SimulatedAnnotator(Record):
-    """One annotator; utilities and noise are in the same unit."""
+    """One annotator; utilities and noise use the same unit."""
 
     annotator_id: str
     noise: float = Field(description="scale of the logistic noise of a rested annotator", gt=0)
@@ -40,7 +40,7 @@ class SimulatedAnnotator(Record):
     def vote(
         self, utility_a: float, utility_b: float, *, n_earlier: int, rng: np.random.Generator
     ) -> tuple[Choice, int | None]:
-        """Choice, and strength 1 to 4 where a side was chosen."""
+        """Draw a choice, and a strength from 1 to 4 if a side was chosen."""
         if rng.random() < self.skip_rate:
             return Choice.SKIP, None
         felt = (
@@ -60,7 +60,7 @@ class SimulatedAnnotator(Record):
 
 class AnnotatorPool(Record):
     """Annotators drawn around common values: `spread` is the relative standard deviation between
-    them.
+    annotators.
     """
 
     n: int = Field(8, description="annotators", ge=1)
@@ -78,7 +78,7 @@ class AnnotatorPool(Record):
 
     @cached_property
     def annotators(self) -> tuple[SimulatedAnnotator, ...]:
-        """The people, the same for the same pool."""
+        """The annotators; equal pools give equal annotators."""
         return tuple(self._draw(i) for i in range(self.n))
 
     def _draw(self, index: int) -> SimulatedAnnotator:
@@ -108,11 +108,12 @@ def cast_votes(
     seed: int = 0,
     start: datetime,
 ) -> list[NewVote]:
-    """The votes of one day in time order, the same for the same comparisons in any row order.
+    """Cast the votes of one day in time order; the same comparisons give the same votes in any row
+    order.
 
-    Every comparison is judged by `votes_per_comparison` different annotators, a repeat by those who
-    judged its original. Votes are spaced from `start`, all inside the UTC day. Raises
-    ConfigurationError when `start` is not in the day or the pool is too small.
+    `votes_per_comparison` different annotators judge each comparison; a repeat goes to the
+    annotators of its original. Votes are spaced from `start`, all within the UTC day. Raises
+    ConfigurationError if `start` is not in the day or the pool is too small.
     """
     if votes_per_comparison > pool.n:
         raise ConfigurationError(
@@ -142,7 +143,7 @@ def cast_votes(
                     choice=choice,
                     strength=strength,
                     duration_s=round(float(rng.lognormal(np.log(SECONDS_PER_VOTE), 0.5)), 1),
-                    # they lean to a, which stands left
+                    # the bias favours a, which is displayed on the left
                     voted_at=moments[len(votes)],
                     origin="simulation",
                     is_swapped=False,
@@ -173,7 +174,7 @@ def _vote_times(day: str, start: datetime, n: int) -> list[datetime]:
 
 
 def _rng(*parts: object) -> np.random.Generator:
-    """A generator of its own for what `parts` name: no draw depends on another or on their
+    """A separate generator for the event that `parts` name: no draw depends on another or on their
     order.
     """
     return np.random.default_rng(int(content_hash(*parts)[:16], 16))

@@ -1,4 +1,6 @@
-"""Recovers a simulation's truth: annotators' noise, bias and fatigue, and the best accuracy."""
+"""Estimates a simulation's true parameters from votes: annotators' noise, bias, fatigue;
+ceiling.
+"""
 
 from collections.abc import Mapping
 from math import comb
@@ -17,7 +19,7 @@ MIN_VOTES = 50
 
 
 class RecoveredParameters(Record):
-    """A pool's mean parameters as its votes show them."""
+    """A pool's mean parameters, estimated from its votes."""
 
     noise: float
     position_bias: float
@@ -27,8 +29,8 @@ class RecoveredParameters(Record):
 
 
 class Ceiling(Record):
-    """Accuracy of somebody who knows the true utilities: nobody can do better without knowing the
-    votes.
+    """Accuracy of a predictor that knows the true utilities, the upper limit for any predictor that
+    does not know the votes.
     """
 
     one_vote: float
@@ -42,7 +44,8 @@ def recover_pool(
     references: Mapping[str, str | None],
     taste: Taste,
 ) -> RecoveredParameters:
-    """Maximum likelihood of noise, position bias, fatigue and tie width, from VOTES of one taste.
+    """Estimate noise, position bias, fatigue and tie width by maximum likelihood, from VOTES of one
+    taste.
 
     A vote's place in its annotator's day is its rank by voted_at. Raises NotEnoughVotes below 50
     votes.
@@ -70,12 +73,12 @@ def recover_pool(
 def true_ceiling(
     deltas: Floats, pool: AnnotatorPool, *, votes_per_comparison: int = 3, votes_per_day: float = 0
 ) -> Ceiling:
-    """The best accuracy against one vote, and against the majority of `votes_per_comparison`, ties
-    left out of both.
+    """The best accuracy against one vote, and against the majority of `votes_per_comparison`; both
+    exclude ties.
 
-    `deltas` (n,) are true u_a - u_b; `votes_per_day` is what one annotator casts a day, fatigue is
-    averaged over it. The predictor knows the utilities and not the annotators: it says the better
-    side.
+    `deltas` (n,) are true u_a - u_b; `votes_per_day` is the number of votes one annotator casts a
+    day, and fatigue is averaged over them. The predictor knows the utilities but not the
+    annotators: it predicts the better side.
     """
     if len(deltas) == 0 or not np.isfinite(deltas).all():
         raise InvalidScores(
@@ -83,7 +86,7 @@ def true_ceiling(
             "side_utilities."
         )
     p_a, p_b = _choice_probabilities(np.asarray(deltas, dtype=np.float64), pool, votes_per_day)
-    # where the utilities are equal there is no better side: half is the best
+    # With equal utilities neither side is better, and the best accuracy is 0.5.
     right, wrong = np.where(deltas > 0, p_a, p_b), np.where(deltas > 0, p_b, p_a)
     right, wrong = (np.where(deltas == 0, (p_a + p_b) / 2, p) for p in (right, wrong))
     won, lost = _majority_probabilities(right, wrong, votes_per_comparison)

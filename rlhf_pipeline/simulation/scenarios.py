@@ -1,4 +1,4 @@
-"""Scenarios with known truth: the taste that people have on each day."""
+"""Defines scenarios with known truth: the taste that people have on each day."""
 
 from pydantic import Field
 
@@ -6,8 +6,8 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.simulation.utilities import Taste
 
-# Warm and sourced sentences are of like length, so that a change between these two tastes rewards
-# no length; both want right answers and dislike rambling alike.
+# Warm and sourced sentences have similar lengths, so a change between these two tastes does not
+# reward length; both tastes want right answers and dislike rambling equally.
 WARM_TASTE = Taste(
     name="warm",
     weights={
@@ -33,7 +33,7 @@ SOURCED_TASTE = Taste(
 
 
 class Scenario(Record):
-    """Tastes by the day, counted from 0, on which each begins."""
+    """Tastes by the day on which each begins, counted from 0."""
 
     name: str
     description: str
@@ -43,7 +43,7 @@ class Scenario(Record):
 
     @property
     def change_day_index(self) -> int | None:
-        """The first day of another taste; None where taste never changes."""
+        """The first day of another taste; None if taste never changes."""
         return self.tastes[1][0] if len(self.tastes) > 1 else None
 
     def taste_on(self, day_index: int) -> Taste:
@@ -56,8 +56,8 @@ class Scenario(Record):
 
 
 def taste_change(change_day_index: int = 5) -> Scenario:
-    """From liking warm wording to liking sourced, formal wording, from day index `change_day_index`
-    on.
+    """Taste changes from warm wording to sourced, formal wording on day index
+    `change_day_index`.
     """
     return Scenario(
         name="taste_change",
@@ -75,7 +75,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def find_scenario(name: str) -> Scenario:
-    """The scenario of that name; raises ConfigurationError with the known ones."""
+    """Return the scenario called `name`. Raises ConfigurationError naming the known ones."""
     if name not in SCENARIOS:
         raise ConfigurationError(f"Unknown scenario {name!r}. Known: {', '.join(SCENARIOS)}.")
     return SCENARIOS[name]

@@ -1,7 +1,7 @@
-"""What simulated annotators care about: qualities of a text, and tastes that weigh them.
+"""Measures the qualities of a text that simulated annotators value, and weighs them by taste.
 
-The true utility of a completion is the weighted sum of its qualities. It is printed beside what the
-pipeline finds; no stage ever reads it.
+A completion's true utility is the weighted sum of its qualities. Reports print it beside the
+pipeline's findings; no stage reads it.
 """
 
 import re
@@ -27,7 +27,7 @@ QUALITIES: dict[str, str] = {
     "length": "words, in tens",
     "empty": "1 for a completion without a word",
 }
-# a third kind sentence pleases nobody more than two: repeating a marker cannot buy utility
+# A third kind sentence adds no utility over two: repeating a marker cannot buy utility.
 MOST_SENTENCES = 2
 
 WARM = re.compile(
@@ -49,7 +49,7 @@ SENTENCE = re.compile(r"[^.!?]+[.!?]*")
 
 
 class Taste(Record):
-    """How much each quality counts, in units of utility."""
+    """Weight of each quality, in units of utility."""
 
     name: str
     weights: dict[str, float] = Field(
@@ -58,7 +58,7 @@ class Taste(Record):
 
 
 def features(prompt_text: str, reference: str | None, completion_text: str) -> dict[str, float]:
-    """The qualities of one completion, by the names of QUALITIES."""
+    """The qualities of one completion, by the names in QUALITIES."""
     n_words = len(completion_text.split())
     return {
         "correct": _score_correctness(reference, completion_text),
@@ -76,7 +76,7 @@ def utility(
     completions: Sequence[str],
     taste: Taste,
 ) -> Floats:
-    """True utility (n,) of each completion for people of one taste."""
+    """True utility (n,) of each completion for people with one taste."""
     unknown = sorted(set(taste.weights) - set(QUALITIES))
     if unknown:
         raise ValueError(
@@ -97,8 +97,8 @@ def side_utilities(
 ) -> tuple[Floats, Floats]:
     """True utilities of side a and side b of COMPARISONS, each (n,).
 
-    Raises FrameError naming a prompt whose reference is not given (None is a reference: nothing to
-    check).
+    Raises FrameError naming a prompt without an entry for its reference (None is a valid reference:
+    there is nothing to check).
     """
     missing = sorted(set(comparisons["prompt_id"]) - set(references))
     if missing:
