@@ -91,6 +91,9 @@ class Champions:
         return version
 
     def policy_folder(self, version: ModelVersion | None = None) -> Path:
+        """Return the folder of `version`, or of the champion policy; fetched into the cache if
+        needed.
+        """
         return self.registry.fetch_folder(version or self.policy(), self.cache)
 
     def backend(self, settings: Settings, *, timeout_s: float = 60.0) -> CompletionBackend:
@@ -126,6 +129,7 @@ class Champions:
         return Window.load(folder, self.store.file_hashes) if folder.exists() else None
 
     def load_policy(self, version: ModelVersion | None = None) -> Policy:
+        """Load `version`, or the champion policy. Raises as `load_policy`."""
         return load_policy(self.policy_folder(version))
 
     @property

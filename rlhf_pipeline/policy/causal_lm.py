@@ -92,6 +92,7 @@ class Policy:
         )
 
     def count_prompt_tokens(self, text: str) -> int:
+        """Number of tokens of the formatted prompt."""
         return len(self._prompt_ids(text))
 
     def generate(

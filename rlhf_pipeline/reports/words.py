@@ -25,6 +25,7 @@ DISPLAY_NAMES = {
 
 
 def display_name(name: str) -> str:
+    """The display name of `name`; by default `name` with spaces instead of underscores."""
     return DISPLAY_NAMES.get(name, name.replace("_", " "))
 
 

@@ -80,7 +80,7 @@ class RewardModel(Protocol):
     """
 
     name: ClassVar[str]
-    Params: ClassVar[type[BaseModel]]  # what a model is made with; the launchpad shows its fields
+    Params: ClassVar[type[BaseModel]]  # constructor parameters; the launchpad shows its fields
     encoder: Encoder | None = None
     score_std_: float = 1.0
 

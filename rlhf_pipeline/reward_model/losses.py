@@ -1,4 +1,4 @@
-"""The losses of a reward model: what a margin costs, given the votes on the pair.
+"""Computes the losses of a reward model: the cost of a margin, given the votes on the pair.
 
 A margin m is score(first) - score(second) in logits; P(first | no tie) = logistic(m) under every
 loss here.

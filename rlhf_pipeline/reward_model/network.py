@@ -128,6 +128,7 @@ def usable_device(device: str) -> str:
 
 
 def is_causal_backbone(config: Any) -> bool:
+    """Whether the backbone is a causal language model, by its configuration."""
     return bool(getattr(config, "is_decoder", False)) or any(
         "CausalLM" in name for name in config.architectures or []
     )

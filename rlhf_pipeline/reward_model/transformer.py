@@ -141,7 +141,7 @@ class TransformerRewardModel(RewardModel):
                 self.checkpoints, MEMBER_CHECKPOINTS, "the checkpoints of a training"
             )
         if self.params.frozen_head:
-            # of what was loaded only the latter is
+            # In a loaded model only the frozen head's encoder is complete.
             whole = self.encoder if self.frozen_ is None else self.frozen_.encoder
             self.frozen_ = fit_frozen_head(
                 pairs,
@@ -273,7 +273,7 @@ class TransformerRewardModel(RewardModel):
         from safetensors.torch import save
 
         self._require_fitted()
-        # of what was loaded only the latter is whole
+        # In a loaded model only the frozen head's encoder is complete.
         source = self.encoder.source if self.frozen_ is None else self.frozen_.encoder.source
         config = {
             "kind": self.name,

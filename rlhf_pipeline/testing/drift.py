@@ -45,6 +45,7 @@ def read_errors(detector: DriftDetector, errors: Iterable[int], first: int = 0) 
 
 
 def find_drifts(signals: Iterable[Signal]) -> list[Signal]:
+    """Keep the signals of level drift."""
     return [signal for signal in signals if signal.level == "drift"]
 
 

@@ -60,6 +60,7 @@ class Meter:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
+        """Exclude the time spent in this block."""
         wall, cpu = self.elapsed
         yield
         self._wall, self._cpu = time.perf_counter() - wall, time.process_time() - cpu
