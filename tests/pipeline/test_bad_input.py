@@ -126,9 +126,7 @@ def test_one_annotator_has_no_ceiling_but_gives_pairs(
     assert not project.files.read_frame("preference_pairs").empty
 
 
-def test_one_class_is_refused_by_the_calibration_and_no_judge_is_made_of_it(
-    small: Any, branch: Callable[..., Any]
-) -> None:
+def test_calibration_refuses_a_single_class(small: Any, branch: Callable[..., Any]) -> None:
     """Everybody always says `a`: nothing tells a preference from a side."""
     project = branch(small)
     for index in range(2):

@@ -162,7 +162,7 @@ def test_every_launchpad_field_has_a_description(simulated: dg.Definitions) -> N
     assert [path for path, field in fields if not field.description] == []
 
 
-def test_sensors_and_schedules_run_by_default_and_one_setting_stops_them_all(
+def test_one_setting_stops_all_sensors_and_schedules(
     simulated: dg.Definitions, human: dg.Definitions
 ) -> None:
     for defs, running in ((simulated, True), (human, False)):

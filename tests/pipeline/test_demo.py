@@ -139,7 +139,7 @@ def test_a_day_leaves_every_stage_once(unbroken: dict[str, Any], project: Any) -
     ],
     ids=lambda moment: " ".join(*moment.items()),
 )
-def test_a_day_cut_short_is_completed_by_the_next_call_and_nothing_is_doubled(
+def test_interrupted_day_is_completed_without_duplicates(
     project: Any, unbroken: dict[str, Any], moment: dict[str, str]
 ) -> None:
     with pytest.raises(Killed):

@@ -37,7 +37,7 @@ def test_after_a_change_of_encoder_the_day_is_reported_without_embeddings(
     assert f"{before.loc[before['space'] == 'overall', 'n_current'].iloc[0]:,} " in page
 
 
-def test_while_the_encoder_is_away_the_day_is_reported_with_its_errors_and_says_what_is_missing(
+def test_day_is_reported_without_embeddings_if_the_encoder_is_missing(
     grown: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Where another one stands in, the champion may be on either: its errors are stored, so that

@@ -91,7 +91,7 @@ def test_every_stage_leaves_a_typed_frame_for_every_day(grown: Any) -> None:
     assert grown.files.read_record("calibration", CalibrationReport).reward_model == grown.judge
 
 
-def test_every_materialisation_tells_what_was_made_and_links_to_its_mlflow_run(grown: Any) -> None:
+def test_materialisations_have_a_headline_and_link_to_their_mlflow_run(grown: Any) -> None:
     runs = {run.run_id: run for run in grown.registry.latest_runs(limit=100)}
     for stage in (*DAILY, *LEARNING):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
@@ -118,7 +118,7 @@ def test_every_materialisation_tells_what_was_made_and_links_to_its_mlflow_run(g
         assert "data:image/png;base64," in event.asset_materialization.metadata[figure].value
 
 
-def test_every_day_has_a_drift_report_that_opens_offline_and_lies_in_mlflow(grown: Any) -> None:
+def test_every_day_has_an_offline_drift_report_in_mlflow(grown: Any) -> None:
     assert grown.files.report_days() == [grown.day(i) for i in range(3)]
     for index in range(3):
         day = grown.day(index)
@@ -166,7 +166,7 @@ def test_clusters_of_the_day_show_what_was_asked(grown: Any, branch: Callable[..
     assert sum(escape(prompt, quote=False)[:PROMPT_WIDTH] in page for prompt in set(asked)) >= 4
 
 
-def test_every_check_of_every_stage_was_evaluated_and_no_blocking_one_failed(grown: Any) -> None:
+def test_all_checks_ran_and_no_blocking_one_failed(grown: Any) -> None:
     keys = [
         dg.AssetCheckKey(dg.AssetKey(s), c)
         for s in (*DAILY, *LEARNING)
@@ -209,7 +209,7 @@ def test_every_prediction_and_every_vote_on_one_is_in_the_reflection_log(grown: 
     assert set(rows["reward_model"]) == {grown.judge}
 
 
-def test_days_before_the_first_reward_model_have_no_prediction_and_no_verdict(grown: Any) -> None:
+def test_days_before_the_first_reward_model_have_no_predictions(grown: Any) -> None:
     for index in range(2):
         assert grown.files.read_frame("reflection_log", grown.day(index)).empty
         report = grown.files.read_frame("drift_report", grown.day(index))
@@ -299,7 +299,7 @@ def test_late_votes_for_an_old_day_touch_that_day_alone(
     )
 
 
-def test_late_votes_change_the_windows_of_calibration_that_hold_their_day_and_no_other(
+def test_late_votes_change_only_windows_with_their_day(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project, old, later = branch(grown), grown.day(2), grown.day(3)
@@ -331,7 +331,7 @@ def test_late_votes_change_the_windows_of_calibration_that_hold_their_day_and_no
     assert page.index(rows[0]) < page.index(rows[1])
 
 
-def test_a_broken_frame_of_another_day_leaves_the_series_out_and_reports_the_day(
+def test_broken_frame_of_another_day_only_drops_the_series(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project, day = branch(grown), grown.day(2)
@@ -344,9 +344,7 @@ def test_a_broken_frame_of_another_day_leaves_the_series_out_and_reports_the_day
     pd.testing.assert_frame_equal(project.files.read_frame("drift_report", day), before)
 
 
-def test_a_vote_cast_on_a_later_day_counts_on_that_day_with_all_earlier_votes(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_vote_of_a_later_day_is_in_that_days_log(grown: Any, branch: Callable[..., Any]) -> None:
     project, published, later = branch(grown), grown.day(2), grown.day(3)
     project.materialise(["preference_pairs"])
     pairs = project.files.read_frame("preference_pairs")

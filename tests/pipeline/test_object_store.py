@@ -116,7 +116,7 @@ def test_a_lost_file_inside_a_range_is_named_by_its_url(project: Any, s3: S3) ->
     project.materialise(["reflection_log"], project.day(0), project.day(1))
 
 
-def test_a_reward_model_is_learnt_from_the_store_and_its_records_are_kept_there(
+def test_reward_model_is_fitted_with_frames_in_an_object_store(
     project: Any,
 ) -> None:
     project.run("learning", config={"ops": {"calibration": {"config": {"min_pairs": 10}}}})

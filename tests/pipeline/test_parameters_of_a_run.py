@@ -55,7 +55,7 @@ def test_an_unknown_scenario_is_refused_with_the_known_ones(
         resources_for(Settings(home=tmp_path, annotators=annotators, scenario="nope"))
 
 
-def test_a_candidate_is_trained_with_the_parameters_of_the_file_and_mlflow_shows_them(
+def test_candidate_uses_the_files_parameters_and_logs_them(
     grown: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
     project = branch(grown)

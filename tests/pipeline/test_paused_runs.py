@@ -188,7 +188,7 @@ def paused_run(
 LONG = Fault(kind="status", status=429, retry_after_ms=HOURS * 3_600_000, retry_after_as="seconds")
 
 
-def test_a_run_that_failed_before_it_came_to_the_ledger_is_asked_for_again_later(
+def test_run_that_failed_before_the_ledger_is_requested_again(
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
     with StubProvider(faults=[None, LONG]) as stub:
@@ -213,7 +213,7 @@ def test_a_run_that_failed_before_it_came_to_the_ledger_is_asked_for_again_later
     assert third.run_key not in (first.run_key, second.run_key)
 
 
-def test_completions_made_anew_under_another_configuration_are_not_overwritten(
+def test_completions_of_another_configuration_are_not_overwritten(
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
     with StubProvider(faults=[None, LONG]) as stub:
@@ -234,7 +234,7 @@ def spans(requests: Sequence[dg.RunRequest]) -> list[tuple[str | None, ...]]:
     ]
 
 
-def test_of_a_range_the_days_that_nobody_made_since_are_asked_for_until_somebody_has_them(
+def test_missing_days_of_a_range_are_requested_until_made(
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
     first, second, third, last = "2026-01-02", "2026-01-03", "2026-01-04", "2026-01-05"

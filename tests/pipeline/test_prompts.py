@@ -89,7 +89,7 @@ def test_rules_and_the_source_of_a_day_are_chosen_in_the_launchpad(
     assert len(project.files.read_frame("prompts", day)) == 6
 
 
-def test_prompts_are_written_by_the_completion_backend_where_that_is_asked_for(
+def test_completion_backend_writes_prompts_on_request(
     small: Any, branch: Callable[..., Any]
 ) -> None:
     project, day = branch(small, completion_backend="template"), small.day(3)

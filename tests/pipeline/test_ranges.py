@@ -47,7 +47,7 @@ def written(project: Any) -> dict[str, int]:
     }
 
 
-def test_a_week_is_one_run_from_prompts_to_comparisons_and_one_from_votes_to_report(
+def test_week_takes_one_collection_run_and_one_feedback_run(
     week: Any,
 ) -> None:
     runs = [run for run in week.instance.get_runs() if run.job_name in ("collection", "feedback")]
@@ -94,7 +94,7 @@ def test_a_range_gives_the_frames_of_day_by_day(
             )
 
 
-def test_a_vote_changed_on_a_later_day_stays_in_its_own_whichever_days_are_made_together(
+def test_vote_revised_on_a_later_day_stays_in_its_own_day(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)
@@ -142,7 +142,7 @@ def test_days_whose_prompts_were_never_made_are_empty_in_a_range(week: Any) -> N
     } == {43, 44}
 
 
-def test_a_lost_file_inside_a_range_is_named_and_making_the_day_again_mends_it(
+def test_missing_file_in_a_range_is_named_and_can_be_remade(
     week: Any,
 ) -> None:
     lost = Path(week.files.path("votes", week.day(6)))

@@ -171,7 +171,7 @@ def test_no_model_has_learnt_from_a_vote_after_its_day(history: Any) -> None:
     assert history.store.votes.max_seq() > ends[3]  # undated votes, cast last, are in none of them
 
 
-def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(
+def test_files_of_later_days_do_not_change_the_fitted_model(
     history: Any, branch: Callable[..., Any]
 ) -> None:
     """The leak that must be impossible: all days' pairs lie there, those beyond the seq are as good
@@ -210,7 +210,7 @@ def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(
     assert labels["n_votes"].sum() == (known.loc[asked, "choice"] != "skip").sum()
 
 
-def test_a_change_of_taste_is_found_on_its_day_and_answered_by_a_refit_alone(history: Any) -> None:
+def test_change_of_taste_is_found_on_its_day_and_only_refits(history: Any) -> None:
     verdicts = []
     for d in range(4):
         report = history.files.read_frame("drift_report", history.day(d))
@@ -359,7 +359,7 @@ def test_of_several_days_one_sentence_says_how_many_came_too_late() -> None:
     assert list(describe_unpredicted({"2016-02-03": 0})) == []
 
 
-def test_of_two_imports_over_the_same_days_no_model_learns_what_comes_later(
+def test_two_imports_over_the_same_days_leak_no_later_votes(
     make_project: Callable[..., Any],
 ) -> None:
     """The second import's votes of a day have higher seqs than the first one's of the next day,
@@ -450,7 +450,7 @@ def dead_pid() -> int:
     return process.pid
 
 
-def test_a_failed_feedback_stops_the_replay_naming_day_and_cause_and_the_next_call_goes_on(
+def test_failed_feedback_stops_the_replay_until_the_next_call(
     make_project: Callable[..., Any], unbroken: dict[str, Any]
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
@@ -519,7 +519,7 @@ def test_the_sensor_alone_comes_to_the_same_end(
     assert made(project) == unbroken
 
 
-def test_other_sensors_wait_for_the_replay_and_ask_for_none_of_its_days_afterwards(
+def test_other_sensors_wait_for_the_replay_and_skip_its_days(
     make_project: Callable[..., Any],
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=10, quiet_minutes=0)
@@ -561,7 +561,7 @@ def test_too_little_to_learn_from_stops_no_replay(make_project: Callable[..., An
     assert len(runs_by_step(project)) == len(failed) + 2
 
 
-def test_where_first_days_have_nothing_to_calibrate_with_a_model_serves_uncalibrated_until_some_do(
+def test_model_serves_uncalibrated_until_calibration_pairs_exist(
     make_project: Callable[..., Any],
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=40, refit_after_pairs=NEVER)
@@ -623,7 +623,7 @@ def test_days_of_a_killed_import_wait_also_after_another_file_came_in(
     assert len(project.files.read_frame("votes", project.day(1))) == len(whole)
 
 
-def test_days_of_a_failed_import_are_replayed_as_they_are_where_somebody_says_so(
+def test_unfinished_option_replays_days_of_a_failed_import(
     make_project: Callable[..., Any],
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)

@@ -168,7 +168,7 @@ def test_the_decision_is_settled_and_no_second_run_is_asked_for(retrained: Any) 
     assert runs[0].tags["rlhf/decision_id"] == str(decisions[0].decision_id)
 
 
-def test_every_row_of_the_retraining_set_has_a_reason_and_none_is_of_an_evaluation_split(
+def test_retraining_set_has_reasons_and_no_evaluation_split(
     retrained: Any,
 ) -> None:
     rows = retrained.files.read_frame("retraining_set")
@@ -182,7 +182,7 @@ def test_every_row_of_the_retraining_set_has_a_reason_and_none_is_of_an_evaluati
     assert rows.loc[rows["weight"] == 1, "reason"].str.contains("after the change").all()
 
 
-def test_the_candidate_is_registered_with_its_parent_and_its_files_are_whole(
+def test_candidate_is_registered_with_parent_and_complete_files(
     retrained: Any,
 ) -> None:
     version = retrained.files.read_record("candidate_model", ModelVersion)
@@ -199,7 +199,7 @@ def test_the_candidate_is_registered_with_its_parent_and_its_files_are_whole(
     assert version.metrics["n_steps"] >= 3
 
 
-def test_the_evaluation_judges_candidate_and_champion_on_the_frozen_prompts(retrained: Any) -> None:
+def test_evaluation_compares_both_policies_on_the_frozen_prompts(retrained: Any) -> None:
     evaluation = retrained.files.read_record("evaluation", Evaluation)
     assert (evaluation.candidate, evaluation.champion) == ("demo.policy@2", "demo.policy@1")
     assert evaluation.n_prompts == len(frozen_prompts())
@@ -246,7 +246,7 @@ def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any
     assert len(retrained.store.promotions.history("demo.policy")) == 1 + decision.promoted
 
 
-def test_a_candidate_that_fails_one_rule_is_not_promoted_and_one_that_meets_all_is(
+def test_candidate_is_promoted_only_if_every_rule_holds(
     retrained: Any, branch: Callable[..., Any]
 ) -> None:
     refused, passed = branch(retrained), branch(retrained)
@@ -449,7 +449,7 @@ def _reward_model_folder(project: Any) -> Path:
     return folder
 
 
-def test_a_champion_calibrated_again_stays_champion_and_keeps_the_better_calibrator(
+def test_recalibrated_champion_keeps_the_better_calibrator(
     grown: Any, branch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []  # the progress of each scoring: of a slow model every one is told

@@ -111,7 +111,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(Settings(home=tmp_path), store, instance, clock)
 
 
-def test_a_silent_run_is_failed_and_asked_for_again_with_its_partition_and_its_votes(
+def test_silent_run_is_failed_and_requested_again_with_its_config(
     world: World,
 ) -> None:
     run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
@@ -186,7 +186,7 @@ def test_a_run_that_starts_slowly_is_no_dead_run(world: World) -> None:
     assert world.status(run) == Status.STARTING
 
 
-def test_a_killed_run_that_dagster_failed_itself_gives_back_its_slots_and_is_asked_for_again(
+def test_killed_run_failed_by_dagster_frees_its_slots_and_is_retried(
     world: World,
 ) -> None:
     run = world.run("feedback", Status.FAILURE, dagster__partition=DAY)
@@ -223,7 +223,7 @@ def test_a_heartbeat_covers_its_block_and_nothing_is_left(world: World) -> None:
     assert world.store.heartbeats.get("run") is None
 
 
-def test_a_run_that_was_interrupted_leaves_its_heartbeat_and_one_that_failed_does_not(
+def test_interrupted_run_leaves_its_heartbeat_but_a_failed_one_does_not(
     world: World,
 ) -> None:
     def work(run_id: str, error: BaseException) -> None:

@@ -109,7 +109,7 @@ def test_the_daemon_was_killed_in_the_middle_of_the_second_day(replayed: Replaye
     assert found["reported"] == list(DAYS[:1])
 
 
-def test_days_are_replayed_in_order_each_once_and_predicted_by_a_model_that_had_not_seen_them(
+def test_days_are_replayed_once_in_order_by_unfitted_models(
     replayed: Replayed,
 ) -> None:
     assert_replayed_once(replayed.project, replayed.files, killed=[replayed.killed])

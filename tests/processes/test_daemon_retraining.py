@@ -168,7 +168,7 @@ def retried(household: Household, cut: float) -> dg.DagsterRun:
     )
 
 
-def test_one_change_is_one_run_under_re_ticks_forgotten_cursors_and_two_daemons(
+def test_one_change_gives_one_run_despite_re_ticks_and_two_daemons(
     household: Household, submitted: dg.DagsterRun
 ) -> None:
     eventually(
@@ -201,7 +201,7 @@ def test_one_change_is_one_run_under_re_ticks_forgotten_cursors_and_two_daemons(
     )
 
 
-def test_a_killed_training_is_found_dead_and_the_next_attempt_starts_within_two_minutes(
+def test_killed_training_is_retried_within_two_minutes(
     household: Household, submitted: dg.DagsterRun, cut: float, retried: dg.DagsterRun
 ) -> None:
     assert time.monotonic() - cut < 120
@@ -211,7 +211,7 @@ def test_a_killed_training_is_found_dead_and_the_next_attempt_starts_within_two_
     assert retried.tags[DECISION] == submitted.tags[DECISION]
 
 
-def test_the_second_attempt_ends_with_a_gated_candidate_and_nothing_is_left_to_do(
+def test_second_attempt_ends_with_a_gated_candidate(
     household: Household, retried: dg.DagsterRun
 ) -> None:
     eventually(

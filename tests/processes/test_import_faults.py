@@ -102,9 +102,7 @@ def test_a_parquet_file_cut_in_half_imports_nothing_and_whole_everything(rlhf, h
     assert rlhf("votes", path, "--no-replay").startswith("200 imported")
 
 
-def test_votes_of_a_file_that_breaks_in_its_middle_are_not_cast_before_it_is_mended(
-    rlhf, home, tmp_path
-):
+def test_truncated_file_casts_no_votes_until_corrected(rlhf, home, tmp_path):
     with_pairs(rlhf, tmp_path)
     path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(5_000)])
     whole = path.read_text()
@@ -120,7 +118,7 @@ def test_votes_of_a_file_that_breaks_in_its_middle_are_not_cast_before_it_is_men
     )
 
 
-def test_comparisons_before_the_break_of_a_file_are_known_when_it_is_mended(rlhf, home, tmp_path):
+def test_comparisons_before_a_break_are_known_after_correction(rlhf, home, tmp_path):
     rows = [{**PAIRS[0], "pair_id": f"p{n}", "prompt": f"prompt {n}"} for n in range(3_000)]
     path = write_csv(tmp_path / "pairs.csv", rows)
     whole = path.read_text()
@@ -229,9 +227,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_that_fills_up_during_an_import_is_named_and_the_rest_follows(
-    rlhf, small_disk, tmp_path
-):
+def test_full_disk_during_an_import_is_named_and_import_resumes(rlhf, small_disk, tmp_path):
     disk, grow = small_disk
     rows = [
         {**PAIRS[0], "pair_id": f"p{n}", "prompt": f"prompt {n} " + "x" * 5_000}
@@ -279,9 +275,7 @@ def test_an_import_beside_another_is_refused_and_says_which_one_runs(rlhf, home,
     assert states(home) == ["finished", "failed", "finished"]
 
 
-def test_of_two_imports_of_one_file_at_once_one_imports_it_and_nothing_is_doubled(
-    rlhf, home, tmp_path
-):
+def test_concurrent_imports_of_one_file_import_it_once(rlhf, home, tmp_path):
     with_pairs(rlhf, tmp_path)
     path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(2_000)])
     command = [
@@ -316,9 +310,7 @@ class Ended(BaseException):
     """The user's Ctrl-C, or whatever ends a process at this point."""
 
 
-def test_days_of_an_import_that_broke_off_are_unfinished_until_it_is_repeated_or_somebody_says_so(
-    rlhf, home, tmp_path, monkeypatch
-):
+def test_days_of_a_broken_import_stay_unfinished_until_repeated(rlhf, home, tmp_path, monkeypatch):
     monkeypatch.setenv("RLHF_HOME", str(home))
     with_pairs(rlhf, tmp_path)
     path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(2_500)])

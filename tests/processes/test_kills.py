@@ -117,7 +117,7 @@ def test_killed_while_casting_no_vote_is_lost_or_doubled(
 
 
 @pytest.mark.parametrize("moment", ["writing reflections", "writing the drift report"])
-def test_killed_in_the_feedback_the_last_good_day_stays_and_a_rerun_is_the_same(
+def test_killed_feedback_keeps_the_last_good_day(
     unbroken: Any, branch: Callable[..., Any], moment: str
 ) -> None:
     project, day = branch(unbroken), unbroken.day(3)
@@ -129,7 +129,7 @@ def test_killed_in_the_feedback_the_last_good_day_stays_and_a_rerun_is_the_same(
     assert len(project.store.events.for_model(project.judge)) == events
 
 
-def test_killed_while_registering_the_champion_serves_on_and_one_version_is_made(
+def test_kill_while_registering_leaves_one_version_and_the_champion(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)

@@ -62,7 +62,7 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in files)
 
 
-def test_an_interrupted_demo_goes_on_and_stays_inside_the_host_and_the_home(
+def test_interrupted_demo_resumes_within_host_and_home(
     watched: Path, small_policy: Path, tmp_path: Path
 ) -> None:
     """Ctrl-C in the middle, once and again: it ends at once without a traceback."""

@@ -151,7 +151,7 @@ def test_the_import_again_adds_what_is_missing(
     assert cut_replay.states == ["finished", "failed", "finished"]
 
 
-def test_a_feedback_killed_after_its_predictions_has_reported_nothing_of_its_day(
+def test_feedback_killed_after_predicting_reports_nothing(
     cut_replay: Cut, files: ImportFiles
 ) -> None:
     first, second, _ = files.days
@@ -164,7 +164,7 @@ def test_a_feedback_killed_after_its_predictions_has_reported_nothing_of_its_day
     assert cut_replay.reported == [first]
 
 
-def test_replayed_again_every_day_is_there_once_and_predicted_before_its_votes(
+def test_repeated_replay_has_every_day_once_predicted_before_votes(
     replayed: Any, files: ImportFiles
 ) -> None:
     killed = steps(replayed).query("day == @files.days[1] and name == 'feedback'")["run_id"].iloc[0]

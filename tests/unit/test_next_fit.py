@@ -127,7 +127,7 @@ def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(
     assert plan_next_fit(settings, store).shortage == "15 of 100 voted comparisons beyond 1"
 
 
-def test_recalibrated_champion_does_not_end_the_retry_of_a_refused_challenger(
+def test_recalibration_does_not_end_the_retry_of_a_refused_model(
     settings: Settings, store: Store, vote: Callable[[int], int]
 ) -> None:
     seq = vote(30)

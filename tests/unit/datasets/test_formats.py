@@ -159,7 +159,7 @@ def test_parquet_has_the_types_of_the_schema_and_names_it_even_without_rows():
         assert file.schema_arrow.metadata[b"schema"] == b"sample"
 
 
-def test_a_format_is_found_by_name_before_suffix_and_is_jsonl_without_either(tmp_path):
+def test_format_is_chosen_by_name_then_suffix_then_jsonl(tmp_path):
     assert isinstance(format_for(), Jsonl)
     assert isinstance(format_for(tmp_path / "stdout"), Jsonl)
     assert isinstance(format_for(tmp_path / "x.CSV"), Csv)

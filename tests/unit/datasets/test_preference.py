@@ -220,7 +220,7 @@ def test_a_file_of_another_version_is_refused_by_reading_it():
         )
 
 
-def test_a_later_version_of_the_format_is_not_taken_for_somebody_elses_file():
+def test_unknown_version_of_the_format_is_refused():
     assert [is_exported(schema.name) for schema in KINDS.values()] == [True] * 3
     assert not any(
         is_exported(value) for value in (None, "", "preference", 7, float("nan"), "pairs-v1")
@@ -283,7 +283,7 @@ def test_a_vote_on_a_comparison_that_is_not_handed_in_is_refused():
         tuple_rows(votes(("elsewhere", "a", {})), comparisons(), "demo")
 
 
-def test_tuples_are_in_the_order_of_the_votes_whatever_the_order_of_the_comparisons():
+def test_tuples_are_in_the_order_of_votes():
     cast = votes(
         ("c3", "a", {}), ("c0", "a", {}), ("c2", "b", {}), ("c0", "tie", {"annotator_id": "ann_b"})
     )

@@ -26,9 +26,7 @@ START = datetime(2016, 1, 31, tzinfo=UTC)
     [(10**6, 64), (300, 64), (300, 3)],
     ids=["one run", "many runs", "more runs than may be open"],
 )
-def test_records_come_back_by_moment_the_undated_last_and_equal_ones_by_line(
-    tmp_path, run_bytes, fan_in
-):
+def test_records_are_sorted_by_time_then_line_with_undated_last(tmp_path, run_bytes, fan_in):
     draw = random.Random(1)
     moments = [
         START + timedelta(seconds=draw.randrange(20)) if draw.random() < 0.8 else None
@@ -87,9 +85,7 @@ def test_rejects_stand_beside_the_input_by_line(tmp_path):
     assert list(tmp_path.iterdir()) == []  # nothing was rejected this time
 
 
-def test_where_the_inputs_folder_is_not_writable_rejects_are_kept_in_the_home(
-    tmp_path, monkeypatch
-):
+def test_rejects_go_to_the_home_if_the_inputs_folder_is_not_writable(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
     with Rejects(tmp_path / "data" / "votes.csv", tmp_path / "home" / "imports") as rejects:
         rejects.add(3, "broken", {"bytes": "caf\udce9"})

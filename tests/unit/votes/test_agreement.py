@@ -55,7 +55,7 @@ def test_raw_agreement_counts_pairs_of_votes_and_ties_as_a_choice():
     assert measured.share_of_ties == pytest.approx(1 / 4)
 
 
-def test_a_repeat_is_consistent_when_the_same_completion_is_chosen_on_the_other_side():
+def test_repeat_is_consistent_if_the_same_completion_is_chosen():
     first = [(f"c{i}", "x", "a", None) for i in range(4)]
     again = [
         ("r0", "x", "b", "c0"),
@@ -103,14 +103,14 @@ def judged_twice(*rows: tuple[str, str, str]) -> pd.DataFrame:
     return votes(first + again).assign(pass_no=[1] * len(rows) + [2] * len(rows))
 
 
-def test_a_later_pass_is_consistent_when_the_same_side_is_chosen_because_sides_are_not_swapped():
+def test_later_pass_is_consistent_if_the_same_side_is_chosen():
     log = judged_twice(("c0", "a", "a"), ("c1", "b", "a"), ("c2", "tie", "a"), ("c3", "a", "a"))
     assert agreement(log).self_consistency.value == 0.5
     assert agreement(log).n_votes == 4
     assert agreement(counting(log)).self_consistency is None
 
 
-def test_swapped_repeats_and_later_passes_measure_self_consistency_together():
+def test_self_consistency_uses_swapped_repeats_and_later_passes():
     frame = votes([("c0", "x", "a", None), ("r0", "x", "a", "c0")])
     assert agreement(frame).self_consistency.value == 0
     again = judged_twice(("c1", "b", "b"), ("c2", "b", "b"), ("c3", "b", "b"))

@@ -106,7 +106,7 @@ def test_labels_rest_on_no_vote_of_the_test_split_and_figures_on_all():
     assert not learnt.figures["reliability"].equals(other.figures["reliability"])
 
 
-def test_a_prompt_that_an_import_divides_gives_its_train_part_nothing_of_its_test_part():
+def test_prompt_in_two_splits_does_not_leak_test_votes_into_train():
     truth = simulate(1, completions=4, n_annotators=4, votes_each=4)
     given = truth.comparisons.assign(split=["train", "train", "train", "test", "test", "test"])
     asked = truth.votes[
@@ -125,14 +125,14 @@ def test_a_repeat_is_of_the_split_of_what_it_repeats():
     assert training_labels(both, given)["n_votes"].sum() == len(truth.votes) - 5
 
 
-def test_where_all_was_said_of_the_test_split_there_is_nothing_to_learn_from():
+def test_votes_on_the_test_split_only_give_no_training_labels():
     truth = simulate(4)
     learnt = fit_annotator_model(truth.votes, truth.comparisons.assign(split="test"))
     assert learnt.labels.empty
     assert len(learnt.figures) > 0
 
 
-def test_a_fit_that_begins_where_one_to_fewer_votes_ended_ends_where_it_would_have_sooner():
+def test_warm_start_gives_the_same_fit_in_fewer_iterations():
     truth = simulate(60, completions=3, n_annotators=8, seed=4)
     learnt, anew = (
         fit_annotator_model(truth.votes, truth.comparisons),

@@ -27,7 +27,7 @@ def ends(row: pd.Series, measure: str) -> list[float]:
     return row[[measure, f"{measure}_low", f"{measure}_high"]].tolist()
 
 
-def test_reliability_and_leaning_are_the_joint_models_the_least_reliable_first():
+def test_reliability_and_bias_come_from_the_joint_model_least_first():
     truth = simulate(60, n_annotators=6)
     model = joint_model(truth.votes)
     found = annotator_figures(truth.votes, model)
@@ -164,7 +164,7 @@ def test_who_is_too_sure_is_told_from_who_is_not():
     ).all()
 
 
-def test_every_figure_lies_between_its_ends_and_the_order_of_votes_is_irrelevant():
+def test_figures_lie_within_their_intervals_in_any_order_of_votes():
     truth = simulate(80, n_annotators=12, seed=2)
     rng = np.random.default_rng(0)
     votes = truth.votes.assign(

@@ -129,7 +129,7 @@ def test_a_vote_that_was_changed_later_was_said_in_its_own_window():
     ]
 
 
-def test_within_a_window_the_last_word_counts_and_what_was_taken_back_does_not():
+def test_last_vote_of_a_window_counts_and_withdrawn_ones_do_not():
     found = annotators_over_time(
         casts(
             (MONDAY, 0, 0, "a"),
@@ -200,7 +200,7 @@ def test_kappa_of_two_is_cohens():
     assert found["n_compared"].tolist() == [60, 60]
 
 
-def test_who_votes_at_random_has_no_kappa_with_the_others_and_who_reads_has():
+def test_random_voter_has_no_kappa_but_a_careful_one_has():
     cast, shown, _ = of_world(spammers=0.25)
     whole = (
         annotators_over_time(cast, shown, AnnotatorWindowParams(window_days=366))

@@ -175,7 +175,7 @@ def test_the_shown_ceiling_is_of_overlaps_where_there_are_any():
     assert "repeats" not in str(shown)
 
 
-def test_one_annotator_a_comparison_with_repeats_has_a_ceiling_that_says_where_it_is_from():
+def test_ceiling_from_repeats_alone_names_its_basis():
     votes = repeated(flipped(450, 1, 0.15), 1 - (0.85**2 + 0.15**2), 10)
     assert noise_ceiling(votes) is None
     shown = noise_ceiling_or_repeats(votes)

@@ -86,7 +86,7 @@ def test_of_votes_some_of_which_say_their_pass_the_newest_counts():
     assert said(counting(votes)) == [["v2", "b"]]
 
 
-def test_a_day_is_told_what_its_annotators_had_said_before_of_what_they_changed():
+def test_day_gets_the_earlier_votes_that_its_votes_revise():
     votes = log(
         (0, "a", 1, 0, None), (0, "b", 2, 0, None), (0, "tie", 1, 1, "v0"), (1, "a", 1, 0, None)
     )

@@ -71,7 +71,7 @@ def log_likelihood(
     return float(np.sum(of_comparisons))
 
 
-def test_a_pass_gives_the_chance_of_the_votes_and_what_they_say_of_each_comparison(world):
+def test_e_step_gives_likelihood_and_posterior_of_each_comparison(world):
     votes, theta, cavity = world
     sums = ExpectationStep(votes, N_NODES).compute_sums(theta, STEPS, cavity)
     assert sums.log_likelihood == pytest.approx(log_likelihood(votes, theta, STEPS, cavity))

@@ -73,7 +73,7 @@ def test_ties_unknown_flagged_and_repeated_ones_make_no_pair():
     assert gold_pairs(again).empty
 
 
-def test_votes_on_the_same_side_say_how_close_it_was_and_votes_against_it_say_nothing():
+def test_gold_pairs_use_vote_counts_only_if_votes_agree_with_gold():
     frame = comparisons([("c1", "a", None, None), ("c2", "a", None, None), ("c3", "b", None, None)])
     cast = votes([("c1", "a"), ("c1", "a"), ("c1", "b"), ("c2", "b"), ("c2", "b")])
     pairs = gold_pairs(frame, preference_pairs(cast, frame)).set_index("comparison_id")

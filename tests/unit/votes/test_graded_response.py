@@ -33,7 +33,7 @@ def test_a_chance_too_small_for_a_difference_is_no_zero():
     assert log_chance(0.3, 0.4, np.array([-800.0])) == pytest.approx(-802.6, abs=0.5)
 
 
-def test_softplus_is_exact_where_numbers_are_small_and_where_they_are_large():
+def test_softplus_is_exact_for_small_and_large_numbers():
     x = np.array([-745.0, -40.0, -1e-9, 0.0, 3.0, 800.0])
     np.testing.assert_allclose(softplus(x), -log_expit(-x), rtol=1e-14)
 

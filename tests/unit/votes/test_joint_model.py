@@ -28,7 +28,7 @@ def oracle(truth) -> np.ndarray:
     return signs.groupby(truth.votes["comparison_id"]).sum().to_numpy()
 
 
-def test_it_closes_half_the_gap_between_the_majority_and_who_knows_the_annotators():
+def test_closes_half_the_gap_between_majority_and_known_annotators():
     gained, possible = 0.0, 0.0
     for seed in range(3):
         truth = simulate(600, spammers=0.3, seed=seed)
@@ -202,7 +202,7 @@ def test_opposite_votes_on_one_comparison_cancel():
     assert labels["p_a"].iloc[0] == pytest.approx(0.5, abs=1e-6)
 
 
-def test_a_repeat_is_one_more_judgement_of_the_original_with_its_sides_swapped():
+def test_repeat_counts_as_a_vote_on_the_original_with_swapped_sides():
     first = votes_of([0, 0], [0, 1], ["a", "a"])
     again = votes_of([7], [0], ["b"]).assign(repeat_of="c00000", vote_id="again", seq=3)
     labels = joint_model(pd.concat([first, again], ignore_index=True)).labels
@@ -247,7 +247,7 @@ def shown_swapped(truth, rng: np.random.Generator, lean: float) -> pd.DataFrame:
     return truth.votes.assign(choice=np.where(felt > 0, "a", "b"), is_swapped=is_swapped)
 
 
-def test_a_leaning_to_the_left_is_found_where_the_sides_of_the_cards_are_known():
+def test_left_bias_is_found_if_displayed_sides_are_known():
     injected = 1 / (1 + np.exp(-0.6)) - 0.5
     found = []
     for seed in range(4):

@@ -204,7 +204,7 @@ def share_right(choice: pd.Series, better: np.ndarray) -> float:
     return float(np.where(choice.isin(["a", "b"]), choice == better, 0.5).mean())
 
 
-def test_votes_weighed_by_who_cast_them_beat_the_majority_with_a_fifth_of_bad_raters():
+def test_joint_model_beats_the_majority_with_a_fifth_of_bad_raters():
     """A fifth of thirty people vote at random, five votes a comparison, in three worlds of 2,000
     comparisons.
     """
@@ -223,7 +223,7 @@ def test_votes_weighed_by_who_cast_them_beat_the_majority_with_a_fifth_of_bad_ra
         assert min(gains) > 0.01, (name, gains)
 
 
-def test_what_the_model_calls_agreed_is_right_more_often_than_what_the_majority_does():
+def test_models_agreed_choices_are_right_more_often_than_the_majoritys():
     truth = simulate(600, n_annotators=30, votes_each=5, spammers=0.2, seed=7)
     better = pd.Series(np.where(truth.d > 0, "a", "b"), index=[f"c{i:05d}" for i in range(600)])
 

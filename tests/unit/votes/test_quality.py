@@ -69,7 +69,7 @@ def test_the_last_turn_counts_whatever_the_order_of_rows() -> None:
     assert quality(rows).n_votes == 2
 
 
-def test_the_same_pair_under_another_comparison_is_a_duplicate_and_a_repeat_is_not() -> None:
+def test_same_pair_in_another_comparison_is_a_duplicate_unless_a_repeat() -> None:
     pair = 77
     rows = cast(
         (1, LEFT, 1, pair),

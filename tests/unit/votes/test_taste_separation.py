@@ -44,7 +44,7 @@ def test_labels_since_a_change_rest_on_no_utility_of_before() -> None:
     assert (told[:N_OLD] > 0.5).all()
 
 
-def test_what_was_judged_on_both_sides_of_the_change_is_of_today_as_in_pairs() -> None:
+def test_comparison_judged_on_both_sides_of_a_change_counts_as_new() -> None:
     votes, comparisons, change = reversed_taste()
     late = votes.assign(
         seq=votes["seq"].where(votes["vote_id"] != votes["vote_id"].iloc[0], votes["seq"].max() + 1)
