@@ -72,7 +72,7 @@ def distinct_labels(names: Sequence[str]) -> list[str]:
 def truncate(text: str, width: int) -> str:
     """One line of at most `width` characters; a longer text ends in an ellipsis.
 
-    >>> truncate("a  long\nprompt", 8)
+    >>> truncate("a  long  prompt", 8)
     'a long …'
     """
     line = " ".join(text.split())
