@@ -48,7 +48,7 @@ def postgres_engine(
     }
     network = network_options(url)
     watchdog = Watchdog(lambda: _is_answering(engine, network), silent_s)
-    # Pre-ping replaces connections of before a restart of the server. values_plus_batch sends many
+    # Pre-ping replaces connections opened before a server restart. values_plus_batch sends many
     # rows of an update at once, not one after the other while everybody waits for the lock.
     engine = create_engine(
         url,

@@ -108,7 +108,7 @@ def test_what_trl_cannot_learn_is_refused(bert):
     pairs = word_pairs()
     with pytest.raises(ConfigurationError, match="has no loss soft"):
         model_on(bert, **(FOR_TRL | {"loss": "soft"})).fit(pairs)
-    with pytest.raises(ConfigurationError, match="knows no weights"):
+    with pytest.raises(ConfigurationError, match="ignores weights"):
         model_on(bert, **FOR_TRL).fit(pairs, weights=np.linspace(1, 2, len(pairs)))
     with pytest.raises(NotEnoughData, match="preferred side"):
         model_on(bert, **FOR_TRL).fit(pairs.assign(agreement=0.5))
