@@ -41,34 +41,33 @@ def read_calibration_log(text: str) -> list[CalibrationReport]:
     """The reports of a `calibration_log.json`, in its order; those of earlier versions lack what
     was not measured then.
 
-    Raises DatasetError naming the entry that is no calibration report.
+    Raises DatasetError naming the first entry that is not a calibration report.
     """
     read = read_entries(text)
     if read.refused:
         n, why = read.refused[0]
         raise DatasetError(
-            f"Entry {n} of this calibration log is no calibration report: {why} Mend or remove it."
+            f"Entry {n} of this log is not a calibration report: {why} Correct or remove it."
         )
     return list(read.reports)
 
 
 def read_entries(text: str) -> ParsedCalibrationLog:
-    """The same, entry by entry: one that is none keeps no other from being read. Times are in UTC
-    afterwards.
+    """Read the log entry by entry and keep the valid ones; times are converted to UTC.
 
-    Raises DatasetError where the text is no list of entries at all.
+    Raises DatasetError if the text is not a JSON list.
     """
     try:
         # a number that is not finite costs its entry alone
         entries = parse_json(text, is_finite=False)
     except (ValueError, RecursionError) as cause:
         raise DatasetError(
-            f"This calibration log is no JSON ({cause}). Write it again: rlhf export "
+            f"This calibration log is not JSON ({cause}). Write it again: rlhf export "
             "calibration-log."
         ) from cause
     if not isinstance(entries, list):
         raise DatasetError(
-            "This calibration log is no JSON list of reports. Write it again: rlhf export "
+            "This calibration log is not a JSON list of reports. Write it again: rlhf export "
             "calibration-log."
         )
     reports, refused = [], []

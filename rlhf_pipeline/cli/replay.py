@@ -78,8 +78,8 @@ def import_lock(settings: Settings) -> FileLock:
 def replay_pending(workspace: Workspace, *, after_import: bool = False) -> int:
     """Replay all days that wait, one line each; the exit code, 0 where no day waits.
 
-    After a kill the remaining days still wait: the sensor or the next call goes on. With
-    `after_import` a home that the daemon or another command uses is no failure.
+    After a kill the remaining days still wait, and the sensor or the next call continues. With
+    `after_import`, a home in use by the daemon or another command is not an error.
     """
     if not workspace.store.replays.pending_days():
         echo("No imported day waits for its replay.")

@@ -62,7 +62,7 @@ KINDS: dict[str, FaultKind] = {
     "lost": FaultKind(
         "terminal",
         "unknown",
-        "the worker ended during the call, or before it; or a batch that nobody finds again",
+        "the worker ended during the call, or before it; or the provider does not list the batch",
     ),
     "bad_request": FaultKind(
         "terminal", "none", "400, 413, 422 and any other 4xx: refused as it is"

@@ -78,7 +78,7 @@ def names_in(expression: str, *, where: str) -> set[str]:
         tree = _parse(expression)
     except SyntaxError as cause:
         raise PromptError(
-            f"{where}: {expression!r} is no expression ({cause.msg}). Correct `derived:`."
+            f"{where}: {expression!r} is not an expression ({cause.msg}). Correct `derived:`."
         ) from cause
     called = {
         node.func.id

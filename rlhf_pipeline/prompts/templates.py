@@ -66,8 +66,9 @@ class Template(BaseModel):
         return prod(len(values) for values in self.variables.values())
 
     def fill(self, combination: int) -> Draft | None:
-        """The draft of one combination, 0 to n_combinations - 1; None where variables are equal
-        that must differ, or a derived number is no whole one."""
+        """The draft of one combination, 0 to n_combinations - 1; None if variables that must differ
+        are equal, or a derived number is not whole.
+        """
         drawn: dict[str, Any] = {}
         for name, values in self.variables.items():
             combination, at = divmod(combination, len(values))
@@ -161,7 +162,7 @@ def load_templates(path: Path | None = None) -> tuple[Template, ...]:
 
     Raises PromptError naming template and row (its number in the file) for a variable of the text
     that is not defined, an unknown list, table, rule or category, or a template without text; and
-    for a file that is no YAML.
+    for a file that is not YAML.
     """
     path = LIBRARY if path is None else path
     return _load(path, path.stat().st_mtime_ns if path.exists() else 0)

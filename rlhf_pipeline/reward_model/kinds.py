@@ -74,7 +74,7 @@ class RewardModelParams(BaseModel):
         for name in set(given) & set(unnested) - set(own) - {"seed"}:
             if given[name] != unnested[name].get_default(call_default_factory=True):
                 raise ConfigurationError(
-                    f"{name} is no parameter of kind {self.kind}, but of {UNNESTED}. Leave it "
+                    f"{name} is a parameter of kind {UNNESTED}, not of {self.kind}. Leave it "
                     f"out, or set kind to {UNNESTED}."
                 )
         return kind.Params(**{name: value for name, value in given.items() if name in own})

@@ -203,8 +203,8 @@ def test_the_log_reads_back_unchanged_oldest_first():
 def test_a_log_that_is_none_is_named():
     entry = calibration_log([run(make_pairs(600), 3.0)[1]])[0]
     for text, words in (
-        ("[", "no JSON"),
-        ("{}", "no JSON list"),
+        ("[", "not JSON"),
+        ("{}", "not a JSON list"),
         (json.dumps([entry, {**entry, "n_fit": "many"}]), "Entry 2 .* n_fit"),
     ):
         with pytest.raises(DatasetError, match=words):

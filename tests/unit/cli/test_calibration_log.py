@@ -149,9 +149,9 @@ def test_a_bad_entry_is_named_and_the_others_land(rlhf, home, tmp_path, wrong, s
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON"),
-        ("{}", "no JSON list"),
-        ("[" * 100_000, "no JSON"),
+        ("{", "not JSON"),
+        ("{}", "not a JSON list"),
+        ("[" * 100_000, "not JSON"),
         ("[1, 2]", "No entry of .* could be imported"),
         (b"\xff\xfe[]", "no UTF-8"),
     ],

@@ -53,5 +53,5 @@ def test_nothing_else_is_run(expression):
 
 def test_the_variables_of_an_expression_are_known_before_it_is_computed():
     assert names_in("len(word) + a * a", where="here") == {"word", "a"}
-    with pytest.raises(PromptError, match=r"here: 'a \+' is no expression"):
+    with pytest.raises(PromptError, match=r"here: 'a \+' is not an expression"):
         names_in("a +", where="here")

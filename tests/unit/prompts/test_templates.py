@@ -193,7 +193,7 @@ def test_variables_that_must_differ_do():
         ({"reference": {"rule": "lookup", "of": ["who"], "table": "ages"}}, "unknown table 'ages'"),
         ({"variables": {"who": {"range": [3, 1]}}}, r"variable 'who' has the range \[3, 1\]"),
         ({"derived": {"much": "n + 1"}}, r"variables \['n'\] are not defined"),
-        ({"derived": {"much": "import os"}}, "'import os' is no expression"),
+        ({"derived": {"much": "import os"}}, "'import os' is not an expression"),
         ({"category": "poetry"}, r"row 1\): category"),
         ({"text": "x" * 100_001, "variables": {}}, "100,001 bytes, the limit is 100,000"),
     ],
