@@ -13,6 +13,7 @@ from assets.gate import gate
 from assets.preference_pairs import preference_pairs
 from assets.prompts import prompts
 from assets.reflection_log import reflection_log
+from assets.retraining_decision import retraining_decision
 from assets.retraining_set import retraining_set
 from assets.reward_model import reward_model
 from assets.votes import votes, votes_inbox
@@ -30,6 +31,7 @@ STAGES: list[dg.AssetsDefinition | dg.AssetSpec] = [
     calibration,
     reflection_log,
     drift_report,
+    retraining_decision,
     retraining_set,
     candidate_model,
     evaluation,

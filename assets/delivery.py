@@ -41,10 +41,14 @@ def daily_asset(
 
 
 def unpartitioned_asset(
-    name: str, group: str, *kinds: str, pool: str | None = None
+    name: str,
+    group: str,
+    *kinds: str,
+    pool: str | None = None,
+    deps: Sequence[dg.AssetSpec | str] = (),
 ) -> AssetDecorator:
     """`@dg.asset` for a stage over all days."""
-    return _asset(name, group, kinds, pool=pool)
+    return _asset(name, group, kinds, pool=pool, deps=deps)
 
 
 def _asset(

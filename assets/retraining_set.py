@@ -14,6 +14,7 @@ from assets.delivery import (
     expect_usually,
     unpartitioned_asset,
 )
+from assets.retraining_decision import record_launch, retraining_decision
 from assets.votes import CHANGE_SEQ_DESCRIPTION
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
@@ -32,7 +33,7 @@ class RetrainingSetConfig(SelectionParams, dg.Config):
     change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
 
 
-@unpartitioned_asset("retraining_set", "improve", "parquet")
+@unpartitioned_asset("retraining_set", "improve", "parquet", deps=[retraining_decision])
 @check_schema
 def retraining_set(
     context: dg.AssetExecutionContext,
@@ -48,11 +49,9 @@ def retraining_set(
     """Selects pairs by information: where the reward model is uncertain or disagreed with
     annotators. Excludes evaluation splits and frozen prompts.
     """
-    pairs, judge, frozen = (
-        preference_pairs,
-        champions.judge(reward_model),
-        frozen_prompt_ids(frozen_prompts()),
-    )
+    record_launch(context, store)
+    pairs, judge = preference_pairs, champions.judge(reward_model)
+    frozen = frozen_prompt_ids(frozen_prompts())
     assert judge is not None  # a version was given
     scores = pd.DataFrame(
         {"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)}

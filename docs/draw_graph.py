@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
 WIDTH, HEIGHT = 1180, 440
-NODE_WIDTH, NODE_HEIGHT = 138, 38
+NODE_WIDTH, NODE_HEIGHT = 148, 38
 # Centres.
 PLACES = {
     "prompts": (110, 95),
@@ -29,6 +29,7 @@ PLACES = {
     "calibration": (540, 195),
     "reflection_log": (540, 318),
     "drift_report": (540, 384),
+    "retraining_decision": (755, 384),
     "retraining_set": (755, 235),
     "candidate_model": (912, 235),
     "evaluation": (912, 130),
@@ -43,7 +44,7 @@ GROUPS = {
     "feedback": ((240, 278, 410, 420), "#b45309"),
     "learn": ((240, 35, 625, 225), "#047857"),
     "watch": ((455, 278, 625, 420), "#7c3aed"),
-    "improve": ((670, 75, 1164, 270), "#be123c"),
+    "improve": ((670, 75, 1164, 420), "#be123c"),
 }
 STYLE = """
 text { font: 14px ui-sans-serif, system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif; }

@@ -1,7 +1,7 @@
 """`python -m driver TASK`: the tasks that the command line runs in a process of their own.
 
-`demo` and `replay` print for people; all others print one JSON object a line. RLHF_HOME and
-DAGSTER_HOME name the home.
+`demo`, `replay`, `run` and `loop` print for people; all others print one JSON object a line.
+RLHF_HOME and DAGSTER_HOME name the home.
 """
 
 import argparse
@@ -35,16 +35,11 @@ from rlhf_pipeline.terminal import escape_markup  # noqa: E402
 
 def demo(settings: Settings, arguments: argparse.Namespace, console: Console) -> int:
     started = monotonic()
-    try:
-        with open_home(settings, console) as instance:
-            # here and below: these imports make Dagster's definitions, which `state` does not need
-            from driver.demo import run_demo
+    with open_home(settings, console) as instance:
+        # here and below: these imports make Dagster's definitions, which `state` does not need
+        from driver.demo import run_demo
 
-            history = run_demo(settings, arguments.days, instance, console)
-    except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        console.print("Interrupted. The same command goes on with the day that is unfinished.")
-        return terminal.INTERRUPTED
+        history = run_demo(settings, arguments.days, instance, console)
     from driver.demo_report import print_summary
 
     print_summary(settings, history, console)
@@ -74,6 +69,38 @@ def replay(settings: Settings, arguments: argparse.Namespace, console: Console) 
         console.print(
             f"{n_days} imported days wait for their replay. The process that uses the home takes "
             f"them too, or `rlhf replay` does later. {escape_markup(str(cause))}"
+        )
+    return 0
+
+
+def run(settings: Settings, arguments: argparse.Namespace, console: Console) -> int:
+    with open_home(settings, console) as instance:
+        from driver.run import JobOrder, run_job
+        from driver.stage_config import parse_stage_config
+
+        order = JobOrder(
+            arguments.job,
+            arguments.first_day,
+            arguments.last_day,
+            parse_stage_config(arguments.changes),
+            arguments.reason,
+        )
+        run_job(settings, instance, order, console)
+    return 0
+
+
+def loop(settings: Settings, arguments: argparse.Namespace, console: Console) -> int:
+    with open_home(settings, console) as instance:
+        from driver.loop import run_loop
+        from driver.stage_config import parse_stage_config
+
+        run_loop(
+            settings,
+            instance,
+            console,
+            stage_config=parse_stage_config(arguments.changes),
+            monitors_drift=arguments.monitor_drift,
+            once=arguments.once,
         )
     return 0
 
@@ -151,22 +178,48 @@ def print_facts(task: Callable[[], None]) -> int:
     return 0
 
 
-def main(words: list[str]) -> int:
+# By task: what it does, the width of its output where there is no terminal, and what Ctrl-C says.
+PRINTING_TASKS: dict[str, tuple[Callable[..., int], int, str]] = {
+    "demo": (demo, 132, "The same command goes on with the day that is unfinished."),
+    "replay": (replay, 160, "`rlhf replay` goes on with the day that is unfinished."),
+    "run": (run, 132, "The same command runs the job again."),
+    "loop": (loop, 132, "The same command goes on."),
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m driver")
     tasks = parser.add_subparsers(dest="task", required=True)
     tasks.add_parser("demo").add_argument("--days", type=int, required=True)
     tasks.add_parser("replay").add_argument("--after-import", action="store_true")
+    job = tasks.add_parser("run")
+    job.add_argument("job")
+    job.add_argument("--from", dest="first_day")
+    job.add_argument("--to", dest="last_day")
+    job.add_argument("--reason", default="")
+    forever = tasks.add_parser("loop")
+    forever.add_argument("--once", action="store_true")
+    forever.add_argument("--no-monitor-drift", dest="monitor_drift", action="store_false")
+    for task in (job, forever):
+        task.add_argument("--set", dest="changes", action="append", default=[])
     for name in FACT_TASKS:
         tasks.add_parser(name)
-    arguments = parser.parse_args(words)
+    return parser
+
+
+def main(words: list[str]) -> int:
+    arguments = make_parser().parse_args(words)
     if arguments.task in FACT_TASKS:
         return print_facts(FACT_TASKS[arguments.task])
-    if arguments.task == "demo":
-        signal.signal(signal.SIGINT, terminal.interrupt_once)
-    run, width = {"demo": (demo, 132), "replay": (replay, 160)}[arguments.task]
+    task, width, after_interrupt = PRINTING_TASKS[arguments.task]
+    signal.signal(signal.SIGINT, terminal.interrupt_once)
     console = terminal.make_console(width)
     try:
-        return run(Settings.read(), arguments, console)
+        return task(Settings.read(), arguments, console)
+    except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        console.print(f"Interrupted. {after_interrupt}")
+        return terminal.INTERRUPTED
     except PipelineError as error:
         console.print(f"[red]{type(error).__name__}: {escape_markup(str(error))}[/]")
         return 1

@@ -31,8 +31,9 @@ def lock_home(home: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as cause:
         raise HomeInUse(
-            f"`rlhf demo` or `rlhf replay` already runs on {home}; two would take the same steps. "
-            "Wait until it ends, or name another home, as in `make demo RLHF_HOME=var/demo`."
+            f"Another `rlhf` command (demo, loop, replay or run) already runs on {home}; two would "
+            "take the same steps. Wait until it ends, or name another home, as in "
+            "`make demo RLHF_HOME=var/demo`."
         ) from cause
     try:
         yield

@@ -7,7 +7,7 @@ import dagster as dg
 
 from rlhf_pipeline.store import Store
 from sensors.run_health import ALIVE, fail_run, release_run, works_here
-from sensors.runs import RUN_KEY_TAG, SENSOR_NAME_TAG
+from sensors.runs import RUN_KEY_TAG, SCHEDULE_NAME_TAG, SENSOR_NAME_TAG
 
 # A retraining decision counts its own attempts; the other sensors request each key once.
 ASK_ONCE_SENSORS = ("votes", "learning")
@@ -48,13 +48,14 @@ def _is_dead(record: dg.RunRecord, store: Store, limit: timedelta) -> bool:
 
 
 def release_run_keys(instance: dg.DagsterInstance) -> None:
-    """Let the sensors request again what failed or was killed in process: nothing else retries
-    it.
+    """Let sensors and schedules request again what failed or was killed in process: nothing else
+    retries it.
     """
     ended = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
-    for run in instance.get_runs(
-        dg.RunsFilter(statuses=ended, tags={SENSOR_NAME_TAG: list(ASK_ONCE_SENSORS)})
-    ):
+    for run in instance.get_runs(dg.RunsFilter(statuses=ended)):
+        asked_once = (
+            SCHEDULE_NAME_TAG in run.tags or run.tags.get(SENSOR_NAME_TAG) in ASK_ONCE_SENSORS
+        )
         key = run.tags.get(RUN_KEY_TAG, "")
-        if run.remote_job_origin is None and not key.endswith(run.run_id):
+        if asked_once and run.remote_job_origin is None and not key.endswith(run.run_id):
             instance.add_run_tags(run.run_id, {RUN_KEY_TAG: f"{key}:failed:{run.run_id}"})

@@ -1,6 +1,6 @@
 """Runs jobs and evaluates sensors in this process, as the daemon would."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -49,6 +49,8 @@ class Runner:
     clock: Callable[[], datetime] = utc_now
     on_stage: Callable[[StageRun], None] = ignore_stage
     retry_command: str = "run it again"
+    # by stage, fields of its parameters that every run gets; a run's own values win
+    stage_config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     history: list[StageRun] = field(default_factory=list)
 
     @cached_property
@@ -60,35 +62,46 @@ class Runner:
 
         Raises PipelineError, naming the failed stages, if it fails.
         """
-        arguments["run_config"] = {**arguments.get("run_config", {}), "loggers": QUIET_LOGGERS}
-        result = self.defs.resolve_job_def(job).execute_in_process(
+        definition = self.defs.resolve_job_def(job)
+        arguments["run_config"] = {
+            **self._add_stage_config(definition, arguments.get("run_config", {})),
+            "loggers": QUIET_LOGGERS,
+        }
+        result = definition.execute_in_process(
             instance=self.instance, raise_on_error=False, **arguments
         )
         for stage in _stage_runs(result, job, day):
             self.history.append(stage)
             self.on_stage(stage)
         if not result.success:
+            failure = describe_failure(self.instance, result.run_id)
             raise PipelineError(
-                f"{job} of {day} failed: {describe_failure(self.instance, result.run_id)}. "
+                f"{job} of {day} failed: {failure.removesuffix('.')}. "
                 f"`make dev` shows the run {result.run_id[:8]}; {self.retry_command} to go on."
             )
 
+    def _add_stage_config(
+        self, job: dg.JobDefinition, run_config: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        ops = dict(run_config.get("ops", {}))
+        for stage in self.stage_config.keys() & {node.name for node in job.nodes}:
+            own = ops.get(stage, {}).get("config", {})
+            ops[stage] = {"config": {**self.stage_config[stage], **own}}
+        return {**run_config, "ops": ops} if ops else dict(run_config)
+
     def run_request(self, request: dg.RunRequest, sensor: str, day: str) -> None:
         """Run what a sensor requested, under the run key and tags that the daemon would give it."""
-        tags = {
-            **request.tags,
-            RUN_KEY_TAG: request.run_key or "",
-            SENSOR_NAME_TAG: sensor,
-        }
+        job = request.job_name or self.repository.get_sensor_def(sensor).job_name or ""
+        self.run_scheduled(request, job, {SENSOR_NAME_TAG: sensor}, day)
+
+    def run_scheduled(
+        self, request: dg.RunRequest, job: str, origin: Mapping[str, str], day: str
+    ) -> None:
+        """Run a request under its run key; `origin` is the tag of the sensor or schedule."""
+        tags = {**request.tags, RUN_KEY_TAG: request.run_key or "", **origin}
         tags.pop(PARTITION_TAG, None)
         partition = {"partition_key": request.partition_key} if request.partition_key else {}
-        self.run(
-            request.job_name or self.repository.get_sensor_def(sensor).job_name or "",
-            day,
-            tags=tags,
-            run_config=request.run_config or {},
-            **partition,
-        )
+        self.run(job, day, tags=tags, run_config=request.run_config or {}, **partition)
 
     def tick(self, sensor: str, cursor: str | None = None) -> SensorExecutionData:
         """Evaluate one sensor: the runs that it requests and its next cursor."""
@@ -102,6 +115,13 @@ class Runner:
         for event in data.asset_events:
             self.instance.report_runless_asset_event(event)
         return data
+
+    def run_requested(self, sensor: str, day: str) -> int:
+        """Tick a sensor that keeps no cursor and run what it requests; how many runs that were."""
+        requests = self.tick(sensor).run_requests or []
+        for request in requests:
+            self.run_request(request, sensor, day)
+        return len(requests)
 
 
 def open_runner(

@@ -15,7 +15,7 @@ from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from upath import UPath
 
-from jobs.retraining import DECISION_TAG
+from assets.retraining_decision import DECISION_TAG
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.object_stores import modified_at

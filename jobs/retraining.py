@@ -4,8 +4,6 @@ import dagster as dg
 
 from jobs.executors import training_executor
 
-DECISION_TAG = "rlhf/decision_id"  # on each run: the trigger decision that requested it
-
 retraining = dg.define_asset_job(
     "retraining",
     selection=[

@@ -13,6 +13,7 @@ class NextFit:
     after: str  # version of that model, 0 before the first; a refused one is named so
     n: int
     needed: int
+    data_seq: int = 0  # last vote that model learnt from
 
     @property
     def shortage(self) -> str | None:
@@ -48,7 +49,7 @@ def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = N
     else:
         after, data_seq, needed = "0", 0, settings.min_new_pairs
     n = store.votes.n_voted_comparisons(after_seq=data_seq, up_to_seq=up_to_seq)
-    return NextFit(after, n, needed)
+    return NextFit(after, n, needed, data_seq)
 
 
 def is_uncalibrated(settings: Settings, store: Store) -> bool | None:

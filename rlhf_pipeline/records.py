@@ -449,6 +449,9 @@ class TriggerDecision(Record):
     attempt: int = 1
     state: Literal["held", "pending", "submitted", "succeeded", "failed"] = "pending"
     run_id: str | None = None
+    actor: str | None = Field(
+        default=None, description="who fired it by hand; None = the retraining trigger"
+    )
 
     @property
     def stored_id(self) -> int:

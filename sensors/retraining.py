@@ -14,12 +14,14 @@ from functools import partial
 
 import dagster as dg
 
-from jobs.retraining import DECISION_TAG, retraining
+from assets.retraining_decision import DECISION_TAG, decision_event, describe
+from jobs.retraining import retraining
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TriggerDecision, utc_now
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
 from sensors.runs import (
+    ENDED_STATUSES,
     STEP_TAG,
     SUBMISSION_LEASE,
     find_run,
@@ -51,13 +53,14 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
             now=now(),
             champion=champion.label if champion else None,
         )
+        # a hold that claims nothing new is not stored
+        is_new = decision is not None and decision.decision_id is not None
         requests = list(_request_pending(settings.project, context.instance, store))
-        if requests:
-            return dg.SensorResult(run_requests=requests)
-        return dg.SkipReason(
-            f"{decision.action}: {'; '.join(decision.reasons)}"
-            if decision
-            else "no open drift or calibration event"
+        skip = describe(decision) if decision else "no open drift or calibration event"
+        return dg.SensorResult(
+            run_requests=requests,
+            asset_events=[decision_event(decision)] if decision and is_new else [],
+            skip_reason=None if requests else skip,
         )
 
     return retrain
@@ -77,7 +80,13 @@ def _record_outcomes(project: str, instance: dg.DagsterInstance, store: Store) -
             store.decisions.mark_finished(
                 decision.stored_id, succeeded=True, attempt=decision.attempt
             )
-        elif status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
+        elif status not in ENDED_STATUSES:
+            continue
+        elif decision.actor is not None:  # its author sees the failure, and repeats it or not
+            store.decisions.mark_finished(
+                decision.stored_id, succeeded=False, error="the run failed", attempt=1
+            )
+        else:
             store.decisions.retry(decision.stored_id, attempt=decision.attempt)
 
 

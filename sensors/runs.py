@@ -18,6 +18,7 @@ Resource = TypeVar("Resource")
 # Dagster's own tags; its public API has no names for them
 RUN_KEY_TAG = "dagster/run_key"
 SENSOR_NAME_TAG = "dagster/sensor_name"
+SCHEDULE_NAME_TAG = "dagster/schedule_name"
 PARTITION_TAG = "dagster/partition"
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"

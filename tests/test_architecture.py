@@ -25,6 +25,7 @@ FOUNDATION = [
     "files",
     "terminal",
     "memory_errors",
+    "parameters",
     "documents",
     "intervals",  # Wilson and the bootstrap, of arrays
     "frames",
@@ -108,6 +109,7 @@ ALLOWED: dict[str, set[str]] = {
         "store",
         "champions",
         "learning",
+        "next_fit",  # `rlhf status` says when the next one is due
         "homes",
         "web",
         "supervisor",

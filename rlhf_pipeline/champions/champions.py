@@ -4,6 +4,8 @@ Only this module combines store, registry and stages. Assets, command line and w
 from here, so all three serve the same one.
 """
 
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -277,26 +279,27 @@ class Champions:
         current = self.registry.get("policy", "champion")
         if current is not None:
             return current
-        folder = self.cache / "embedded_policy"
-        metrics: dict[str, float] = {}
         if policy is None:
+            folder = self.cache / "embedded_policy"
             report = pretrain(folder, PretrainingParams(), progress=progress)
             metrics = {k: float(v) for k, v in report.items() if isinstance(v, int | float)}
+            version = self._register_policy(folder, {"stage": "first policy"}, metrics)
         else:
-            folder = self.cache / "imported_policy"
-            load_policy(policy).save(folder)
-        with self.registry.run(
-            "first policy", {"stage": "init"}, run_key=f"init:{folder_hash(folder)}"
-        ) as run:
-            version = self.registry.register(
-                "policy",
-                folder,
-                run=run,
-                metrics=metrics,
-                params={},
-                parent=None,
-                data_hash=None,
-                data_seq=None,
-            )
+            version = self.register_policy(policy, {"stage": "first policy"})
         self.promote("policy", version, reason="first policy of the project", actor=actor)
         return version
+
+    def register_policy(self, source: str, tags: Mapping[str, str]) -> ModelVersion:
+        """Register any causal LM that transformers can load, from a folder or the hub. The same
+        files are registered once. `tags` go to the MLflow run.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            load_policy(source).save(Path(folder) / "policy")
+            return self._register_policy(Path(folder) / "policy", tags, {})
+
+    def _register_policy(
+        self, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float]
+    ) -> ModelVersion:
+        stage = tags["stage"]
+        with self.registry.run(stage, tags, run_key=f"{stage}:{folder_hash(folder)}") as run:
+            return self.registry.register("policy", folder, run=run, metrics=metrics)

@@ -21,8 +21,10 @@ from rlhf_pipeline.cli import (
     prompts,
     replay,
     reward,
+    run,
     runs,
     serve,
+    status,
     storage,
     users,
     vote,
@@ -46,6 +48,9 @@ app.command("demo")(demo.demo)
 app.command("dev")(dev.dev)
 app.command("serve")(serve.serve)
 app.command("vote")(vote.vote)
+app.command("run")(run.run)
+app.command("loop")(run.loop)
+app.command("status")(status.status)
 app.command("runs")(runs.runs)
 app.command("generate")(generate.generate)
 app.command("replay")(replay.replay)

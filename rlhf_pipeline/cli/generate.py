@@ -15,7 +15,7 @@ import pandas as pd
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.parameters import Changes, parse_parameters
+from rlhf_pipeline.cli.parameters import Changes
 from rlhf_pipeline.cli.tables import echo, progress_bar, show
 from rlhf_pipeline.completions import CallParams, CompletionParams, Generation
 from rlhf_pipeline.completions import generate as complete
@@ -23,6 +23,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.datasets.formats.csv import protect_cell
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.files import open_atomically, write_atomically
+from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.prompts import Report
 from rlhf_pipeline.prompts.base import to_frame
 from rlhf_pipeline.prompts.dataset import read_drafts

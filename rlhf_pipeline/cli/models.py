@@ -1,13 +1,15 @@
-"""`rlhf models`: lists the versions in the registry and promotes one by hand."""
+"""`rlhf models`: lists, promotes, exports and registers versions of models."""
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
-from rlhf_pipeline.errors import ModelNotFound, ModelRefused
+from rlhf_pipeline.errors import ConfigurationError, ModelNotFound, ModelRefused
 from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import Kind, Registry, ceiling_metric, is_accuracy
 
@@ -108,6 +110,58 @@ def promote(
         f"{version.label} is champion already"
         if was == version.label
         else f"{version.label} is champion, before it {was}"
+    )
+
+
+@app.command("export")
+def export(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="NAME@VERSION", help="A version or an alias, as for `promote`."),
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder.")],
+) -> None:
+    """Copy a version's files into a folder; that of a policy is one that transformers loads."""
+    workspace = Workspace.open()
+    kind, version = find_version(workspace.registry, model)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(f"{folder} is not empty. Name a new folder.")
+    source = workspace.registry.fetch_folder(version, workspace.settings.cache / "models")
+    # beside it, so that a killed export leaves no folder that looks whole
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(source, partial)
+    partial.replace(folder)
+    how = f'AutoModelForCausalLM.from_pretrained("{folder}")' if kind == "policy" else "its files"
+    echo(f"{version.label} in {folder}: {how}")
+
+
+@app.command("register")
+def register(
+    kind: Annotated[str, typer.Argument(metavar="policy", help="Only policies come from outside.")],
+    source: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="Folder or hub id of a causal LM for transformers."),
+    ],
+    reason: Annotated[str, typer.Option(help="Reason, kept with the version's MLflow run.")],
+) -> None:
+    """Register a policy that was made elsewhere. It serves only after `rlhf models promote`."""
+    if kind != "policy":
+        raise typer.BadParameter(
+            f"{kind!r} cannot be registered; only a policy can. `rlhf reward train` makes reward "
+            "models.",
+            param_hint="policy",
+        )
+    if not reason.strip():
+        raise typer.BadParameter("give a reason", param_hint="--reason")
+    workspace = Workspace.open()
+    version = workspace.champions.register_policy(
+        source, {"stage": "rlhf models register", "rlhf.reason": reason, "rlhf.source": source}
+    )
+    echo(
+        f"{version.label} is registered. To let it complete prompts: "
+        f'rlhf models promote {version.label} --reason "…"'
     )
 
 

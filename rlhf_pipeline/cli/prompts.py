@@ -12,12 +12,13 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.parameters import Changes, parse_parameters
+from rlhf_pipeline.cli.parameters import Changes
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.completions import default_call_params
 from rlhf_pipeline.completions.text_generator import BackendTextGenerator
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.files import open_atomically
+from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.prompts import GENERATORS, Rejection, Report, generate
 from rlhf_pipeline.prompts.dataset import write_jsonl
 from rlhf_pipeline.prompts.parameters import SourceParams

@@ -10,7 +10,7 @@ import typer
 from rlhf_pipeline.calibration import calibration_figures, calibration_log
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_version
-from rlhf_pipeline.cli.parameters import Changes, parse_parameters
+from rlhf_pipeline.cli.parameters import Changes
 from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
 from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
@@ -25,6 +25,7 @@ from rlhf_pipeline.learning import (
     fit_model,
     register_fit,
 )
+from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.records import ModelVersion, folder_hash
 from rlhf_pipeline.registry import CANDIDATE, list_openings
 from rlhf_pipeline.reports.calibration import draw_calibration

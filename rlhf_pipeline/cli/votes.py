@@ -9,12 +9,13 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.exports import build_records
-from rlhf_pipeline.cli.parameters import Changes, parse_parameters
+from rlhf_pipeline.cli.parameters import Changes
 from rlhf_pipeline.cli.tables import echo, format_interval, progress_bar, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.comparisons.routing import RoutingParams, count_routes, route, send_routes
 from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
 from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.reward_model.labels import join_soft_labels
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (

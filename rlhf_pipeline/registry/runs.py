@@ -18,6 +18,7 @@ from rlhf_pipeline.records import Record, content_id, lineage_tags
 from rlhf_pipeline.registry.tracking import COMMIT, Tracking
 
 RUN_KEY = "rlhf.run_key"
+STAGE_TAG = "dagster.asset"  # on the run of each materialisation: the stage
 # tag and value of a run or version that has an accuracy but no noise ceiling
 CEILING, UNKNOWN_CEILING = "noise_ceiling", "unknown"
 # Metrics that are shares of votes predicted correctly or wrongly; `of` is the suffix of the group
@@ -154,8 +155,8 @@ def open_run(
     )
 
 
-def latest_runs(tracking: Tracking, limit: int) -> list[TrackedRun]:
-    """The `limit` most recently started runs of the project, newest first."""
+def latest_runs(tracking: Tracking, limit: int, *, stage: str | None = None) -> list[TrackedRun]:
+    """The `limit` most recently started runs of the project, or of one stage, newest first."""
     client, experiment_id = tracking.open()
     return [
         TrackedRun(
@@ -168,7 +169,10 @@ def latest_runs(tracking: Tracking, limit: int) -> list[TrackedRun]:
             url=tracking.run_url(run.info.run_id),
         )
         for run in client.search_runs(
-            [experiment_id], max_results=limit, order_by=["attributes.start_time DESC"]
+            [experiment_id],
+            filter_string=f"tags.`{STAGE_TAG}` = '{stage}'" if stage else "",
+            max_results=limit,
+            order_by=["attributes.start_time DESC"],
         )
     ]
 

@@ -123,9 +123,9 @@ class Registry:
             raise
         run.close("FINISHED")
 
-    def latest_runs(self, limit: int) -> list[TrackedRun]:
-        """The `limit` most recently started runs, newest first."""
-        return latest_runs(self._tracking, limit)
+    def latest_runs(self, limit: int, *, stage: str | None = None) -> list[TrackedRun]:
+        """The `limit` most recently started runs, or those of one stage, newest first."""
+        return latest_runs(self._tracking, limit, stage=stage)
 
     def register(
         self,

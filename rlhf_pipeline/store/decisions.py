@@ -91,6 +91,31 @@ class Decisions:
                 return decision
             return self._store(connection, ledger, decision, known_seq)
 
+    def fire_by_hand(
+        self, reason: str, *, actor: str, now: datetime, run_id: str | None = None
+    ) -> TriggerDecision:
+        """Store a fire decision made by a person, over all votes. It claims no events and starts no
+        cool-down: a change that detectors find is still decided on by the trigger.
+
+        Without `run_id` it waits for a run, as every fire decision. With `run_id` that run is
+        recorded, and a repeated call returns the decision that is stored.
+        """
+        with audited_transaction(self._database) as (connection, ledger):
+            known = self._of_run(connection, run_id)
+            if known is not None:
+                return known
+            decision = TriggerDecision(
+                action="fire",
+                reasons=(f"by hand: {reason}",),
+                event_ids=(),
+                evidence={"looked_at": {"max_seq": ledger.vote_seq}},
+                decided_at=now,
+                state="submitted" if run_id else "pending",
+                run_id=run_id,
+                actor=actor,
+            )
+            return self._store(connection, ledger, decision, ledger.vote_seq)
+
     def pending_fires(self) -> list[TriggerDecision]:
         """Fire decisions waiting for a run, oldest first."""
         return self._read(decisions.c.state == "pending")
@@ -241,12 +266,14 @@ class Decisions:
         )
 
     def _last_fire(self, connection: Connection) -> Row[Any] | None:
+        """The trigger's last fire decision; those by hand start no cool-down."""
         fires = select(decisions).where(
             self._database.in_project(decisions), decisions.c.action == "fire"
         )
-        return connection.execute(
-            fires.order_by(decisions.c.decision_id.desc()).limit(1)
-        ).one_or_none()
+        newest_first = connection.execute(fires.order_by(decisions.c.decision_id.desc()))
+        return next(
+            (row for row in newest_first if _build_decision(row._mapping).actor is None), None
+        )
 
     def _count_before_lock(self, up_to_seq: int | None) -> _TrainableCount:
         """Count trainable votes before the lock is taken: at a million votes this takes half a
@@ -318,10 +345,11 @@ class Decisions:
                 }
             ],
         )
-        claimed = drift_events.update().where(
-            self._database.in_project(drift_events), drift_events.c.decision_id.is_(None)
-        )
-        connection.execute(claimed.values(decision_id=decision.decision_id))
+        if decision.actor is None:
+            claimed = drift_events.update().where(
+                self._database.in_project(drift_events), drift_events.c.decision_id.is_(None)
+            )
+            connection.execute(claimed.values(decision_id=decision.decision_id))
         self._link(ledger, decision)
         if decision.action == "fire" and decision.change_seq is not None:
             record_change(
@@ -356,6 +384,15 @@ class Decisions:
             object_id=f"decision {decision.decision_id} attempt {decision.attempt}",
             digest=decision_digest(decision),
         )
+
+    def _of_run(self, connection: Connection, run_id: str | None) -> TriggerDecision | None:
+        if run_id is None:
+            return None
+        wanted = select(decisions).where(
+            self._database.in_project(decisions), decisions.c.run_id == run_id
+        )
+        row = connection.execute(wanted).mappings().one_or_none()
+        return None if row is None else _build_decision(row)
 
     def _get_row(self, connection: Connection, decision_id: int) -> RowMapping:
         wanted = select(decisions).where(

@@ -65,7 +65,7 @@ def test_second_demo_is_refused_and_touches_nothing(
     second = drive(tmp_path, "demo", "--days", "1")
     assert second.returncode == 1
     output = " ".join(second.stdout.split())
-    assert f"`rlhf demo` or `rlhf replay` already runs on {tmp_path}" in output
+    assert f"(demo, loop, replay or run) already runs on {tmp_path}" in output
     assert "make demo RLHF_HOME=" in output
     assert sorted(tmp_path.iterdir()) == before
 

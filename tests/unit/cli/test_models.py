@@ -224,3 +224,34 @@ def test_the_metrics_shown_are_those_that_matter_for_the_kind():
         "0.68, noise_ceiling 0.79"
     )
     assert format_metrics("policy", {}) == ""
+
+
+def test_exported_policy_loads_with_transformers(rlhf, home, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = tmp_path / "out" / "policy"
+    output = rlhf("models", "export", "demo.policy@champion", str(folder), home=home).output
+    assert "demo.policy@2 in" in output
+    AutoModelForCausalLM.from_pretrained(folder)
+    AutoTokenizer.from_pretrained(folder)
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        rlhf("models", "export", "demo.policy@1", str(folder), home=home)
+
+
+def test_registered_policy_waits_for_its_promotion(rlhf, home, tiny_policy, tmp_path):
+    changed = tmp_path / "mine"
+    shutil.copytree(tiny_policy, changed)
+    config = changed / "generation_config.json"
+    config.write_text(config.read_text().replace("{", '{"top_k": 7,', 1))
+    why = "tuned elsewhere"
+    output = rlhf("models", "register", "policy", str(changed), "--reason", why, home=home).output
+    assert "demo.policy@3 is registered" in output
+    assert world(home).champions.policy().label == "demo.policy@2"
+
+
+def test_only_policies_are_registered_and_only_with_a_reason(rlhf, home, tiny_policy):
+    refused = rlhf("models", "register", "reward_model", "x", "--reason", "y", home=home)
+    assert refused.exit_code == 2
+    assert "only a policy can" in " ".join(refused.output.replace("│", " ").split())
+    without = rlhf("models", "register", "policy", str(tiny_policy), "--reason", " ", home=home)
+    assert without.exit_code == 2

@@ -1,0 +1,47 @@
+"""The decision to retrain, as an external asset: the retraining sensor and `rlhf run` report it."""
+
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from assets.delivery import OWNERS
+from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.store import Store
+
+DECISION_TAG = "rlhf/decision_id"  # on each run: the decision that requested it
+
+retraining_decision = dg.AssetSpec(
+    "retraining_decision",
+    group_name="improve",
+    owners=OWNERS,
+    kinds={"sqlite"},
+    deps=["drift_report"],
+    description="Fire or hold, with its reasons and evidence. The retraining sensor decides on "
+    "drift and calibration events; `rlhf run retraining --reason` and launches in Dagster are "
+    "decisions by hand.",
+)
+
+
+def record_launch(context: dg.AssetExecutionContext, store: Store) -> None:
+    """Record a retraining that no decision requested: somebody launched it in Dagster."""
+    if DECISION_TAG in context.run.tags:
+        return
+    decision = store.decisions.fire_by_hand(
+        "no reason given", actor="Dagster", now=datetime.now(UTC), run_id=context.run_id
+    )
+    context.instance.report_runless_asset_event(decision_event(decision))
+
+
+def decision_event(decision: TriggerDecision) -> dg.AssetMaterialization:
+    return dg.AssetMaterialization(
+        retraining_decision.key,
+        metadata={
+            "headline": describe(decision),
+            "decision": decision.stored_id,
+            "record": dg.MetadataValue.json(decision.model_dump(mode="json")),
+        },
+    )
+
+
+def describe(decision: TriggerDecision) -> str:
+    return f"{decision.action}: {'; '.join(decision.reasons)}"

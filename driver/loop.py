@@ -1,0 +1,179 @@
+"""`rlhf loop`: runs what schedules and sensors ask for in this process, until Ctrl-C."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from time import sleep
+from typing import Any
+
+import dagster as dg
+from dagster._utils.schedules import reverse_cron_string_iterator
+from rich.console import Console
+
+from driver.recovery import fail_dead_runs, release_run_keys
+from driver.runner import Runner, StageRun, open_runner
+from driver.terminal import make_progress_bars, show_progress
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.terminal import escape_markup
+from sensors.runs import SCHEDULE_NAME_TAG, find_run
+
+COLLECTION = "collection_morning"
+SENSORS = ("votes", "replay", "learning", "retraining", "paused_runs")
+RETRY_AFTER = timedelta(minutes=10)
+
+
+@dataclass
+class Loop:
+    """What is due in one project, run by `runner`.
+
+    Run keys tell what was started before, here or by a daemon, so a new process needs no state.
+    """
+
+    runner: Runner
+    monitors_drift: bool = True
+    on_failure: Callable[[str], None] = print
+    cursors: dict[str, str] = field(default_factory=dict)
+    # by sensor or schedule that failed, when it is tried again
+    retry_at: dict[str, datetime] = field(default_factory=dict)
+    # by sensor, why it requested nothing at its last tick
+    waiting: dict[str, str] = field(default_factory=dict)
+
+    def resume(self) -> None:
+        """End what a dead process left, so that it is requested again."""
+        runner = self.runner
+        limit = timedelta(seconds=runner.settings.dead_after_seconds)
+        fail_dead_runs(runner.instance, runner.store, limit)
+        release_run_keys(runner.instance)
+
+    def run_due(self) -> int:
+        """Run the schedules of today and whatever the sensors request; the number of runs.
+
+        A failed run is reported and tried again after `RETRY_AFTER`; the others go on.
+        """
+        now = self.runner.clock()
+        over = [name for name, moment in self.retry_at.items() if moment <= now]
+        if over:
+            release_run_keys(self.runner.instance)
+        for name in over:
+            del self.retry_at[name]
+        n = sum(self._run_schedule(name, request) for name, request in self._due_schedules())
+        return n + sum(self._run_sensor(name) for name in SENSORS if self._watches(name))
+
+    def _watches(self, sensor: str) -> bool:
+        return sensor != "retraining" or self.monitors_drift
+
+    def _due_schedules(self) -> Iterator[tuple[str, dg.RunRequest]]:
+        """Requests of schedules whose time of today has come. Collection is due as soon as the loop
+        starts, because people wait for something to vote on.
+        """
+        now = self.runner.clock()
+        for schedule in self.runner.repository.schedule_defs:
+            tick = next(
+                reverse_cron_string_iterator(
+                    now.timestamp(), str(schedule.cron_schedule), schedule.execution_timezone
+                )
+            ).astimezone(UTC)
+            if tick.date() != now.date():
+                if schedule.name != COLLECTION:
+                    continue
+                tick = now
+            with dg.build_schedule_context(
+                instance=self.runner.instance,
+                scheduled_execution_time=tick,
+                repository_def=self.runner.repository,
+            ) as context:
+                requests = schedule.evaluate_tick(context).run_requests or []
+            for request in requests:
+                key = request.run_key or f"{schedule.name}:{now.date()}"
+                if find_run(self.runner.instance, key) is None:
+                    yield schedule.name, request._replace(run_key=key, job_name=schedule.job_name)
+
+    def _run_schedule(self, name: str, request: dg.RunRequest) -> int:
+        day = request.partition_key or f"{self.runner.clock().date()}"
+        origin = {SCHEDULE_NAME_TAG: name}
+
+        def run() -> int:
+            self.runner.run_scheduled(request, request.job_name or "", origin, day)
+            return 1
+
+        return self._try(name, run)
+
+    def _run_sensor(self, name: str) -> int:
+        return self._try(name, lambda: self._tick(name))
+
+    def _tick(self, name: str) -> int:
+        """Tick a sensor once and run its requests. The cursor moves after the runs, so that a run
+        that fails is requested again.
+        """
+        data = self.runner.tick(name, self.cursors.get(name))
+        requests = data.run_requests or []
+        for request in requests:
+            day = request.partition_key or f"{self.runner.clock().date()}"
+            self.runner.run_request(request, name, day)
+        if data.cursor is not None:
+            self.cursors[name] = data.cursor
+        self.waiting[name] = "" if requests else data.skip_message or ""
+        return len(requests)
+
+    def _try(self, name: str, work: Callable[[], int]) -> int:
+        if name in self.retry_at:
+            return 0
+        try:
+            return work()
+        except PipelineError as failure:
+            self.retry_at[name] = self.runner.clock() + RETRY_AFTER
+            self.on_failure(f"{failure} Next try at {self.retry_at[name]:%H:%M} UTC.")
+            return 0
+
+
+def run_loop(
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    console: Console,
+    *,
+    stage_config: Mapping[str, Mapping[str, Any]],
+    monitors_drift: bool,
+    once: bool,
+    pause: Callable[[float], None] = sleep,
+) -> None:
+    """Run what is due until Ctrl-C, or with `once` until nothing is."""
+    with make_progress_bars(console) as bars:
+        write = bars.console.print
+
+        def print_stage(run: StageRun) -> None:
+            write(
+                f"  {datetime.now(UTC):%H:%M} {run.day} {run.stage:<18} {run.seconds:5.1f} s  "
+                f"{escape_markup(run.headline)}"
+            )
+
+        runner = open_runner(settings, instance, show_progress(bars), print_stage)
+        runner.retry_command, runner.stage_config = "the loop tries it", stage_config
+        loop = Loop(runner, monitors_drift, lambda text: write(f"[red]{escape_markup(text)}[/]"))
+        write(
+            f"[bold]project {settings.project}[/] · state in {settings.home}\n"
+            "People vote with `rlhf serve` in another terminal. Ctrl-C stops the loop between or "
+            "within stages; the same command goes on."
+        )
+        loop.resume()
+        described = ""
+        while True:
+            if loop.run_due():
+                continue
+            if once:
+                break
+            waiting = describe_waiting(loop.waiting)
+            if waiting != described:
+                write(f"[dim]{datetime.now(UTC):%H:%M} waits: {escape_markup(waiting)}[/]")
+                described = waiting
+            pause(settings.sensor_seconds)
+    console.print("Nothing more is due.")
+
+
+def describe_waiting(waiting: Mapping[str, str]) -> str:
+    """`sensor: reason` of each sensor that waits for something people do."""
+    return " · ".join(
+        f"{name}: {waiting[name]}"
+        for name in ("votes", "learning", "retraining")
+        if waiting.get(name)
+    )

@@ -1,0 +1,122 @@
+"""`rlhf status`: the last run of each stage, what the project waits for and what comes next."""
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from rlhf_pipeline.artefacts import RECORDS
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.tables import echo, show
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.frames import SCHEMAS
+from rlhf_pipeline.next_fit import NextFit, plan_next_fit
+from rlhf_pipeline.store import Store
+
+# in the order of the loop
+STAGES = (
+    "prompts",
+    "completions",
+    "comparisons",
+    "votes",
+    "reflection_log",
+    "drift_report",
+    "preference_pairs",
+    "annotator_model",
+    "reward_model",
+    "calibration",
+    "retraining_set",
+    "candidate_model",
+    "evaluation",
+    "gate",
+)
+assert set(STAGES) <= SCHEMAS.keys() | RECORDS.keys()
+
+
+def status() -> None:
+    """Show the last run of each stage, what the project waits for, and what comes next."""
+    workspace = Workspace.open()
+    settings, store = workspace.settings, workspace.store
+    today = datetime.now(UTC).date().isoformat()
+    show(
+        [_stage_row(workspace, stage) for stage in STAGES],
+        title=f"project {settings.project} in {settings.home}",
+        empty="",
+    )
+    lines = [
+        ("champion", describe_champions(settings, store)),
+        ("collection", describe_collection(workspace.files.days("comparisons"), today)),
+        ("votes", describe_votes(store, today)),
+        ("learning", describe_learning(plan_next_fit(settings, store), store)),
+        ("retraining", "; ".join(describe_retraining(store))),
+    ]
+    for name, line in lines:
+        echo(f"{name:<11} {line}")
+
+
+def _stage_row(workspace: Workspace, stage: str) -> dict[str, str]:
+    run = next(iter(workspace.registry.latest_runs(1, stage=stage)), None)
+    if run is None:
+        return {"stage": stage, "last run": "-", "day": "-", "status": "never ran", "numbers": ""}
+    return {
+        "stage": stage,
+        "last run": f"{run.started_at:%Y-%m-%d %H:%M}",
+        "day": run.tags.get("dagster.partition", "-"),
+        "status": run.status.lower(),
+        "numbers": ", ".join(
+            f"{name} {value:.4g}" for name, value in list(run.metrics.items())[:3]
+        ),
+    }
+
+
+def describe_champions(settings: Settings, store: Store) -> str:
+    found = [
+        store.promotions.champion(name)
+        for name in (f"{settings.project}.policy", settings.reward_model)
+    ]
+    policy, reward_model = (promotion.label if promotion else None for promotion in found)
+    return f"policy {policy or 'none yet'}, reward model {reward_model or 'none yet'}"
+
+
+def describe_collection(days: list[str], today: str) -> str:
+    if today in days:
+        return f"today ({today}) is collected; tomorrow's is due at 05:00 UTC"
+    last = f"last collected {days[-1]}; " if days else "nothing collected yet; "
+    return f"{last}today's is due at 05:00 UTC, or now with `rlhf run collection`"
+
+
+def describe_votes(store: Store, today: str) -> str:
+    touched = store.votes.touched_days()
+    n_today = sum(t.n_new for t in touched if str(t.day) == today)
+    work, waiting = store.assignments.remaining_work(), store.replays.pending_days()
+    replay = f"; {len(waiting)} imported days wait for `rlhf replay`" if waiting else ""
+    return (
+        f"{sum(t.n_new for t in touched):,} in all, {n_today:,} today; {work.n_open:,} judgements "
+        f"wait for people{replay}"
+    )
+
+
+def describe_learning(due: NextFit, store: Store) -> str:
+    """How many voted comparisons the next fit needs, and about how many days that takes."""
+    if due.shortage is None:
+        return f"due: {due.n:,} voted comparisons, {due.needed:,} needed"
+    n_days = len(store.votes.touched_days(due.data_seq))
+    if not due.n or not n_days:
+        return due.shortage
+    left = math.ceil((due.needed - due.n) / (due.n / n_days))
+    return f"{due.shortage}: about {left} more day{'s' * (left > 1)} of votes"
+
+
+def describe_retraining(store: Store) -> Iterator[str]:
+    """The state of the last decision, events that wait, and the last gate."""
+    decisions, gates = store.decisions.all(), store.gates.all()
+    n_events = len(store.events.find_open())
+    yield f"{n_events} open drift or calibration events" if n_events else "no open event"
+    if decisions:
+        last = decisions[-1]
+        yield (
+            f"decision {last.decision_id} of {last.decided_at:%Y-%m-%d}: {last.action} "
+            f"({last.state}), {', '.join(last.reasons)}"
+        )
+    if gates:
+        verdict = "promoted" if gates[-1].promoted else "not promoted"
+        yield f"{gates[-1].candidate} {verdict} on {gates[-1].decided_at:%Y-%m-%d}"

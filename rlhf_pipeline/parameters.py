@@ -1,0 +1,39 @@
+"""Builds a parameter class from `NAME=VALUE` texts, as `--set` gives them."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from rlhf_pipeline.errors import ConfigurationError
+
+P = TypeVar("P", bound=BaseModel)
+
+
+def parse_parameters(kind: type[P], changes: Sequence[str] | None, **given: Any) -> P:
+    """`kind` with what was `given` (None is not) and what `--set` changes. Raises
+    ConfigurationError naming field and cure.
+    """
+    wanted = {name: value for name, value in given.items() if value is not None}
+    for text in changes or ():
+        name, equals, value = text.partition("=")
+        if not equals or name not in kind.model_fields:
+            raise ConfigurationError(
+                f"--set {text!r} changes no parameter. Write NAME=VALUE; there are "
+                f"{', '.join(kind.model_fields)}."
+            )
+        try:
+            wanted[name] = yaml.safe_load(value)
+        except yaml.YAMLError as cause:
+            raise ConfigurationError(
+                f"--set {text!r}: the value cannot be read. Write a number, true, false, a [list] "
+                "or null."
+            ) from cause
+    try:
+        return kind.model_validate(wanted)
+    except ValidationError as cause:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or kind.__name__}: {e['msg']}" for e in cause.errors()
+        )
+        raise ConfigurationError(f"These parameters cannot be used: {problems}.") from cause

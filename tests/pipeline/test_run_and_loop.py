@@ -1,0 +1,159 @@
+"""`rlhf run` and `rlhf loop`: jobs of a project in this process, without a daemon."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import Any
+
+import dagster as dg
+import pytest
+from rich.console import Console
+
+from driver.loop import RETRY_AFTER, Loop
+from driver.run import JobOrder, retrain, run_job
+from driver.runner import Runner
+from driver.stage_config import parse_stage_config
+from rlhf_pipeline.errors import ConfigurationError, PipelineError
+from sensors.runs import find_run
+
+SMALL = {"prompts": {"n": 10}, "comparisons": {"pairs_per_prompt": 6}}
+TODAY = datetime.now(UTC).date().isoformat()
+
+
+@pytest.fixture
+def project(make_project: Callable[..., Any]) -> Any:
+    return make_project(completion_backend="template", annotators="human")
+
+
+def runner_of(project: Any, hour: int = 12) -> Runner:
+    now = datetime.now(UTC).replace(hour=hour, minute=0)
+    return Runner(
+        project.settings,
+        project.defs,
+        project.instance,
+        project.store,
+        clock=lambda: now,
+        stage_config=SMALL,
+    )
+
+
+def jobs_run(project: Any) -> list[str]:
+    return sorted(run.job_name for run in project.instance.get_runs())
+
+
+def test_stage_parameters_reach_the_run_and_its_own_values_win(project: Any) -> None:
+    runner = runner_of(project)
+    own = {"ops": {"prompts": {"config": {"n": 12}}}}
+    runner.run("collection", TODAY, partition_key=TODAY, run_config=own)
+    assert len(project.files.read_days("prompts", [TODAY])) == 12
+    assert project.instance.get_runs()[0].run_config["ops"] == {
+        "prompts": {"config": {"n": 12}},
+        "comparisons": {"config": {"pairs_per_prompt": 6}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("prompts.nn=3", "changes no parameter"),
+        ("prompts.n=0", "n: Input should be greater than or equal to 1"),
+        ("promts.n=3", "names no stage with parameters"),
+        ("n=3", "Write STAGE.FIELD=VALUE"),
+        ("gate.length_change=often", "length_change"),
+    ],
+)
+def test_unusable_parameter_is_refused_before_anything_runs(change: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        parse_stage_config([change])
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (JobOrder("learning", first_day=TODAY), "works on all days at once"),
+        (JobOrder("feedback", first_day="1999-01-01"), "1999-01-01 is not a day of this project"),
+        (JobOrder("feedback", first_day=TODAY, last_day="2026-01-02"), "is later than --to"),
+    ],
+)
+def test_impossible_days_are_refused(order: JobOrder, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        order.days()
+
+
+def test_feedback_of_several_days_runs_each(project: Any) -> None:
+    days = [project.day(index) for index in range(3)]
+    output = StringIO()
+    order = JobOrder("feedback", first_day=days[0], last_day=days[2])
+    run_job(project.settings, project.instance, order, Console(file=output, width=120))
+    assert project.files.days("drift_report") == days
+    assert "feedback of 2026-01-02 (2 of 3)" in output.getvalue()
+
+
+def test_retraining_by_hand_is_a_decision_with_its_reason(project: Any) -> None:
+    runner = runner_of(project)
+    with pytest.raises(PipelineError, match="Collect votes on more prompts"):
+        retrain(runner, "the new guideline", TODAY)
+    (decision,) = project.store.decisions.all()
+    assert decision.reasons == ("by hand: the new guideline",)
+    assert (decision.actor, decision.state) == ("rlhf run", "failed")
+    assert project.store.decisions.pending_fires() == [], "its author decides about another try"
+    run = project.instance.get_run_by_id(decision.run_id)
+    assert run.tags["rlhf/decision_id"] == str(decision.decision_id)
+    shown = project.instance.get_latest_materialization_event(dg.AssetKey("retraining_decision"))
+    assert "by hand: the new guideline" in str(shown.asset_materialization.metadata["headline"])
+
+
+def test_launch_in_dagster_is_a_decision_without_a_reason(project: Any) -> None:
+    decisions = project.store.decisions
+    one = decisions.fire_by_hand(
+        "no reason given", actor="Dagster", now=datetime.now(UTC), run_id="r1"
+    )
+    again = decisions.fire_by_hand(
+        "no reason given", actor="Dagster", now=datetime.now(UTC), run_id="r1"
+    )
+    assert one.decision_id == again.decision_id
+    assert [(d.state, d.run_id) for d in decisions.all()] == [("submitted", "r1")]
+
+
+def test_loop_runs_what_is_due_once(project: Any) -> None:
+    loop = Loop(runner_of(project))
+    while loop.run_due():
+        pass
+    assert jobs_run(project) == ["collection", "feedback", "housekeeping"]
+    assert find_run(project.instance, f"collection:{TODAY}") is not None
+    assert loop.waiting["learning"] == "0 of 350 voted comparisons beyond nothing"
+
+    another = Loop(runner_of(project))
+    another.resume()
+    assert another.run_due() == 0, "a new process starts nothing twice"
+
+
+def test_loop_collects_before_the_hour_of_its_schedule(project: Any) -> None:
+    loop = Loop(runner_of(project, hour=0))
+    loop.run_due()
+    assert jobs_run(project) == ["collection"]
+
+
+def test_loop_without_drift_monitoring_decides_nothing(project: Any) -> None:
+    loop = Loop(runner_of(project), monitors_drift=False)
+    loop.run_due()
+    assert "retraining" not in loop.waiting
+    assert "learning" in loop.waiting
+
+
+def test_loop_goes_on_after_a_failure_and_tries_again_later(project: Any) -> None:
+    runner = runner_of(project)
+    failures: list[str] = []
+    runner.stage_config = {"comparisons": {"pairs_per_prompt": 6}, "prompts": {"topic": "nothing"}}
+    loop = Loop(runner, on_failure=failures.append)
+    while loop.run_due():
+        pass
+    assert jobs_run(project) == ["collection", "feedback", "housekeeping"]
+    assert "collection" in failures[0]
+    assert "Next try at" in failures[0]
+    assert len(failures) == 1
+
+    later = runner.clock() + RETRY_AFTER + timedelta(seconds=1)
+    runner.clock, runner.stage_config = lambda: later, SMALL
+    assert loop.run_due() == 1
+    assert TODAY in project.files.days("comparisons")
