@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import cos, pi
 from pathlib import Path
@@ -19,12 +19,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
 from rlhf_pipeline.policy.corpus import CorpusParams, TrainingText, make_corpus
-from rlhf_pipeline.policy.tokenizer import train_tokenizer
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 
 REPORT = "training.json"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", REPORT)
+PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
+
+# One format for sampling, scoring and training: it is stored with the tokenizer, and all code reads
+# it from there.
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if message['role'] == 'assistant' -%}"
+    f"{{{{ '{ASSISTANT}' + message['content'] + '{END}' }}}}"
+    f"{{%- else -%}}{{{{ '{USER}' + message['content'] }}}}{{%- endif -%}}"
+    "{%- endfor -%}"
+    f"{{%- if add_generation_prompt -%}}{{{{ '{ASSISTANT}' }}}}{{%- endif -%}}"
+)
 
 
 class PretrainingParams(BaseModel):
@@ -118,7 +129,7 @@ def _train_into(folder: Path, params: PretrainingParams, progress: Progress) -> 
     tokenizer = train_tokenizer(
         (part for text in corpus for part in text), params.n_vocabulary, params.context_length
     )
-    model = _new_model(params, tokenizer)
+    model = build_model(params, tokenizer)
     losses = _fit(model, _encode(corpus, tokenizer), params, progress)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -134,7 +145,37 @@ def _train_into(folder: Path, params: PretrainingParams, progress: Progress) -> 
     return report
 
 
-def _new_model(params: PretrainingParams, tokenizer: Any) -> Any:
+def train_tokenizer(texts: Iterable[str], n_vocabulary: int, context_length: int) -> Any:
+    """Train a transformers tokenizer on `texts`: deterministic, and byte-level, so no text is out
+    of vocabulary.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=n_vocabulary,
+        special_tokens=[PAD, USER, ASSISTANT, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[USER, ASSISTANT],
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=context_length,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
+
+
+def build_model(params: PretrainingParams, tokenizer: Any) -> Any:
+    """An untrained Llama of this size for the tokenizer's vocabulary."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

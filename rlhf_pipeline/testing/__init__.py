@@ -8,13 +8,11 @@
 The shipped members pass the same checks.
 """
 
-from rlhf_pipeline.testing.calibration import check_calibrator
-from rlhf_pipeline.testing.completions import check_backend
 from rlhf_pipeline.testing.drift import check_detector
 from rlhf_pipeline.testing.formats import check_format
+from rlhf_pipeline.testing.generation import check_backend, check_generator
 from rlhf_pipeline.testing.members import check_member
-from rlhf_pipeline.testing.prompts import check_generator
-from rlhf_pipeline.testing.reward_model import check_reward_model
+from rlhf_pipeline.testing.models import check_calibrator, check_reward_model
 from rlhf_pipeline.testing.strategies import check_strategy
 
 __all__ = [

@@ -9,6 +9,7 @@ import pandas as pd
 
 from rlhf_pipeline.errors import ModelNotFound, NotEnoughVotes
 from rlhf_pipeline.policy.causal_lm import load_policy
+from rlhf_pipeline.policy.pretraining import PretrainingParams, build_model, train_tokenizer
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.strategies.base import Strategy
@@ -16,10 +17,6 @@ from rlhf_pipeline.testing.members import check_member, expect_error
 
 PARAMS = StrategyParams(
     batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=1, min_pairs=10
-)
-CHAT_TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'user' %}<user>{{ m.content }}<bot>{% else "
-    "%}{{ m.content }}<eos>{% endif %}{% endfor %}"
 )
 
 
@@ -67,42 +64,17 @@ def build_pairs(n: int = 48, **columns: Any) -> pd.DataFrame:
     return pd.DataFrame(rows | columns)
 
 
-def build_policy(folder: Path, *, chat_template: str | None = CHAT_TEMPLATE) -> Path:
+def build_policy(folder: Path, *, has_chat_template: bool = True) -> Path:
     """Create a policy folder with a random Llama of two layers and a byte-level tokenizer."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    special = ["<pad>", "<eos>", "<user>", "<bot>"]
-    raw.train_from_iterator(
-        ["what is the sum of one and two"],
-        trainers.BpeTrainer(
-            vocab_size=280,
-            special_tokens=special,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>")
-    tokenizer.chat_template = chat_template
+    tokenizer = train_tokenizer(["what is the sum of one and two"], 280, context_length=128)
+    if not has_chat_template:
+        tokenizer.chat_template = None
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    build_model(
+        PretrainingParams(hidden=32, intermediate=64, context_length=128), tokenizer
+    ).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -133,7 +105,7 @@ def _check_training(make: Callable[[], Strategy], folder: Path, pairs: pd.DataFr
     assert make().train(policy, pairs, out, PARAMS, progress=fail) == report, (
         f"{name}: called again with the same inputs, it returns another report."
     )
-    plain = build_policy(folder / "plain", chat_template=None)
+    plain = build_policy(folder / "plain", has_chat_template=False)
     make().train(plain, pairs, folder / "out_plain", PARAMS)
     prompt = load_policy(folder / "out_plain" / "model").format_prompt("hello")
     assert prompt == "hello", (

@@ -6,7 +6,7 @@ import pytest
 from rlhf_pipeline.calibration import CALIBRATORS, calibrator_from_json, ece_equal_mass
 from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.testing import check_calibrator
-from rlhf_pipeline.testing.calibration import draw_votes
+from rlhf_pipeline.testing.models import draw_votes
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)

@@ -12,7 +12,7 @@ from rlhf_pipeline import completions
 from rlhf_pipeline.completions import BACKENDS, CompletionBackend
 from rlhf_pipeline.errors import BackendUnavailable
 from rlhf_pipeline.testing import check_backend
-from rlhf_pipeline.testing.completions import build_request
+from rlhf_pipeline.testing.generation import build_request
 from tests.ledgers import complete
 from tests.providers.stub_provider import StubProvider
 

@@ -250,7 +250,7 @@ def test_what_a_killed_training_left_goes_with_the_next(tmp_path):
 
 
 def test_the_default_size_is_one_to_three_million_parameters():
-    from rlhf_pipeline.policy.pretraining import _new_model
+    from rlhf_pipeline.policy.pretraining import build_model
 
     class Tokenizer:
         eos_token_id, pad_token_id = 3, 0
@@ -258,7 +258,7 @@ def test_the_default_size_is_one_to_three_million_parameters():
         def __len__(self):
             return 1024
 
-    n = sum(p.numel() for p in _new_model(PretrainingParams(), Tokenizer()).parameters())
+    n = sum(p.numel() for p in build_model(PretrainingParams(), Tokenizer()).parameters())
     assert 1_000_000 < n < 3_000_000
 
 

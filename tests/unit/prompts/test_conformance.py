@@ -12,7 +12,7 @@ from rlhf_pipeline.prompts import GENERATORS, PromptParams, Report, generate_wit
 from rlhf_pipeline.prompts.distilabel import DistilabelGenerator
 from rlhf_pipeline.records import Category, Difficulty
 from rlhf_pipeline.testing import check_generator
-from rlhf_pipeline.testing.prompts import DAY
+from rlhf_pipeline.testing.generation import DAY
 
 
 class Numbered:

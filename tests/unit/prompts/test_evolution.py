@@ -14,7 +14,7 @@ from rlhf_pipeline.prompts.near_duplicates import jaccard, shingles
 from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.reward_model import disagreement
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.testing.prompts import DAY
+from rlhf_pipeline.testing.generation import DAY
 from tests.unit.prompts.words import WORDS
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 

@@ -15,7 +15,7 @@ from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.prompts import Report, generate_with
 from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.records import Category
-from rlhf_pipeline.testing.prompts import DAY
+from rlhf_pipeline.testing.generation import DAY
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "interview_prompts"
 
