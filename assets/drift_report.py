@@ -256,7 +256,7 @@ def _find_embedding(champions: Champions, label: str) -> tuple[Embed | None, str
             None,
             f"{label} cannot be loaded, so its embeddings are missing. {cause}",
         )
-    return (judge.embed if judge else None), None
+    return (judge.reward_model.features if judge else None), None
 
 
 def _run_calibration_tests(

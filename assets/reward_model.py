@@ -20,10 +20,11 @@ from assets.delivery import (
 from assets.votes import LearningRange
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.learning import WarmStart, fit_model, register_fit
+from rlhf_pipeline.learning import WarmStart, register_fit
+from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
-from rlhf_pipeline.reward_model import build_reward_model, launchpad_class
+from rlhf_pipeline.reward_model import build_reward_model, fit_reward_model, launchpad_class
 
 
 @describe_bounds
@@ -54,7 +55,14 @@ def reward_model(
     unfinished = settings.models / "reward_models" / f"{value_hash(data.pairs)[:12]}-{parent}"
     model = build_reward_model(config, champions.encoder(), checkpoints=unfinished)
     start = WarmStart.from_champion(champion, model)
-    fitted = fit_model(champions, data, config, model, start, progress=progress("reward_model"))
+    fitted = fit_reward_model(
+        data,
+        config,
+        model=model,
+        warm_start=start.model,
+        record=opening_recorder(registry),
+        progress=progress("reward_model"),
+    )
     report = fitted.report
     with open_tracked_run(context, registry) as run, tempfile.TemporaryDirectory() as folder:
         version = register_fit(

@@ -17,8 +17,8 @@ from assets.delivery import (
 )
 from assets.partitions import DAYS
 from rlhf_pipeline.errors import FrameError
-from rlhf_pipeline.learning import LearningData
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reward_model import LearningData
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     TasteChanges,

@@ -56,6 +56,7 @@ from rlhf_pipeline.calibration import (  # noqa: E402
 )
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, concat  # noqa: E402
+from rlhf_pipeline.intervals import BootstrapParams  # noqa: E402
 from rlhf_pipeline.records import CalibrationMetrics, Interval  # noqa: E402
 from rlhf_pipeline.reports.calibration import chart_calibration  # noqa: E402
 from rlhf_pipeline.reports.draw import draw_png  # noqa: E402
@@ -300,7 +301,7 @@ def judged(
         .isin(test["comparison_id"].map(fitted.source).unique())
     ]
     return accuracy_on(
-        test, margins_of(model, test), majority_side(mine), reward_model_params(), ceiling=ceiling
+        test, margins_of(model, test), majority_side(mine), BootstrapParams(), ceiling=ceiling
     )
 
 

@@ -46,16 +46,17 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     EmbeddingRewardModel,
     Encoder,
     FittedRewardModel,
+    LearningData,
     disagreement,
     fit_reward_model,
     preference_probability,
     reward_model_params,
 )
-from rlhf_pipeline.reward_model.effects import (  # noqa: E402
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams  # noqa: E402
+from rlhf_pipeline.reward_model.evaluation import (  # noqa: E402
     MarginEffect,
     measure_margin_effect,
 )
-from rlhf_pipeline.reward_model.embedding import EmbeddingParams  # noqa: E402
 from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
 from rlhf_pipeline.simulation import (  # noqa: E402
     WARM_TASTE,
@@ -217,10 +218,9 @@ def learn(
             label=label,  # type: ignore[arg-type]
         )
         fitted = fit_reward_model(
-            pairs,
+            LearningData(pairs, soft_labels=labels),
             params,
             encoder=Encoder(cache=EmbeddingCache(cache)),
-            soft_labels=labels,
             record=looks.record,
         )
     with spent.stage("calibrate"):

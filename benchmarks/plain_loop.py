@@ -57,7 +57,7 @@ from rlhf_pipeline.reports.training import chart_loss
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
 from rlhf_pipeline.retraining.strategies import train_candidate
-from rlhf_pipeline.reward_model import fit_reward_model, reward_model_params
+from rlhf_pipeline.reward_model import LearningData, fit_reward_model, reward_model_params
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     PairParams,
@@ -194,7 +194,7 @@ class PlainScript:
         )
         texts = self.store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
         current = current_window(
-            mine, texts, model_version=label, embed=judge.embed if judge else None
+            mine, texts, model_version=label, embed=judge.reward_model.features if judge else None
         )
         judgements, ceiling, groups = (
             judged_predictions(mine),
@@ -279,7 +279,7 @@ class PlainScript:
             champion = self.champions.judge()
             warm_start = champion.reward_model if champion else None
             fitted = fit_reward_model(
-                pairs,
+                LearningData(pairs),
                 reward_model_params(),
                 encoder=self.champions.encoder(),
                 warm_start=warm_start,
@@ -328,7 +328,10 @@ class PlainScript:
                 record=opening_recorder(self.registry),
             )
             window = reference_window(
-                calib, judge.p_chosen(calib), model_version=version.label, embed=judge.embed
+                calib,
+                judge.p_chosen(calib),
+                model_version=version.label,
+                embed=judge.reward_model.features,
             )
             window.save(self.champions.reference_folder(version))
             run.log_folder(self.champions.reference_folder(version), "reference_window")

@@ -17,7 +17,7 @@ from rlhf_pipeline.calibration import CALIBRATORS, Calibrator, log_loss
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
 from rlhf_pipeline.reward_model import EmbeddingRewardModel, RewardModelParams, reward_model_params
 from rlhf_pipeline.reward_model.base import margins_of
-from rlhf_pipeline.reward_model.effects import log_lengths, measure_length_effect
+from rlhf_pipeline.reward_model.evaluation import log_length_gaps, measure_length_effect
 from rlhf_pipeline.reward_model.labels import join_soft_labels
 from rlhf_pipeline.votes import (
     PairParams,
@@ -209,7 +209,7 @@ def compare_choices(fitted: FittedProject, limits: Limits) -> None:
     new = HeldOutDebates.from_project(fitted)
     judged, of_judged = new.judged, new.debates
     gaps, turned = (
-        log_lengths(judged["chosen"]) - log_lengths(judged["rejected"]),
+        log_length_gaps(judged),
         (judged["chosen_side"] == "b").to_numpy(),
     )
     rows: list[tuple[object, ...]] = []

@@ -25,7 +25,7 @@ from rlhf_pipeline.frames import PREDICTIONS, REFLECTIONS, concat
 from rlhf_pipeline.records import DriftEvent, ModelVersion, TriggerEvidence, utc_now
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.retraining.triggers import decide
-from rlhf_pipeline.reward_model import Encoder, fit_reward_model, reward_model_params
+from rlhf_pipeline.reward_model import Encoder, LearningData, fit_reward_model, reward_model_params
 from rlhf_pipeline.votes import (
     TasteChanges,
     log_opening,
@@ -151,7 +151,7 @@ class RealDays:
         served = next(s for s in self.models if s.judge.label == label)
         mine = rows[rows["reward_model"] == label]
         current = current_window(
-            mine, self.comparisons, model_version=label, embed=served.judge.embed
+            mine, self.comparisons, model_version=label, embed=served.judge.reward_model.features
         )
         try:
             tests = list(evidently_calibration_report(judged_predictions(mine)).tests)
@@ -204,10 +204,9 @@ class RealDays:
         )
         before, changes = self.current_model, TasteChanges(max(self._changed_at, default=None))
         fitted = fit_reward_model(
-            pairs,
+            LearningData(pairs, taste_changes=changes),
             reward_model_params(),
             encoder=self.encoder,
-            taste_changes=changes,
             warm_start=before.judge.reward_model if before else None,
             record=self.record,
         )
@@ -258,7 +257,7 @@ class RealDays:
                 calib,
                 judge.p_chosen(calib),
                 model_version=version.label,
-                embed=judge.embed,
+                embed=judge.reward_model.features,
                 taste_changes=changes,
             )
         self.models.append(ServedModel(judge, seq + 1, reason, reference, bool(report.candidates)))
@@ -319,7 +318,12 @@ def week_windows(days: RealDays, weeks: tuple[str, ...]) -> dict[str, tuple[Wind
             reward_model="prequential"
         )
         found[week] = (
-            current_window(mine, days.comparisons, model_version="prequential", embed=last.embed),
+            current_window(
+                mine,
+                days.comparisons,
+                model_version="prequential",
+                embed=last.reward_model.features,
+            ),
             mine,
         )
     return found

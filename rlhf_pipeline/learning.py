@@ -1,6 +1,6 @@
-"""Fits and registers a reward model; calibrates it and decides which one serves."""
+"""Decides when a reward model is due, registers it, calibrates it and decides which one serves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,50 +9,24 @@ import pandas as pd
 
 from rlhf_pipeline.calibration import CALIBRATORS, CalibrationParams, calibrate_version
 from rlhf_pipeline.champions import AcceptanceParams, CalibrationOutcome, Champions, Judge
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import reference_window
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import Interval, ModelVersion
+from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import CANDIDATE, Run, opening_recorder
 from rlhf_pipeline.reward_model import (
     FittedRewardModel,
+    LearningData,
     RewardModel,
     RewardModelParams,
     encoder_params,
     find_warm_start_obstacle,
-    fit_reward_model,
 )
-from rlhf_pipeline.votes import NO_CHANGES, TasteChanges, noise_ceiling_or_repeats
+from rlhf_pipeline.store import Store
 
 
 class CalibrateParams(*CALIBRATORS.params(CalibrationParams, AcceptanceParams)):  # type: ignore[misc]
     """How a calibrator is chosen, and when its reward model is refused."""
-
-
-@dataclass(frozen=True)
-class LearningData:
-    """Preference pairs, the votes that were cast when they were made, and changes of taste.
-
-    `soft_labels` are what label annotators learns; none of all this rests on a vote after
-    `up_to_seq`.
-    """
-
-    pairs: pd.DataFrame
-    votes: pd.DataFrame
-    taste_changes: TasteChanges = NO_CHANGES
-    soft_labels: pd.DataFrame | None = None
-    up_to_seq: int | None = None
-
-    @property
-    def ceiling(self) -> Interval | None:
-        return noise_ceiling_or_repeats(self.votes)
-
-    @property
-    def ceiling_since_change(self) -> Interval | None:
-        """Of the votes since the latest change of taste."""
-        if not self.taste_changes:
-            return None
-        since = self.votes["seq"] >= self.taste_changes.latest_seq
-        return noise_ceiling_or_repeats(self.votes[since])
 
 
 @dataclass(frozen=True)
@@ -76,31 +50,6 @@ class WarmStart:
         if why is None:
             return cls(champion.reward_model, champion.label)
         return cls(obstacle=f"fitted anew, not from {champion.label}: {why}")
-
-
-def fit_model(
-    champions: Champions,
-    data: LearningData,
-    params: RewardModelParams,
-    model: RewardModel,
-    start: WarmStart,
-    *,
-    progress: Progress = ignore_progress,
-) -> FittedRewardModel:
-    """`fit_reward_model` beside the noise ceilings; the opened test split is recorded."""
-    return fit_reward_model(
-        data.pairs,
-        params,
-        model=model,
-        soft_labels=data.soft_labels,
-        ceiling=data.ceiling,
-        ceiling_since_change=data.ceiling_since_change,
-        warm_start=start.model,
-        taste_changes=data.taste_changes,
-        up_to_seq=data.up_to_seq,
-        record=opening_recorder(champions.registry),
-        progress=progress,
-    )
 
 
 def register_fit(
@@ -167,9 +116,7 @@ def calibrate_model(
     )
     calib = data.pairs[data.pairs["split"] == "calib"]
     outcome = champions.record_calibration(
-        version,
-        judge.reward_model,
-        calibrator,
+        replace(judge, calibrator=calibrator, calibrator_version=report.method),
         report,
         calib,
         taste_changes=data.taste_changes,
@@ -184,8 +131,63 @@ def calibrate_model(
             calib,
             outcome.judge.p_chosen(calib, progress=progress),
             model_version=version.label,
-            embed=partial(outcome.judge.embed, progress=progress),
+            embed=partial(outcome.judge.reward_model.features, progress=progress),
             taste_changes=data.taste_changes,
         )
         champions.save_reference_window(version, window)
     return outcome
+
+
+@dataclass(frozen=True)
+class NextFit:
+    """Voted comparisons beyond what a model learnt from, and how many the next fit needs."""
+
+    after: str  # version of that model, 0 before the first; a refused one is named so
+    n: int
+    needed: int
+    data_seq: int = 0  # last vote that model learnt from
+
+    @property
+    def shortage(self) -> str | None:
+        """What is missing, in words; None where there are enough."""
+        known = "nothing" if self.after == "0" else self.after
+        return (
+            f"{self.n} of {self.needed} voted comparisons beyond {known}"
+            if self.n < self.needed
+            else None
+        )
+
+
+def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> NextFit:
+    """The next fit, by votes up to that seq (default: all).
+
+    A replay (`up_to_seq`) decides by itself when to calibrate an uncalibrated champion.
+    """
+    champion = store.promotions.champion(settings.reward_model)
+    latest = store.calibrations.of_latest_fit()
+    refusal = latest.refusal if latest is not None else None
+    if (
+        latest is not None
+        and refusal is not None
+        and (champion is None or latest.reward_model != champion.label)
+    ):
+        after = f"refused-{latest.reward_model.rpartition('@')[2]}"
+        data_seq, needed = refusal.data_seq, settings.retry_after_pairs
+    elif champion is not None:
+        # an uncalibrated champion is refitted as soon as a few more pairs may calibrate it
+        is_short = up_to_seq is None and is_uncalibrated(settings, store)
+        after, data_seq = str(champion.version), champion.data_seq or 0
+        needed = settings.retry_after_pairs if is_short else settings.refit_after_pairs
+    else:
+        after, data_seq, needed = "0", 0, settings.min_new_pairs
+    n = store.votes.n_voted_comparisons(after_seq=data_seq, up_to_seq=up_to_seq)
+    return NextFit(after, n, needed, data_seq)
+
+
+def is_uncalibrated(settings: Settings, store: Store) -> bool | None:
+    """Whether the champion serves raw probabilities because there were too few pairs to calibrate
+    it; None before the first champion.
+    """
+    champion = store.promotions.champion(settings.reward_model)
+    latest = store.calibrations.latest_serving(champion.label) if champion else None
+    return not latest[0].candidates if latest else None

@@ -4,7 +4,7 @@ import dagster as dg
 
 from jobs.feedback import learning
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.next_fit import plan_next_fit
+from rlhf_pipeline.learning import plan_next_fit
 from sensors.runs import drop_started, skip_during_replay, store_of
 
 

@@ -24,7 +24,7 @@ from assets.partitions import DAYS
 from jobs.feedback import feedback, learning
 from rlhf_pipeline.calibration import CalibrationParams
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.next_fit import is_uncalibrated, plan_next_fit
+from rlhf_pipeline.learning import is_uncalibrated, plan_next_fit
 from rlhf_pipeline.records import Promotion, TriggerDecision
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store, UnfinishedImport

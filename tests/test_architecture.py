@@ -71,10 +71,8 @@ ALLOWED: dict[str, set[str]] = {
     "homes": {*FOUNDATION, "store"},
     "backups": {*FOUNDATION, "store"},  # a home as a folder and back: databases, files, manifest
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
-    # what the assets and `rlhf reward` both do; the store is that of the champions
-    "learning": {*FOUNDATION, *STAGES, "registry", "champions"},
-    # when to learn: asked by a sensor, a replay and, later, the command line
-    "next_fit": {*FOUNDATION, *STAGES, "store"},
+    # when to learn and what the assets and `rlhf reward` both do
+    "learning": {*FOUNDATION, *STAGES, "registry", "store", "champions"},
     "child_processes": set(),
     # the process that waits in `rlhf dev`: whatever it imports stays in memory
     "supervisor": {"errors", "child_processes"},
@@ -109,7 +107,6 @@ ALLOWED: dict[str, set[str]] = {
         "store",
         "champions",
         "learning",
-        "next_fit",  # `rlhf status` says when the next one is due
         "homes",
         "web",
         "supervisor",

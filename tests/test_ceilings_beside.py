@@ -64,9 +64,6 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     },
     "rlhf_pipeline/cli/probe.py": {"_build_bin_row": BIN},
     "rlhf_pipeline/reports/calibration.py": {"_bin_series": BIN, "describe_bin": BIN},
-    "rlhf_pipeline/champions/assessment.py": {
-        "find_regression": "a difference of two models on the same pairs, which have one ceiling",
-    },
     "rlhf_pipeline/reward_model/__init__.py": {"__all__": "names of code"},
 }
 UNSEEN = {"description", "help", "purpose"}  # keywords whose text is no figure's name

@@ -74,38 +74,11 @@ def find_weakness(
     return "; ".join(found) or None
 
 
-def find_regression(
-    pairs: pd.DataFrame, margins: Floats, champion_margins: Floats, params: AcceptanceParams
-) -> str | None:
-    """Explain why a model is worse than the champion on the latest window, or return None.
-
-    It is worse if the interval of its accuracy minus the champion's, on the same latest
-    `window_pairs` pairs, lies below 0. Fewer than `min_compared_pairs` pairs give None.
-    """
-    difference = _accuracy_difference(pairs, margins, champion_margins, params)
-    if difference is None or difference.high >= 0:
-        return None
-    return (
-        f"accuracy on the latest {difference.n} held-out pairs is below that of the champion "
-        f"(difference {difference})"
-    )
-
-
-def is_improvement(
-    pairs: pd.DataFrame, margins: Floats, champion_margins: Floats, params: AcceptanceParams
-) -> bool:
-    """Whether the interval of the accuracy minus the champion's, on the latest window, lies above
-    0.
-    """
-    difference = _accuracy_difference(pairs, margins, champion_margins, params)
-    return difference is not None and difference.low > 0
-
-
-def _accuracy_difference(
+def accuracy_difference(
     pairs: pd.DataFrame, margins: Floats, champion_margins: Floats, params: AcceptanceParams
 ) -> Interval | None:
-    """Accuracy minus the champion's on the latest pairs with a majority; None if there are too
-    few.
+    """Accuracy of a model minus the champion's on the latest `window_pairs` pairs with a majority;
+    None for fewer than `min_compared_pairs`.
     """
     order = np.argsort(pairs["max_seq"].to_numpy(), kind="stable")
     latest = order[_has_majority(pairs)[order]][-params.window_pairs :]
@@ -195,18 +168,19 @@ def _refusal_cause(
     weakness = find_weakness(counted, margins, ceiling, params)
     if rival is None:
         return weakness
-    before = margins_of(rival.reward_model, counted, progress=progress)
-    # After a reversal of taste a weak model is better than a wrong one.
-    if is_improvement(counted, margins, before, params):
-        return None
-    return (
-        "; ".join(
-            cause
-            for cause in (weakness, find_regression(counted, margins, before, params))
-            if cause
-        )
-        or None
+    difference = accuracy_difference(
+        counted, margins, margins_of(rival.reward_model, counted, progress=progress), params
     )
+    # After a reversal of taste a weak model is better than a wrong one.
+    if difference is not None and difference.low > 0:
+        return None
+    causes = [] if weakness is None else [weakness]
+    if difference is not None and difference.high < 0:
+        causes.append(
+            f"accuracy on the latest {difference.n} held-out pairs is below that of the champion "
+            f"(difference {difference})"
+        )
+    return "; ".join(causes) or None
 
 
 def compare_with_champion(

@@ -6,12 +6,12 @@ from here, so all three serve the same one.
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 
-from rlhf_pipeline.calibration import Calibrator, calibrator_from_json
+from rlhf_pipeline.calibration import calibrator_from_json
 from rlhf_pipeline.champions.assessment import AcceptanceParams, assess
 from rlhf_pipeline.champions.encoders import Encoders
 from rlhf_pipeline.champions.judge import Judge
@@ -215,9 +215,7 @@ class Champions:
 
     def record_calibration(
         self,
-        version: ModelVersion,
-        reward_model: RewardModel,
-        calibrator: Calibrator,
+        new: Judge,
         report: CalibrationReport,
         calib: pd.DataFrame,
         *,
@@ -226,18 +224,19 @@ class Champions:
         promote: bool = True,
         progress: Progress = ignore_progress,
     ) -> CalibrationOutcome:
-        """Store a calibration of `version`, and decide by its PREFERENCE_PAIRS of the calib split
-        what changes.
+        """Store the calibration of the version that `new` predicts with, and decide by its
+        PREFERENCE_PAIRS of the calib split what changes.
 
         Another version's calibrator serves once that version is champion; the caller promotes it if
         `takes_over`. The champion's own calibrator serves immediately if it predicts no worse than
         the current one. Without `promote` nothing that serves changes. The report states why a
         version is refused (`assess`).
         """
+        assert new.calibrator is not None
+        version = new.version
         serving = self.registry.get("reward_model", "champion")
         was_champion = serving is not None and serving.label == version.label
-        champion = self._build_judge(version, reward_model) if was_champion else self.judge()
-        new = Judge(version, reward_model, calibrator, report.method)
+        champion = self._build_judge(version, new.reward_model) if was_champion else self.judge()
         assessment = assess(
             new,
             champion,
@@ -256,9 +255,9 @@ class Champions:
         report = report.model_copy(
             update={"may_serve": better or not was_champion, "refusal": refusal}
         )
-        number = self.store.calibrations.add(report, calibrator.to_json())
+        number = self.store.calibrations.add(report, new.calibrator.to_json())
         return CalibrationOutcome(
-            judge=Judge(version, reward_model, calibrator, f"{report.method}@{number}"),
+            judge=replace(new, calibrator_version=f"{report.method}@{number}"),
             report=report.model_copy(update={"calibrator_version": number}),
             was_champion=was_champion,
             takes_over=better and not was_champion,

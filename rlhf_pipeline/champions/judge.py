@@ -117,27 +117,10 @@ class Judge:
         ]
 
     def _scores(
-        self,
-        prompts: Sequence[str],
-        completions: Sequence[str],
-        progress: Progress = ignore_progress,
+        self, prompts: Sequence[str], completions: Sequence[str], progress: Progress
     ) -> npt.NDArray[np.float64]:
         """Score distinct texts in one order, so no digit depends on a text's side."""
         *texts, place = distinct_texts(prompts, completions)
         return np.asarray(self.reward_model.score(*texts, progress=progress), dtype=np.float64)[
             place
         ]
-
-    def embed(
-        self,
-        prompts: Sequence[str],
-        completions: Sequence[str],
-        *,
-        progress: Progress = ignore_progress,
-    ) -> npt.NDArray[np.float64]:
-        """The reward model's own features (n, d), so text drift is measured on what the model
-        reads.
-        """
-        return np.asarray(
-            self.reward_model.features(prompts, completions, progress=progress), dtype=np.float64
-        )

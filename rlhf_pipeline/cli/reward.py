@@ -19,22 +19,22 @@ from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNot
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.learning import (
     CalibrateParams,
-    LearningData,
     WarmStart,
     calibrate_model,
-    fit_model,
     register_fit,
 )
 from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.records import ModelVersion, folder_hash
-from rlhf_pipeline.registry import CANDIDATE, list_openings
+from rlhf_pipeline.registry import CANDIDATE, list_openings, opening_recorder
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
 from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
+    LearningData,
     RewardModelParams,
     build_reward_model,
+    fit_reward_model,
     params_class,
 )
 from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids
@@ -110,8 +110,13 @@ def train(
     encoder = workspace.champions.encoder(start.model)
     model = build_reward_model(params, encoder, checkpoints=unfinished)
     with progress_bar(f"reward model ({kind})") as progress:
-        fitted = fit_model(
-            workspace.champions, learnt_from, params, model, start, progress=progress
+        fitted = fit_reward_model(
+            learnt_from,
+            params,
+            model=model,
+            warm_start=start.model,
+            record=opening_recorder(workspace.registry),
+            progress=progress,
         )
     report = fitted.report
     with workspace.registry.run(

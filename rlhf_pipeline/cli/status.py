@@ -9,7 +9,7 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import SCHEMAS
-from rlhf_pipeline.next_fit import NextFit, plan_next_fit
+from rlhf_pipeline.learning import NextFit, plan_next_fit
 from rlhf_pipeline.store import Store
 
 # in the order of the loop

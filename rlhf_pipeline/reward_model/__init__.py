@@ -10,7 +10,6 @@ from rlhf_pipeline.reward_model.base import (
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.evaluation import accuracy_by_group
 from rlhf_pipeline.reward_model.kinds import (
     REWARD_MODELS,
     RewardModelParams,
@@ -21,7 +20,11 @@ from rlhf_pipeline.reward_model.kinds import (
     reward_model_params,
 )
 from rlhf_pipeline.reward_model.report import RewardModelReport, TestAccuracy
-from rlhf_pipeline.reward_model.training import FittedRewardModel, fit_reward_model
+from rlhf_pipeline.reward_model.training import (
+    FittedRewardModel,
+    LearningData,
+    fit_reward_model,
+)
 from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
@@ -32,13 +35,13 @@ __all__ = [
     "EmbeddingRewardModel",
     "Encoder",
     "FittedRewardModel",
+    "LearningData",
     "RewardModel",
     "RewardModelParams",
     "RewardModelReport",
     "TestAccuracy",
     "TransformerParams",
     "TransformerRewardModel",
-    "accuracy_by_group",
     "build_reward_model",
     "disagreement",
     "encoder_params",

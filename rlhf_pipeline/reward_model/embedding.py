@@ -29,8 +29,8 @@ from rlhf_pipeline.reward_model.base import (
     require_warm_start,
     sort_weighted_pairs,
 )
-from rlhf_pipeline.reward_model.effects import fit_length_slope, log_lengths
 from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.evaluation import fit_length_slope, log_length_gaps, log_lengths
 from rlhf_pipeline.reward_model.heads import (
     HIDDEN_PARTS,
     HeadParams,
@@ -174,9 +174,7 @@ class EmbeddingRewardModel(RewardModel):
             start=start,
         )
         margins = (self.heads_.scores(sides[0]) - self.heads_.scores(sides[1])).mean(axis=1)
-        self.length_slope_ = fit_length_slope(
-            margins, log_lengths(used["chosen"]) - log_lengths(used["rejected"]), weighted
-        )
+        self.length_slope_ = fit_length_slope(margins, log_length_gaps(used), weighted)
         self._learn_score_scale(np.concatenate([chosen, rejected]))
         return self
 

@@ -1,10 +1,9 @@
-"""Report of a reward-model fit."""
+"""Defines the report of a reward-model fit."""
 
 from pydantic import Field
 
 from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.reward_model.base import FitFacts
-from rlhf_pipeline.reward_model.effects import LengthEffect, MarginEffect
 
 
 class TestAccuracy(Record):
@@ -41,6 +40,64 @@ class TestAccuracy(Record):
             f"{self.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy "
             f"{self.accuracy} on the majorities of {self.n} {where}, longer wins "
             f"{self.longer_wins}"
+        )
+
+
+class LengthEffect(Record):
+    """Accuracy on the same held-out pairs with and without the part that length explains;
+    `is_debiased` says which of the two the model uses.
+    """
+
+    n: int = Field(description="pairs")
+    slope: float = Field(
+        description="logits of margin per unit of the gap in log length, over the training pairs"
+    )
+    correlation_before: float | None = Field(
+        description="of the margins with the gap in log length, sides as shown; None where either "
+        "never varies"
+    )
+    correlation_after: float | None
+    accuracy_before: float = Field(
+        description="the majority's side is scored higher; equal scores count half"
+    )
+    accuracy_after: float
+    is_debiased: bool
+    ceiling: Interval | None = Field(
+        default=None,
+        description="noise ceiling of single votes, to read the accuracies beside: on majorities "
+        "they may exceed it",
+    )
+
+
+class MarginEffect(Record):
+    """Shares of single votes predicted correctly on held-out prompts, with one linear head for each
+    loss; intervals by bootstrap over prompts.
+    """
+
+    n: int = Field(description="pairs with a majority")
+    margin_scale: float = Field(
+        description="logits that a vote of full strength was to be ahead by"
+    )
+    with_margin: Interval
+    without: Interval = Field(description="loss bradley_terry, all else alike")
+    gain: Interval = Field(description="the first less the second, pair by pair")
+    ceiling: Interval | None = Field(
+        default=None, description="noise ceiling of single votes, to read both beside"
+    )
+
+    def __str__(self) -> str:
+        points = self.gain.model_copy(
+            update={
+                "value": 100 * self.gain.value,
+                "low": 100 * self.gain.low,
+                "high": 100 * self.gain.high,
+            }
+        )
+        beside = f"ceiling {self.ceiling}" if self.ceiling else "ceiling unknown"
+        return (
+            f"strength as margin: {points.value:+.1f} [{points.low:+.1f}, {points.high:+.1f}] "
+            f"points of votes predicted ({self.with_margin.value:.3f} with, "
+            f"{self.without.value:.3f} without it, {beside})"
         )
 
 

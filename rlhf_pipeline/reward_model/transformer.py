@@ -33,9 +33,9 @@ from rlhf_pipeline.reward_model.base import (
     require_warm_start,
     sort_weighted_pairs,
 )
-from rlhf_pipeline.reward_model.effects import fit_length_slope, log_lengths
 from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.evaluation import fit_length_slope, log_length_gaps
 from rlhf_pipeline.reward_model.frozen_head import FROZEN_FOLDER, fit_frozen_head, load_frozen_head
 from rlhf_pipeline.reward_model.heads import HeadProblem, fit_head
 from rlhf_pipeline.reward_model.labels import targets_of, vote_weights
@@ -166,9 +166,8 @@ class TransformerRewardModel(RewardModel):
         self.loss_curve_ = list(self.records_[0].loss_curve)
         self.max_seq_ = int(ordered["max_seq"].max())
         scores = self._learn_score_scale(data, used)
-        gaps = log_lengths(used["chosen"]) - log_lengths(used["rejected"])
         self.length_slope_ = fit_length_slope(
-            scores[: len(used)] - scores[len(used) :], gaps, data.weights
+            scores[: len(used)] - scores[len(used) :], log_length_gaps(used), data.weights
         )
         if self.checkpoints is not None and self.around.rank == 0:
             shutil.rmtree(self.checkpoints, ignore_errors=True)

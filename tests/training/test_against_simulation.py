@@ -15,6 +15,7 @@ from rlhf_pipeline.records import content_id
 from rlhf_pipeline.reward_model import (
     EmbeddingCache,
     Encoder,
+    LearningData,
     fit_reward_model,
     reward_model_params,
 )
@@ -132,7 +133,7 @@ def test_it_reaches_95_percent_of_who_knows_the_taste_and_beats_length_and_side(
     encoder = Encoder(cache=EmbeddingCache(tmp_path))
     for taste in (WARM_TASTE, SOURCED_TASTE):
         pairs = preference_pairs(vote_frame(comparisons, references, taste), comparisons)
-        fitted = fit_reward_model(pairs, reward_model_params(), encoder=encoder)
+        fitted = fit_reward_model(LearningData(pairs), reward_model_params(), encoder=encoder)
         prompts = unseen["prompt"].tolist()
         margins = fitted.model.score(prompts, unseen["completion_a"].tolist()) - fitted.model.score(
             prompts, unseen["completion_b"].tolist()
@@ -160,6 +161,6 @@ def test_where_nobody_predicts_more_than_90_percent_of_votes_it_predicts_more_th
         vote_frame(comparisons, references, WARM_TASTE, pool, n=1), comparisons
     )
     test = fit_reward_model(
-        pairs, reward_model_params(), encoder=Encoder(cache=EmbeddingCache(tmp_path))
+        LearningData(pairs), reward_model_params(), encoder=Encoder(cache=EmbeddingCache(tmp_path))
     ).report.test
     assert test.vote_accuracy.value > 0.80

@@ -18,6 +18,7 @@ from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
     EmbeddingParams,
     EmbeddingRewardModel,
+    LearningData,
     TransformerParams,
     TransformerRewardModel,
     fit_reward_model,
@@ -329,7 +330,7 @@ def test_it_says_what_its_margins_owe_to_length(bert):
         comparison_id=pairs["comparison_id"] + "t", prompt_id=pairs["prompt_id"] + "t", split="test"
     )
     both = pd.concat([pairs, held_out], ignore_index=True)
-    report = fit_reward_model(both, model=model_on(bert)).report
+    report = fit_reward_model(LearningData(both), model=model_on(bert)).report
     assert report.length.slope > 0.1
     assert not report.length.is_debiased
     assert report.length.accuracy_before > report.length.accuracy_after
@@ -624,7 +625,7 @@ def test_a_frozen_head_learns_all_pairs_in_a_warm_start_and_counts_what_it_cut(b
     both = pd.concat([word_pairs(), word_pairs(8, seed=5, first_seq=1000)], ignore_index=True)
     model = model_on(bert, frozen_head=True, steps=2, replay=0.2)
     report = fit_reward_model(
-        both, reward_model_params(min_pairs=10), model=model, warm_start=first
+        LearningData(both), reward_model_params(min_pairs=10), model=model, warm_start=first
     ).report
     alone = EmbeddingRewardModel(EmbeddingParams(), Encoder(bert, max_tokens=24)).fit(both)
     assert model.frozen_.weights_hash == alone.weights_hash

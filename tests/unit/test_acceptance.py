@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.champions import AcceptanceParams
-from rlhf_pipeline.champions.assessment import find_regression, find_weakness, is_improvement
+from rlhf_pipeline.champions.assessment import accuracy_difference, find_weakness
 from rlhf_pipeline.records import Interval
 
 PARAMS = AcceptanceParams(n_resamples=400)
@@ -80,15 +80,13 @@ def test_model_worse_on_the_latest_window_is_refused():
     old, new = margins(600, 0.6), margins(600, 0.9)
     old[-100:], new[-100:] = margins(100, 0.87), margins(100, 0.45)
     params = PARAMS.model_copy(update={"window_pairs": 100})
-    assert (
-        find_regression(pairs(600), new, old, PARAMS.model_copy(update={"window_pairs": 600}))
-        is None
+    on_all = accuracy_difference(
+        pairs(600), new, old, PARAMS.model_copy(update={"window_pairs": 600})
     )
-    cause = find_regression(pairs(600), new, old, params)
-    assert cause.startswith(
-        "accuracy on the latest 100 held-out pairs is below that of the champion (difference "
-        "-0.420 ["
-    )
+    assert on_all.high >= 0
+    latest = accuracy_difference(pairs(600), new, old, params)
+    assert latest.high < 0
+    assert (latest.n, round(latest.value, 3)) == (100, -0.42)
 
 
 def test_window_is_of_the_latest_votes_whatever_the_order_of_rows():
@@ -97,38 +95,36 @@ def test_window_is_of_the_latest_votes_whatever_the_order_of_rows():
     params = PARAMS.model_copy(update={"window_pairs": 50})
     order = np.random.default_rng(1).permutation(200)
     assert (
-        find_regression(frame.iloc[order], new[order], old[order], params)
-        == find_regression(frame, new, old, params)
+        accuracy_difference(frame.iloc[order], new[order], old[order], params)
+        == accuracy_difference(frame, new, old, params)
         is not None
     )
 
 
 def test_model_beyond_the_interval_better_than_the_champion_is_an_improvement():
-    assert is_improvement(pairs(30), margins(30, 0.4), margins(30, 0.03), PARAMS)
-    assert not is_improvement(pairs(200), margins(200, 0.75, 1), margins(200, 0.75, 2), PARAMS)
-    assert not is_improvement(pairs(19), margins(19, 1.0), margins(19, 0.0), PARAMS)
+    better = accuracy_difference(pairs(30), margins(30, 0.4), margins(30, 0.03), PARAMS)
+    assert better.low > 0
+    equal = accuracy_difference(pairs(200), margins(200, 0.75, 1), margins(200, 0.75, 2), PARAMS)
+    assert equal.low <= 0
+    assert accuracy_difference(pairs(19), margins(19, 1.0), margins(19, 0.0), PARAMS) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_model_as_good_as_the_champion_is_not_refused(seed):
-    assert (
-        find_regression(
-            pairs(200), margins(200, 0.75, seed), margins(200, 0.75, 100 + seed), PARAMS
-        )
-        is None
-    )
+    old = margins(200, 0.75, 100 + seed)
+    assert accuracy_difference(pairs(200), margins(200, 0.75, seed), old, PARAMS).high >= 0
 
 
 def test_of_too_few_pairs_nobody_is_refused():
     few = pairs(19, longer_wins=1.0), margins(19, 0.0)
     assert find_weakness(*few, ceiling(0.9), PARAMS) is None
-    assert find_regression(*few, margins(19, 1.0), PARAMS) is None
+    assert accuracy_difference(*few, margins(19, 1.0), PARAMS) is None
     enough = pairs(20, longer_wins=1.0), margins(20, 0.0)
     assert find_weakness(*enough, ceiling(0.9), PARAMS) is not None
-    assert find_regression(*enough, margins(20, 1.0), PARAMS) is not None
+    assert accuracy_difference(*enough, margins(20, 1.0), PARAMS).high < 0
 
 
 def test_even_splits_are_no_evidence():
     even = pairs(100, longer_wins=1.0, agreement=0.5)
     assert find_weakness(even, margins(100, 0.0), ceiling(0.9), PARAMS) is None
-    assert find_regression(even, margins(100, 0.0), margins(100, 1.0), PARAMS) is None
+    assert accuracy_difference(even, margins(100, 0.0), margins(100, 1.0), PARAMS) is None

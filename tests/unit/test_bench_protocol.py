@@ -21,7 +21,7 @@ from rlhf_pipeline.votes import open_test_split
 
 ROOT = Path(__file__).parents[2]
 PAIRS = pd.DataFrame({"comparison_id": ["c1", "c2"], "split": ["train", "test"]})
-OPENERS = {"open_test_split", "accuracy_by_group", "calibrate", "fit_reward_model"}
+OPENERS = {"open_test_split", "calibrate", "fit_reward_model"}
 
 
 def test_openings_are_kept_between_runs_and_told(

@@ -2,6 +2,7 @@
 and by force.
 """
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -17,7 +18,7 @@ from rlhf_pipeline.champions import (
     compare_with_champion,
 )
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, TasteChange
-from rlhf_pipeline.reward_model import fit_reward_model, reward_model_params
+from rlhf_pipeline.reward_model import LearningData, fit_reward_model, reward_model_params
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
@@ -69,7 +70,9 @@ def fitted(number: int, pairs: pd.DataFrame, changes: TasteChanges) -> Judge:
     )
     return Judge(
         version,
-        fit_reward_model(pairs, QUICK, encoder=WordEncoder(), taste_changes=changes).model,
+        fit_reward_model(
+            LearningData(pairs, taste_changes=changes), QUICK, encoder=WordEncoder()
+        ).model,
         None,
         "none",
     )
@@ -169,7 +172,7 @@ def settle(champions, calib):
             n_fit=9,
         )
         return champions.record_calibration(
-            judge.version, judge.reward_model, NoCalibration(), report, calib, **more
+            replace(judge, calibrator=NoCalibration()), report, calib, **more
         )
 
     return run

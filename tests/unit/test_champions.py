@@ -302,7 +302,7 @@ def test_a_champion_of_another_encoder_is_named_and_tells_who_asks_it(of_another
     assert isinstance(lost.load_error, ModelHashMismatch)
     for asked in (
         lambda: lost.p_chosen(pairs(2, 1)),
-        lambda: lost.embed(["q"], ["t"]),
+        lambda: lost.reward_model.features(["q"], ["t"]),
         lambda: lost.reward_model.weights_hash,
     ):
         with pytest.raises(ModelHashMismatch, match="fit the reward model again"):
@@ -394,7 +394,7 @@ def test_an_outage_of_the_first_encoder_is_named_and_costs_no_champion_its_place
         known.judge,
         lambda: known.judge(version()),
         lambda: known.record_calibration(
-            version(2), SureOf(0.0), NoCalibration(), report, make_pairs(80)
+            Judge(version(2), SureOf(0.0), NoCalibration(), "none"), report, make_pairs(80)
         ),
     ):
         with pytest.raises(EncoderNotFound, match=said):

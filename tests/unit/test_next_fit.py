@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.next_fit import plan_next_fit
+from rlhf_pipeline.learning import plan_next_fit
 from rlhf_pipeline.records import CalibrationReport, NewVote, Promotion, Refusal
 from rlhf_pipeline.store import Store
 from tests.learnt_home import comparisons

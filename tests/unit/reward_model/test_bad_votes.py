@@ -6,10 +6,10 @@ import pytest
 
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
-from rlhf_pipeline.reward_model import fit_reward_model, reward_model_params
+from rlhf_pipeline.reward_model import LearningData, fit_reward_model, reward_model_params
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.votes import PairParams, joint_model, noise_ceiling, preference_pairs
-from tests.unit.reward_model.word_pairs import WordEncoder
+from tests.unit.reward_model.word_pairs import WithCeilings, WordEncoder
 
 FEW = {"l2_grid": [0.03], "context_penalty_grid": [3.0]}
 TEXTS = ["kind right", "curt right", "kind vague", "curt vague"]
@@ -83,10 +83,9 @@ def test_one_annotator_teaches_a_model_whose_ceiling_nobody_knows():
     cast = votes(shown, {"only": kind_side(shown)})
     assert noise_ceiling(cast) is None
     report = fit_reward_model(
-        preference_pairs(cast, shown),
+        WithCeilings(preference_pairs(cast, shown), ceiling=noise_ceiling(cast)),
         reward_model_params(**FEW),
         encoder=WordEncoder(),
-        ceiling=noise_ceiling(cast),
     ).report
     assert report.test.ceiling is None
     assert report.test.accuracy.value > 0.9
@@ -96,7 +95,7 @@ def test_all_ties_teach_nothing_and_say_so():
     shown = comparisons(60)
     cast = votes(shown, {"x": ["tie"] * 60, "y": ["both_bad"] * 60})
     with pytest.raises(NotEnoughData, match="train split"):
-        fit_reward_model(preference_pairs(cast, shown), encoder=WordEncoder())
+        fit_reward_model(LearningData(preference_pairs(cast, shown)), encoder=WordEncoder())
     kept = preference_pairs(cast, shown, PairParams(keep_only_ties=True))
     assert (kept["n_votes"].tolist(), kept["n_ties"].tolist()) == ([0] * 60, [2] * 60)
     with pytest.raises(NotEnoughData, match="davidson"):
@@ -142,10 +141,9 @@ def test_the_annotator_model_sees_through_one_who_is_always_wrong():
     pairs = preference_pairs(cast, shown)
     by_majority, by_annotators = (
         fit_reward_model(
-            pairs,
+            LearningData(pairs, soft_labels=annotators.labels),
             reward_model_params(label=label, **FEW),
             encoder=WordEncoder(),
-            soft_labels=annotators.labels,
         ).model
         for label in ("majority", "annotators")
     )

@@ -22,7 +22,7 @@ from rlhf_pipeline.reward_model import (
     reward_model_params,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, fit_reward_model
+from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, LearningData, fit_reward_model
 from rlhf_pipeline.votes import TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
@@ -193,7 +193,7 @@ def test_too_few_pairs_name_the_cure():
 
 def test_the_report_beats_its_baselines_and_says_what_it_rests_on():
     pairs = make_pairs(1500)
-    fit = fit_reward_model(pairs, reward_model_params(), encoder=WordEncoder())
+    fit = fit_reward_model(LearningData(pairs), reward_model_params(), encoder=WordEncoder())
     report = fit.report
     assert (report.n_train, report.n_calib, report.n_test) == tuple(
         (pairs["split"] == s).sum() for s in ("train", "calib", "test")
@@ -206,7 +206,7 @@ def test_the_report_beats_its_baselines_and_says_what_it_rests_on():
     assert (
         report.data_hash
         == fit_reward_model(
-            pairs.iloc[::-1], reward_model_params(), encoder=WordEncoder()
+            LearningData(pairs.iloc[::-1]), reward_model_params(), encoder=WordEncoder()
         ).report.data_hash
     )
     assert report.parent_weights_hash is None
@@ -220,7 +220,8 @@ def test_the_test_split_is_never_learnt_from():
         unseen, ["rejected", "chosen"]
     ].to_numpy()
     one, two = (
-        fit_reward_model(p, reward_model_params(), encoder=WordEncoder()) for p in (pairs, flipped)
+        fit_reward_model(LearningData(p), reward_model_params(), encoder=WordEncoder())
+        for p in (pairs, flipped)
     )
     assert one.report.weights_hash == two.report.weights_hash
 
@@ -228,11 +229,13 @@ def test_the_test_split_is_never_learnt_from():
 def test_a_warm_start_differs_from_a_cold_one_only_by_parent_and_start():
     pairs = make_pairs(600)
     parent = fit_reward_model(
-        make_pairs(400, seed=2), reward_model_params(), encoder=WordEncoder()
+        LearningData(make_pairs(400, seed=2)), reward_model_params(), encoder=WordEncoder()
     ).model
-    cold = fit_reward_model(pairs, reward_model_params(), encoder=WordEncoder()).report
+    cold = fit_reward_model(
+        LearningData(pairs), reward_model_params(), encoder=WordEncoder()
+    ).report
     warm = fit_reward_model(
-        pairs, reward_model_params(), encoder=WordEncoder(), warm_start=parent
+        LearningData(pairs), reward_model_params(), encoder=WordEncoder(), warm_start=parent
     ).report
     assert warm.parent_weights_hash == parent.weights_hash
     started = {"parent_weights_hash", "loss_curve", "weights_hash", "test", "length"}
@@ -246,12 +249,13 @@ def test_votes_before_a_change_of_taste_count_less():
     before, after = make_pairs(800, seed=3, liked="kind"), make_pairs(200, seed=4, liked="sourced")
     after = after.assign(max_seq=after["max_seq"] + 10_000)
     pairs = pd.concat([before, after], ignore_index=True)
-    blind = fit_reward_model(pairs, reward_model_params(), encoder=WordEncoder()).model
+    blind = fit_reward_model(
+        LearningData(pairs), reward_model_params(), encoder=WordEncoder()
+    ).model
     told = fit_reward_model(
-        pairs,
+        LearningData(pairs, taste_changes=TasteChanges(10_000)),
         reward_model_params(weight_before_change=0.02),
         encoder=WordEncoder(),
-        taste_changes=TasteChanges(10_000),
     )
     kind, sourced = blind.score(["q"] * 2, ["kind", "sourced"])
     assert kind > sourced
@@ -268,7 +272,9 @@ def test_what_old_votes_are_worth_is_found_on_new_ones():
         new = make_pairs(150, seed=4, liked=liked)
         pairs = pd.concat([old, new.assign(max_seq=new["max_seq"] + 10_000)], ignore_index=True)
         report = fit_reward_model(
-            pairs, reward_model_params(), encoder=WordEncoder(), taste_changes=TasteChanges(10_000)
+            LearningData(pairs, taste_changes=TasteChanges(10_000)),
+            reward_model_params(),
+            encoder=WordEncoder(),
         ).report
         assert (report.weight_before_change < 0.1) is is_worth_little
         assert report.weights_tried[f"{report.weight_before_change:g}"] == min(
@@ -280,7 +286,9 @@ def test_with_too_few_new_votes_to_tell_old_ones_get_the_default_weight():
     old, new = make_pairs(200, seed=3), make_pairs(20, seed=4)
     pairs = pd.concat([old, new.assign(max_seq=new["max_seq"] + 10_000)], ignore_index=True)
     report = fit_reward_model(
-        pairs, reward_model_params(), encoder=WordEncoder(), taste_changes=TasteChanges(10_000)
+        LearningData(pairs, taste_changes=TasteChanges(10_000)),
+        reward_model_params(),
+        encoder=WordEncoder(),
     ).report
     assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
 
@@ -290,29 +298,38 @@ def test_mixed_kinds_of_annotators_are_refused_unless_told():
         [make_pairs(200, seed=5), make_pairs(200, seed=6, kind="simulated")], ignore_index=True
     )
     with pytest.raises(ConfigurationError, match="human: 200, simulated: 200"):
-        fit_reward_model(pairs, reward_model_params(), encoder=WordEncoder())
-    fit_reward_model(pairs, reward_model_params(allow_mixed_annotators=True), encoder=WordEncoder())
+        fit_reward_model(LearningData(pairs), reward_model_params(), encoder=WordEncoder())
+    fit_reward_model(
+        LearningData(pairs), reward_model_params(allow_mixed_annotators=True), encoder=WordEncoder()
+    )
     with pytest.raises(ConfigurationError, match="mixed"):
         fit_reward_model(
-            make_pairs(200, kind="mixed"), reward_model_params(), encoder=WordEncoder()
+            LearningData(make_pairs(200, kind="mixed")),
+            reward_model_params(),
+            encoder=WordEncoder(),
         )
 
 
 def test_duplicate_comparisons_are_refused():
     pairs = make_pairs(60)
     with pytest.raises(FrameError, match="duplicate"):
-        fit_reward_model(pd.concat([pairs, pairs.iloc[:1]]), encoder=WordEncoder())
+        fit_reward_model(LearningData(pd.concat([pairs, pairs.iloc[:1]])), encoder=WordEncoder())
 
 
 def test_no_pairs_are_not_enough():
     with pytest.raises(NotEnoughData, match="train split"):
-        fit_reward_model(PREFERENCE_PAIRS.empty_frame(), encoder=WordEncoder())
+        fit_reward_model(LearningData(PREFERENCE_PAIRS.empty_frame()), encoder=WordEncoder())
 
 
 def test_pairs_are_scored_where_only_one_side_was_ever_chosen():
     one_side = make_pairs(300)
     one_side = one_side[one_side["chosen_side"] == "a"]
-    assert fit_reward_model(one_side, encoder=WordEncoder()).report.test.majority_side.value == 1.0
+    assert (
+        fit_reward_model(
+            LearningData(one_side), encoder=WordEncoder()
+        ).report.test.majority_side.value
+        == 1.0
+    )
 
 
 def test_the_contexts_penalty_is_the_one_that_predicts_held_out_prompts_best():

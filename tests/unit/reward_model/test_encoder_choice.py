@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
 from rlhf_pipeline.reward_model import (
+    LearningData,
     TransformerParams,
     TransformerRewardModel,
     build_reward_model,
@@ -132,7 +133,9 @@ def test_a_distilbert_is_fine_tuned_by_the_loss_of_the_configuration(
     # another window: it is made anew
     model = TransformerRewardModel(params, Encoder(f"{HUB},{distilbert}", max_tokens=64))
     fitted = fit_reward_model(
-        word_pairs(), reward_model_params(kind="transformer", n_resamples=100), model=model
+        LearningData(word_pairs()),
+        reward_model_params(kind="transformer", n_resamples=100),
+        model=model,
     )
     report = fitted.report
     assert (report.loss, report.encoder_asked, report.encoder_used) == (loss, HUB, str(distilbert))

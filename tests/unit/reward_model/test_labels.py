@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_pipeline.errors import FrameError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, SOFT_LABELS, check_frame
-from rlhf_pipeline.reward_model import fit_reward_model, reward_model_params
+from rlhf_pipeline.reward_model import LearningData, fit_reward_model, reward_model_params
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.labels import (
     LabelParams,
@@ -118,29 +118,26 @@ def test_the_margin_loss_parts_what_people_felt_strongly_about():
 def test_a_model_of_soft_labels_says_what_they_say():
     pairs = make_pairs(600)
     sure = fit_reward_model(
-        pairs,
+        LearningData(pairs, soft_labels=soft_labels(pairs, 0.95)),
         reward_model_params(label="annotators", **FEW),
         encoder=WordEncoder(),
-        soft_labels=soft_labels(pairs, 0.95),
     )
     unsure = fit_reward_model(
-        pairs,
+        LearningData(pairs, soft_labels=soft_labels(pairs, 0.55)),
         reward_model_params(label="annotators", **FEW),
         encoder=WordEncoder(),
-        soft_labels=soft_labels(pairs, 0.55),
     )
     assert (sure.report.label, sure.report.loss) == ("annotators", "soft")
     assert unsure.model.score_std_ < 0.5 * sure.model.score_std_
     by_votes = fit_reward_model(
-        pairs,
+        LearningData(pairs, soft_labels=soft_labels(pairs, 0.95)),
         reward_model_params(**FEW),
         encoder=WordEncoder(),
-        soft_labels=soft_labels(pairs, 0.95),
     )
     assert (
         by_votes.report.data_hash
         == fit_reward_model(
-            pairs, reward_model_params(**FEW), encoder=WordEncoder()
+            LearningData(pairs), reward_model_params(**FEW), encoder=WordEncoder()
         ).report.data_hash
     )
 
@@ -153,28 +150,37 @@ def test_a_model_of_soft_labels_has_seen_what_they_rest_on():
     last, later = int(pairs["max_seq"].max()), soft_labels(pairs, 0.7).assign(max_seq=900)
     learning = reward_model_params(label="annotators", **FEW)
     assert (
-        fit_reward_model(pairs, learning, encoder=WordEncoder(), soft_labels=later).report.max_seq
+        fit_reward_model(
+            LearningData(pairs, soft_labels=later), learning, encoder=WordEncoder()
+        ).report.max_seq
         == 900
     )
     assert (
         fit_reward_model(
-            pairs, learning, encoder=WordEncoder(), soft_labels=later.assign(max_seq=1)
+            LearningData(pairs, soft_labels=later.assign(max_seq=1)),
+            learning,
+            encoder=WordEncoder(),
         ).report.max_seq
         == last
     )
     # Of labels that came with the pairs, as `rlhf votes prepare` writes them; of frames from before
     # it was kept, the pairs' own.
     joined = join_soft_labels(pairs, later)
-    assert fit_reward_model(joined, learning, encoder=WordEncoder()).report.max_seq == 900
+    assert (
+        fit_reward_model(LearningData(joined), learning, encoder=WordEncoder()).report.max_seq
+        == 900
+    )
     assert (
         fit_reward_model(
-            joined.drop(columns="label_seq"), learning, encoder=WordEncoder()
+            LearningData(joined.drop(columns="label_seq")), learning, encoder=WordEncoder()
         ).report.max_seq
         == last
     )
     # Labels that nobody learnt from are no knowledge.
     assert (
-        fit_reward_model(joined, reward_model_params(**FEW), encoder=WordEncoder()).report.max_seq
+        fit_reward_model(
+            LearningData(joined), reward_model_params(**FEW), encoder=WordEncoder()
+        ).report.max_seq
         == last
     )
 
@@ -192,9 +198,7 @@ def test_labels_that_rest_on_later_votes_are_refused():
         join_soft_labels(pairs, soft_labels(pairs, 0.7), up_to_seq=59)
     with pytest.raises(FrameError, match="rest on votes up to seq 900"):
         fit_reward_model(
-            pairs,
+            LearningData(pairs, soft_labels=seen.assign(max_seq=900), up_to_seq=60),
             reward_model_params(label="annotators", **FEW),
             encoder=WordEncoder(),
-            soft_labels=seen.assign(max_seq=900),
-            up_to_seq=60,
         )

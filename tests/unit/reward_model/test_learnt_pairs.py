@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_pipeline.reward_model import (
     EmbeddingRewardModel,
+    LearningData,
     RewardModelReport,
     TransformerParams,
     TransformerRewardModel,
@@ -52,7 +53,7 @@ def test_a_warm_start_of_a_transformer_says_what_it_learnt_and_not_what_there_wa
     start = watched(bert).fit(old)
     for replay, n_replayed in ((0.5, len(new) // 2), (0.0, 0)):
         model = watched(bert, replay=replay)
-        report = fit_reward_model(both, model=model, warm_start=start).report
+        report = fit_reward_model(LearningData(both), model=model, warm_start=start).report
         assert (report.n_train, report.n_learnt, report.n_new, report.n_replayed) == (
             len(both), model.n_given, len(new), model.n_given - len(new),
         )  # fmt: skip
@@ -63,9 +64,9 @@ def test_a_warm_start_of_a_transformer_says_what_it_learnt_and_not_what_there_wa
         )
     again = watched(bert)
     # none is new, so all are learnt again
-    report = fit_reward_model(old, model=again, warm_start=start).report
+    report = fit_reward_model(LearningData(old), model=again, warm_start=start).report
     assert (report.n_learnt, report.n_new, report.n_replayed) == (again.n_given, 0, len(old))
-    anew = fit_reward_model(both, model=watched(bert)).report
+    anew = fit_reward_model(LearningData(both), model=watched(bert)).report
     assert (anew.n_learnt, anew.n_new, anew.n_replayed) == (len(both), len(both), 0)
 
 
@@ -74,15 +75,14 @@ def test_pairs_that_weigh_nothing_are_not_learnt(bert):
     pairs.loc[:9, ["n_votes", "agreement", "n_ties"]] = [0, 0.5, 5]  # nothing but ties
     for ties_as_halves, n in ((True, len(pairs)), (False, len(pairs) - 10)):
         model = watched(bert, ties_as_halves=ties_as_halves)
-        report = fit_reward_model(pairs, model=model).report
+        report = fit_reward_model(LearningData(pairs), model=model).report
         assert report.n_learnt == model.n_given == n
     many = make_pairs(600)
     half = int(many["max_seq"].median())
     report = fit_reward_model(
-        many,
+        LearningData(many, taste_changes=TasteChanges(half)),
         reward_model_params(weight_before_change=0.0, **FEW),
         encoder=WordEncoder(),
-        taste_changes=TasteChanges(half),
     ).report
     assert report.n_learnt == report.n_train - report.n_before_change < report.n_train
 
@@ -128,7 +128,7 @@ def test_the_report_counts_what_was_cut_in_fit_and_judgement_by_rule():
         for prompt, one in zip(pairs["prompt"], long, strict=True)
     ]
     params = reward_model_params(max_sentences=2, prompt_chars=50, **FEW)
-    report = fit_reward_model(pairs, params, encoder=WordEncoder()).report
+    report = fit_reward_model(LearningData(pairs), params, encoder=WordEncoder()).report
     n_prompts = pairs.loc[long, "prompt"].nunique()
     assert report.truncated == {"window": 0, "prompt_chars": n_prompts, "max_sentences": 7}
     assert report.n_truncated == report.metrics()["n_truncated"] == n_prompts + 7

@@ -3,13 +3,18 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rlhf_pipeline.errors import ModelError
-from rlhf_pipeline.reward_model import fit_reward_model, load_reward_model, reward_model_params
-from rlhf_pipeline.reward_model.effects import (
+from rlhf_pipeline.reward_model import (
+    LearningData,
+    fit_reward_model,
+    load_reward_model,
+    reward_model_params,
+)
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
+from rlhf_pipeline.reward_model.evaluation import (
     fit_length_slope,
     log_lengths,
     measure_length_effect,
 )
-from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 FEW = {"l2_grid": [0.03], "context_penalty_grid": [3.0]}
@@ -60,7 +65,9 @@ def test_where_every_completion_is_as_long_there_is_no_correlation():
 def test_debiasing_shows_its_effect_and_keeps_what_people_like():
     pairs = longer_wins(900)
     biased, debiased = (
-        fit_reward_model(pairs, reward_model_params(debias_length=on, **FEW), encoder=WordEncoder())
+        fit_reward_model(
+            LearningData(pairs), reward_model_params(debias_length=on, **FEW), encoder=WordEncoder()
+        )
         for on in (False, True)
     )
     one, two = biased.report.length, debiased.report.length

@@ -11,9 +11,9 @@ from rlhf_pipeline.reward_model import (
     fit_reward_model,
     reward_model_params,
 )
-from rlhf_pipeline.reward_model.effects import measure_margin_effect
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams
-from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
+from rlhf_pipeline.reward_model.evaluation import measure_margin_effect
+from tests.unit.reward_model.word_pairs import WithCeilings, WordEncoder, make_pairs
 
 GRID = {"l2_grid": [0.1], "context_penalty_grid": [3.0], "min_pairs": 10}
 CEILING = Interval(value=0.9, low=0.85, high=0.95, n=100)
@@ -76,7 +76,10 @@ def test_the_report_of_the_loss_margin_alone_has_it():
     def report(loss):
         fit = reward_model_params(loss=loss, n_resamples=100, **GRID)
         return fit_reward_model(
-            pairs, fit, encoder=WordEncoder(), ceiling=CEILING, record=lambda opening: None
+            WithCeilings(pairs, ceiling=CEILING),
+            fit,
+            encoder=WordEncoder(),
+            record=lambda opening: None,
         ).report
 
     told, other = report("margin"), report("bradley_terry")

@@ -9,6 +9,7 @@ from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model import (
     EmbeddingParams,
     EmbeddingRewardModel,
+    LearningData,
     RewardModel,
     RewardModelReport,
     TransformerParams,
@@ -20,7 +21,7 @@ from rlhf_pipeline.reward_model import (
 from rlhf_pipeline.reward_model.kinds import SHARED
 from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, WEIGHTS_TRIED
 from rlhf_pipeline.votes import Opening, TasteChanges
-from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
+from tests.unit.reward_model.word_pairs import WithCeilings, WordEncoder, make_pairs
 
 FEW = {"l2_grid": [0.1], "context_penalty_grid": [3.0]}
 CEILING = Interval(value=0.8, low=0.75, high=0.85, n=100)
@@ -47,7 +48,7 @@ def test_the_test_split_is_opened_once_after_the_fit_and_for_this_model():
     opened: list[Opening] = []
     pairs = make_pairs()
     fitted = fit_reward_model(
-        pairs, reward_model_params(**FEW), encoder=WordEncoder(), record=opened.append
+        LearningData(pairs), reward_model_params(**FEW), encoder=WordEncoder(), record=opened.append
     )
     assert [(o.model, o.n_pairs) for o in opened] == [
         (fitted.report.weights_hash, (pairs["split"] == "test").sum())
@@ -60,7 +61,10 @@ def test_who_cannot_record_an_opening_sees_no_test_pair():
 
     with pytest.raises(StoreError):
         fit_reward_model(
-            make_pairs(), reward_model_params(**FEW), encoder=WordEncoder(), record=refused
+            LearningData(make_pairs()),
+            reward_model_params(**FEW),
+            encoder=WordEncoder(),
+            record=refused,
         )
 
 
@@ -70,11 +74,9 @@ def test_the_ceiling_stands_beside_every_accuracy():
     since = Interval(value=0.7, low=0.6, high=0.8, n=40)
     ceilings = {"ceiling": CEILING, "ceiling_since_change": since}
     report = fit_reward_model(
-        pairs,
+        WithCeilings(pairs, taste_changes=TasteChanges(half), **ceilings),
         reward_model_params(**FEW),
         encoder=WordEncoder(),
-        taste_changes=TasteChanges(half),
-        **ceilings,
     ).report
     assert report.test.ceiling == report.length.ceiling == CEILING
     assert report.test_since_change.ceiling == since
@@ -85,7 +87,7 @@ def test_the_ceiling_stands_beside_every_accuracy():
     assert RewardModelReport.from_json(report.model_dump_json()) == report
     assert (
         fit_reward_model(
-            pairs, reward_model_params(**FEW), encoder=WordEncoder()
+            LearningData(pairs), reward_model_params(**FEW), encoder=WordEncoder()
         ).report.test.ceiling
         is None
     )
@@ -95,11 +97,9 @@ def test_every_accuracy_among_the_metrics_has_its_ceiling_where_there_is_one():
     pairs = make_pairs(600)
     half = int(pairs["max_seq"].median())
     report = fit_reward_model(
-        pairs,
+        WithCeilings(pairs, ceiling=CEILING, taste_changes=TasteChanges(half)),
         reward_model_params(**FEW),
         encoder=WordEncoder(),
-        ceiling=CEILING,
-        taste_changes=TasteChanges(half),
     ).report
     metrics = report.metrics()
     assert metrics["test_accuracy_since_change"] == report.test_since_change.accuracy.value
@@ -109,7 +109,9 @@ def test_every_accuracy_among_the_metrics_has_its_ceiling_where_there_is_one():
     assert "noise_ceiling_since_change" not in metrics
     assert all(isinstance(value, float) for value in metrics.values())
     untested = fit_reward_model(
-        pairs[pairs["split"] == "train"], reward_model_params(**FEW), encoder=WordEncoder()
+        LearningData(pairs[pairs["split"] == "train"]),
+        reward_model_params(**FEW),
+        encoder=WordEncoder(),
     ).report
     counts = {"n_train", "n_learnt", "n_new", "n_replayed", "n_truncated", "n_before_change"}
     assert set(untested.metrics()) == {*counts, "weight_before_change"}
@@ -118,10 +120,10 @@ def test_every_accuracy_among_the_metrics_has_its_ceiling_where_there_is_one():
 def test_a_model_of_any_kind_may_be_handed_in():
     pairs, model = make_pairs(), LikesLength()
     fitted = fit_reward_model(
-        pairs,
+        WithCeilings(
+            pairs, ceiling=CEILING, taste_changes=TasteChanges(int(pairs["max_seq"].median()))
+        ),
         model=model,
-        ceiling=CEILING,
-        taste_changes=TasteChanges(int(pairs["max_seq"].median())),
     )
     assert fitted.model is model
     assert model.n_fitted_on == fitted.report.n_train == (pairs["split"] == "train").sum()
@@ -181,7 +183,10 @@ def test_what_cannot_be_started_from_says_why():
 
 def test_an_ensemble_says_how_many_it_is():
     params = reward_model_params(n_members=3, **FEW)
-    assert fit_reward_model(make_pairs(), params, encoder=WordEncoder()).report.n_members == 3
+    assert (
+        fit_reward_model(LearningData(make_pairs()), params, encoder=WordEncoder()).report.n_members
+        == 3
+    )
 
 
 CHANGE = 10_000  # vote seq
@@ -203,10 +208,9 @@ def changed(n_new=80, n_prompts=None, **new):
 def weighed(pairs, **params):
     chosen = {"l2_grid": [0.1, 1.0], "context_penalty_grid": [3.0]} | params
     report = fit_reward_model(
-        pairs,
+        LearningData(pairs, taste_changes=TasteChanges(CHANGE)),
         reward_model_params(**chosen),
         encoder=WordEncoder(),
-        taste_changes=TasteChanges(CHANGE),
     ).report
     assert all(np.isfinite(loss) for loss in report.weights_tried.values())
     assert RewardModelReport.from_json(report.model_dump_json()) == report
@@ -251,7 +255,7 @@ def test_a_weight_that_was_chosen_says_on_what():
     assert weighed(changed(), weight_before_change=0.3).weight_reason == "set by hand"
     assert (
         fit_reward_model(
-            make_pairs(), reward_model_params(**FEW), encoder=WordEncoder()
+            LearningData(make_pairs()), reward_model_params(**FEW), encoder=WordEncoder()
         ).report.weight_reason
         == ""
     )
@@ -263,10 +267,14 @@ def test_what_a_model_that_is_handed_in_learns_is_what_its_lineage_says():
     """
     pairs = make_pairs().assign(soft_label=0.7, label_seq=9000)
     by_labels = EmbeddingRewardModel(EmbeddingParams(label="annotators", **FEW), WordEncoder())
-    report = fit_reward_model(pairs, reward_model_params(n_resamples=100), model=by_labels).report
+    report = fit_reward_model(
+        LearningData(pairs), reward_model_params(n_resamples=100), model=by_labels
+    ).report
     assert (report.label, report.max_seq) == ("annotators", 9000)
     by_votes = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder())
     report = fit_reward_model(
-        pairs, reward_model_params(label="annotators", n_resamples=100), model=by_votes
+        LearningData(pairs),
+        reward_model_params(label="annotators", n_resamples=100),
+        model=by_votes,
     ).report
     assert (report.label, report.max_seq) == ("votes", pairs["max_seq"].max())

@@ -3,12 +3,24 @@ sees just these words.
 """
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.records import Interval
+from rlhf_pipeline.reward_model import LearningData
 from rlhf_pipeline.votes.splits import split_of
+
+
+@dataclass(frozen=True)
+class WithCeilings(LearningData):
+    """Pairs whose noise ceilings are known without votes."""
+
+    ceiling: Interval | None = None
+    ceiling_since_change: Interval | None = None
+
 
 WORDS = ["kind", "curt", "sourced", "vague", "right", "wrong", "long", "short", "warm", "cold"]
 
