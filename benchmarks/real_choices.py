@@ -18,7 +18,7 @@ from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
 from rlhf_pipeline.reward_model import EmbeddingRewardModel, RewardModelParams, reward_model_params
 from rlhf_pipeline.reward_model.base import margins_of
 from rlhf_pipeline.reward_model.evaluation import log_length_gaps, measure_length_effect
-from rlhf_pipeline.reward_model.labels import join_soft_labels
+from rlhf_pipeline.reward_model.losses import join_soft_labels
 from rlhf_pipeline.votes import (
     PairParams,
     gold_ceiling,

@@ -32,7 +32,7 @@ from rlhf_pipeline.reward_model import (
     reward_model_params,
 )
 from rlhf_pipeline.reward_model.base import margins_of
-from rlhf_pipeline.reward_model.labels import join_soft_labels
+from rlhf_pipeline.reward_model.losses import join_soft_labels
 from rlhf_pipeline.votes import (
     PairParams,
     gold_ceiling,

@@ -15,7 +15,7 @@ from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import ModelVersion, Record, content_hash, utc_now
 from rlhf_pipeline.reward_model import RewardModel, preference_probability
-from rlhf_pipeline.reward_model.base import distinct_texts
+from rlhf_pipeline.reward_model.base import both_sides, distinct_texts
 
 
 class Question(Record):
@@ -74,11 +74,8 @@ class Judge:
         self, pairs: pd.DataFrame, *, progress: Progress = ignore_progress
     ) -> npt.NDArray[np.float64]:
         """Calibrated P(the majority's choice is preferred) for each of PREFERENCE_PAIRS, (n,)."""
-        prompts, n = pairs["prompt"].tolist(), len(pairs)
-        scores = self._scores(
-            [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress
-        )
-        return (self.calibrator or NoCalibration()).transform(scores[:n] - scores[n:])
+        chosen, rejected = np.split(self._scores(*both_sides(pairs), progress), 2)
+        return (self.calibrator or NoCalibration()).transform(chosen - rejected)
 
     def predict(
         self,

@@ -16,7 +16,7 @@ from rlhf_pipeline.comparisons.routing import RoutingParams, count_routes, route
 from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.parameters import parse_parameters
-from rlhf_pipeline.reward_model.labels import join_soft_labels
+from rlhf_pipeline.reward_model.losses import join_soft_labels
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     PairParams,

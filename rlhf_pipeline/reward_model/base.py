@@ -96,7 +96,6 @@ class RewardModel(Protocol):
         `encoder` is the one from the settings; a kind without an encoder ignores it. A kind whose
         `fit` takes hours resumes a killed fit from `checkpoints`.
         """
-        ...
 
     @property
     def facts(self) -> ModelFacts:
@@ -122,7 +121,6 @@ class RewardModel(Protocol):
         changes nothing else. Raises NotEnoughData, InvalidScores (weights), ModelError
         (`find_warm_start_obstacle` rejects the warm start).
         """
-        ...
 
     def quick(self, **changes: Any) -> "RewardModel | None":
         """Return an unfitted model that fits in seconds, with these parameters and `changes`, for
@@ -152,7 +150,6 @@ class RewardModel(Protocol):
         """The scores of each ensemble member, (members, n), whose mean is `score`; one row for a
         single model. See `disagreement`.
         """
-        ...
 
     def features(
         self,
@@ -164,7 +161,6 @@ class RewardModel(Protocol):
         """The model's features of each completion in context, (n, d); text drift is measured on
         them.
         """
-        ...
 
     def standardise(self, scores: Floats) -> Floats:
         """Convert `scores` to standard deviations of the training completions, which are comparable
@@ -179,20 +175,17 @@ class RewardModel(Protocol):
     @property
     def weights_hash(self) -> str:
         """Content hash of everything the model learned."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Write safetensors and config.json, including the `kind`, into `folder`, which is created
         if needed. The write is complete or does not happen.
         """
-        ...
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
         """Read a model that `save` wrote. Raises ModelNotFound, ModelError (a part is missing),
         ModelHashMismatch (another encoder).
         """
-        ...
 
 
 def encoder_params(model: RewardModel) -> dict[str, str]:
@@ -266,11 +259,14 @@ def margins_of(
     model: RewardModel, pairs: pd.DataFrame, *, progress: Progress = ignore_progress
 ) -> Floats:
     """score(chosen) - score(rejected) of each pair, (n,)."""
+    chosen, rejected = np.split(model.score(*both_sides(pairs), progress=progress), 2)
+    return np.asarray(chosen - rejected)
+
+
+def both_sides(pairs: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Prompts and completions to score: of all chosen, then of all rejected completions."""
     prompts = pairs["prompt"].tolist()
-    scores = model.score(
-        [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress
-    )
-    return scores[: len(pairs)] - scores[len(pairs) :]
+    return [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]]
 
 
 def disagreement(

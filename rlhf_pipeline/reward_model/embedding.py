@@ -22,6 +22,7 @@ from rlhf_pipeline.reward_model.base import (
     Floats,
     ModelFacts,
     RewardModel,
+    both_sides,
     check_texts,
     distinct_texts,
     drop_unweighted_pairs,
@@ -39,10 +40,11 @@ from rlhf_pipeline.reward_model.heads import (
     choose_l2,
     fit_heads,
 )
-from rlhf_pipeline.reward_model.labels import LabelParams, targets_of, vote_weights
+from rlhf_pipeline.reward_model.losses import LabelParams, targets_of, vote_weights
 from rlhf_pipeline.reward_model.model_files import (
     CONFIG_FILE,
     read_config,
+    read_tensors,
     replace_folder_atomically,
     require_encoder,
     require_weights,
@@ -51,6 +53,7 @@ from rlhf_pipeline.reward_model.model_files import (
 WEIGHTS_FILE = "model.safetensors"
 # The learned parts. Each must be in the file; those of a hidden layer, of ties and of length only
 # if the parameters use them.
+SCALARS = {"score_mean", "score_std", "log_tie_width", "length_slope"}
 PARTS = ("head", "feature_mean", "feature_std", "score_mean", "score_std")
 SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
 # L2 penalty relative to one dimension of the sentence embeddings: length and sentence count are
@@ -148,8 +151,12 @@ class EmbeddingRewardModel(RewardModel):
             sort_weighted_pairs(pairs, weights), self.name, self.params.min_pairs
         )
         self.n_learnt_ = len(used)
-        chosen, rejected = self._features_of_sides(used, progress)
-        self._learn_scale(np.concatenate([chosen, rejected]))
+        both = self.features(*both_sides(used), progress=progress)
+        chosen, rejected = np.split(both, 2)
+        self.feature_mean_ = both.mean(axis=0)
+        # A constant feature carries no information; dividing by 1 keeps it at 0.
+        spread = both.std(axis=0)
+        self.feature_std_ = np.where(spread > 1e-9, spread, 1.0)
         weighted = used["weight"].to_numpy(dtype=np.float64) * vote_weights(used, self.params)
         problem = HeadProblem(
             (chosen - rejected) / self.feature_std_,
@@ -160,10 +167,7 @@ class EmbeddingRewardModel(RewardModel):
         )
         groups = group_index(used["prompt_id"].to_numpy(), len(used))
         problem = self._choose_penalties(problem, groups)
-        sides, start = (
-            (self._standardise_features(chosen), self._standardise_features(rejected)),
-            self._starting_head(warm_start),
-        )
+        sides = self._standardise_features(chosen), self._standardise_features(rejected)
         self.heads_, self.log_tie_width_, self.loss_curve_ = fit_heads(
             problem,
             sides,
@@ -171,11 +175,12 @@ class EmbeddingRewardModel(RewardModel):
             self.params,
             float(self.l2_ or 0.0),
             self.params.folds,
-            start=start,
+            start=self._starting_head(warm_start),
         )
         margins = (self.heads_.scores(sides[0]) - self.heads_.scores(sides[1])).mean(axis=1)
         self.length_slope_ = fit_length_slope(margins, log_length_gaps(used), weighted)
-        self._learn_score_scale(np.concatenate([chosen, rejected]))
+        scores = self._raw_scores(both).mean(axis=1)
+        self.score_mean_, self.score_std_ = float(scores.mean()), float(max(scores.std(), 1e-12))
         return self
 
     def _choose_penalties(self, problem: HeadProblem, groups: npt.NDArray[np.int64]) -> HeadProblem:
@@ -186,11 +191,8 @@ class EmbeddingRewardModel(RewardModel):
         and its neighbours. Nothing is fitted if there is only one choice.
         """
         if len(self.params.l2_grid) == len(self.params.context_penalty_grid) == 1:
-            self.held_out_loss_, self.l2_, self.context_penalty_ = (
-                {},
-                self.params.l2_grid[0],
-                self.params.context_penalty_grid[0],
-            )
+            self.held_out_loss_, self.l2_ = {}, self.params.l2_grid[0]
+            self.context_penalty_ = self.params.context_penalty_grid[0]
             return replace(problem, penalty=_penalty(len(problem.penalty), self.context_penalty_))
         grid, best = sorted(self.params.l2_grid), float("inf")
         chosen = problem
@@ -333,30 +335,19 @@ class EmbeddingRewardModel(RewardModel):
         encoder = encoder or Encoder(max_tokens=config["encoder_max_tokens"])
         require_encoder(encoder, config, folder)
         model = cls(EmbeddingParams(**config["params"]), encoder)
-        model._load_parts(_read_parts(Path(folder), model._required_parts()))
+        needed = model._required_parts()
+        stored = read_tensors(Path(folder) / WEIGHTS_FILE, needed, "np")
+        parts = {name: require_finite(stored[name], name) for name in needed}
+        model.feature_mean_, model.feature_std_ = parts["feature_mean"], parts["feature_std"]
+        model.heads_ = Heads.from_parts(parts, len(model.feature_mean_))
+        for name in SCALARS.intersection(needed):
+            setattr(model, f"{name}_", float(parts[name][0]))
         model.l2_, model.loss_curve_ = config["l2"], config["loss_curve"]
         # Models of earlier versions used one penalty for all features.
         model.context_penalty_ = config.get("context_penalty")
         model.held_out_loss_ = {float(l2): loss for l2, loss in config["held_out_loss"].items()}
         require_weights(model, config, folder)
         return model
-
-    def _features_of_sides(self, pairs: pd.DataFrame, progress: Progress) -> tuple[Floats, Floats]:
-        prompts = pairs["prompt"].tolist()
-        both = self.features(
-            [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress
-        )
-        return both[: len(pairs)], both[len(pairs) :]
-
-    def _learn_scale(self, features: Floats) -> None:
-        self.feature_mean_ = features.mean(axis=0)
-        # A constant feature carries no information; dividing by 1 keeps it at 0.
-        spread = features.std(axis=0)
-        self.feature_std_ = np.where(spread > 1e-9, spread, 1.0)
-
-    def _learn_score_scale(self, features: Floats) -> None:
-        scores = self._raw_scores(features).mean(axis=1)
-        self.score_mean_, self.score_std_ = float(scores.mean()), float(max(scores.std(), 1e-12))
 
     def _standardise_features(self, features: Floats) -> Floats:
         return np.asarray((features - self.feature_mean_) / self.feature_std_)
@@ -393,16 +384,6 @@ class EmbeddingRewardModel(RewardModel):
         ties = ["log_tie_width"] if self.params.loss == "davidson" else []
         return [*PARTS, *hidden, *ties, *(["length_slope"] if self.params.debias_length else [])]
 
-    def _load_parts(self, parts: dict[str, Floats]) -> None:
-        self.feature_mean_, self.feature_std_ = parts["feature_mean"], parts["feature_std"]
-        self.heads_ = Heads.from_parts(parts, len(self.feature_mean_))
-        for name in [
-            n
-            for n in self._required_parts()
-            if n in ("score_mean", "score_std", "log_tie_width", "length_slope")
-        ]:
-            setattr(self, f"{name}_", float(parts[name][0]))
-
     def _require_fitted(self) -> None:
         if not len(self.heads_):
             raise ModelError(
@@ -417,23 +398,3 @@ def _sentences(completion: str) -> list[str]:
 def _penalty(n_features: int, context_penalty: float) -> Floats:
     dimension = (n_features - N_SURFACE) // 2
     return np.repeat([1.0, context_penalty, SURFACE_PENALTY], [dimension, dimension, N_SURFACE])
-
-
-def _read_parts(folder: Path, needed: Sequence[str]) -> dict[str, Floats]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    path = folder / WEIGHTS_FILE
-    try:
-        parts = load_file(path)
-    except (SafetensorError, OSError) as cause:
-        raise ModelError(
-            f"{path} cannot be read ({cause}). Fetch the model version from the registry again."
-        ) from cause
-    missing = [name for name in needed if name not in parts]
-    if missing:
-        raise ModelError(
-            f"{path} lacks {', '.join(missing)}. Without its normalisation a head gives wrong "
-            "scores, so it is refused. Fit it again."
-        )
-    return {name: require_finite(parts[name], name) for name in needed}

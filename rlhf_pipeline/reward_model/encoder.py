@@ -99,15 +99,6 @@ class EncoderChoice:
         names = {"encoder_asked": self.asked, "encoder_used": self.used}
         return names if self.instead is None else names | {"encoder_instead_because": self.instead}
 
-    @property
-    def fallback_note(self) -> str:
-        """A readable note on the fallback; empty if the requested encoder is in use."""
-        return (
-            ""
-            if self.instead is None
-            else f"encoder {self.used} instead of {self.asked}: {self.instead}"
-        )
-
 
 class Encoder:
     """A sentence encoder by hub id or folder, or the first available of several (see

@@ -7,15 +7,15 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlhf_pipeline.errors import ConfigurationError, ModelError, ModelHashMismatch, ModelNotFound
 from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.records import content_hash
-from rlhf_pipeline.reward_model.base import RewardModel, require_finite
+from rlhf_pipeline.reward_model.base import RewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
 
 CONFIG_FILE = "config.json"
@@ -44,19 +44,15 @@ def hash_tensors(tensors: Mapping[str, Any], *facts: float) -> str:
     """SHA-256 over names, types, shapes and bytes of torch `tensors`, in the order of their names,
     and over `facts`.
     """
+    import torch
+
     digest = hashlib.sha256()
     for name in sorted(tensors):
         part = tensors[name].detach().to("cpu").contiguous()
         digest.update(f"{name} {part.dtype} {tuple(part.shape)}\0".encode())
-        digest.update(part.reshape(-1).view(dtype=_byte_dtype()).numpy().data)
+        digest.update(part.reshape(-1).view(dtype=torch.uint8).numpy().data)
     digest.update(repr(facts).encode())
     return digest.hexdigest()
-
-
-def _byte_dtype() -> Any:
-    import torch
-
-    return torch.uint8
 
 
 @contextmanager
@@ -140,11 +136,6 @@ class SavedEncoder:
         self.n_truncated = 0
 
 
-def member_file(i: int) -> str:
-    """File name of the i-th member's weights, in the model's folder."""
-    return f"member-{i}.safetensors"
-
-
 def read_backbone_files(folder: Path) -> dict[str, bytes]:
     """Configuration and tokenizer of a backbone by file name, without its weights."""
     return {
@@ -159,26 +150,28 @@ def files_hash(files: Mapping[str, bytes]) -> str:
     )
 
 
-def read_member(path: Path) -> dict[str, Any]:
-    """Weights and scale of one member. Raises ModelError for a file that cannot be read or lacks
-    its scale, InvalidScores for a NaN in the scale.
+def read_tensors(
+    path: Path, needed: Sequence[str], framework: Literal["np", "pt"]
+) -> dict[str, Any]:
+    """Arrays or torch tensors of a weights file by name. Raises ModelError for a file that cannot
+    be read or lacks a `needed` part.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError, safe_open
 
     try:
-        parts: dict[str, Any] = load_file(path)
+        with safe_open(path, framework=framework) as stored:
+            # safe_open is not a mapping
+            parts = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as cause:
         raise ModelError(
             f"{path} cannot be read ({cause}). Fetch the model version from the registry again."
         ) from cause
-    missing = [name for name in SCALE if name not in parts]
+    missing = [name for name in needed if name not in parts]
     if missing:
         raise ModelError(
             f"{path} lacks {', '.join(missing)}. Scores without their normalisation are wrong, so "
             "it is refused. Fit it again."
         )
-    require_finite([float(parts[name]) for name in SCALE], "normalisation numbers")
     return parts
 
 

@@ -34,7 +34,7 @@ from rlhf_pipeline.reward_model.kinds import (
     build_reward_model,
     reward_model_params,
 )
-from rlhf_pipeline.reward_model.labels import join_soft_labels, last_seq
+from rlhf_pipeline.reward_model.losses import join_soft_labels, last_seq
 from rlhf_pipeline.reward_model.report import LengthEffect, RewardModelReport, TestAccuracy
 from rlhf_pipeline.votes.ceilings import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges

@@ -26,6 +26,7 @@ from rlhf_pipeline.reward_model.base import (
     Floats,
     ModelFacts,
     RewardModel,
+    both_sides,
     check_texts,
     distinct_texts,
     drop_unweighted_pairs,
@@ -38,8 +39,7 @@ from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.evaluation import fit_length_slope, log_length_gaps
 from rlhf_pipeline.reward_model.frozen_head import FROZEN_FOLDER, fit_frozen_head, load_frozen_head
 from rlhf_pipeline.reward_model.heads import HeadProblem, fit_head
-from rlhf_pipeline.reward_model.labels import targets_of, vote_weights
-from rlhf_pipeline.reward_model.losses import LossParams, Targets
+from rlhf_pipeline.reward_model.losses import LossParams, Targets, targets_of, vote_weights
 from rlhf_pipeline.reward_model.model_files import (
     BACKBONE_FOLDER,
     CONFIG_FILE,
@@ -47,10 +47,9 @@ from rlhf_pipeline.reward_model.model_files import (
     SavedEncoder,
     files_hash,
     hash_tensors,
-    member_file,
     read_backbone_files,
     read_config,
-    read_member,
+    read_tensors,
     refuse_foreign_files,
     replace_folder_atomically,
     require_encoder,
@@ -75,6 +74,7 @@ from rlhf_pipeline.reward_model.trainers import (
 )
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
+MEMBER_FILE = "member-{}.safetensors"
 MEMBER_CHECKPOINTS = re.compile(r"^member-\d+$")
 
 
@@ -289,7 +289,7 @@ class TransformerRewardModel(RewardModel):
             for name, content in self._files.items():
                 write_atomically(made / BACKBONE_FOLDER / name, content)
             for i, network in enumerate(self.networks_):
-                with open_atomically(made / member_file(i)) as file:
+                with open_atomically(made / MEMBER_FILE.format(i)) as file:
                     file.write(save({**self._parts(network), **self._scale()}))
             if self.frozen_ is not None:
                 self.frozen_.save(made / FROZEN_FOLDER)
@@ -319,7 +319,12 @@ class TransformerRewardModel(RewardModel):
                 "again."
             )
         model._reader = model._open_reader(backbone)
-        parts = [read_member(Path(folder) / member_file(i)) for i in range(params.n_members)]
+        parts = [
+            read_tensors(Path(folder) / MEMBER_FILE.format(i), SCALE, "pt")
+            for i in range(params.n_members)
+        ]
+        for of in parts:
+            require_finite([float(of[name]) for name in SCALE], "normalisation numbers")
         model.score_mean_, model.score_std_ = (float(parts[0][name]) for name in SCALE)
         weights = [{name: part for name, part in of.items() if name not in SCALE} for of in parts]
         model.networks_ = [model._load_network(model.encoder.folder, of) for of in weights]
@@ -333,17 +338,15 @@ class TransformerRewardModel(RewardModel):
         return model
 
     def _training_data(self, pairs: pd.DataFrame) -> TrainingData:
-        prompts, n = pairs["prompt"].tolist(), len(pairs)
-        token_ids, place = self._encode(
-            [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]]
-        )
+        token_ids, place = self._encode(*both_sides(pairs))
+        first, second = np.split(place, 2)
         return TrainingData(
             token_ids=token_ids,
-            first=place[:n],
-            second=place[n:],
+            first=first,
+            second=second,
             targets=self._targets(pairs),
             weights=pairs["weight"].to_numpy(dtype=np.float64),
-            groups=group_index(pairs["prompt_id"].to_numpy(), n),
+            groups=group_index(pairs["prompt_id"].to_numpy(), len(pairs)),
             pad_id=self.reader.pad_id,
         )
 
@@ -478,9 +481,7 @@ class TransformerRewardModel(RewardModel):
         shown: Floats = np.asarray(np.mean(raw, axis=0))[np.concatenate([data.first, data.second])]
         self.score_mean_ = float(shown.mean())
         if self.frozen_ is not None:
-            own = self.frozen_.score(
-                [*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]]
-            )
+            own = self.frozen_.score(*both_sides(pairs))
             shown = np.asarray((len(raw) * shown + own) / (len(raw) + 1))
         self.score_std_ = float(max(shown.std(), 1e-12))
         return shown

@@ -2,7 +2,7 @@
 
 from pydantic import ConfigDict, Field
 
-from rlhf_pipeline.reward_model.labels import LabelParams
+from rlhf_pipeline.reward_model.losses import LabelParams
 from rlhf_pipeline.reward_model.network import NetworkParams
 from rlhf_pipeline.reward_model.trainers.base import TrainerParams
 

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Record, content_hash
-from rlhf_pipeline.reward_model.labels import LabelParams
-from rlhf_pipeline.reward_model.losses import Targets
+from rlhf_pipeline.reward_model.losses import LabelParams, Targets
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

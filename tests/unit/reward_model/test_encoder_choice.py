@@ -67,7 +67,6 @@ def test_one_that_was_fetched_before_is_used_without_the_network(hub: Path):
     encoder = Encoder(f"{HUB},offline")
     assert encoder.folder == folder
     assert encoder.choice.to_params() == {"encoder_asked": HUB, "encoder_used": HUB}
-    assert encoder.choice.fallback_note == ""
     assert encoder.encode(["kind right"]).shape == (1, 16)
 
 

@@ -6,13 +6,15 @@ from rlhf_pipeline.errors import FrameError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, SOFT_LABELS, check_frame
 from rlhf_pipeline.reward_model import LearningData, fit_reward_model, reward_model_params
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.labels import (
+from rlhf_pipeline.reward_model.losses import (
+    LOSSES,
     LabelParams,
+    Targets,
     join_soft_labels,
+    slopes,
     targets_of,
     vote_weights,
 )
-from rlhf_pipeline.reward_model.losses import LOSSES, tie_chance
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 FEW = {"l2_grid": [0.03], "context_penalty_grid": [3.0]}
@@ -87,9 +89,13 @@ def test_davidsons_tie_width_is_learnt_saved_and_needed(tmp_path):
         model.score(pairs["prompt"].tolist(), pairs[side].tolist())
         for side in ("chosen", "rejected")
     ]
-    assert tie_chance(scores[0] - scores[1], model.log_tie_width_).mean() == pytest.approx(
-        0.25, abs=0.01
+    *_, by_width = slopes(
+        scores[0] - scores[1],
+        Targets(np.full(len(pairs), 0.5)),
+        model.params,
+        log_tie_width=model.log_tie_width_,
     )
+    assert by_width.mean() == pytest.approx(0.25, abs=0.01), "without ties their chance"
     model.save(tmp_path)
     assert (
         EmbeddingRewardModel.load(tmp_path, encoder=WordEncoder()).log_tie_width_

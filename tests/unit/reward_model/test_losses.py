@@ -9,8 +9,6 @@ from rlhf_pipeline.reward_model.losses import (
     Targets,
     pair_losses,
     slopes,
-    tie_chance,
-    weighted_mean,
 )
 
 MARGINS = np.array([-700.0, -3.0, -0.4, 0.0, 0.2, 1.5, 6.0, 700.0])
@@ -81,7 +79,9 @@ def test_davidson_is_the_log_chance_of_three_outcomes():
             margin, Targets(np.array(target.p), np.array(target.ties)), params, log_tie_width=WIDTH
         )
         assert found[0] == pytest.approx(-np.log(chances[said]))
-    assert tie_chance(margin, WIDTH)[0] == pytest.approx(chances["tie"])
+    no_ties = Targets(np.array([0.5]))
+    by_width = slopes(margin, no_ties, params, log_tie_width=WIDTH)[1]
+    assert by_width[0] == pytest.approx(chances["tie"])
     # Among those who take a side it is Bradley and Terry's: the margin means the same under every
     # loss.
     assert chances["a"] / (chances["a"] + chances["b"]) == pytest.approx(1 / (1 + np.exp(-1.3)))
@@ -158,7 +158,7 @@ def test_davidson_without_a_tie_width_names_the_cure():
         pair_losses(MARGINS, TARGETS, LossParams(loss="davidson"))
 
 
-def test_rows_of_targets_and_means_by_weight():
+def test_rows_of_targets_are_selected_together():
     some = TARGETS.select(np.array([1, 4]))
     assert (some.p.tolist(), some.ties.tolist(), some.strength.tolist()) == (
         [1.0, 0.8],
@@ -166,5 +166,3 @@ def test_rows_of_targets_and_means_by_weight():
         [0.25, 0.75],
     )
     assert Targets(TARGETS.p).select(slice(2)).ties is None
-    assert weighted_mean(np.array([1.0, 4.0]), np.array([3.0, 1.0])) == pytest.approx(1.75)
-    assert weighted_mean(torch.tensor([1.0, 4.0])) == pytest.approx(2.5)
