@@ -37,6 +37,8 @@ DIGESTED = (
     "state",
     "run_id",
 )
+# Digested where it is filled: decisions of homes made before it have none.
+DIGESTED_IF_FILLED = ("actor",)
 
 
 class _TrainableCount(NamedTuple):
@@ -416,7 +418,8 @@ class Decisions:
 
 
 def decision_digest(decision: TriggerDecision) -> str:
-    return content_hash(decision.model_dump(mode="json", include=set(DIGESTED)))
+    filled = [name for name in DIGESTED_IF_FILLED if getattr(decision, name) is not None]
+    return content_hash(decision.model_dump(mode="json", include={*DIGESTED, *filled}))
 
 
 def _is_held(last: Row[Any] | None) -> ColumnElement[bool]:

@@ -125,8 +125,11 @@ def test_a_field_added_to_decisions_changes_no_digest() -> None:
         "event_ids": (),
         "decided_at": datetime(2026, 1, 1, tzinfo=UTC),
     }
-    assert set(decisions.DIGESTED) == set(TriggerDecision.model_fields), NEWER.format(
-        new="the new field"
+    known = {*decisions.DIGESTED, *decisions.DIGESTED_IF_FILLED}
+    assert known == set(TriggerDecision.model_fields), NEWER.format(new="the new field")
+    by_hand = TriggerDecision(**values, actor="ann")
+    assert decisions.decision_digest(by_hand) != decisions.decision_digest(
+        TriggerDecision(**values)
     )
     assert decisions.decision_digest(LaterDecision(**values)) == decisions.decision_digest(
         TriggerDecision(**values)
