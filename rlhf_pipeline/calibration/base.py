@@ -43,7 +43,7 @@ class Calibrator(Protocol):
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """All it has learnt as plain JSON, with its name as `method`."""
+        """The fitted parameters as plain JSON, with the name as `method`."""
         ...
 
     @classmethod

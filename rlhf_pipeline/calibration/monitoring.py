@@ -14,9 +14,10 @@ from rlhf_pipeline.records import Interval, Record
 
 
 class OverconfidenceTest(Record):
-    """Is the model more certain than it is right? `slope` with the test's own interval, two-sided
-    at twice the level; None where every vote went one way, which has no slope and yet may speak
-    against 1."""
+    """Tests whether the model is overconfident. `slope` has the test's own interval, two-sided at
+    twice the level. It is None where all votes agree with the model or all disagree: there is no
+    slope then, but the test may still reject 1.
+    """
 
     slope: Interval | None
     p_value: float

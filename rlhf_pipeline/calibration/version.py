@@ -32,10 +32,9 @@ def calibrate_version(
     """`calibrate` on PREFERENCE_PAIRS, of all and by source and category, beside the noise ceilings
     of all VOTES and of each group's.
 
-    COMPARISONS are those the votes are on, so that a group's ceiling rests on all its votes, of
-    those without a majority too. Votes before a change count what they counted when the reward
-    model was fitted, which was found there; else as `params` say. `weight_before_change` wins over
-    both. Raises as `calibrate`.
+    COMPARISONS are those voted on, so that a group's ceiling uses all its votes, including
+    comparisons without a majority. Votes before a change get `weight_before_change`, else the
+    weight that the fit of the reward model chose, else that of `params`. Raises as `calibrate`.
     """
     found = (
         version.params.get("weight_before_change")
@@ -61,8 +60,8 @@ def calibrate_version(
 
 
 def calibration_figures(report: CalibrationReport) -> dict[str, float]:
-    """Estimates with the ends of their intervals, so that no chart of MLflow's shows one without
-    how sure it is; without what is unknown.
+    """Estimates with the ends of their intervals, so that no MLflow chart shows an estimate
+    without its uncertainty. Unknown ones are left out.
     """
     raw, calibrated, parts = report.raw, report.calibrated, report.calibrated.brier_parts
     found: dict[str, Interval | None] = {

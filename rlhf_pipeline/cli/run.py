@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -12,12 +11,7 @@ from rlhf_pipeline.cli.driver import run_task
 from rlhf_pipeline.cli.init import prepare
 
 
-class Job(StrEnum):
-    COLLECTION = "collection"
-    FEEDBACK = "feedback"
-    LEARNING = "learning"
-    RETRAINING = "retraining"
-
+JOBS = ("collection", "feedback", "learning", "retraining")
 
 StageChanges = Annotated[
     list[str] | None,
@@ -32,11 +26,12 @@ StageChanges = Annotated[
 
 def run(
     job: Annotated[
-        Job,
+        str,
         typer.Argument(
+            metavar="JOB",
             help="collection: prompts, completions and comparisons of a day. feedback: votes, "
             "reflection log and drift report of a day. learning: a reward model and its "
-            "calibration. retraining: from a reward model to a gated candidate."
+            "calibration. retraining: from a reward model to a gated candidate.",
         ),
     ],
     day: Annotated[
@@ -55,17 +50,19 @@ def run(
     changes: StageChanges = None,
 ) -> None:
     """Run one job now, in this terminal, with one line per stage."""
+    if job not in JOBS:
+        raise typer.BadParameter(f"{job!r} is none of {', '.join(JOBS)}", param_hint="JOB")
     if day and (first or last):
         raise typer.BadParameter("give --day, or --from and --to", param_hint="--day")
-    if job is Job.RETRAINING and not reason.strip():
+    if job == "retraining" and not reason.strip():
         raise typer.BadParameter(
             "say why you retrain; the reason is kept with the decision", param_hint="--reason"
         )
-    if job is not Job.RETRAINING and reason:
+    if job != "retraining" and reason:
         raise typer.BadParameter(f"{job} takes no reason", param_hint="--reason")
     days = {"--from": day or first, "--to": day or last, "--reason": reason.strip()}
     options = [word for name, value in days.items() if value for word in (name, value)]
-    _run_driver("run", job.value, *options, changes=changes)
+    _run_driver("run", job, *options, changes=changes)
 
 
 def loop(

@@ -57,7 +57,7 @@ class DriftDetector(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """All it has learnt, as plain JSON."""
+        """The detector's state as plain JSON."""
         ...
 
     @classmethod

@@ -25,13 +25,14 @@ class ConfirmationParams(BaseModel):
 
 
 def event_source(event: DriftEvent) -> str:
-    """What an event counts as. All calibration tests read the same rows, so together they are one
-    witness.
+    """The source that an event counts for. All calibration tests read the same rows, so together
+    they count once.
     """
     return "calibration" if event.kind == "calibration" else event.detector
 
 
 def event_sources(events: Iterable[DriftEvent]) -> list[str]:
+    """The distinct sources of `events`, sorted."""
     return sorted({event_source(event) for event in events})
 
 
@@ -42,8 +43,8 @@ def find_confirming_events(
     () if too few ever do.
 
     Of spans with equally many detectors the shortest counts, then the earliest: a false alarm some
-    hundred votes before a change is no witness of it, and a detector that fires again afterwards
-    has nothing new to say about when it was.
+    hundred votes before a change does not confirm it, and a detector that fires again afterwards
+    does not date it better.
     """
     ordered = sorted(events, key=lambda event: (event.seq, event.event_id))
     spans = [

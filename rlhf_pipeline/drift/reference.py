@@ -33,7 +33,7 @@ COLUMNS = {
     "embedding_row": "int64",
 }
 MAX_EMBEDDINGS = 1000
-# begins what is said of tests and pictures that were not made for another reason than too few rows
+# prefix of the reason why a test or picture is missing, where it is not too few rows
 LEFT_OUT = "Left out: "
 FOLDER = "models/reference"  # below the home: where windows of registered reward models lie
 FRAME, EMBEDDINGS, META = "window.parquet", "embeddings.npy", "window.json"
@@ -46,7 +46,7 @@ class Window:
     `rows`: comparison_id, prompt_id, prompt_length and completion_length (characters, side a), p
     (calibrated P(a preferred)), error (share of the a/b votes that disagree), n_votes,
     embedding_row (-1 = not embedded). `embeddings`: (n, d) float32 of one completion per prompt.
-    `not_embedded`: why there are none, where it is not for want of rows.
+    `not_embedded`: why there are none, where the cause is not too few rows.
     """
 
     model_version: str
@@ -58,8 +58,8 @@ class Window:
         """One comparison per prompt: completions of one prompt resemble each other, and a test
         would count them as many.
 
-        Taken is the smallest comparison_id, a content hash: as good as drawn by lot, and the same
-        every time.
+        The smallest comparison_id is kept. Ids are content hashes, so the choice is arbitrary and
+        reproducible.
         """
         return (
             self.rows.sort_values("comparison_id")
@@ -105,7 +105,7 @@ class Window:
                     f"{len(rows)} rows and {len(embeddings)} embeddings where {META} says {meta}"
                 )
             return cls(meta["model_version"], _cast_columns(rows), embeddings)
-        except Exception as cause:  # a damaged file raises whatever its decoder trips over
+        except Exception as cause:  # decoders raise anything on a damaged file
             raise ArtefactError(
                 f"Reference window {folder} cannot be read: {cause}. Restore it from a backup, or "
                 "delete the folder and calibrate its reward model again."
