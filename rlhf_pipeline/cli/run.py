@@ -10,7 +10,6 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.driver import run_task
 from rlhf_pipeline.cli.init import prepare
 
-
 JOBS = ("collection", "feedback", "learning", "retraining")
 
 StageChanges = Annotated[
