@@ -26,6 +26,7 @@ from rlhf_pipeline.config import (  # noqa: E402
 collect_garbage_rarely()
 
 from assets import STAGES  # noqa: E402
+from assets.delivery import with_defaults  # noqa: E402
 from jobs.collection import collection, collection_schedule  # noqa: E402
 from jobs.executors import light_executor  # noqa: E402
 from jobs.feedback import close_yesterday_schedule, feedback, learning  # noqa: E402
@@ -34,6 +35,7 @@ from jobs.retraining import retraining  # noqa: E402
 from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  # noqa: E402
 from resources import resources_for  # noqa: E402
 from rlhf_pipeline import homes  # noqa: E402
+from rlhf_pipeline.loop_settings import LoopSettings  # noqa: E402
 from sensors.learning import learning_sensor  # noqa: E402
 from sensors.paused_runs import paused_runs_sensor  # noqa: E402
 from sensors.replay import replay_sensor  # noqa: E402
@@ -50,12 +52,14 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
     sensor_status = dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED
     schedule_status = dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED
     simulated = settings.annotators == "simulated"
+    loop = LoopSettings.read(settings)
     schedules = [
-        collection_schedule,
-        close_yesterday_schedule,
-        housekeeping_schedule,
-        *([simulated_voting_schedule] if simulated else []),
+        collection_schedule(settings, loop, schedule_status),
+        close_yesterday_schedule(settings, loop, schedule_status),
+        housekeeping_schedule(loop, schedule_status),
     ]
+    if simulated:
+        schedules.append(simulated_voting_schedule(settings, loop, schedule_status))
     sensors = [
         votes_sensor,
         replay_sensor,
@@ -65,7 +69,12 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
         paused_runs_sensor,
     ]
     return dg.Definitions(
-        assets=STAGES,
+        assets=[
+            with_defaults(stage, loop.given.get(stage.key.to_user_string(), {}))
+            if isinstance(stage, dg.AssetsDefinition)
+            else stage
+            for stage in STAGES
+        ],
         jobs=[
             collection,
             feedback,
@@ -74,7 +83,7 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
             housekeeping,
             *([simulated_voting] if simulated else []),
         ],
-        schedules=[schedule(schedule_status) for schedule in schedules],
+        schedules=schedules,
         sensors=[sensor(settings, sensor_status) for sensor in sensors],
         resources=resources_for(settings) | overrides,
         executor=light_executor,

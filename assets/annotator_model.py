@@ -20,20 +20,19 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.frames import SOFT_LABELS
+from rlhf_pipeline.loop_settings import AnnotatorModelParams
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reports.annotators import chart_annotators, chart_annotators_over_time
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     AnnotatorModel,
-    JointParams,
     TasteChanges,
     fit_annotator_model,
     judged_comparison_ids,
     separate_old_completions,
 )
 from rlhf_pipeline.votes.annotators_over_time import (
-    AnnotatorWindowParams,
     agreement_over_time,
     annotators_over_time,
 )
@@ -48,8 +47,8 @@ PREVIEW_COLUMNS = [
 
 
 @describe_bounds
-class AnnotatorModelConfig(JointParams, AnnotatorWindowParams, dg.Config):
-    """Parameters of the joint model, its votes, and the window of figures over time."""
+class AnnotatorModelConfig(AnnotatorModelParams, dg.Config):
+    """Parameters of the annotator model, and its votes."""
 
     change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
     up_to_seq: int | None = Field(

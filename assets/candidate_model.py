@@ -1,12 +1,10 @@
 """The candidate model: the champion policy trained on the retraining set."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pandas as pd
-from pydantic import Field
 
 from assets.delivery import (
     deliver,
@@ -18,36 +16,16 @@ from assets.delivery import (
 )
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.loop_settings import CandidateParams
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
-from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params
-from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
+from rlhf_pipeline.retraining.strategies import train_candidate
 
 
 @describe_bounds
-class CandidateConfig(StrategyParams, dg.Config):
+class CandidateConfig(CandidateParams, dg.Config):
     """Training strategy and its parameters."""
-
-    strategy: str = Field(
-        default="dpo", description=f"Training strategy: {', '.join(sorted(STRATEGIES))}"
-    )
-    params_file: str | None = Field(
-        default=None,
-        description="YAML or JSON file of training parameters on the run's machine; its values "
-        "override these fields",
-    )
-
-    def training_params(self) -> StrategyParams:
-        """The launchpad's parameters, overridden by those of the file. Raises ConfigurationError
-        for an invalid file.
-        """
-        named = (
-            read_strategy_params(Path(self.params_file)).model_dump(exclude_unset=True)
-            if self.params_file
-            else {}
-        )
-        return StrategyParams(**self.model_dump(include=set(StrategyParams.model_fields)) | named)
 
 
 @unpartitioned_asset("candidate_model", "improve", "torch", "trl", "mlflow", pool="training")

@@ -14,6 +14,7 @@ from rlhf_pipeline.comparisons import PairingParams, RoutingParams, pair_complet
 from rlhf_pipeline.comparisons.routing import route, send_routes
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, concat
+from rlhf_pipeline.loop_settings import ComparisonsParams
 from rlhf_pipeline.reflection import predict
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -22,8 +23,8 @@ DAYS_OF_REPEATS = 3  # a repeat shows a pair that was first shown at most this m
 
 
 @describe_bounds
-class ComparisonsConfig(PairingParams, RoutingParams, dg.Config):
-    """Pairs per prompt, share of repeats, seed of order and side, share for human annotators."""
+class ComparisonsConfig(ComparisonsParams, dg.Config):
+    """Parameters of a day's comparisons."""
 
 
 @daily_asset("comparisons", "generate", "parquet", "sqlite")

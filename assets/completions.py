@@ -5,28 +5,19 @@ from typing import Any
 
 import dagster as dg
 import pandas as pd
-from pydantic import Field
 
 from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.completions import CallParams, CompletionParams, Generation, generate
+from rlhf_pipeline.completions import Generation, generate
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.loop_settings import CompletionsParams
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 
 
 @describe_bounds
-class CompletionsConfig(CompletionParams, CallParams, dg.Config):
-    """Completions per prompt and sampling; rate limits and budgets of a provider. API keys are
-    settings.
-    """
-
-    least_per_prompt: int = Field(
-        default=2,
-        ge=1,
-        le=64,
-        description=str(CompletionParams.model_fields["least_per_prompt"].description),
-    )
+class CompletionsConfig(CompletionsParams, dg.Config):
+    """Parameters of a day's completions."""
 
 
 @daily_asset("completions", "generate", "parquet", "transformers")

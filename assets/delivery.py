@@ -2,13 +2,16 @@
 
 import base64
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from typing import Any, ParamSpec, TypeVar
 
 import dagster as dg
 import pandas as pd
 from pydantic import BaseModel, Field, create_model
+from pydantic.fields import FieldInfo
 from upath import UPath
 
 from assets.partitions import DAYS
@@ -31,6 +34,8 @@ C = TypeVar("C", bound=dg.Config)
 
 
 AssetDecorator = Callable[[Callable[..., Any]], dg.AssetsDefinition]
+# By stage, the function and the decorator that made its asset, to make it again with other defaults
+_made_of: dict[str, tuple[Callable[..., Any], AssetDecorator]] = {}
 
 
 def daily_asset(
@@ -71,7 +76,7 @@ def _asset(
         ),
         dg.AssetCheckSpec("distribution", asset=name, description=warning, partitions_def=days),
     ]
-    return dg.asset(
+    decorator = dg.asset(
         name=name,
         group_name=group,
         owners=OWNERS,
@@ -84,6 +89,62 @@ def _asset(
         deps=deps,
         pool=pool,
     )
+
+    def decorate(stage: Callable[..., Any]) -> dg.AssetsDefinition:
+        _made_of[name] = stage, decorator
+        return decorator(stage)
+
+    return decorate
+
+
+def config_class(stage: dg.AssetsDefinition) -> type[dg.Config] | None:
+    """The class of a stage's parameters; None for a stage without any."""
+    function, _ = _made_of[stage.key.to_user_string()]
+    found = function.__annotations__.get("config")
+    return found if isinstance(found, type) and issubclass(found, dg.Config) else None
+
+
+def with_defaults(stage: dg.AssetsDefinition, values: Mapping[str, Any]) -> dg.AssetsDefinition:
+    """The stage with other defaults of its parameters, in the launchpad and in every run."""
+    config = config_class(stage)
+    if config is None or not values:
+        return stage
+    function, decorator = _made_of[stage.key.to_user_string()]
+
+    def configured_stage(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        yield from function(*args, **kwargs)
+
+    changed = _change_defaults(config, values)
+    functools.update_wrapper(configured_stage, function)
+    configured_stage.__annotations__ = {**function.__annotations__, "config": changed}
+    signature = inspect.signature(function)
+    configured_stage.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[
+            parameter.replace(annotation=changed) if parameter.name == "config" else parameter
+            for parameter in signature.parameters.values()
+        ]
+    )
+    return decorator(configured_stage)
+
+
+def _change_defaults(config: type[C], values: Mapping[str, Any]) -> type[C]:
+    """A subclass with these defaults, and so its sections."""
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        field, kind = copy(config.model_fields[name]), config.model_fields[name].annotation
+        if isinstance(kind, type) and issubclass(kind, dg.Config):
+            section = _change_defaults(kind, value)
+            fields[name] = (section, Field(default_factory=section, description=field.description))
+        else:
+            fields[name] = (kind, FieldInfo.merge_field_infos(field, default=value))
+    changed: type[C] = create_model(
+        config.__name__,
+        __base__=config,
+        __module__=config.__module__,
+        __doc__=config.__doc__,
+        **fields,
+    )
+    return changed
 
 
 def check_schema(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[Any]]:
@@ -168,8 +229,18 @@ def deliver(
     )
 
 
-def open_tracked_run(context: dg.AssetExecutionContext, registry: Registry) -> Any:
-    """The MLflow run of this materialisation; a retry re-opens it."""
+def _flatten_config(config: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
+    """The parameters of a run by name, those of a section as `section.name`."""
+    flat: dict[str, Any] = {}
+    for name, value in (config or {}).items():
+        is_section = isinstance(value, Mapping) and value
+        flat |= _flatten_config(value, f"{prefix}{name}.") if is_section else {prefix + name: value}
+    return flat
+
+
+@contextmanager
+def open_tracked_run(context: dg.AssetExecutionContext, registry: Registry) -> Iterator[Run]:
+    """The MLflow run of this materialisation, with the stage's parameters; a retry re-opens it."""
     name = context.asset_key.to_user_string()
     days = (
         list(context.partition_keys)
@@ -183,11 +254,10 @@ def open_tracked_run(context: dg.AssetExecutionContext, registry: Registry) -> A
         "dagster.partition": partition,
         "dagster.job": context.job_name,
     }
-    return registry.run(
-        f"{name} {partition}".removesuffix(" -"),
-        tags,
-        run_key=f"{context.run_id}:{name}:{partition}",
-    )
+    run_key = f"{context.run_id}:{name}:{partition}"
+    with registry.run(f"{name} {partition}".removesuffix(" -"), tags, run_key=run_key) as run:
+        run.log_params(_flatten_config(context.op_execution_context.op_config))
+        yield run
 
 
 def value_hash(value: pd.DataFrame | Record) -> str:

@@ -10,11 +10,17 @@ import pandas as pd
 from pydantic import Field
 
 from assets.calibration_windows import WindowSeries, load_series
-from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, make_rule
+from assets.delivery import (
+    as_config,
+    check_schema,
+    daily_asset,
+    deliver,
+    describe_bounds,
+    make_rule,
+)
 from assets.votes import load_earlier_votes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import (
-    OverTimeParams,
     calibration_by_group,
     ceilings_by_group,
     evidently_calibration_report,
@@ -23,13 +29,14 @@ from rlhf_pipeline.calibration import (
 )
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.calibration_events import calibration_events
+from rlhf_pipeline.drift.calibration_events import calibration_events, next_test_state
 from rlhf_pipeline.drift.reference import Embed, Window, current_window
-from rlhf_pipeline.drift.report import DriftParams, data_drift_report, overall_verdict
+from rlhf_pipeline.drift.report import data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.stream import ScanResult, scan
 from rlhf_pipeline.errors import InvalidScores, ModelError, NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
+from rlhf_pipeline.loop_settings import DriftReportParams
 from rlhf_pipeline.records import CalibrationWindow, GroupCalibration, Interval, Verdict
 from rlhf_pipeline.reflection import judged_predictions
 from rlhf_pipeline.registry import Registry
@@ -40,10 +47,12 @@ from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
+CALIBRATION = "calibration"  # the stream of the calibration tests, and the name of their state
+
 
 @describe_bounds
-class DriftConfig(DriftParams, OverTimeParams, dg.Config):
-    """Detectors, windows, required agreement, and the span of calibration over time."""
+class DriftConfig(as_config(DriftReportParams)):  # type: ignore[misc]
+    """Parameters of the drift report, and the votes that it reads."""
 
     up_to_seq: int | None = Field(
         default=None,
@@ -201,8 +210,18 @@ def _collect_evidence(
         groups,
         ceilings=ceilings,
     )
-    tests, calibration_json = _run_calibration_tests(judgements, ceiling, by_group)
-    store.events.add(calibration_events(mine, tests, model_version=label))
+    tests, calibration_json = _run_calibration_tests(judgements, ceiling, by_group, config)
+    state = next_test_state(
+        store.detectors.states(label, stream=CALIBRATION).get(CALIBRATION),
+        config.calibration,
+        int(judged["seq"].max()),
+    )
+    store.detectors.record_scan(
+        calibration_events(mine, tests, model_version=label, read_before=state["read_before"]),
+        label,
+        {CALIBRATION: state},
+        stream=CALIBRATION,
+    )
     events, stream, last_seq = (
         store.events.for_model(label),
         streams[label],
@@ -260,10 +279,18 @@ def _find_embedding(champions: Champions, label: str) -> tuple[Embed | None, str
 
 
 def _run_calibration_tests(
-    judgements: pd.DataFrame, ceiling: Interval | None, by_group: Sequence[GroupCalibration]
+    judgements: pd.DataFrame,
+    ceiling: Interval | None,
+    by_group: Sequence[GroupCalibration],
+    config: DriftConfig,
 ) -> tuple[list[Any], dict[str, Any]]:
     try:
-        result = evidently_calibration_report(judgements, noise_ceiling=ceiling, by_group=by_group)
+        result = evidently_calibration_report(
+            judgements,
+            thresholds=config.calibration,
+            noise_ceiling=ceiling,
+            by_group=by_group,
+        )
     except NotEnoughData as few:
         return [], {"insufficient": str(few)}
     return list(result.tests), result.json

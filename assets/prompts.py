@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import dagster as dg
-from pydantic import Field
 
 from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
 from rlhf_pipeline.champions import Champions
@@ -15,7 +14,8 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.frames import PROMPTS, concat
-from rlhf_pipeline.prompts import GENERATORS, Report, generate, generate_with
+from rlhf_pipeline.loop_settings import PromptsParams
+from rlhf_pipeline.prompts import Report, generate, generate_with
 from rlhf_pipeline.prompts.evolution import EvolutionGenerator
 from rlhf_pipeline.prompts.fitness import RewardModelUncertainty
 from rlhf_pipeline.prompts.parameters import SourceParams
@@ -26,23 +26,8 @@ MAX_LISTED_REJECTIONS = 20
 
 
 @describe_bounds
-class PromptsConfig(SourceParams, dg.Config):
-    """Number, categories, difficulties, constraints and source of a day's prompts."""
-
-    source: str = Field(
-        default="",
-        description=f"One of {', '.join(GENERATORS)}; empty = the setting prompt_source",
-    )
-    written: bool = Field(
-        default=False,
-        description="For the sources freeform, evolution and distilabel: the completion backend "
-        "writes prompts and rates their difficulty",
-    )
-    doubtful: bool = Field(
-        default=False,
-        description="For the source evolution: fitness is the disagreement of the champion reward "
-        "model's members, not difficulty",
-    )
+class PromptsConfig(PromptsParams, dg.Config):
+    """Parameters of a day's prompts."""
 
 
 @daily_asset("prompts", "generate", "parquet")

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 import dagster as dg
@@ -14,6 +13,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from rlhf_pipeline import protocols
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 from sensors.runs import PARTITION_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG, describe_failure
@@ -52,17 +52,30 @@ class Runner:
     # by stage, fields of its parameters that every run gets; a run's own values win
     stage_config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     history: list[StageRun] = field(default_factory=list)
+    # builds the definitions anew after a change of the loop settings; without it they stay
+    build: Callable[[], dg.Definitions] | None = None
+    _loop: LoopSettings | None = None
+    _repository: dg.RepositoryDefinition | None = None
 
-    @cached_property
+    @property
     def repository(self) -> dg.RepositoryDefinition:
-        return self.defs.get_repository_def()
+        """The definitions under the loop settings as the file has them now. Raises
+        ConfigurationError for an invalid file.
+        """
+        loop = LoopSettings.read(self.settings)
+        if self._loop is not None and loop != self._loop and self.build is not None:
+            self.defs, self._repository = self.build(), None
+        self._loop = loop
+        if self._repository is None:
+            self._repository = self.defs.get_repository_def()
+        return self._repository
 
     def run(self, job: str, day: str, **arguments: Any) -> None:
         """Run one job; `arguments` are those of `execute_in_process`.
 
         Raises PipelineError, naming the failed stages, if it fails.
         """
-        definition = self.defs.resolve_job_def(job)
+        definition = self.repository.get_job(job)
         arguments["run_config"] = {
             **self._add_stage_config(definition, arguments.get("run_config", {})),
             "loggers": QUIET_LOGGERS,
@@ -134,9 +147,11 @@ def open_runner(
     # here: the definitions of the settings in the environment are made by the import
     from definitions import definitions_for
 
+    def build() -> dg.Definitions:
+        return definitions_for(settings, progress=progress)
+
     store = Store.of_home(settings)
-    defs = definitions_for(settings, progress=progress)
-    return Runner(settings, defs, instance, store, on_stage=on_stage)
+    return Runner(settings, build(), instance, store, on_stage=on_stage, build=build)
 
 
 def _stage_runs(result: dg.ExecuteInProcessResult, job: str, day: str) -> Iterator[StageRun]:

@@ -6,16 +6,9 @@ from typing import Any
 import dagster as dg
 
 from assets import STAGES
+from assets.delivery import config_class
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.parameters import parse_parameters
-
-
-def config_class(stage: dg.AssetsDefinition) -> type[dg.Config] | None:
-    """The class of a stage's parameters; None for a stage without any."""
-    function: Any = stage.node_def.compute_fn  # type: ignore[attr-defined]  # an op by then
-    found = function.decorated_fn.__annotations__.get("config")
-    return found if isinstance(found, type) and issubclass(found, dg.Config) else None
-
 
 CONFIG_CLASSES = {
     stage.key.to_user_string(): found

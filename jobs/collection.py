@@ -3,6 +3,9 @@
 import dagster as dg
 
 from jobs.executors import light_executor
+from jobs.loop import daily_schedule
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.loop_settings import LoopSettings
 
 collection = dg.define_asset_job(
     "collection",
@@ -13,13 +16,15 @@ collection = dg.define_asset_job(
 )
 
 
-def collection_schedule(status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
-    @dg.schedule(
-        job=collection, cron_schedule="0 5 * * *", execution_timezone="UTC", default_status=status
+def collection_schedule(
+    settings: Settings, loop: LoopSettings, status: dg.DefaultScheduleStatus
+) -> dg.ScheduleDefinition:
+    return daily_schedule(
+        "collection_morning",
+        collection,
+        loop.schedules.cron("collection"),
+        lambda day: dg.RunRequest(run_key=f"collection:{day}", partition_key=f"{day}"),
+        description="Today's comparisons, before people start to vote.",
+        settings=settings,
+        status=status,
     )
-    def collection_morning(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
-        """Today's comparisons at 05:00 UTC."""
-        day = context.scheduled_execution_time.date().isoformat()
-        return dg.RunRequest(run_key=f"collection:{day}", partition_key=day)
-
-    return collection_morning

@@ -1,10 +1,13 @@
 """Feedback: a day's votes, reflection log and drift report. Learning: pairs and a reward model."""
 
-from datetime import timedelta
+from datetime import date, timedelta
 
 import dagster as dg
 
 from jobs.executors import light_executor
+from jobs.loop import daily_schedule
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.loop_settings import LoopSettings
 
 feedback = dg.define_asset_job(
     "feedback",
@@ -22,13 +25,19 @@ learning = dg.define_asset_job(
 )
 
 
-def close_yesterday_schedule(status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
-    @dg.schedule(
-        job=feedback, cron_schedule="30 0 * * *", execution_timezone="UTC", default_status=status
-    )
-    def close_yesterday(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
-        """Yesterday's feedback at 00:30 UTC, so that a day without votes is reported too."""
-        day = (context.scheduled_execution_time.date() - timedelta(days=1)).isoformat()
-        return dg.RunRequest(run_key=f"close:{day}", partition_key=day)
+def close_yesterday_schedule(
+    settings: Settings, loop: LoopSettings, status: dg.DefaultScheduleStatus
+) -> dg.ScheduleDefinition:
+    def request(today: date) -> dg.RunRequest:
+        yesterday = f"{today - timedelta(days=1)}"
+        return dg.RunRequest(run_key=f"close:{yesterday}", partition_key=yesterday)
 
-    return close_yesterday
+    return daily_schedule(
+        "close_yesterday",
+        feedback,
+        loop.schedules.cron("close_yesterday"),
+        request,
+        description="Yesterday's feedback, so that a day without votes is reported too.",
+        settings=settings,
+        status=status,
+    )

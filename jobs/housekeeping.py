@@ -8,6 +8,7 @@ import dagster as dg
 from jobs.executors import light_executor
 from jobs.retention import Retention
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store, anchors
 
@@ -59,11 +60,13 @@ def housekeeping() -> None:
     anchor_audit_chain()
 
 
-def housekeeping_schedule(status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
+def housekeeping_schedule(
+    loop: LoopSettings, status: dg.DefaultScheduleStatus
+) -> dg.ScheduleDefinition:
     return dg.ScheduleDefinition(
         name="housekeeping_nightly",
         job=housekeeping,
-        cron_schedule="15 3 * * *",
+        cron_schedule=loop.schedules.cron("housekeeping"),
         execution_timezone="UTC",
         default_status=status,
     )

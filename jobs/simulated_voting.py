@@ -1,14 +1,17 @@
 """Simulated voting: a seeded pool votes on a day's comparisons, where annotators are simulated."""
 
 from collections.abc import Callable
+from datetime import date
 
 import dagster as dg
 import pandas as pd
 from pydantic import Field
 
 from jobs.executors import light_executor
+from jobs.loop import daily_schedule
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.store import Store
 
@@ -56,19 +59,19 @@ def simulated_voting() -> None:
     cast_simulated_votes()
 
 
-def simulated_voting_schedule(status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
-    @dg.schedule(
-        job=simulated_voting,
-        cron_schedule="0 8 * * *",
-        execution_timezone="UTC",
-        default_status=status,
-    )
-    def simulated_voting_daily(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
-        """Simulated annotators come at 08:00 UTC, after the morning's collection."""
-        day = context.scheduled_execution_time.date().isoformat()
-        return dg.RunRequest(
-            run_key=f"voting:{day}",
-            run_config=dg.RunConfig(ops={"cast_simulated_votes": VotingConfig(day=day)}),
-        )
+def simulated_voting_schedule(
+    settings: Settings, loop: LoopSettings, status: dg.DefaultScheduleStatus
+) -> dg.ScheduleDefinition:
+    def request(day: date) -> dg.RunRequest:
+        config = dg.RunConfig(ops={"cast_simulated_votes": VotingConfig(day=f"{day}")})
+        return dg.RunRequest(run_key=f"voting:{day}", run_config=config)
 
-    return simulated_voting_daily
+    return daily_schedule(
+        "simulated_voting_daily",
+        simulated_voting,
+        loop.schedules.cron("simulated_voting"),
+        request,
+        description="Simulated annotators vote, after the morning's collection.",
+        settings=settings,
+        status=status,
+    )

@@ -8,8 +8,13 @@ from resources.store import open_store
 from rlhf_pipeline.artefacts import RECORDS, Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ArtefactError
+from rlhf_pipeline.loop_settings import LoopSettings, record_version
 from rlhf_pipeline.memory_errors import translate_memory_errors
 from rlhf_pipeline.records import Record
+from rlhf_pipeline.store import Store
+
+# on each run: version of the loop settings that it began with
+SETTINGS_TAG = "rlhf/loop_settings"
 
 
 class FrameIOManager(dg.IOManager):
@@ -76,8 +81,20 @@ def frame_io_manager(settings: Settings) -> dg.IOManagerDefinition:
 
     @dg.io_manager(description="Frames by day as Parquet, records as JSON.")
     def io_manager(context: dg.InitResourceContext) -> FrameIOManager:
+        store = open_store(settings)
         if context.dagster_run is not None:
             end_with_run(context.dagster_run.run_id)
-        return FrameIOManager(Artefacts(settings.frames, open_store(settings).file_hashes))
+            _tag_run(context.instance, context.dagster_run, settings, store)
+        return FrameIOManager(Artefacts(settings.frames, store.file_hashes))
 
     return io_manager
+
+
+def _tag_run(
+    instance: dg.DagsterInstance | None, run: dg.DagsterRun, settings: Settings, store: Store
+) -> None:
+    """Record on the run which version of the loop settings it began with."""
+    if instance is None or SETTINGS_TAG in run.tags:
+        return
+    version = record_version(LoopSettings.read(settings), store).version
+    instance.add_run_tags(run.run_id, {SETTINGS_TAG: str(version)})

@@ -36,6 +36,7 @@ ENV_PREFIX = "RLHF_"
 HOME_FACTS = "project.json"
 RESTORING = "RESTORING"  # file that exists in a home while a restore is in progress
 CONFIG = "rlhf.yaml"
+LOOP = "loop"  # the section of that file which `loop_settings` reads
 # Explicit in every URL: from SQLAlchemy 2.1 on, a bare postgresql:// selects another driver.
 DRIVER = "postgresql+psycopg2"
 # libpq options that end connections to an unreachable server within seconds
@@ -543,7 +544,7 @@ class Settings(BaseModel):
             if named is not None
             else _existing_path(folder / CONFIG)
         )
-        values = _read_yaml(config)
+        values = _read_settings(config)
         home = _resolve_home(
             str(given.get("home", values.get("home", cls.model_fields["home"].default))), folder
         )
@@ -551,7 +552,7 @@ class Settings(BaseModel):
         is_lost = facts is not None and facts.config is not None and not facts.config.is_file()
         if named is None and facts is not None and not (restoring and is_lost):
             config = _resolve_recorded_config(home, facts, config, initialising=initialising)
-            values = _read_yaml(config)
+            values = _read_settings(config)
         values = _merge_facts(values | given, facts, home)
         unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
@@ -800,9 +801,16 @@ def _hide_value(name: re.Match[str]) -> str:
     return name[0] if name[0][1:-1] in Settings.model_fields else "…"
 
 
-def _read_yaml(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
+def _read_settings(path: Path | None) -> dict[str, Any]:
+    """The settings in a file, without its section `loop`."""
+    values = {} if path is None else read_settings_file(path)
+    return {name: value for name, value in values.items() if name != LOOP}
+
+
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """The content of a settings file, with paths made absolute. Raises ConfigurationError for a
+    file that is not a YAML mapping.
+    """
     try:
         values = parse_yaml(path.read_text(encoding="utf-8")) or {}
     except yaml.MarkedYAMLError as cause:

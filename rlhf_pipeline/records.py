@@ -428,6 +428,11 @@ class DriftEvent(Record):
     )
     evidence: dict[str, Any]
     detected_at: datetime = Field(default_factory=utc_now)
+    is_replayed: bool = Field(
+        default=False,
+        description="found when votes that were read before were read again under other "
+        "parameters; starts no retraining",
+    )
 
     @property
     def event_id(self) -> str:

@@ -3,6 +3,7 @@
 import dagster as dg
 
 from jobs.feedback import learning
+from jobs.loop import read_loop
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.learning import plan_next_fit
 from sensors.runs import drop_started, skip_during_replay, store_of
@@ -19,7 +20,9 @@ def learning_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Se
         """Requests reward model and calibration when enough comparisons were voted on beyond what
         the latest model learnt from.
         """
-        store = store_of(context, settings)
+        store, loop = store_of(context, settings), read_loop(settings)
+        if isinstance(loop, dg.SkipReason):
+            return loop
         if waiting := skip_during_replay(store):
             return waiting
         due = plan_next_fit(settings, store)

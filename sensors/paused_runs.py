@@ -15,6 +15,7 @@ import dagster as dg
 
 from assets.partitions import DAYS
 from jobs.collection import collection
+from jobs.loop import read_loop
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation_reports import RunRow
@@ -38,7 +39,9 @@ def paused_runs_sensor(
     )
     def paused_runs(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Requests again what waited for a provider, once its wait is over."""
-        store = store_of(context, settings)
+        store, loop = store_of(context, settings), read_loop(settings)
+        if isinstance(loop, dg.SkipReason):
+            return loop
         paused = [run for run in store.generation.paused_runs() if run.parked_until is not None]
         requests = [
             request

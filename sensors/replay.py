@@ -3,6 +3,7 @@
 import dagster as dg
 
 from jobs.feedback import feedback, learning
+from jobs.loop import read_loop
 from rlhf_pipeline.config import Settings
 from sensors.replay_steps import Replay, describe_unpredicted_of
 from sensors.runs import store_of
@@ -17,7 +18,9 @@ def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
     )
     def replay(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Requests the next step of the oldest imported day, one run after another."""
-        store = store_of(context, settings)
+        store, loop = store_of(context, settings), read_loop(settings)
+        if isinstance(loop, dg.SkipReason):
+            return loop
         step = Replay(settings, context.instance, store).advance()
         if isinstance(step, dg.RunRequest):
             for sentence in describe_unpredicted_of(step.partition_key or "", step.tags):

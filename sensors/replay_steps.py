@@ -22,11 +22,11 @@ from filelock import FileLock, Timeout
 
 from assets.partitions import DAYS
 from jobs.feedback import feedback, learning
-from rlhf_pipeline.calibration import CalibrationParams
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.learning import is_uncalibrated, plan_next_fit
+from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import Promotion, TriggerDecision
-from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.retraining.triggers import decide
 from rlhf_pipeline.store import Store, UnfinishedImport
 from rlhf_pipeline.store.imports import KILLED
 from sensors.runs import (
@@ -104,6 +104,11 @@ class Replay:
                 return step
             self.store.replays.mark_done(day, up_to_seq=seq)
         return None
+
+    @property
+    def _loop(self) -> LoopSettings:
+        """Read anew for each step. Raises ConfigurationError for an invalid file."""
+        return LoopSettings.read(self.settings)
 
     def is_excused(self, step: dg.RunRequest) -> bool:
         """Whether the replay goes on although this step failed: there were too few pairs to learn
@@ -200,7 +205,7 @@ class Replay:
         """Whether the champion is uncalibrated, because the import's own split gave the first days
         no calibration pairs, and there are enough of them by now.
         """
-        needed = CalibrationParams().min_pairs
+        needed = self._loop.calibration.min_pairs
         return (
             bool(is_uncalibrated(self.settings, self.store))
             and self.store.votes.n_voted_comparisons(up_to_seq=seq, split="calib") >= needed
@@ -210,7 +215,7 @@ class Replay:
         now = end_of_day(day)
         champion = self._champion()
         self.store.decisions.decide(
-            partial(decide, params=TriggerParams()),
+            partial(decide, params=self._loop.trigger),
             now=now,
             champion=champion.label if champion else None,
             up_to_seq=seq,

@@ -15,10 +15,11 @@ from functools import partial
 import dagster as dg
 
 from assets.retraining_decision import DECISION_TAG, decision_event, describe
+from jobs.loop import read_loop
 from jobs.retraining import retraining
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TriggerDecision, utc_now
-from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.retraining.triggers import decide
 from rlhf_pipeline.store import Store
 from sensors.runs import (
     ENDED_STATUSES,
@@ -45,11 +46,14 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
         """Records outcomes of earlier decisions, decides on new events, requests pending runs."""
         store, now = store_of(context, settings), resource_of(context, "now", lambda: utc_now)
         _record_outcomes(settings.project, context.instance, store)
+        loop = read_loop(settings)
+        if isinstance(loop, dg.SkipReason):
+            return loop
         if waiting := skip_during_replay(store):
             return waiting
         champion = store.promotions.champion(settings.reward_model)
         decision = store.decisions.decide(
-            partial(decide, params=TriggerParams()),
+            partial(decide, params=loop.trigger),
             now=now(),
             champion=champion.label if champion else None,
         )

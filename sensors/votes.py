@@ -9,6 +9,7 @@ import dagster as dg
 
 from assets.partitions import DAYS
 from jobs.feedback import feedback
+from jobs.loop import read_loop
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store, TouchedDay
 from sensors.runs import (
@@ -35,7 +36,9 @@ def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Senso
     )
     def votes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Reports days with new votes to `votes_inbox` and requests their feedback."""
-        store = store_of(context, settings)
+        store, loop = store_of(context, settings), read_loop(settings)
+        if isinstance(loop, dg.SkipReason):
+            return loop
         cursor: dict[str, Any] = (
             json.loads(context.cursor) if context.cursor else {"seq": 0, "waiting": {}}
         )

@@ -74,6 +74,8 @@ ALLOWED: dict[str, set[str]] = {
     # when to learn and what the assets and `rlhf reward` both do
     "learning": {*FOUNDATION, *STAGES, "registry", "store", "champions"},
     "child_processes": set(),
+    # the parameters of every stage, as rlhf.yaml sets them
+    "loop_settings": {*FOUNDATION, *STAGES, "learning", "store"},
     # the process that waits in `rlhf dev`: whatever it imports stays in memory
     "supervisor": {"errors", "child_processes"},
     # rules over records, the registry's among them; nothing is deleted there
@@ -107,6 +109,7 @@ ALLOWED: dict[str, set[str]] = {
         "store",
         "champions",
         "learning",
+        "loop_settings",
         "homes",
         "web",
         "supervisor",

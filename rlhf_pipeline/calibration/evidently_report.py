@@ -31,7 +31,7 @@ class CalibrationThresholds(BaseModel):
     about 2.5 % of days at most.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     slope_at_least: float = Field(
         default=0.8,

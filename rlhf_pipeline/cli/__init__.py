@@ -24,6 +24,7 @@ from rlhf_pipeline.cli import (
     run,
     runs,
     serve,
+    settings,
     status,
     storage,
     users,
@@ -65,6 +66,7 @@ app.add_typer(changes.app, name="changes")
 app.add_typer(users.app, name="users")
 app.add_typer(annotation.guidelines, name="guidelines")
 app.add_typer(annotation.rules, name="rules")
+app.add_typer(settings.app, name="settings")
 app.add_typer(audit.app, name="audit")
 app.add_typer(storage.app, name="storage")
 app.add_typer(cache.app, name="cache")

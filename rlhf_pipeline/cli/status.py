@@ -10,6 +10,7 @@ from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.learning import NextFit, plan_next_fit
+from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.store import Store
 
 # in the order of the loop
@@ -44,7 +45,7 @@ def status() -> None:
     )
     lines = [
         ("champion", describe_champions(settings, store)),
-        ("collection", describe_collection(workspace.files.days("comparisons"), today)),
+        ("collection", describe_collection(settings, workspace.files.days("comparisons"), today)),
         ("votes", describe_votes(store, today)),
         ("learning", describe_learning(plan_next_fit(settings, store), store)),
         ("retraining", "; ".join(describe_retraining(store))),
@@ -77,11 +78,12 @@ def describe_champions(settings: Settings, store: Store) -> str:
     return f"policy {policy or 'none yet'}, reward model {reward_model or 'none yet'}"
 
 
-def describe_collection(days: list[str], today: str) -> str:
+def describe_collection(settings: Settings, days: list[str], today: str) -> str:
+    at = LoopSettings.read(settings).schedules.collection
     if today in days:
-        return f"today ({today}) is collected; tomorrow's is due at 05:00 UTC"
+        return f"today ({today}) is collected; tomorrow's is due at {at} UTC"
     last = f"last collected {days[-1]}; " if days else "nothing collected yet; "
-    return f"{last}today's is due at 05:00 UTC, or now with `rlhf run collection`"
+    return f"{last}today's is due at {at} UTC, or now with `rlhf run collection`"
 
 
 def describe_votes(store: Store, today: str) -> str:

@@ -5,9 +5,10 @@ from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
+from pydantic import BaseModel
 
 from rlhf_pipeline.errors import InvalidScores
-from rlhf_pipeline.records import DriftEvent, content_id, utc_now
+from rlhf_pipeline.records import DriftEvent, content_hash, content_id, utc_now
 
 
 def calibration_events(
@@ -15,14 +16,15 @@ def calibration_events(
     tests: Sequence[Mapping[str, Any]],
     *,
     model_version: str,
+    read_before: int = 0,
     detected_at: datetime | None = None,
 ) -> list[DriftEvent]:
     """One event per failed test of {name, passed, value, threshold}, at the highest vote seq of the
     day's reflection rows.
 
     The change is dated at the first judged vote of the day, the best that a test over a whole day
-    can say. A test with `passed` None had too little data and gives no event. Raises InvalidScores
-    for a failed test without judged rows.
+    can say. A test with `passed` None had too little data and gives no event. Events up to vote
+    `read_before` are replayed. Raises InvalidScores for a failed test without judged rows.
     """
     failed = [test for test in tests if test["passed"] is not None and not test["passed"]]
     if not failed:
@@ -51,6 +53,26 @@ def calibration_events(
                 "first_seq": first,
             },
             detected_at=detected_at or utc_now(),
+            is_replayed=last <= read_before,
         )
         for test in failed
     ]
+
+
+def next_test_state(
+    state: Mapping[str, Any] | None, thresholds: BaseModel, last_seq: int
+) -> dict[str, Any]:
+    """The state after votes up to `last_seq` were tested against `thresholds`.
+
+    Its `read_before` is the last vote that was tested against earlier thresholds: what the tests
+    find up to there is replayed.
+    """
+    fingerprint = content_hash(thresholds.model_dump(mode="json"))
+    if state is None:
+        return {"params_hash": fingerprint, "last_seq": last_seq, "read_before": 0}
+    same = state["params_hash"] == fingerprint
+    return {
+        "params_hash": fingerprint,
+        "last_seq": max(last_seq, state["last_seq"]),
+        "read_before": state["read_before"] if same else state["last_seq"],
+    }

@@ -66,8 +66,9 @@ def scan(
 
     A detector skips votes up to the seq of its saved state. If that state was saved under other
     parameters, the detector drops it and starts at the first row, so pass the whole stream of the
-    model version; events that are found again are equal. Raises ConfigurationError for a state of
-    another model or stream, FrameError for a duplicate seq, InvalidScores for an error outside
+    model version. What it then finds up to the seq of that state is `is_replayed`: those votes were
+    read before, and only a new vote may start a retraining. Raises ConfigurationError for a state
+    of another model or stream, FrameError for a duplicate seq, InvalidScores for an error outside
     [0, 1].
     """
     rows = _rows_in_order(errors)
@@ -94,8 +95,10 @@ def scan(
                 saved["last_seq"],
                 list(saved["warnings"]),
             )
+            read_before = 0
         else:
             last_seq, warnings = 0, []
+            read_before = saved["last_seq"] if saved is not None else 0
         for seq, day, error in rows:
             if seq <= last_seq:
                 continue
@@ -106,9 +109,8 @@ def scan(
             if signal.level == "warning":
                 warnings.append({"seq": seq, "day": day})
             else:
-                events.append(
-                    _make_event(detector, signal, model_version, fingerprint, stream, day, at)
-                )
+                event = _make_event(detector, signal, model_version, fingerprint, stream, day, at)
+                events.append(event.model_copy(update={"is_replayed": seq <= read_before}))
         new_states[name] = {
             "model_version": model_version,
             "stream": stream,

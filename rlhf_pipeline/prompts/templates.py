@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import yaml
@@ -102,11 +102,10 @@ class TemplateParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    library: str = Field(
+    library: Literal["taught", "wide", "all"] = Field(
         "taught",
         description="Of the source templates: taught (what the embedded policy learnt), wide (the "
         "others) or all",
-        pattern="^(taught|wide|all)$",
     )
 
 

@@ -40,6 +40,7 @@ class TrackedRun(Record):
     started_at: datetime
     metrics: dict[str, float] = Field(description="last value of each metric")
     tags: dict[str, str]
+    params: dict[str, str] = {}
     url: str
 
 
@@ -166,6 +167,7 @@ def latest_runs(tracking: Tracking, limit: int, *, stage: str | None = None) -> 
             started_at=datetime.fromtimestamp(run.info.start_time / 1000, UTC),
             metrics=run.data.metrics,
             tags=run.data.tags,
+            params=run.data.params,
             url=tracking.run_url(run.info.run_id),
         )
         for run in client.search_runs(

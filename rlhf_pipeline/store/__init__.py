@@ -23,6 +23,7 @@ from rlhf_pipeline.store.gates import Gates
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import Import, Imports, UnfinishedImport
+from rlhf_pipeline.store.loop_settings import LoopSettingsLog
 from rlhf_pipeline.store.postgres import SILENT_S
 from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
 from rlhf_pipeline.store.promotions import Promotions
@@ -77,6 +78,7 @@ class Store:
         self.failed_logins = FailedLogins(database)
         self.guidelines = Guidelines(database)
         self.rules = Rules(database)
+        self.loop_settings = LoopSettingsLog(database)
         self.feedback = FeedbackEntries(database)
         self.requests = Requests(database)
         self.file_hashes = FileHashes(database)

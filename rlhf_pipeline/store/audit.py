@@ -24,6 +24,7 @@ from rlhf_pipeline.store.schema import (
     feedback,
     guidelines,
     heads,
+    loop_settings,
     predictions,
     taste_changes,
     votes,
@@ -34,6 +35,7 @@ VOTE_CAST = "vote.cast"
 FEEDBACK_ADD = "feedback.add"
 GUIDELINES_ADD = "guidelines.add"
 RULES_PUT = "rules.put"
+LOOP_SETTINGS_PUT = "loop_settings.put"
 VERIFY_ROWS = 5_000  # read at a time
 PAGE_LOOKS_AT = 50_000  # links at most, whatever is looked for
 
@@ -94,6 +96,7 @@ DIGESTED: dict[Table, tuple[str, ...]] = {
     ),
     guidelines: ("version", "text", "created_at", "created_by"),
     annotation_rules: ("version", "record", "created_at", "created_by"),
+    loop_settings: ("version", "record", "changes", "created_at", "created_by"),
     audit: LINK_COLUMNS,
     taste_changes: (
         "change_id",
@@ -152,6 +155,7 @@ NOT_DIGESTED: dict[Table, tuple[str, ...]] = {
     feedback: SCOPE,
     guidelines: SCOPE,
     annotation_rules: SCOPE,
+    loop_settings: SCOPE,
     audit: ("hash",),
     taste_changes: SCOPE,
     comparisons: SCOPE,
@@ -336,6 +340,9 @@ AUDITED_TABLES = {
     FEEDBACK_ADD: AuditedTable(feedback, feedback.c.feedback_id, "feedback"),
     GUIDELINES_ADD: AuditedTable(guidelines, guidelines.c.version, "version of the guidelines"),
     RULES_PUT: AuditedTable(annotation_rules, annotation_rules.c.version, "version of the rules"),
+    LOOP_SETTINGS_PUT: AuditedTable(
+        loop_settings, loop_settings.c.version, "version of the loop settings"
+    ),
 }
 
 

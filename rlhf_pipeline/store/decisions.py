@@ -18,7 +18,7 @@ from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.counting import supersedes
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.events import read_events
+from rlhf_pipeline.store.events import IS_OPEN, read_events
 from rlhf_pipeline.store.schema import decisions, drift_events, votes
 from rlhf_pipeline.store.taste_changes import record_change
 
@@ -242,7 +242,7 @@ class Decisions:
         last = self._last_fire(connection)
         open_events, held_events = (
             tuple(read_events(connection, self._database, which))
-            for which in (drift_events.c.decision_id.is_(None), _is_held(last))
+            for which in (IS_OPEN, _is_held(last))
         )
         mine = self._database.in_project(decisions)
         unfinished = (
@@ -286,7 +286,7 @@ class Decisions:
             after = last.max_seq if last else 0
             waiting = select(drift_events.c.event_id).where(
                 self._database.in_project(drift_events),
-                or_(drift_events.c.decision_id.is_(None), _is_held(last)),
+                or_(IS_OPEN, _is_held(last)),
             )
             if connection.execute(waiting.limit(1)).one_or_none() is None:
                 return _TrainableCount(after, after, 0)
@@ -348,9 +348,7 @@ class Decisions:
             ],
         )
         if decision.actor is None:
-            claimed = drift_events.update().where(
-                self._database.in_project(drift_events), drift_events.c.decision_id.is_(None)
-            )
+            claimed = drift_events.update().where(self._database.in_project(drift_events), IS_OPEN)
             connection.execute(claimed.values(decision_id=decision.decision_id))
         self._link(ledger, decision)
         if decision.action == "fire" and decision.change_seq is not None:

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, and_, select
 
 from rlhf_pipeline.records import DriftEvent
 from rlhf_pipeline.store.conversion import batches, json_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import drift_events
 
+# A replayed event is never claimed, so that it starts no retraining.
+IS_OPEN = and_(drift_events.c.decision_id.is_(None), drift_events.c.is_replayed.is_(None))
 IN_ORDER = (drift_events.c.seq, drift_events.c.detector, drift_events.c.event_id)
 
 
@@ -27,8 +29,8 @@ class Events:
         return n_new
 
     def find_open(self) -> list[DriftEvent]:
-        """Events that no decision has claimed."""
-        return self._read(drift_events.c.decision_id.is_(None))
+        """Events that no decision has claimed, without replayed ones."""
+        return self._read(IS_OPEN)
 
     def for_days(self, days: Iterable[str]) -> list[DriftEvent]:
         return self._read(drift_events.c.day.in_(sorted(set(days))))
@@ -80,4 +82,5 @@ def _row(event: DriftEvent) -> dict[str, object]:
         "day": event.day.isoformat(),
         "record": record,
         "decision_id": None,
+        "is_replayed": event.is_replayed or None,
     }

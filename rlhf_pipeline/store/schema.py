@@ -331,6 +331,7 @@ drift_events = _table(
     _time("detected_at"),
     _text("record"),
     _count("decision_id", nullable=True),
+    Column("is_replayed", Boolean, nullable=True),
     _unique(
         "model_version",
         "detector",
@@ -675,6 +676,16 @@ annotation_rules = _table(
     "annotation_rules",
     Column("version", Integer, nullable=False, autoincrement=False),
     _text("record"),
+    _time("created_at"),
+    _id("created_by"),
+    key=("version",),
+)
+
+loop_settings = _table(
+    "loop_settings",
+    Column("version", Integer, nullable=False, autoincrement=False),
+    _text("record"),
+    _text("changes"),
     _time("created_at"),
     _id("created_by"),
     key=("version",),

@@ -71,4 +71,6 @@ def test_candidate_uses_the_files_parameters_and_logs_them(
     candidate = project.registry.get("policy", "candidate")
     assert (candidate.params["epochs"], candidate.params["learning_rate"]) == (1, 0.001)
     shown = project.registry._tracking.client.get_run(candidate.mlflow_run_id).data.params
-    assert shown == {key: str(value) for key, value in candidate.params.items()}
+    assert shown == {key: str(value) for key, value in candidate.params.items()} | {
+        "params_file": str(file)
+    }

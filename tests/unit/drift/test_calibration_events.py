@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.drift.calibration_events import calibration_events
+from rlhf_pipeline.calibration import CalibrationThresholds
+from rlhf_pipeline.drift.calibration_events import calibration_events, next_test_state
 from rlhf_pipeline.errors import InvalidScores
 
 MODEL = "demo.reward_model@1"
@@ -42,6 +43,19 @@ def test_the_same_day_again_is_the_same_event_and_more_votes_another():
     more = day_rows().assign(seq=pd.array([31, 40, None, 99], dtype="Int64"))
     (later,) = calibration_events(more, TESTS, model_version=MODEL)
     assert first.event_id == again.event_id != later.event_id
+
+
+def test_votes_tested_before_against_other_thresholds_are_replayed():
+    first = next_test_state(None, CalibrationThresholds(), 31)
+    assert next_test_state(first, CalibrationThresholds(), 27)["read_before"] == 0
+    changed = next_test_state(first, CalibrationThresholds(slope_rows=300), 40)
+    assert (changed["read_before"], changed["last_seq"]) == (31, 40)
+    again = next_test_state(changed, CalibrationThresholds(slope_rows=300), 27)
+    assert again == changed
+    (event,) = calibration_events(day_rows(), TESTS, model_version=MODEL, read_before=31)
+    assert event.is_replayed
+    (event,) = calibration_events(day_rows(), TESTS, model_version=MODEL, read_before=30)
+    assert not event.is_replayed
 
 
 def test_no_failed_test_is_no_event_even_without_votes():

@@ -82,6 +82,22 @@ def test_a_state_of_other_parameters_is_dropped_for_that_detector_only():
     assert again.states["ddm"] == states["ddm"]
 
 
+def test_votes_read_again_under_other_parameters_are_replayed():
+    frame, other = errors_frame(), DriftParams(adwin_delta=0.01)
+    read = frame.iloc[:-100]
+    states = scanned(read).states
+    last = int(read["seq"].max())
+    again = scanned(frame, states, params=other)
+    assert {e.detector: e.is_replayed for e in again.events if e.seq <= last} == {"adwin": True}
+    late = errors_frame(n_before=1100, n_after=300)
+    found = scanned(late, scanned(late.iloc[:1100]).states, params=other).events
+    assert {e.detector: e.is_replayed for e in found if e.seq > 2211} == {
+        "adwin": False,
+        "ddm": False,
+        "hddm_a": False,
+    }
+
+
 def test_no_votes_is_a_clean_empty_result_that_can_be_resumed():
     empty = scanned(errors_frame().iloc[:0])
     assert empty.events == ()

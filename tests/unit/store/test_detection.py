@@ -152,6 +152,13 @@ def test_events_come_back_as_added(store, make_event):
     assert [e.seq for e in store.events.find_open()] == [5, 10]
 
 
+def test_replayed_event_is_stored_and_never_decided_on(store, decide, make_event):
+    assert store.events.add([make_event(7, is_replayed=True)]) == 1
+    assert [event.is_replayed for event in store.events.for_model(MODEL)] == [True]
+    assert store.events.find_open() == []
+    assert decide(lambda evidence: pytest.fail("nothing is open")) is None
+
+
 def test_without_events_nothing_is_decided(store, decide):
     assert decide(fire) is None
     assert store.decisions.all() == []

@@ -1,0 +1,50 @@
+"""What schedules and sensors share: the loop settings of a tick, and schedules of one run a day."""
+
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+import dagster as dg
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import LoopSettings
+
+
+def read_loop(settings: Settings) -> LoopSettings | dg.SkipReason:
+    """The loop settings as the file has them now, or why this tick is skipped: a run could not use
+    an invalid file.
+    """
+    try:
+        return LoopSettings.read(settings)
+    except ConfigurationError as cause:
+        return dg.SkipReason(f"The settings cannot be used. {cause}")
+
+
+def daily_schedule(
+    name: str,
+    job: Any,  # a JobDefinition, or what define_asset_job returns
+    cron: str,
+    request: Callable[[date], dg.RunRequest],
+    *,
+    description: str,
+    settings: Settings,
+    status: dg.DefaultScheduleStatus,
+) -> dg.ScheduleDefinition:
+    """A schedule that makes one request for each day, in UTC."""
+
+    @dg.schedule(
+        name=name,
+        job=job,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=status,
+        description=description,
+    )
+    def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        loop = read_loop(settings)
+        if isinstance(loop, dg.SkipReason):
+            return loop
+        return request(context.scheduled_execution_time.date())
+
+    return evaluate

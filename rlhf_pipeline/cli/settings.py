@@ -1,0 +1,116 @@
+"""`rlhf settings`: the loop settings in `rlhf.yaml`, their stored versions, and whether the file is
+valid.
+"""
+
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.tables import echo, show
+from rlhf_pipeline.config import CONFIG, Settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
+
+app = typer.Typer(
+    help="Loop settings: what every run uses, as rlhf.yaml sets it.", no_args_is_help=True
+)
+
+
+@app.callback()
+def settings_group() -> None:
+    """Loop settings: what every run uses, as rlhf.yaml sets it."""
+
+
+@app.command("show")
+def show_settings(
+    part: Annotated[
+        str, typer.Argument(help="Such as gate. Default: what the file sets.", show_default=False)
+    ] = "",
+    version: Annotated[
+        int | None, typer.Option(min=0, help="A stored version instead of the file.")
+    ] = None,
+) -> None:
+    """Show the parameters of one part with their values, defaults and meaning, or all that differ
+    from their defaults.
+    """
+    workspace = Workspace.open()
+    if version is None:
+        loop, origin = LoopSettings.read(workspace.settings), _describe_file(workspace.settings)
+    else:
+        loop = LoopSettings(workspace.store.loop_settings.get(version).given)
+        origin = f"version {version}"
+    if not part:
+        changes = describe_changes({}, loop.given)
+        show(
+            [dict(zip(("parameter", "change"), c.split(": ", 1), strict=True)) for c in changes],
+            title=f"loop settings, {origin}",
+            empty=f"Every parameter is at its default ({origin}).",
+        )
+        echo(f"Parts: {', '.join(PARTS)}. `rlhf settings show PART` lists all parameters of one.")
+        return
+    if part not in PARTS:
+        raise ConfigurationError(f"No part {part!r}. Parts: {', '.join(PARTS)}.")
+    params, defaults = loop.params(part), PARTS[part]()
+    show(list(_rows(params, defaults)), title=f"{part}, {origin}", empty="")
+
+
+@app.command("diff")
+def show_changes(
+    version: Annotated[
+        str,
+        typer.Argument(
+            help="Show what that stored version changed. Default: what the file changes from the "
+            "latest one.",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """Show what changes with the next run, or what a stored version changed."""
+    workspace = Workspace.open()
+    stored = workspace.store.loop_settings
+    if version:
+        if not version.isdecimal():
+            raise ConfigurationError(f"Version {version!r} is not a whole number such as 3.")
+        chosen = stored.get(int(version))
+        changes, title = list(chosen.changes), f"version {version}"
+        if chosen.created_at is not None:
+            title += f", first used {chosen.created_at:%Y-%m-%d %H:%M} UTC"
+    else:
+        latest = stored.latest()
+        changes = describe_changes(latest.given, LoopSettings.read(workspace.settings).given)
+        title = f"from version {latest.version} to {_describe_file(workspace.settings)}"
+    echo(title)
+    for line in changes or ["no change"]:
+        echo(f"  {line}")
+
+
+@app.command("check")
+def check_settings() -> None:
+    """Check the settings file; exit with 1 and every problem if a run could not use it."""
+    settings = Workspace.from_environment().settings
+    n = len(describe_changes({}, LoopSettings.read(settings).given))
+    echo(f"{_describe_file(settings)} is valid; {n} loop parameters differ from their defaults.")
+
+
+def _describe_file(settings: Settings) -> str:
+    return str(settings.config) if settings.config else f"no {CONFIG}"
+
+
+def _rows(params: BaseModel, defaults: BaseModel, prefix: str = "") -> Any:
+    for name, field in type(params).model_fields.items():
+        value, default = getattr(params, name), getattr(defaults, name)
+        if isinstance(value, BaseModel):
+            yield from _rows(value, default, f"{prefix}{name}.")
+        else:
+            yield {
+                "parameter": prefix + name,
+                "value": _format(value),
+                "default": "" if value == default else _format(default),
+                "meaning": field.description or "",
+            }
+
+
+def _format(value: Any) -> str:
+    return "-" if value in (None, "") else str(value)

@@ -1,0 +1,313 @@
+"""Loop settings: the section `loop:` of `rlhf.yaml`, one part per stage that has parameters.
+
+They are the defaults of every run, whether a schedule, a sensor, a command or a person starts it.
+Each part is checked by the parameter class of its stage, installed members of a mapping included.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from rlhf_pipeline.calibration import CalibrationThresholds, OverTimeParams
+from rlhf_pipeline.comparisons import PairingParams, RoutingParams
+from rlhf_pipeline.completions import CallParams, CompletionParams
+from rlhf_pipeline.config import LOOP, Settings, read_settings_file
+from rlhf_pipeline.drift.report import DriftParams
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.evaluation import EvaluationParams, GateParams
+from rlhf_pipeline.learning import CalibrateParams
+from rlhf_pipeline.prompts import GENERATORS
+from rlhf_pipeline.prompts.parameters import SourceParams
+from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params
+from rlhf_pipeline.retraining.selection import SelectionParams
+from rlhf_pipeline.retraining.strategies import STRATEGIES
+from rlhf_pipeline.retraining.triggers import TriggerParams
+from rlhf_pipeline.reward_model import RewardModelParams, launchpad_class
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.loop_settings import LoopSettingsVersion
+from rlhf_pipeline.votes import JointParams, PairParams
+from rlhf_pipeline.votes.annotators_over_time import AnnotatorWindowParams
+
+# Choices that include installed members: a wrong one is refused while it is typed in the launchpad.
+_Source: Any = Literal[("", *GENERATORS)]
+_Strategy: Any = Literal[tuple(sorted(STRATEGIES))]
+
+
+class PromptsParams(SourceParams):
+    """Number, categories, difficulties, constraints and source of a day's prompts."""
+
+    source: _Source = Field(
+        default="",
+        description=f"One of {', '.join(GENERATORS)}; empty = the setting prompt_source",
+    )
+    written: bool = Field(
+        default=False,
+        description="For the sources freeform, evolution and distilabel: the completion backend "
+        "writes prompts and rates their difficulty",
+    )
+    doubtful: bool = Field(
+        default=False,
+        description="For the source evolution: fitness is the disagreement of the champion reward "
+        "model's members, not difficulty",
+    )
+
+
+class CompletionsParams(CompletionParams, CallParams):
+    """Completions per prompt and sampling; rate limits and budgets of a provider. API keys are
+    settings.
+    """
+
+    least_per_prompt: int = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description=str(CompletionParams.model_fields["least_per_prompt"].description),
+    )
+
+
+class ComparisonsParams(PairingParams, RoutingParams):
+    """Pairs per prompt, share of repeats, seed of order and side, share for human annotators."""
+
+
+class AnnotatorModelParams(JointParams, AnnotatorWindowParams):
+    """Parameters of the joint model, its votes, and the window of figures over time."""
+
+
+class DriftReportParams(DriftParams, OverTimeParams):
+    """Detectors, windows, required agreement, thresholds of the calibration tests, and the span of
+    calibration over time.
+    """
+
+    calibration: CalibrationThresholds = Field(
+        default_factory=CalibrationThresholds,
+        description="When the day's predictions count as badly calibrated",
+    )
+
+
+class CandidateParams(StrategyParams):
+    """Training strategy and its parameters."""
+
+    strategy: _Strategy = Field(
+        default="dpo", description=f"Training strategy: {', '.join(sorted(STRATEGIES))}"
+    )
+    params_file: str | None = Field(
+        default=None,
+        description="YAML or JSON file of training parameters on the run's machine; its values "
+        "override these fields",
+    )
+
+    def training_params(self) -> StrategyParams:
+        """These parameters, overridden by those of the file. Raises ConfigurationError for an
+        invalid file.
+        """
+        named = (
+            read_strategy_params(Path(self.params_file)).model_dump(exclude_unset=True)
+            if self.params_file
+            else {}
+        )
+        return StrategyParams(**self.model_dump(include=set(StrategyParams.model_fields)) | named)
+
+
+class ScheduleParams(BaseModel):
+    """Times of the daily schedules, as HH:MM in UTC."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    collection: str = Field(default="05:00", description="The day's prompts to comparisons")
+    close_yesterday: str = Field(default="00:30", description="Feedback of the day before")
+    housekeeping: str = Field(default="03:15", description="Deletion of expired data")
+    simulated_voting: str = Field(default="08:00", description="Votes of simulated annotators")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_time(cls, value: object) -> str:
+        # YAML 1.1 reads an unquoted 12:30 as 750, in base 60
+        text = f"{value // 60}:{value % 60:02d}" if isinstance(value, int) else str(value)
+        hour, colon, minute = text.partition(":")
+        is_time = hour.isdecimal() and minute.isdecimal() and len(minute) == 2 and bool(colon)
+        if not is_time or int(hour) > 23 or int(minute) > 59:
+            raise ValueError("must be a time of the day as HH:MM, in UTC")
+        return f"{int(hour):02d}:{minute}"
+
+    def cron(self, schedule: str) -> str:
+        """The cron expression of one schedule.
+
+        >>> ScheduleParams(collection="6:45").cron("collection")
+        '45 6 * * *'
+        """
+        hour, minute = getattr(self, schedule).split(":")
+        return f"{int(minute)} {int(hour)} * * *"
+
+
+# In the order of the loop. All but the trigger and the schedules are stages.
+PARTS: dict[str, type[BaseModel]] = {
+    "prompts": PromptsParams,
+    "completions": CompletionsParams,
+    "comparisons": ComparisonsParams,
+    "preference_pairs": PairParams,
+    "annotator_model": AnnotatorModelParams,
+    "reward_model": launchpad_class(),
+    "calibration": CalibrateParams,
+    "drift_report": DriftReportParams,
+    "retraining_trigger": TriggerParams,
+    "retraining_set": SelectionParams,
+    "candidate_model": CandidateParams,
+    "evaluation": EvaluationParams,
+    "gate": GateParams,
+    "schedules": ScheduleParams,
+}
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """What `rlhf.yaml` sets, by part; everything else is at its default."""
+
+    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, settings: Settings) -> Self:
+        """Read the settings file of the home anew.
+
+        Raises ConfigurationError naming part, field, bound and the nearest known name.
+        """
+        if settings.config is None:
+            return cls()
+        section = read_settings_file(settings.config).get(LOOP)
+        try:
+            return cls.parse({} if section is None else section)
+        except ConfigurationError as cause:
+            raise ConfigurationError(f"{settings.config}: {cause}") from None
+
+    @classmethod
+    def parse(cls, section: object) -> Self:
+        """Check the section; raises as `read`, with every problem."""
+        problems: list[str] = []
+        given = {}
+        for name, values in _mapping(section, LOOP).items():
+            path = f"{LOOP}.{name}"
+            if name not in PARTS:
+                problems.append(f"{path} is unknown. {_suggest(name, PARTS)}")
+            elif values is not None:
+                problems += _unknown_names(PARTS[name], _mapping(values, path), path)
+                given[name] = values
+        if problems:
+            raise ConfigurationError(" ".join(problems))
+        return cls({name: _validate(name, values) for name, values in given.items()})
+
+    def params(self, part: str) -> BaseModel:
+        """The parameters of one part."""
+        return PARTS[part].model_validate(self.given.get(part, {}))
+
+    @cached_property
+    def trigger(self) -> TriggerParams:
+        return cast(TriggerParams, self.params("retraining_trigger"))
+
+    @cached_property
+    def calibration(self) -> CalibrateParams:
+        return cast(CalibrateParams, self.params("calibration"))
+
+    @cached_property
+    def schedules(self) -> ScheduleParams:
+        return cast(ScheduleParams, self.params("schedules"))
+
+    def flatten(self) -> Iterator[tuple[str, Any]]:
+        """Each parameter as `part.field` (`part.section.field`) with its value as JSON."""
+        for part, kind in PARTS.items():
+            yield from _flatten(part, self.params(part).model_dump(mode="json"), kind)
+
+
+def describe_changes(
+    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """`part.field: old → new` for each value that two files set differently. A parameter that the
+    code no longer has is shown as well.
+
+    >>> describe_changes({}, {"gate": {"min_win_rate": 0.55}})
+    ['gate.min_win_rate: 0.5 (default) → 0.55']
+    """
+    defaults = dict(LoopSettings().flatten())
+    old, new = dict(_flatten_given(before)), dict(_flatten_given(after))
+    shown = {
+        name: [
+            f"{side[name]}" if name in side else f"{defaults.get(name, 'none')} (default)"
+            for side in (old, new)
+        ]
+        for name in sorted({*old, *new})
+    }
+    return [f"{name}: {was} → {now}" for name, (was, now) in shown.items() if was != now]
+
+
+def record_version(loop: LoopSettings, store: Store) -> LoopSettingsVersion:
+    """The stored version of these settings; a new one where they differ from the latest."""
+    return store.loop_settings.record(loop.given, describe_changes)
+
+
+def _flatten_given(given: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for part, values in given.items():
+        for name, value in values.items():
+            kind = PARTS.get(part)
+            is_section = kind is not None and name in kind.model_fields and _section(kind, name)
+            if is_section and isinstance(value, Mapping):
+                yield from ((f"{part}.{name}.{field}", item) for field, item in value.items())
+            else:
+                yield f"{part}.{name}", value
+
+
+def _flatten(
+    path: str, values: Mapping[str, Any], kind: type[BaseModel]
+) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        section = _section(kind, name)
+        if section is None:
+            yield f"{path}.{name}", value
+        else:
+            yield from _flatten(f"{path}.{name}", value, section)
+
+
+def _mapping(values: object, path: str) -> Mapping[str, Any]:
+    if not isinstance(values, dict):
+        raise ConfigurationError(
+            f"{path} must hold `name: value` lines, not a {type(values).__name__}."
+        )
+    return {str(name): value for name, value in values.items()}
+
+
+def _section(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
+    annotation = kind.model_fields[name].annotation
+    return (
+        annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    )
+
+
+def _unknown_names(kind: type[BaseModel], values: Mapping[str, Any], path: str) -> list[str]:
+    found = []
+    for name, value in values.items():
+        if name not in kind.model_fields:
+            found.append(f"{path}.{name} is unknown. {_suggest(name, kind.model_fields)}")
+        elif (section := _section(kind, name)) is not None and isinstance(value, dict):
+            found += _unknown_names(section, value, f"{path}.{name}")
+    return found
+
+
+def _suggest(name: str, known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
+
+
+def _validate(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        params = PARTS[part].model_validate(values)
+    except ValidationError as cause:
+        problems = "; ".join(
+            f"{'.'.join((LOOP, part, *map(str, e['loc'])))}: {e['msg']}, not {e['input']!r}"
+            for e in cause.errors()
+        )
+        raise ConfigurationError(f"{problems}.") from None
+    if isinstance(params, RewardModelParams):
+        params.kind_params()
+    return params.model_dump(mode="json", exclude_unset=True)

@@ -1,0 +1,146 @@
+"""Loop settings are the defaults of runs, ticks and the launchpad, read anew each time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import dagster as dg
+import pytest
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from assets.partitions import DAYS
+from definitions import definitions_for
+from driver.runner import Runner
+from resources.frames import SETTINGS_TAG
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import PARTS
+
+NO_STAGES = {"retraining_trigger", "schedules"}
+STAGES = sorted(PARTS.keys() - NO_STAGES)
+
+
+def other_value(kind: type[BaseModel], name: str) -> Any:
+    """A valid value of the field that is not its default."""
+    field = kind.model_fields[name]
+    annotation = field.annotation
+    default = field.get_default(call_default_factory=True)
+    candidates: list[Any] = [not default] if isinstance(default, bool) else []
+    if get_origin(annotation) is Literal:
+        candidates += [choice for choice in get_args(annotation) if choice != default]
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        candidates += [default + 1, default - 1, default / 2, default + 0.01]
+    if isinstance(default, list):
+        candidates += [default[:1], default[1:], ["a"], [0.5], [1]]
+    candidates += [{"factual": 1.0}, {"easy": 1.0}, 1, 0.5, 300, 5000, "word", "train", "en"]
+    for candidate in candidates:
+        try:
+            parsed = getattr(kind.model_validate({name: candidate}), name)
+        except ValidationError:
+            continue
+        if parsed != default and parsed == candidate:
+            return candidate
+    raise AssertionError(f"no other value of {kind.__name__}.{name} was found")
+
+
+def fields_of(kind: type[BaseModel]) -> Iterator[tuple[list[str], Any]]:
+    """Path and another value of each field, those of sections included."""
+    for name, field in kind.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            for path, value in fields_of(annotation):
+                yield [name, *path], value
+        else:
+            yield [name], other_value(kind, name)
+
+
+def settings_with(folder: Path, text: str) -> Settings:
+    (folder / "rlhf.yaml").write_text(text)
+    return Settings.read({"RLHF_HOME": str(folder / "home")}, folder)
+
+
+def launchpad_default(schema: dg.Field, path: list[str]) -> Any:
+    fields: Any = schema.config_type
+    for name in path[:-1]:
+        fields = fields.fields[name].config_type
+    return fields.fields[path[-1]].default_value
+
+
+def is_stage(asset: Any, stage: str) -> bool:
+    return isinstance(asset, dg.AssetsDefinition) and asset.key == dg.AssetKey(stage)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_parameter_is_settable_and_is_the_launchpads_default(
+    stage: str, tmp_path: Path
+) -> None:
+    for path, value in fields_of(PARTS[stage]):
+        section: Any = value
+        for name in reversed(path):
+            section = {name: section}
+        settings = settings_with(tmp_path, yaml.safe_dump({"loop": {stage: section}}))
+        asset = next(a for a in definitions_for(settings).assets or () if is_stage(a, stage))
+        default = launchpad_default(asset.op.config_schema.as_field(), path)
+        assert default == value, f"{stage}.{'.'.join(path)}: {default!r}"
+
+
+def write(settings: Settings, text: str) -> None:
+    assert settings.config is not None
+    settings.config.write_text(text)
+
+
+@pytest.fixture
+def runner(make_project: Any, tmp_path: Path) -> Runner:
+    """A project with an rlhf.yaml that sets the number of prompts."""
+    file = tmp_path / "rlhf.yaml"
+    file.write_text("loop:\n  prompts: {n: 7}\n")
+    project = make_project(completion_backend="template", annotators="human", config=file)
+    return Runner(
+        project.settings,
+        project.defs,
+        project.instance,
+        project.store,
+        build=lambda: definitions_for(project.settings),
+    )
+
+
+def latest_tags(runner: Runner) -> Any:
+    return runner.instance.get_runs(limit=1)[0].tags
+
+
+def test_runs_use_the_file_as_it_is_and_record_its_version(runner: Runner) -> None:
+    day = DAYS.get_partition_keys()[-1]
+    registry = (runner.defs.resources or {})["registry"]
+    for version, n in (("1", 7), ("2", 8)):
+        write(runner.settings, f"loop:\n  prompts: {{n: {n}}}\n")
+        runner.run("collection", day, partition_key=day)
+        assert latest_tags(runner)[SETTINGS_TAG] == version
+        run = registry.latest_runs(1, stage="prompts")[0]
+        assert run.metrics["n_prompts"] == n
+    assert run.params["n"] == "8"
+    assert PARTS["prompts"].model_fields.keys() <= run.params.keys()
+
+
+@pytest.mark.parametrize("sensor", ["votes", "learning", "retraining", "replay", "paused_runs"])
+def test_invalid_file_skips_the_tick_with_its_error(runner: Runner, sensor: str) -> None:
+    definition = runner.repository.get_sensor_def(sensor)
+    write(runner.settings, "loop: {gate: {min_win: 1}}\n")
+    with dg.build_sensor_context(
+        instance=runner.instance, resources={"store": runner.store, "now": runner.clock}
+    ) as context:
+        data = definition.evaluate_tick(context)
+    assert "loop.gate.min_win is unknown. Did you mean min_win_rate?" in str(data.skip_message)
+
+
+def test_invalid_file_stops_a_run_before_it_begins(runner: Runner) -> None:
+    write(runner.settings, "loop: {gate: {min_win: 1}}\n")
+    with pytest.raises(ConfigurationError, match="Did you mean min_win_rate"):
+        runner.run("learning", "today")
+    assert not runner.instance.get_runs()
+
+
+def test_schedules_follow_the_file(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, "loop: {schedules: {collection: '6:45'}}\n")
+    repository = definitions_for(settings).get_repository_def()
+    assert repository.get_schedule_def("collection_morning").cron_schedule == "45 6 * * *"

@@ -1,0 +1,56 @@
+"""`rlhf settings`: parameters, changes and errors of the section `loop`."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import LoopSettings, record_version
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "rlhf.yaml"
+    file.write_text("loop:\n  gate: {min_win_rate: 0.6}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "home"))
+    prepare(Workspace(Settings.read(initialising=True)))
+    return file
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, ["settings", *words], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_show_lists_what_the_file_sets_and_all_of_one_part(file: Path) -> None:
+    assert "gate.min_win_rate" in run("show")
+    assert "0.5 (default) → 0.6" in run("show")
+    part = run("show", "gate")
+    assert "max_length_change" in part
+    assert "0.25" in part
+
+
+def test_diff_is_from_the_version_used_last(file: Path) -> None:
+    assert "gate.min_win_rate: 0.5 (default) → 0.6" in run("diff")
+    workspace = Workspace.open()
+    record_version(LoopSettings.read(workspace.settings), workspace.store)
+    assert "no change" in run("diff")
+    file.write_text("loop: {}\n")
+    assert "gate.min_win_rate: 0.6 → 0.5 (default)" in run("diff")
+    assert "gate.min_win_rate: 0.5 (default) → 0.6" in run("diff", "1")
+    assert "gate.min_win_rate" in run("show", "--version", "1")
+    assert "at its default" in run("show")
+
+
+def test_check_reports_every_problem(file: Path) -> None:
+    assert "is valid; 1 loop parameters differ" in run("check")
+    file.write_text("loop: {gate: {min_win: 1}, gat: {}}\n")
+    with pytest.raises(ConfigurationError, match=r"(?s)Did you mean min_win_rate.*gat is unknown"):
+        CliRunner().invoke(app, ["settings", "check"], catch_exceptions=False)

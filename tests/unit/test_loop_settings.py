@@ -1,0 +1,84 @@
+"""The section `loop:` of rlhf.yaml: what it accepts, how it refuses, and how versions differ."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"gat": {}}, "loop.gat is unknown. Did you mean gate?"),
+        ({"gate": {"min_win": 1}}, "loop.gate.min_win is unknown. Did you mean min_win_rate?"),
+        (
+            {"gate": {"min_win_rate": 7}},
+            "loop.gate.min_win_rate: Input should be less than or equal to 1, not 7.",
+        ),
+        (
+            {"drift_report": {"calibration": {"slop_rows": 3}}},
+            "loop.drift_report.calibration.slop_rows is unknown. Did you mean slope_rows?",
+        ),
+        (
+            {"candidate_model": {"strategy": "dop"}},
+            "loop.candidate_model.strategy: Input should be 'dpo' or 'sft', not 'dop'.",
+        ),
+        ({"reward_model": {"kind": "transformer", "head": "mlp"}}, "head is a parameter of kind"),
+        ({"schedules": {"collection": "25:00"}}, "must be a time of the day as HH:MM, in UTC"),
+        ({"gate": 3}, "loop.gate must hold `name: value` lines, not a int."),
+        ([1], "loop must hold `name: value` lines, not a list."),
+    ],
+)
+def test_invalid_section_names_field_bound_and_nearest_name(section: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        LoopSettings.parse(section)
+    assert message in str(refusal.value)
+
+
+def test_every_unknown_name_is_reported_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"(?s)gatee.*min_win_ratte"):
+        LoopSettings.parse({"gatee": {}, "gate": {"min_win_ratte": 1}})
+
+
+def test_file_is_read_anew_and_its_path_is_in_the_error(tmp_path: Path) -> None:
+    file = tmp_path / "rlhf.yaml"
+    file.write_text("votes_per_request: 7\n")
+    settings = Settings.read({"RLHF_HOME": str(tmp_path / "home")}, tmp_path)
+    assert LoopSettings.read(settings) == LoopSettings()
+    file.write_text("loop:\n  schedules:\n    collection: 12:30\n  gate:\n    min_win_rate: 0.6\n")
+    loop = LoopSettings.read(settings)
+    assert loop.schedules.cron("collection") == "30 12 * * *"
+    assert loop.params("gate").min_win_rate == 0.6  # type: ignore[attr-defined]
+    file.write_text("loop:\n  gate: {min_win: 1}\n")
+    with pytest.raises(ConfigurationError, match=f"{file}: loop.gate.min_win is unknown"):
+        LoopSettings.read(settings)
+
+
+def test_settings_ignore_the_section(tmp_path: Path) -> None:
+    (tmp_path / "rlhf.yaml").write_text("loop: {gat: {}}\n")
+    assert Settings.read({"RLHF_HOME": str(tmp_path / "home")}, tmp_path).config is not None
+
+
+def test_changes_name_old_and_new_values() -> None:
+    before = {"gate": {"min_win_rate": 0.6}, "prompts": {"categories": {"factual": 1.0}}}
+    after = {
+        "prompts": {"categories": {"math": 1.0}},
+        "reward_model": {"fine_tuning": {"epochs": 9}},
+    }
+    assert describe_changes(before, after) == [
+        "gate.min_win_rate: 0.6 → 0.5 (default)",
+        "prompts.categories: {'factual': 1.0} → {'math': 1.0}",
+        "reward_model.fine_tuning.epochs: 1 (default) → 9",
+    ]
+
+
+def test_parameter_that_the_code_lost_is_still_shown() -> None:
+    assert describe_changes({"gone": {"x": 1}}, {}) == ["gone.x: 1 → none (default)"]
+
+
+def test_parts_are_the_stages_and_their_trigger() -> None:
+    assert {"prompts", "drift_report", "retraining_trigger", "gate", "schedules"} <= set(PARTS)
