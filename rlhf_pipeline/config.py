@@ -90,7 +90,7 @@ class HomeFacts(BaseModel):
     )
     start_day: date | None = Field(
         default=None,
-        description="first day of an import, if it lies before the setting's default",
+        description="day of `rlhf init`, or of the earliest import",
     )
     server_url: SecretStr | None = Field(
         default=None, description="Postgres server that holds the home's databases"
@@ -182,7 +182,8 @@ class Settings(BaseModel):
         default=date(2026, 1, 1),
         ge=date(1970, 1, 1),
         le=date(2099, 12, 31),
-        description="First daily partition (UTC)",
+        description="First daily partition (UTC); `rlhf init` records its own day for a new home, "
+        "the default is the demo's",
     )
     annotators: Literal["human", "simulated"] = Field(
         default="human", description="Kind of annotators; `simulated` adds the simulated_voting job"
@@ -664,7 +665,7 @@ def _merge_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) ->
             )
     known = {"organization": facts.organization, "project": facts.project}
     if facts.start_day is not None:
-        known["start_day"] = str(min(facts.start_day, Settings.model_fields["start_day"].default))
+        known["start_day"] = str(facts.start_day)
     if facts.server_url is not None:
         known["server_url"] = facts.server_url.get_secret_value()
     if facts.database_prefix is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_pipeline.errors import FrameError
-from rlhf_pipeline.records import AnnotatorKind, Category, Choice, Difficulty, Verdict, content_hash
+from rlhf_pipeline.records import AnnotatorKind, Choice, Difficulty, Verdict, content_hash
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ PROMPTS = FrameSchema(
         "day": DAY,
         "prompt_id": text("content id of text and reference"),
         "text": text("text of the prompt"),
-        "category": text("kind of task", values=tuple(Category)),
+        "category": text("kind of task: one of those shipped, or the project's own"),
         "difficulty": text("intended difficulty", values=tuple(Difficulty)),
         "source": text("generator that made it: templates, dataset, freeform"),
         "template_id": text("template it was filled from", nullable=True),

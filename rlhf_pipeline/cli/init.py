@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
 import pandas as pd
@@ -51,7 +51,10 @@ def init(
 
 def initialise(workspace: Workspace, *, join: bool = False) -> None:
     settings = workspace.settings
+    is_new = HomeFacts.load(settings.home) is None
     prepare(workspace, join=join)
+    if is_new and not join:
+        _record_start_day(settings)
     if join:
         _relocate_artifacts(workspace)
     rewrite_votes_frames(workspace.store, workspace.files)
@@ -67,6 +70,14 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     echo(
         f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}"
     )
+
+
+def _record_start_day(settings: Settings) -> None:
+    """Days begin today, unless a setting or rows that are already there say otherwise."""
+    facts = HomeFacts.load(settings.home)
+    assert facts is not None  # `prepare` wrote them
+    if facts.start_day is None and "start_day" not in settings.model_fields_set:
+        change_facts(settings, start_day=datetime.now(UTC).date())
 
 
 def rewrite_votes_frames(store: Store, files: Artefacts) -> int:

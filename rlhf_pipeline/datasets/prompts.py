@@ -29,7 +29,7 @@ from rlhf_pipeline.errors import DatasetError, PromptError
 from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.prompts import prompt_id
 from rlhf_pipeline.prompts.base import check_size
-from rlhf_pipeline.records import Category, Difficulty
+from rlhf_pipeline.records import Category, Difficulty, parse_category
 from rlhf_pipeline.row_files import FileRow, RowFile, chunks
 
 REQUIRED = [("text",)]
@@ -138,7 +138,10 @@ def clean(said: str) -> str:
 def _category(value: Any, domain: str | None) -> str:
     """The given category; else the domain, if it is a category; else `instruction`."""
     if not is_missing(value):
-        return parse_enum(value, "category", Category).value
+        try:
+            return parse_category(value)
+        except ValueError as cause:
+            raise RowRejected(str(cause)) from None
     said = (domain or "").strip().lower()
     return said if said in tuple(Category) else Category.INSTRUCTION.value
 

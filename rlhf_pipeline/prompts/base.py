@@ -14,7 +14,7 @@ from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.prompts.constraints import ConstraintParams, find_unusable
 from rlhf_pipeline.protocols import TextGenerator
-from rlhf_pipeline.records import Category, Difficulty, content_hash, content_id
+from rlhf_pipeline.records import Difficulty, content_hash, content_id, parse_category
 
 if TYPE_CHECKING:
     from rlhf_pipeline.prompts.selection import Selection
@@ -52,10 +52,10 @@ class PromptParams(ConstraintParams):
     @field_validator("categories", "difficulties")
     @classmethod
     def _check_shares(cls, shares: dict[str, float], info: Any) -> dict[str, float]:
-        known = tuple(Category) if info.field_name == "categories" else tuple(Difficulty)
-        unknown = sorted(set(shares) - set(known))
-        if unknown:
-            raise ValueError(f"unknown {info.field_name} {unknown}; known: {', '.join(known)}")
+        if info.field_name == "categories":
+            shares = {parse_category(name): share for name, share in shares.items()}
+        elif unknown := sorted(set(shares) - set(Difficulty)):
+            raise ValueError(f"unknown difficulties {unknown}; known: {', '.join(Difficulty)}")
         if shares and (min(shares.values()) < 0 or not 0 < sum(shares.values()) < float("inf")):
             raise ValueError(
                 f"shares of {info.field_name} must be numbers from 0 up with a positive sum, not "

@@ -21,9 +21,10 @@ from rlhf_pipeline.prompts.constraints import find_unstorable, find_unusable
 from rlhf_pipeline.prompts.rows import PromptRow, read_hub_rows, read_rows, replace_missing
 from rlhf_pipeline.prompts.selection import Report, Selection
 from rlhf_pipeline.protocols import TextGenerator
-from rlhf_pipeline.records import Category, Difficulty
+from rlhf_pipeline.records import Category, Difficulty, parse_category
 
 TEXT_COLUMNS = ("text", "prompt", "instruction", "question")
+DOMAIN_COLUMNS = ("domain", "tag", "topic")
 
 
 class DatasetParams(BaseModel):
@@ -154,16 +155,17 @@ def _parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
         )
     if (broken := find_unusable(text)) is not None:
         return broken.reason
-    domain = str(row.get("domain") or whole_domain)
-    category = _normalise_word(row.get("category")) or (
+    domain = str(next((row[c] for c in DOMAIN_COLUMNS if row.get(c)), whole_domain))
+    category = row.get("category") or (
         domain.lower() if domain.lower() in tuple(Category) else Category.INSTRUCTION.value
     )
+    try:
+        category = parse_category(category)
+    except ValueError as cause:
+        return str(cause)
     difficulty = _normalise_word(row.get("difficulty")) or Difficulty.MEDIUM.value
-    if category not in tuple(Category) or difficulty not in tuple(Difficulty):
-        return (
-            f"category {category!r}, difficulty {difficulty!r}. Categories: "
-            f"{', '.join(Category)}; difficulties: {', '.join(Difficulty)}"
-        )
+    if difficulty not in tuple(Difficulty):
+        return f"difficulty {difficulty!r}; difficulties: {', '.join(Difficulty)}"
     reference, template, variables = (
         row.get("reference"),
         row.get("template_id"),
@@ -179,7 +181,7 @@ def _parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
             return f"{name} {why}"
     return Draft(
         text,
-        str(category),
+        category,
         str(difficulty),
         None if reference in (None, "") else str(reference),
         None if template in (None, "") else str(template),

@@ -16,7 +16,7 @@ from rlhf_pipeline.prompts.generated_texts import ask, find_prompt_fault
 from rlhf_pipeline.prompts.rows import read_rows
 from rlhf_pipeline.prompts.selection import Selection
 from rlhf_pipeline.protocols import TextGenerator
-from rlhf_pipeline.records import Category, Difficulty
+from rlhf_pipeline.records import Category, Difficulty, parse_category
 
 INSTRUCTIONS = Path(__file__).with_name("instructions.yaml")
 MAX_ROUNDS = 5
@@ -159,10 +159,12 @@ def _read_yaml_lines(path: Path) -> list[tuple[str, str, str]]:
 
 
 def _parse_line(text: str, category: str, where: str) -> Draft:
-    if category not in tuple(Category):
-        raise PromptError(f"{where}: unknown category {category!r}. Known: {', '.join(Category)}.")
+    try:
+        name = parse_category(category)
+    except ValueError as cause:
+        raise PromptError(f"{where}: {cause}.") from None
     check_size(text, where)
-    return Draft(text, category, Difficulty.MEDIUM)
+    return Draft(text, name, Difficulty.MEDIUM)
 
 
 def _cycle_lines(lines: list[Draft], n: int, category: str | None) -> list[Draft]:

@@ -115,6 +115,7 @@ class Selection:
         self._alike = NearDuplicates(params.max_similarity) if params.max_similarity < 1 else None
         self._ids: set[str] = set()
         self.must_be_full = True
+        self._offered_categories: set[str] = set()
         self._set_quotas(params)
 
     def divide_equally(self, categories: Iterable[str]) -> None:
@@ -201,6 +202,7 @@ class Selection:
 
     def offer(self, draft: Draft, where: str = "") -> bool:
         """Takes the draft, if it may stay and its cell has room; says whether it did."""
+        self._offered_categories.add(draft.category)
         if not self._has_room(draft) or not self.accepts(draft, where):
             return False
         self.take(draft)
@@ -264,6 +266,8 @@ class Selection:
             f"{what} has {found} unused {kind} prompts, {wanted} were asked for. "
             f"Lower n or the share of {kind}, add prompts, or exclude fewer earlier ones."
         )
+        if category and self._offered_categories and category not in self._offered_categories:
+            said += f" Its categories: {', '.join(sorted(self._offered_categories))}."
         rejected = self.report.rejections
         if not rejected:
             return said

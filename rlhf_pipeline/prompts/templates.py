@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import PromptError
@@ -19,7 +19,7 @@ from rlhf_pipeline.prompts.expressions import compute, names_in
 from rlhf_pipeline.prompts.references import RULES, compute_reference
 from rlhf_pipeline.prompts.selection import Report, Selection
 from rlhf_pipeline.protocols import TextGenerator
-from rlhf_pipeline.records import Category, Difficulty
+from rlhf_pipeline.records import Difficulty, parse_category
 
 LIBRARY = Path(__file__).with_name("library.yaml")
 # What the embedded policy was taught (policy/answers.yaml) and is judged on stands apart: to it,
@@ -50,7 +50,7 @@ class Template(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     template_id: str
-    category: Category
+    category: Annotated[str, BeforeValidator(parse_category)]
     difficulty: Difficulty
     text: str
     variables: dict[str, tuple[Any, ...]]
@@ -127,7 +127,14 @@ class TemplateGenerator:
             if self._path
             else load_shipped_templates(select_params(TemplateParams, params).library)
         )
-        selection.divide_equally(sorted({t.category.value for t in templates}))
+        known = sorted({t.category for t in templates})
+        for name in params.categories:
+            if name not in known:
+                raise PromptError(
+                    f"There are no templates of category {name!r}. Theirs are {', '.join(known)}: "
+                    "choose among them, or another source."
+                )
+        selection.divide_equally(known)
         rng = np.random.default_rng(seed)
         for (category, difficulty), n in selection.open_cells.items():
             _take_turns(

@@ -329,11 +329,11 @@ def test_another_projects_home_is_refused(tmp_path):
         Settings.read({"RLHF_PROJECT": "demo"}, tmp_path)
 
 
-def test_a_later_start_in_the_facts_moves_nothing(tmp_path):
+def test_first_day_is_the_one_that_init_recorded(tmp_path):
     HomeFacts(organization="default", project="demo", start_day=date(2030, 1, 1)).write(
         tmp_path / "var"
     )
-    assert Settings.read({}, tmp_path).start_day == Settings.model_fields["start_day"].default
+    assert Settings.read({}, tmp_path).start_day == date(2030, 1, 1)
 
 
 def test_the_facts_of_a_home_are_its_owners_alone(tmp_path):

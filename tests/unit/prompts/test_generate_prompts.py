@@ -36,9 +36,16 @@ def test_the_largest_remainder_gets_the_odd_prompt():
     assert sum(quotas(7, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}).values()) == 7
 
 
-def test_an_unknown_category_is_refused_with_the_known_ones():
-    with pytest.raises(ValidationError, match=r"unknown categories.*reasoning"):
-        PromptParams(categories={"poetry": 1})
+def test_category_that_the_templates_lack_is_refused_with_theirs():
+    with pytest.raises(PromptError, match=r"no templates of category 'poetry'.*reasoning"):
+        generate(PromptParams(categories={"poetry": 1}), day=DAY)
+
+
+def test_unprintable_category_and_unknown_difficulty_are_refused():
+    with pytest.raises(ValidationError, match=r"category .* must be a printable name"):
+        PromptParams(categories={"a\n": 1, "b\x07": 1})
+    with pytest.raises(ValidationError, match=r"unknown difficulties \['harder'\]"):
+        PromptParams(difficulties={"harder": 1})
 
 
 def test_excluded_prompts_do_not_come_again():
@@ -130,21 +137,24 @@ def test_a_text_generator_is_asked_for_the_level_of_each_quota():
 
 def test_one_bad_line_of_instructions_costs_no_other(tmp_path):
     path = tmp_path / "lines.yaml"
-    path.write_text("coding: [Say hello., ' ']\npoetry: [Rhyme.]\n", encoding="utf-8")
+    path.write_text(
+        "coding: [Say hello., ' ']\n' ': [Rhyme.]\npoetry: [Rhyme on it.]\n", encoding="utf-8"
+    )
     report = Report()
-    assert generate(PromptParams(n=1, source="freeform"), day=DAY, source_file=path, report=report)[
-        "text"
-    ].tolist() == ["Say hello."]
+    frame = generate(PromptParams(n=2, source="freeform"), day=DAY, source_file=path, report=report)
+    assert dict(zip(frame["text"], frame["category"], strict=True)) == {
+        "Say hello.": "coding",
+        "Rhyme on it.": "poetry",
+    }
     assert [str(r) for r in report.rejections] == [
         f"{path}, coding 2: the prompt is empty. Give every row a text",
-        f"{path}, poetry 1: unknown category 'poetry'. Known: reasoning, factual, creative, "
-        "coding, safety, instruction",
+        f"{path},   1: category ' ' must be a printable name of at most 60 characters",
     ]
     with pytest.raises(
         PromptError,
-        match=r"1 unused new prompts, 2 were asked for.*2 were rejected, the first: .*coding 2",
+        match=r"2 unused new prompts, 3 were asked for.*2 were rejected, the first: .*coding 2",
     ):
-        generate(PromptParams(n=2, source="freeform"), day=DAY, source_file=path)
+        generate(PromptParams(n=3, source="freeform"), day=DAY, source_file=path)
 
 
 def test_the_report_says_how_many_of_each():

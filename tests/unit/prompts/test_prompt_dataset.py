@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -10,6 +11,7 @@ from rlhf_pipeline.prompts import Report, generate, read_jsonl, write_jsonl
 from rlhf_pipeline.prompts.parameters import SourceParams
 
 DAY = "2026-01-01"
+SAMPLE = Path(__file__).parents[3] / "examples" / "prompts.jsonl"
 
 
 def from_file(path, n=1, **more):
@@ -80,7 +82,7 @@ def test_a_batch_of_100_rows_with_3_bad_ones_lands_97_and_names_3_by_line(tmp_pa
     rows[10], rows[50], rows[99] = (
         '{"prompt": ""}',
         '{"prompt": "cut off',
-        '{"prompt": "x", "category": "poetry"}',
+        '{"prompt": "x", "category": ["poetry"]}',
     )
     path, report = written(tmp_path / "batch.jsonl", "\n".join(rows)), Report()
     frame = from_file(path, n=97, report=report)
@@ -100,6 +102,27 @@ def test_a_batch_of_100_rows_with_3_bad_ones_lands_97_and_names_3_by_line(tmp_pa
         "coding": {'{"domain": "Coding"}'},
         "instruction": {'{"domain": "interview"}'},
     }
+
+
+def test_sample_file_has_own_categories_and_no_bad_row():
+    report = Report()
+    frame = from_file(SAMPLE, n=40, report=report)
+    assert report.rejections == []
+    assert set(frame["category"]) == {"support", "legal", "coding", "writing", "facts"}
+    assert frame["reference"].notna().sum() >= 5
+
+
+def test_own_categories_and_the_topic_column_are_kept(tmp_path):
+    path = written(
+        tmp_path / "own.csv", "text,category,topic\nMay I?,Legal,contracts\nHelp me.,support,\n"
+    )
+    frame = from_file(path, n=2, categories={"legal": 1, "support": 1})
+    assert frame.sort_values("category")[["category", "variables"]].to_numpy().tolist() == [
+        ["legal", '{"domain": "contracts"}'],
+        ["support", "{}"],
+    ]
+    with pytest.raises(PromptError, match=r"0 unused lega prompts.*categories: legal, support"):
+        from_file(path, n=2, categories={"lega": 1})
 
 
 def test_a_list_in_a_json_file_names_its_bad_ones_by_the_line_they_begin_on(tmp_path):
@@ -200,7 +223,7 @@ def test_a_data_set_or_split_that_is_not_there_is_named_with_the_way_round(tmp_p
             "line 1: the prompt has 100,001 bytes, the limit is 100,000",
         ),
         ("p.csv", "text\nfine\n" + "x" * 150_000 + "\n", "line 3: the prompt has 150,000 bytes"),
-        ("p.jsonl", '{"text": "x", "category": "poetry"}', "line 1: category 'poetry'"),
+        ("p.jsonl", '{"text": "x", "category": 7}', "line 1: category 7 must be a printable name"),
         ("p.parquet", b"no parquet", "truncated or not a Parquet file"),
         (
             "p.jsonl",
@@ -306,7 +329,7 @@ def test_a_row_over_several_lines_is_named_by_its_first_and_costs_no_other(tmp_p
         ({"variables": {"a": ["\udfff"]}}, "variables holds half a character"),
         ({"domain": "\udfff"}, "domain holds half a character"),
         ({"template_id": "\udfff"}, "template_id holds half a character"),
-        ({"category": ["a"]}, "category ['a'], difficulty 'medium'"),
+        ({"category": ["a"]}, "category ['a'] must be a printable name"),
     ],
 )
 def test_a_cell_beside_the_text_that_cannot_be_kept_costs_its_row_alone(tmp_path, row, reason):

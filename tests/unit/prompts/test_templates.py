@@ -194,7 +194,7 @@ def test_variables_that_must_differ_do():
         ({"variables": {"who": {"range": [3, 1]}}}, r"variable 'who' has the range \[3, 1\]"),
         ({"derived": {"much": "n + 1"}}, r"variables \['n'\] are not defined"),
         ({"derived": {"much": "import os"}}, "'import os' is not an expression"),
-        ({"category": "poetry"}, r"row 1\): category"),
+        ({"category": 7}, r"row 1\): category"),
         ({"text": "x" * 100_001, "variables": {}}, "100,001 bytes, the limit is 100,000"),
     ],
 )
