@@ -8,7 +8,9 @@ import pandas as pd
 
 from assets.delivery import deliver, describe_bounds, make_rule, unpartitioned_asset
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.evaluation import EvaluationParams, evaluate, frozen_prompts
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.evaluation import EvaluationParams, evaluate
+from rlhf_pipeline.evaluation_sets import freeze
 from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
 
@@ -29,6 +31,7 @@ def evaluation(
     calibration: CalibrationReport,
     champions: dg.ResourceParam[Champions],
     registry: dg.ResourceParam[Registry],
+    settings: dg.ResourceParam[Settings],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
     """Win rate and mean reward with intervals, KL, checkable answers and mean length, on prompts
@@ -36,13 +39,15 @@ def evaluation(
     """
     champion, judge = champions.policy(), champions.judge(reward_model)
     assert judge is not None  # a version was given
-    candidate = champions.load_policy(candidate_model)
+    candidate, store = champions.load_policy(candidate_model), champions.store
+    held_out = freeze(settings, store)
+    prompts = store.evaluation_sets.prompts(held_out.version)
 
     def evaluate_against(other: ModelVersion) -> tuple[Evaluation, pd.DataFrame]:
         return evaluate(
             candidate,
             champions.load_policy(other),
-            frozen_prompts(),
+            prompts,
             judge.reward_model,
             config,
             candidate_label=candidate_model.label,
@@ -60,7 +65,13 @@ def evaluation(
     from_base = (
         result.win_rate if base.label == champion.label else evaluate_against(base)[0].win_rate
     )
-    result = result.model_copy(update={"base": base.label, "win_rate_against_base": from_base})
+    result = result.model_copy(
+        update={
+            "base": base.label,
+            "win_rate_against_base": from_base,
+            "evaluation_set": held_out.version,
+        }
+    )
     yield from deliver(
         context,
         registry,
@@ -88,8 +99,9 @@ def evaluation(
             )
         ],
         headline=(
-            f"win rate {result.win_rate} on {result.n_prompts} prompts, {from_base.value:.3f} "
-            f"against {base.label}, KL {result.kl.value:.3f}, length × {result.length_ratio:.2f}"
+            f"win rate {result.win_rate} on {held_out.label} ({result.n_prompts} prompts), "
+            f"{from_base.value:.3f} against {base.label}, KL {result.kl.value:.3f}, "
+            f"length × {result.length_ratio:.2f}"
         ),
         rows=samples[["prompt", "completion_candidate", "completion_champion"]],
         texts={"samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False)},

@@ -83,6 +83,12 @@ def _list_mismatches(
             f"the evaluation is against {evaluation.champion}, but the champion is "
             f"{champion.label}: materialise evaluation again"
         )
+    current = champions.store.evaluation_sets.latest()
+    if current is not None and evaluation.evaluation_set not in (None, current.version):
+        found.append(
+            f"the evaluation is on evaluation set {evaluation.evaluation_set}, but the present one "
+            f"is {current.version}: materialise evaluation again"
+        )
     refusal = champions.refusal(evaluation.reward_model.partition(",")[0])
     if refusal is not None:
         found.append(f"the reward model of the evaluation was refused: {refusal.cause}")

@@ -12,7 +12,8 @@ from rlhf_pipeline.completions import default_call_params
 from rlhf_pipeline.completions.text_generator import BackendTextGenerator
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
+from rlhf_pipeline.evaluation import frozen_prompt_ids
+from rlhf_pipeline.evaluation_sets import PromptSource, freeze
 from rlhf_pipeline.frames import PROMPTS, concat
 from rlhf_pipeline.loop_settings import PromptsParams
 from rlhf_pipeline.prompts import Report, generate, generate_with
@@ -44,12 +45,7 @@ def prompts(
         "source": config.source or settings.prompt_source
     }
     params, report = SourceParams(**values), Report()
-    frozen = frozen_prompt_ids(frozen_prompts())
-    common: dict[str, Any] = {
-        "exclude": frozen,
-        "report": report,
-        "embed": Encoder(settings.encoder).encode if params.topic else None,
-    }
+    embed = Encoder(settings.encoder).encode if params.topic else None
     if config.doubtful and params.source != "evolution":
         raise ConfigurationError(
             f"`doubtful` needs the source evolution, not {params.source}. Turn it off, or set "
@@ -62,6 +58,13 @@ def prompts(
         else None
     )
     writer = texts if config.written else None
+    held_out = freeze(settings, champions.store, PromptSource(params, writer, embed))
+    frozen = champions.store.evaluation_sets.prompts(held_out.version)
+    common: dict[str, Any] = {
+        "exclude": frozen_prompt_ids(frozen),
+        "report": report,
+        "embed": embed,
+    }
     if config.doubtful and texts is not None:
         generator = EvolutionGenerator(
             settings.prompts_file, writer, _reward_model_uncertainty(champions, texts)

@@ -17,7 +17,9 @@ from assets.delivery import (
 from assets.retraining_decision import record_launch, retraining_decision
 from assets.votes import CHANGE_SEQ_DESCRIPTION
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.evaluation import frozen_prompt_ids
+from rlhf_pipeline.evaluation_sets import freeze
 from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome
 from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry
@@ -45,13 +47,15 @@ def retraining_set(
     champions: dg.ResourceParam[Champions],
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
+    settings: dg.ResourceParam[Settings],
 ) -> Iterator[Any]:
     """Selects pairs by information: where the reward model is uncertain or disagreed with
     annotators. Excludes evaluation splits and frozen prompts.
     """
     record_launch(context, store)
     pairs, judge = preference_pairs, champions.judge(reward_model)
-    frozen = frozen_prompt_ids(frozen_prompts())
+    held_out = freeze(settings, store, pairs=pairs)
+    frozen = frozen_prompt_ids(store.evaluation_sets.prompts(held_out.version))
     assert judge is not None  # a version was given
     scores = pd.DataFrame(
         {"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)}

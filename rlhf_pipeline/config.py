@@ -48,7 +48,8 @@ CONNECTION_OPTIONS = {
     "tcp_user_timeout": 10_000,
 }
 LOCAL_SCHEMES = {"", "sqlite", "file"}  # the rest is a path, which may contain any character
-FILE_SETTINGS = ("api_key_file", "prompts_file")  # relative ones in rlhf.yaml are relative to it
+# relative ones in rlhf.yaml are relative to it
+FILE_SETTINGS = ("api_key_file", "prompts_file", "evaluation_file")
 # Dagster and MLflow put the path into an SQLite URL unescaped: /x/q?1 and /x/q?2 would be one file,
 # /x/a%20b another folder.
 UNUSABLE_CHARACTERS = "%?"
@@ -252,6 +253,11 @@ class Settings(BaseModel):
         default=None,
         description="File that the source reads; for dataset a JSONL, CSV or Parquet file of "
         "prompts",
+    )
+    evaluation_file: Path | None = Field(
+        default=None,
+        description="File of prompts on which policies are compared; empty = a share of the "
+        "prompt source, frozen before the first collection",
     )
     server_url: SecretStr | None = Field(
         default=None,

@@ -553,6 +553,9 @@ class Evaluation(Record):
     expected_win_rate: Interval | None = Field(
         default=None, description="mean calibrated P(candidate preferred) by a person"
     )
+    evaluation_set: int | None = Field(
+        default=None, description="version of the evaluation set; None for older records"
+    )
     samples_hash: str | None = Field(default=None, description="hash of the judged completions")
     base: str | None = Field(default=None, description="the first policy of the project")
     win_rate_against_base: Interval | None = Field(

@@ -74,6 +74,8 @@ ALLOWED: dict[str, set[str]] = {
     # when to learn and what the assets and `rlhf reward` both do
     "learning": {*FOUNDATION, *STAGES, "registry", "store", "champions"},
     "child_processes": set(),
+    # the prompts on which policies are compared, frozen in the store
+    "evaluation_sets": {*FOUNDATION, *STAGES, "store", "loop_settings"},
     # the parameters of every stage, as rlhf.yaml sets them
     "loop_settings": {*FOUNDATION, *STAGES, "learning", "store"},
     # the process that waits in `rlhf dev`: whatever it imports stays in memory

@@ -17,6 +17,7 @@ from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.completions import default_call_params
 from rlhf_pipeline.completions.text_generator import BackendTextGenerator
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.files import open_atomically
 from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.prompts import GENERATORS, Rejection, Report, generate
@@ -163,3 +164,30 @@ def _open_report(rejects: Path | None) -> Iterator[Report]:
             )
 
         yield Report(sink=write)
+
+
+@app.command("evaluation-set")
+def show_evaluation_set(
+    out: Annotated[
+        Path | None, typer.Option(help="Write the prompts of the latest version as JSONL.")
+    ] = None,
+) -> None:
+    """Show the versions of the evaluation set: frozen prompts on which policies are compared."""
+    sets = Workspace.open().store.evaluation_sets
+    versions = sets.all()
+    rows = [
+        {
+            "version": str(one.version),
+            "prompts": f"{one.n_prompts:,}",
+            "from": one.origin,
+            "hash": one.prompts_hash[:12],
+            "frozen at (UTC)": f"{one.created_at:%Y-%m-%d %H:%M}",
+        }
+        for one in versions
+    ]
+    show(rows, title="evaluation sets", empty="None yet: the first collection freezes it.")
+    if out is not None:
+        if not versions:
+            raise NotFound("There is no evaluation set to write. Run `rlhf run collection` first.")
+        n = write_jsonl(sets.prompts(versions[0].version), out)
+        echo(f"{out}: {n} prompts of version {versions[0].version}")

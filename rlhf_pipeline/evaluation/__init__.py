@@ -2,7 +2,12 @@
 
 from rlhf_pipeline.evaluation.gate import GateParams, decide_promotion
 from rlhf_pipeline.evaluation.judge import EvaluationParams, evaluate
-from rlhf_pipeline.evaluation.prompt_set import frozen_prompt_ids, frozen_prompts, prompts_hash
+from rlhf_pipeline.evaluation.prompt_set import (
+    frozen_prompt_ids,
+    frozen_prompts,
+    hold_out,
+    prompts_hash,
+)
 
 __all__ = [
     "EvaluationParams",
@@ -11,5 +16,6 @@ __all__ = [
     "evaluate",
     "frozen_prompt_ids",
     "frozen_prompts",
+    "hold_out",
     "prompts_hash",
 ]

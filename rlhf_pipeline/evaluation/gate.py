@@ -1,10 +1,13 @@
 """Decides by four rules whether a candidate becomes champion."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.records import Evaluation, GateCheck, GateDecision
+from rlhf_pipeline.records import Evaluation, GateCheck, GateDecision, Interval
+
+FEW_PROMPTS = 100  # below, the gate shows the smallest gain it could detect
 
 
 class GateParams(BaseModel):
@@ -18,8 +21,10 @@ class GateParams(BaseModel):
     max_length_change: float = Field(
         0.25, description="Largest relative change of the mean length, either way", ge=0
     )
-    require_checkable: bool = Field(
-        True, description="Refuse a candidate when no prompt has a checkable answer"
+    require_checkable: Literal["auto", "always"] = Field(
+        "auto",
+        description="Where no prompt of the evaluation set has a checkable answer: auto = judge "
+        "without them, always = refuse the candidate",
     )
 
 
@@ -55,7 +60,18 @@ def _check_win_rate(evaluation: Evaluation, params: GateParams) -> GateCheck:
         name="win_rate",
         passed=passed,
         reason=f"Win rate {rate.value:.3f} over {rate.n} prompts: its lower bound {rate.low:.3f} "
-        f"is {'above' if passed else 'not above'} {params.min_win_rate:g}.",
+        f"is {'above' if passed else 'not above'} {params.min_win_rate:g}."
+        + (_describe_power(rate, params) if rate.n < FEW_PROMPTS else ""),
+    )
+
+
+def _describe_power(rate: Interval, params: GateParams) -> str:
+    """The smallest true win rate that would pass in 8 of 10 evaluations as wide as this one."""
+    standard_error = (rate.high - rate.low) / (2 * 1.96)
+    detectable = params.min_win_rate + (1.96 + 0.84) * standard_error
+    return (
+        f" On so few prompts only a true win rate of {min(detectable, 1.0):.2f} or more would "
+        "pass in 8 of 10 evaluations: add prompts to the evaluation set."
     )
 
 
@@ -66,14 +82,13 @@ def _check_answers(evaluation: Evaluation, params: GateParams) -> GateCheck:
         evaluation.checkable_champion,
     )
     if difference is None or candidate is None or champion is None:
+        is_required = params.require_checkable == "always"
         what = (
-            "so nothing shows that facts did not suffer"
-            if params.require_checkable
-            else "and none is required"
+            "so nothing shows that facts did not suffer" if is_required else "and none is required"
         )
         return GateCheck(
             name="checkable_answers",
-            passed=not params.require_checkable,
+            passed=not is_required,
             reason=f"No prompt has a checkable answer, {what}.",
         )
     passed = difference.high >= 0

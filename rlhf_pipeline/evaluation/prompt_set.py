@@ -2,10 +2,12 @@
 
 import pandas as pd
 
-from rlhf_pipeline.prompts import PromptParams, generate
+from rlhf_pipeline.prompts import PromptParams, generate, quotas
 from rlhf_pipeline.records import content_hash
 
 DAY = "frozen"  # used in place of a day, because the set belongs to none
+SIZE = 300  # prompts: enough to detect a win rate of 0.58 in 8 of 10 cases
+SHARE = 0.3  # of a finite source; the rest is left to be voted on
 
 
 def frozen_prompts(n: int = 300, *, seed: int = 0) -> pd.DataFrame:
@@ -13,6 +15,20 @@ def frozen_prompts(n: int = 300, *, seed: int = 0) -> pd.DataFrame:
     machine.
     """
     return generate(PromptParams(n=n, seed=seed), day=DAY)
+
+
+def hold_out(prompts: pd.DataFrame, *, of: int) -> pd.DataFrame:
+    """At most SIZE of PROMPTS, and at most SHARE of the `of` that their source has, in the
+    proportions of their categories.
+
+    The choice within a category is by content, so that it does not depend on the order of rows.
+    """
+    n = min(SIZE, int(SHARE * of), len(prompts))
+    order = prompts["prompt_id"].map(lambda name: content_hash("hold out", name))
+    by_category = prompts.iloc[order.argsort()].groupby("category", sort=True)
+    wanted = quotas(n, by_category.size().astype(float).to_dict()) if n else {}
+    held = [rows.head(wanted.get(name, 0)) for name, rows in by_category]
+    return pd.concat(held, ignore_index=True) if held else prompts.head(0)
 
 
 def frozen_prompt_ids(prompts: pd.DataFrame) -> frozenset[str]:

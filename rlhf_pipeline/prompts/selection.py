@@ -264,8 +264,10 @@ class Selection:
         kind = " ".join(k for k in (level, category) if k) or "new"
         said = (
             f"{what} has {found} unused {kind} prompts, {wanted} were asked for. "
-            f"Lower n or the share of {kind}, add prompts, or exclude fewer earlier ones."
+            f"Lower n or the share of {kind}, or add prompts."
         )
+        if self.report.n_excluded:
+            said += f" {self.report.n_excluded:,} more are held out of this run."
         if category and self._offered_categories and category not in self._offered_categories:
             said += f" Its categories: {', '.join(sorted(self._offered_categories))}."
         rejected = self.report.rejections

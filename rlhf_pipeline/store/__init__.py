@@ -16,6 +16,7 @@ from rlhf_pipeline.store.completions_cache import CompletionsCache
 from rlhf_pipeline.store.decisions import Decisions
 from rlhf_pipeline.store.detectors import Detectors
 from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
+from rlhf_pipeline.store.evaluation_sets import EvaluationSets
 from rlhf_pipeline.store.events import Events
 from rlhf_pipeline.store.feedback import FeedbackEntries
 from rlhf_pipeline.store.file_hashes import FileHashes
@@ -78,6 +79,7 @@ class Store:
         self.failed_logins = FailedLogins(database)
         self.guidelines = Guidelines(database)
         self.rules = Rules(database)
+        self.evaluation_sets = EvaluationSets(database)
         self.loop_settings = LoopSettingsLog(database)
         self.feedback = FeedbackEntries(database)
         self.requests = Requests(database)

@@ -21,6 +21,7 @@ from rlhf_pipeline.store.schema import (
     annotation_rules,
     audit,
     comparisons,
+    evaluation_sets,
     feedback,
     guidelines,
     heads,
@@ -35,6 +36,7 @@ VOTE_CAST = "vote.cast"
 FEEDBACK_ADD = "feedback.add"
 GUIDELINES_ADD = "guidelines.add"
 RULES_PUT = "rules.put"
+EVALUATION_SET_ADD = "evaluation_set.add"
 LOOP_SETTINGS_PUT = "loop_settings.put"
 VERIFY_ROWS = 5_000  # read at a time
 PAGE_LOOKS_AT = 50_000  # links at most, whatever is looked for
@@ -96,6 +98,14 @@ DIGESTED: dict[Table, tuple[str, ...]] = {
     ),
     guidelines: ("version", "text", "created_at", "created_by"),
     annotation_rules: ("version", "record", "created_at", "created_by"),
+    evaluation_sets: (
+        "version",
+        "origin",
+        "prompts_hash",
+        "n_prompts",
+        "prompts",
+        "created_at",
+    ),
     loop_settings: ("version", "record", "changes", "created_at", "created_by"),
     audit: LINK_COLUMNS,
     taste_changes: (
@@ -155,6 +165,7 @@ NOT_DIGESTED: dict[Table, tuple[str, ...]] = {
     feedback: SCOPE,
     guidelines: SCOPE,
     annotation_rules: SCOPE,
+    evaluation_sets: SCOPE,
     loop_settings: SCOPE,
     audit: ("hash",),
     taste_changes: SCOPE,
@@ -340,6 +351,9 @@ AUDITED_TABLES = {
     FEEDBACK_ADD: AuditedTable(feedback, feedback.c.feedback_id, "feedback"),
     GUIDELINES_ADD: AuditedTable(guidelines, guidelines.c.version, "version of the guidelines"),
     RULES_PUT: AuditedTable(annotation_rules, annotation_rules.c.version, "version of the rules"),
+    EVALUATION_SET_ADD: AuditedTable(
+        evaluation_sets, evaluation_sets.c.version, "version of the evaluation set"
+    ),
     LOOP_SETTINGS_PUT: AuditedTable(
         loop_settings, loop_settings.c.version, "version of the loop settings"
     ),

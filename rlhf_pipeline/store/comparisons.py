@@ -212,6 +212,14 @@ class Comparisons:
         rows = self._database.fetch_among(wanted, comparisons.c.pair_key, keys)
         return {row.pair_key: row.comparison_id for row in rows}
 
+    def prompts(self) -> dict[str, str]:
+        """Text of every prompt by its id. Reads every comparison."""
+        wanted = select(comparisons.c.prompt_id, func.min(comparisons.c.prompt)).group_by(
+            comparisons.c.prompt_id
+        )
+        rows = self._database.fetch_all(wanted.where(self._database.in_project(comparisons)))
+        return {row[0]: row[1] for row in rows}
+
     def splits(
         self, only_given: bool = False
     ) -> list[tuple[str, str | None, str | None, str, str]]:

@@ -681,6 +681,17 @@ annotation_rules = _table(
     key=("version",),
 )
 
+evaluation_sets = _table(
+    "evaluation_sets",
+    Column("version", Integer, nullable=False, autoincrement=False),
+    _text("origin"),
+    _id("prompts_hash"),
+    _count("n_prompts"),
+    _text("prompts"),
+    _time("created_at"),
+    key=("version",),
+)
+
 loop_settings = _table(
     "loop_settings",
     Column("version", Integer, nullable=False, autoincrement=False),

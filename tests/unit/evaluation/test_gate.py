@@ -100,5 +100,13 @@ def test_nothing_checkable_is_not_taken_for_correct():
     nothing = evaluation(
         checkable_candidate=None, checkable_champion=None, checkable_difference=None
     )
-    assert not decide_promotion(nothing, GateParams()).promoted
-    assert decide_promotion(nothing, GateParams(require_checkable=False)).promoted
+    assert not decide_promotion(nothing, GateParams(require_checkable="always")).promoted
+    assert decide_promotion(nothing, GateParams()).promoted
+
+
+def test_few_prompts_show_the_smallest_detectable_gain():
+    few = Interval(value=0.6, low=0.45, high=0.75, n=40)
+    reason = decide_promotion(evaluation(win_rate=few), GateParams()).checks[0].reason
+    assert "a true win rate of 0.71 or more would pass in 8 of 10 evaluations" in reason
+    many = decide_promotion(evaluation(), GateParams()).checks[0].reason
+    assert "8 of 10" not in many

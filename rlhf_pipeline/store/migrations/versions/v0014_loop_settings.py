@@ -1,4 +1,4 @@
-"""Version 0014: versions of the loop settings; drift events that a change of them replayed."""
+"""Version 0014: versions of the loop settings and of the evaluation set; replayed drift events."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -7,12 +7,22 @@ revision = "0014"
 down_revision = "0013"
 
 SCOPE = ("organization_id", "project_id")
-TABLE = "loop_settings"
 
 
 def upgrade() -> None:
     op.create_table(
-        TABLE,
+        "evaluation_sets",
+        *(sa.Column(name, sa.String(), nullable=False) for name in SCOPE),
+        sa.Column("version", sa.Integer(), nullable=False, autoincrement=False),
+        sa.Column("origin", sa.Text(), nullable=False),
+        sa.Column("prompts_hash", sa.String(), nullable=False),
+        sa.Column("n_prompts", sa.BigInteger(), nullable=False, autoincrement=False),
+        sa.Column("prompts", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint(*SCOPE, "version", name=op.f("pk_evaluation_sets")),
+    )
+    op.create_table(
+        "loop_settings",
         *(sa.Column(name, sa.String(), nullable=False) for name in SCOPE),
         sa.Column("version", sa.Integer(), nullable=False, autoincrement=False),
         sa.Column("record", sa.Text(), nullable=False),
