@@ -41,7 +41,7 @@ def candidate_model(
     """Trains a candidate from the champion by DPO or best-of-n SFT. A killed training resumes from
     its checkpoint and ends with the same weights.
     """
-    parent = champions.policy()
+    parent = champions.policy(progress("first policy"))
     params = config.training_params()
     # The folder is named by content, so that any run with the same data and parent resumes the
     # training.

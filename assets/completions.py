@@ -35,7 +35,9 @@ def completions(
     """k completions of every prompt over a grid of temperature and top_p. Each is a row of the work
     ledger, so an interrupted run resumes without repeating calls.
     """
-    backend = champions.backend(settings, timeout_s=config.timeout_s)
+    backend = champions.backend(
+        settings, timeout_s=config.timeout_s, progress=progress("first policy")
+    )
     made_of = generate(
         prompts,
         [backend],

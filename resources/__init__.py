@@ -7,6 +7,7 @@ from resources.progress import progress_resource
 from resources.simulation import simulated_clock, simulated_votes
 from resources.store import open_store, store_resource
 from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.champions.first_policy import register_first_policy
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.registry import Registry
@@ -29,7 +30,13 @@ def resources_for(settings: Settings) -> dict[str, Any]:
         "settings": settings,
         "store": store_resource(settings),
         "registry": registry,
-        "champions": Champions(open_store(settings), registry, settings.cache, settings.encoder),
+        "champions": Champions(
+            open_store(settings),
+            registry,
+            settings.cache,
+            settings.encoder,
+            lambda champions, progress: register_first_policy(champions, settings, progress),
+        ),
         "progress": progress_resource(),
         "now": utc_now,
         "clock": lambda day: utc_now(),

@@ -112,6 +112,9 @@ class HomeFacts(BaseModel):
         default=False,
         description="a first policy was registered, so MLflow's database must exist",
     )
+    policy: Literal["none yet"] | None = Field(
+        default=None, description="`none yet` until the first policy is registered"
+    )
 
     @classmethod
     def of(cls, settings: "Settings") -> Self:
@@ -140,6 +143,15 @@ class HomeFacts(BaseModel):
                 f"{path} cannot be read: {cause.strerror or cause}. Make it readable, or use "
                 "another home."
             ) from cause
+
+    @classmethod
+    def change(cls, home: Path, **changed: Any) -> None:
+        """Change recorded facts of an initialised home."""
+        facts = cls.load(home)
+        assert facts is not None  # `rlhf init` wrote them
+        wanted = facts.model_copy(update=changed)
+        if wanted != facts:
+            wanted.write(home)
 
     def with_id(self) -> Self:
         """These facts, with a new random id if there was none."""

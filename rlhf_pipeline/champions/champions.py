@@ -5,7 +5,7 @@ from here, so all three serve the same one.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,15 +80,21 @@ class Champions:
     registry: Registry
     cache: Path
     encoder_name: str | None = None
+    # registers the first policy where there is none; the web app has none, because it takes long
+    first_policy: Callable[["Champions", Progress], ModelVersion] | None = None
 
-    def policy(self) -> ModelVersion:
-        """The champion policy. Raises ModelNotFound before `rlhf init` has registered a first
-        policy.
+    def policy(self, progress: Progress = ignore_progress) -> ModelVersion:
+        """The champion policy; the first one is registered when it is first needed.
+
+        Raises ModelNotFound without one where `first_policy` is not set.
         """
         version = self.registry.get("policy", "champion")
+        if version is None and self.first_policy is not None:
+            return self.first_policy(self, progress)
         if version is None:
             raise ModelNotFound(
-                f"Project {self.registry.project!r} has no champion policy. Run `rlhf init` first."
+                f"Project {self.registry.project!r} has no policy yet. The first collection "
+                "registers it: run `rlhf run collection`."
             )
         return version
 
@@ -98,15 +104,22 @@ class Champions:
         """
         return self.registry.fetch_folder(version or self.policy(), self.cache)
 
-    def backend(self, settings: Settings, *, timeout_s: float = 60.0) -> CompletionBackend:
+    def backend(
+        self,
+        settings: Settings,
+        *,
+        timeout_s: float = 60.0,
+        progress: Progress = ignore_progress,
+    ) -> CompletionBackend:
         """The backend that completes prompts: the champion policy on this machine, a provider, the
-        template null member, or an installed backend.
+        template null member, or an installed backend. `progress` is of the first policy's training.
         """
-        return open_backend(settings, self._champion_policy, timeout_s=timeout_s)
 
-    def _champion_policy(self) -> tuple[Path, str]:
-        champion = self.policy()
-        return self.policy_folder(champion), champion.label
+        def champion_policy() -> tuple[Path, str]:
+            champion = self.policy(progress)
+            return self.policy_folder(champion), champion.label
+
+        return open_backend(settings, champion_policy, timeout_s=timeout_s)
 
     def version(self, label: str) -> ModelVersion:
         """Return the reward model `name@version`. Raises ModelNotFound."""
@@ -270,7 +283,7 @@ class Champions:
         policy: str | None = None,
         *,
         progress: Progress = ignore_progress,
-        actor: str = "rlhf init",
+        actor: str = "pipeline",
     ) -> ModelVersion:
         """Register the first policy as champion version 1: `policy` (hub id or folder), or the
         embedded policy, which is trained here once.

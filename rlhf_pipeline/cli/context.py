@@ -7,8 +7,11 @@ from pathlib import Path
 from rlhf_pipeline import homes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.champions.first_policy import register_first_policy
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.protocols import Progress
+from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.server import ServerDatabases
@@ -79,7 +82,12 @@ class Workspace:
 
     @cached_property
     def champions(self) -> Champions:
-        return Champions(self.store, self.registry, self.settings.cache, self.settings.encoder)
+        def first_policy(champions: Champions, progress: Progress) -> ModelVersion:
+            return register_first_policy(champions, self.settings, progress)
+
+        return Champions(
+            self.store, self.registry, self.settings.cache, self.settings.encoder, first_policy
+        )
 
     @cached_property
     def files(self) -> Artefacts:

@@ -1,17 +1,17 @@
-"""`rlhf init`: makes the databases, Dagster's home and a first policy as champion version 1."""
+"""`rlhf init`: makes the databases and Dagster's home, and registers a policy that is named."""
 
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import pandas as pd
 import typer
 from pydantic import SecretStr
-from rich.progress import Progress
 
 from rlhf_pipeline import homes
 from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.champions.first_policy import register_first_policy
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
@@ -41,12 +41,14 @@ def init(
         ),
     ] = False,
 ) -> None:
-    """Make the databases and Dagster's home below RLHF_HOME and register the first policy. Safe to
-    repeat.
+    """Make the databases and Dagster's home below RLHF_HOME, in seconds. Safe to repeat.
+
+    The policy that RLHF_POLICY names is registered; without it the first collection trains the
+    embedded one.
     """
     workspace = Workspace(Settings.read(initialising=True))
     initialise(workspace, join=join)
-    change_facts(workspace.settings, config=workspace.settings.config)
+    HomeFacts.change(workspace.settings.home, config=workspace.settings.config)
 
 
 def initialise(workspace: Workspace, *, join: bool = False) -> None:
@@ -59,16 +61,22 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
         _relocate_artifacts(workspace)
     rewrite_votes_frames(workspace.store, workspace.files)
     workspace.registry.initialise()
-    with Progress(transient=True) as bar:
-        task = bar.add_task("first policy: pretraining the embedded language model", total=None)
-        champion = workspace.champions.initialise(
-            settings.policy,
-            progress=lambda done, total, note="": bar.update(task, completed=done, total=total),
-        )
-    change_facts(settings, has_models=True)
+    champion = workspace.registry.get("policy", "champion")
+    if champion is None and settings.policy is not None:
+        champion = register_first_policy(workspace.champions, settings)
+    HomeFacts.change(
+        settings.home,
+        has_models=champion is not None,
+        policy=None if champion else "none yet",
+    )
     homes.keep_private(settings.home)
     echo(
-        f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}"
+        f"{settings.home}: project {settings.project!r} is ready, "
+        + (
+            f"champion policy {champion.label}"
+            if champion
+            else "no policy yet: the first collection trains the embedded one"
+        )
     )
 
 
@@ -77,7 +85,7 @@ def _record_start_day(settings: Settings) -> None:
     facts = HomeFacts.load(settings.home)
     assert facts is not None  # `prepare` wrote them
     if facts.start_day is None and "start_day" not in settings.model_fields_set:
-        change_facts(settings, start_day=datetime.now(UTC).date())
+        HomeFacts.change(settings.home, start_day=datetime.now(UTC).date())
 
 
 def rewrite_votes_frames(store: Store, files: Artefacts) -> int:
@@ -187,15 +195,6 @@ def write_new_facts(settings: Settings, facts: HomeFacts | None) -> None:
         update={"config": known.config or settings.config}
         | (on_server if settings.server_url else {})
     )
-    if wanted != facts:
-        wanted.write(settings.home)
-
-
-def change_facts(settings: Settings, **changed: Any) -> None:
-    """Change recorded facts of the home."""
-    facts = HomeFacts.load(settings.home)
-    assert facts is not None  # `prepare` wrote them
-    wanted = facts.model_copy(update=changed)
     if wanted != facts:
         wanted.write(settings.home)
 

@@ -87,10 +87,10 @@ def pairs(n, max_seq):
 REST = {"day": "2026-01-01", "margin": 0.5, "annotator_kind": "human"}  # columns no model looks at
 
 
-def test_before_init_the_cure_is_named(champions):
-    with pytest.raises(ModelNotFound, match="rlhf init"):
+def test_project_without_a_policy_names_the_cure(champions):
+    with pytest.raises(ModelNotFound, match="rlhf run collection"):
         champions.policy()
-    with pytest.raises(ModelNotFound, match="rlhf init"):
+    with pytest.raises(ModelNotFound, match="rlhf run collection"):
         champions.backend(Settings())
 
 

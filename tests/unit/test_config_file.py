@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_pipeline import homes
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.init import change_facts, prepare
+from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 
@@ -73,7 +73,7 @@ def test_recorded_file_that_is_gone_is_refused(tmp_path: Path, checkout: Path) -
         read(tmp_path, tmp_path)
     other = other_folder(tmp_path, "votes_per_request: 9\n")
     settings = read(tmp_path, tmp_path, RLHF_CONFIG=str(other / "rlhf.yaml"))
-    change_facts(settings, config=settings.config)
+    HomeFacts.change(settings.home, config=settings.config)
     assert read(tmp_path, tmp_path).votes_per_request == 9
 
 
