@@ -9,6 +9,7 @@ import pandas as pd
 from assets.delivery import (
     deliver,
     describe_bounds,
+    log_frame,
     make_rule,
     open_tracked_run,
     unpartitioned_asset,
@@ -17,7 +18,8 @@ from assets.delivery import (
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.loop_settings import CandidateParams
-from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
+from rlhf_pipeline.protocols import Progress
+from rlhf_pipeline.registry import CANDIDATE, Registry, Run, is_accuracy
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
 from rlhf_pipeline.retraining.strategies import train_candidate
@@ -50,29 +52,31 @@ def candidate_model(
         / "candidates"
         / f"{value_hash(retraining_set)[:12]}-{parent.content_hash[:12]}"
     )
-    report = train_candidate(
-        config.strategy,
-        champions.policy_folder(parent),
-        retraining_set,
-        out,
-        params,
-        progress=progress("candidate_model"),
-    )
-    metrics = {
-        "n_pairs": report.n_pairs,
-        "n_steps": report.n_steps,
-        "seconds": report.seconds,
-        **report.metrics,
-    }
-    ceiling = champions.noise_ceiling()
-    if ceiling is not None and any(is_accuracy(name) for name in metrics):
-        metrics |= {
-            "noise_ceiling": ceiling.value,
-            "noise_ceiling_low": ceiling.low,
-            "noise_ceiling_high": ceiling.high,
-        }
-    used = {"strategy": config.strategy, **report.params}
     with open_tracked_run(context, registry) as run:
+        log_frame(run, "retraining_set", retraining_set, context)
+        run.log_params(params.model_dump(mode="json"))  # before the first loss: they cannot change
+        report = train_candidate(
+            config.strategy,
+            champions.policy_folder(parent),
+            retraining_set,
+            out,
+            params,
+            progress=_log_losses(run, progress("candidate_model")),
+        )
+        metrics = {
+            "n_pairs": report.n_pairs,
+            "n_steps": report.n_steps,
+            "seconds": report.seconds,
+            **report.metrics,
+        }
+        ceiling = champions.noise_ceiling()
+        if ceiling is not None and any(is_accuracy(name) for name in metrics):
+            metrics |= {
+                "noise_ceiling": ceiling.value,
+                "noise_ceiling_low": ceiling.low,
+                "noise_ceiling_high": ceiling.high,
+            }
+        used = {"strategy": config.strategy, **report.params}
         run.log_params(used)
         version = registry.register(
             "policy",
@@ -108,3 +112,16 @@ def candidate_model(
             },
             texts={"report.json": report.model_dump_json(indent=1)},
         )
+
+
+def _log_losses(run: Run, progress: Progress) -> Progress:
+    """Also log what a strategy reports as `loss 0.63` as a metric, while it trains."""
+
+    def report(done: int, total: int, note: str = "") -> None:
+        name, _, value = note.partition(" ")
+        if name == "loss":
+            run.log_metrics({"training_loss": float(value)}, done)
+            run.flush()
+        progress(done, total, note)
+
+    return report

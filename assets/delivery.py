@@ -29,6 +29,8 @@ PREVIEW_ROWS = 15
 # fields that differ between runs with the same inputs
 TIME_FIELDS = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibrator_version"}
 PREVIEW_WIDTH = 80
+# MLflow's own tags; its public API has no names for them
+PARENT_RUN_TAG, NOTE_TAG = "mlflow.parentRunId", "mlflow.note.content"
 
 C = TypeVar("C", bound=dg.Config)
 
@@ -255,9 +257,40 @@ def open_tracked_run(context: dg.AssetExecutionContext, registry: Registry) -> I
         "dagster.job": context.job_name,
     }
     run_key = f"{context.run_id}:{name}:{partition}"
+    if days:
+        parent = registry.parent_run(f"day {partition}", f"day:{partition}")
+    else:
+        parent = registry.parent_run(f"{context.job_name} {context.run_id[:8]}", context.run_id)
+    tags |= {PARENT_RUN_TAG: parent, NOTE_TAG: _link_back(context, registry)}
     with registry.run(f"{name} {partition}".removesuffix(" -"), tags, run_key=run_key) as run:
         run.log_params(_flatten_config(context.op_execution_context.op_config))
         yield run
+
+
+def log_frame(run: Run, stage: str, frame: pd.DataFrame, context: dg.AssetExecutionContext) -> None:
+    """Record a frame that a model learnt from as an input of its MLflow run."""
+    seqs = {
+        f"{name}_seq": int(getattr(frame[column], name)())
+        for column in ("seq", "max_seq")
+        if column in frame and len(frame)
+        for name in ("min", "max")
+    }
+    run.log_dataset(
+        stage,
+        digest=frame_hash(frame),
+        source=f"dagster asset {stage}, read by run {context.run_id}",
+        n_rows=len(frame),
+        **seqs,
+    )
+
+
+def _link_back(context: dg.AssetExecutionContext, registry: Registry) -> str:
+    """The description of an MLflow run: links to the run and the asset in Dagster."""
+    name = context.asset_key.to_user_string()
+    return (
+        f"[Dagster run {context.run_id[:8]}]({registry.dagster_ui}/runs/{context.run_id}) · "
+        f"[asset {name}]({registry.dagster_ui}/assets/{name})"
+    )
 
 
 def value_hash(value: pd.DataFrame | Record) -> str:

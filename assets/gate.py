@@ -59,6 +59,16 @@ def gate(
         rows=pd.DataFrame([check.model_dump() for check in decision.checks]),
     )
     store.gates.record(decision)
+    registry.set_version_tags(
+        "policy",
+        candidate_model.version,
+        {
+            "gate": "promoted" if decision.promoted else "refused",
+            "gate_reasons": reasons,
+            "win_rate": f"{evaluation.win_rate}",
+            "evaluation_set": evaluation.evaluation_set,
+        },
+    )
     if decision.promoted:
         champions.promote("policy", candidate_model, reason=reasons, actor=f"run {context.run_id}")
 

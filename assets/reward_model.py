@@ -12,6 +12,7 @@ from assets.delivery import (
     as_config,
     deliver,
     describe_bounds,
+    log_frame,
     make_rule,
     open_tracked_run,
     unpartitioned_asset,
@@ -74,6 +75,10 @@ def reward_model(
             run=run,
             folder=Path(folder) / "reward_model",
         )
+        log_frame(run, "preference_pairs", preference_pairs, context)
+        log_frame(run, "votes", votes, context)
+        for step, loss in enumerate(report.loss_curve):
+            run.log_metrics({"training_loss": loss}, step)
         shown = report.test_since_change or report.test
         where = "pairs since the change" if report.test_since_change else "unseen pairs"
         described = shown.describe(where) if shown else "no test pairs yet"

@@ -7,8 +7,13 @@ from typing import Any
 
 import dagster as dg
 
-# the public API has no name for this class
+# the public API has no names for these classes
 from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from rlhf_pipeline import protocols
 from rlhf_pipeline.config import Settings
@@ -18,6 +23,7 @@ from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 from sensors.runs import PARTITION_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG, describe_failure
 
+LOCATION = "rlhf_pipeline"  # as in workspace.yaml
 # Everything is in the run's own log; the terminal shows one line per stage.
 QUIET_LOGGERS = {"console": {"config": {"log_level": "CRITICAL"}}}
 
@@ -83,6 +89,8 @@ class Runner:
         result = definition.execute_in_process(
             instance=self.instance, raise_on_error=False, **arguments
         )
+        if result.success:
+            self._show_in_timeline(result.run_id)
         for stage in _stage_runs(result, job, day):
             self.history.append(stage)
             self.on_stage(stage)
@@ -92,6 +100,18 @@ class Runner:
                 f"{job} of {day} failed: {failure.removesuffix('.')}. "
                 f"`make dev` shows the run {result.run_id[:8]}; {self.retry_command} to go on."
             )
+
+    def _show_in_timeline(self, run_id: str) -> None:
+        """Give a finished run the code location that `rlhf dev` serves: Dagster's timeline shows no
+        other runs.
+        """
+        run = self.instance.get_run_by_id(run_id)
+        assert run is not None  # it was just executed
+        location = ManagedGrpcPythonEnvCodeLocationOrigin(
+            LoadableTargetOrigin(python_file="definitions.py"), LOCATION
+        )
+        repository = RemoteRepositoryOrigin(location, self.repository.name)
+        self.instance.run_storage.replace_job_origin(run, repository.get_job_origin(run.job_name))
 
     def _add_stage_config(
         self, job: dg.JobDefinition, run_config: Mapping[str, Any]

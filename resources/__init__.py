@@ -24,6 +24,7 @@ def resources_for(settings: Settings) -> dict[str, Any]:
         settings.home / "mlflow" / "artifacts",
         settings.project,
         ui=settings.mlflow_ui,
+        dagster_ui=settings.dagster_ui,
     )
     resources: dict[str, Any] = {
         "io_manager": frame_io_manager(settings),

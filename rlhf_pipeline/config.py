@@ -297,6 +297,10 @@ class Settings(BaseModel):
         default="http://127.0.0.1:5000",
         description="Address of MLflow's UI, for links from Dagster",
     )
+    dagster_ui: str = Field(
+        default="http://127.0.0.1:3000",
+        description="Address of Dagster's UI, for links from MLflow",
+    )
     frames_url: str | None = Field(
         default=None, description="fsspec URL of the frames; empty = a folder under home"
     )

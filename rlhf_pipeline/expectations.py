@@ -56,7 +56,7 @@ def build_suite(
     """Blocking expectations for every rule of `schema`, followed by `extra`.
 
     >>> from rlhf_pipeline.frames import PROMPTS
-    >>> [e.type for e in build_suite(PROMPTS) if e.subject == "category"]
+    >>> [e.type for e in build_suite(PROMPTS) if e.subject == "difficulty"]
     ['expect_column_values_to_not_be_null', 'expect_column_values_to_be_in_set']
     """
     columns = {"column_set": list(schema.columns), "exact_match": True}

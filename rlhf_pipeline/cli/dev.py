@@ -62,7 +62,23 @@ def dev(
         f"{dagster_port}/server_info",
         f"{mlflow_port}/health",
     )
-    shown = (("People   ", web_port), ("Dagster  ", dagster_port), ("MLflow   ", mlflow_port))
+    experiment = workspace.registry.tracking.experiment_id
+    shown = (
+        ("People   ", web_port, (("", "vote"), ("/calibration", "how far to trust the model"))),
+        (
+            "Dagster  ",
+            dagster_port,
+            (
+                ("/asset-groups", "the graph of all stages"),
+                ("/overview/sensors", "what each sensor waits for"),
+            ),
+        ),
+        (
+            "MLflow   ",
+            mlflow_port,
+            ((f"/#/experiments/{experiment}", "runs by day"), ("/#/models", "model versions")),
+        ),
+    )
     plan = SupervisorPlan(
         servers=[
             ServerCommand(web),
@@ -72,11 +88,15 @@ def dev(
         folder=str(workspace.settings.home),
         urls=[f"http://{HOST}:{where}" for where in answering],
         ready="\n"
-        + "".join(f"  {name}http://{HOST}:{port}\n" for name, port in shown)
+        + "".join(
+            f"  {name}http://{HOST}:{port}\n"
+            + "".join(f"           http://{HOST}:{port}{path}  {what}\n" for path, what in pages)
+            for name, port, pages in shown
+        )
         + "\n  Ctrl-C ends all of them.\n",
         scratch=scratch,
     )
-    exec_supervisor(plan, _environ(workspace, mlflow_port) | mlflow_environ)
+    exec_supervisor(plan, _environ(workspace, mlflow_port, dagster_port) | mlflow_environ)
 
 
 def _dagster_servers(scratch: Path, port: int) -> list[ServerCommand]:
@@ -121,12 +141,13 @@ def _dagster_servers(scratch: Path, port: int) -> list[ServerCommand]:
     ]
 
 
-def _environ(workspace: Workspace, mlflow_port: int) -> dict[str, str]:
+def _environ(workspace: Workspace, mlflow_port: int, dagster_port: int) -> dict[str, str]:
     settings = workspace.settings
     is_demo = settings.demo_state.exists() and "annotators" not in settings.model_fields_set
     annotators = {"RLHF_ANNOTATORS": "simulated"} if is_demo else {}
     ours = {
         **settings.environ,
         "RLHF_MLFLOW_UI": f"http://{HOST}:{mlflow_port}",
+        "RLHF_DAGSTER_UI": f"http://{HOST}:{dagster_port}",
     }
     return os.environ | annotators | ours

@@ -1,5 +1,6 @@
 """Writes metrics, parameters, tags and files of one MLflow run."""
 
+import json
 import math
 import re
 import tempfile
@@ -18,13 +19,14 @@ from rlhf_pipeline.records import Record, content_id, lineage_tags
 from rlhf_pipeline.registry.tracking import COMMIT, Tracking
 
 RUN_KEY = "rlhf.run_key"
+PARENT_TAG = "rlhf.is_parent"  # on the run above the stages of a day or of a retraining
 STAGE_TAG = "dagster.asset"  # on the run of each materialisation: the stage
 # tag and value of a run or version that has an accuracy but no noise ceiling
 CEILING, UNKNOWN_CEILING = "noise_ceiling", "unknown"
 # Metrics that are shares of votes predicted correctly or wrongly; `of` is the suffix of the group
 # of votes.
 ACCURACY_METRIC = re.compile(r".*(?:accuracy|error_rate)(?P<of>.*?)(?:_low|_high)?")
-PARAM_LENGTH = 6000
+PARAM_LENGTH, DIGEST_LENGTH = 6000, 36
 # MLflow's limits per batch: 1000 entries, at most 100 parameters and 100 tags.
 BATCH_METRICS, BATCH_PARAMS, BATCH_TAGS = 800, 100, 100
 
@@ -89,6 +91,22 @@ class Run:
                 self._tags[f"changed.{key}"] = shown
             elif key not in self._known_params:
                 self._params[key] = shown
+
+    def log_dataset(self, name: str, *, digest: str, source: str, **profile: Any) -> None:
+        """Record an input of this run: its content hash, where it lies, and figures of it."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        dataset = Dataset(
+            name,
+            digest[:DIGEST_LENGTH],
+            source_type="local",
+            source=json.dumps({"uri": source}),
+            profile=json.dumps(profile),
+        )
+        wanted = DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
+        self._tracking.write(
+            partial(self._tracking.client.log_inputs, self.run_id, datasets=[wanted])
+        )
 
     def set_tags(self, tags: Mapping[str, object | None]) -> None:
         """Buffer the `tags` that are not None."""
@@ -159,6 +177,14 @@ def open_run(
 def latest_runs(tracking: Tracking, limit: int, *, stage: str | None = None) -> list[TrackedRun]:
     """The `limit` most recently started runs of the project, or of one stage, newest first."""
     client, experiment_id = tracking.open()
+    found = client.search_runs(
+        [experiment_id],
+        filter_string=f"tags.`{STAGE_TAG}` = '{stage}'" if stage else "",
+        # a parent has at least one run below it
+        max_results=limit if stage else 2 * limit,
+        order_by=["attributes.start_time DESC"],
+    )
+    stages = [run for run in found if PARENT_TAG not in run.data.tags]
     return [
         TrackedRun(
             run_id=run.info.run_id,
@@ -170,13 +196,19 @@ def latest_runs(tracking: Tracking, limit: int, *, stage: str | None = None) -> 
             params=run.data.params,
             url=tracking.run_url(run.info.run_id),
         )
-        for run in client.search_runs(
-            [experiment_id],
-            filter_string=f"tags.`{STAGE_TAG}` = '{stage}'" if stage else "",
-            max_results=limit,
-            order_by=["attributes.start_time DESC"],
-        )
+        for run in stages[:limit]
     ]
+
+
+def open_parent_run(tracking: Tracking, name: str, key: str) -> str:
+    """The id of the run above those of one day or one retraining, made once per `key`."""
+
+    def find_or_create() -> str:
+        parent = _find_or_create(tracking, name, {PARENT_TAG: "true"}, key)
+        tracking.client.set_terminated(parent.run_id)
+        return parent.run_id
+
+    return tracking.write(find_or_create)
 
 
 def is_accuracy(metric: str) -> bool:

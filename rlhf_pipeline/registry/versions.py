@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from rlhf_pipeline.registry.runs import (
     TrackedRun,
     latest_runs,
     missing_ceilings,
+    open_parent_run,
     open_run,
     require_finite,
 )
@@ -76,9 +78,11 @@ class Registry:
         project: str,
         ui: str = "",
         *,
+        dagster_ui: str = "",
         patience_s: float = PATIENCE_S,
     ) -> None:
         self.project = project
+        self.dagster_ui = dagster_ui.rstrip("/")
         self._tracking = Tracking(tracking_uri, artifacts, project, ui, patience_s)
 
     @property
@@ -122,6 +126,18 @@ class Registry:
                 cause.add_note(f"The MLflow run {run.run_id} stays open: {refused}")
             raise
         run.close("FINISHED")
+
+    def parent_run(self, name: str, key: str) -> str:
+        """The id of the MLflow run above those of one day or one retraining."""
+        return open_parent_run(self._tracking, name, key)
+
+    def set_version_tags(self, kind: Kind, version: int, tags: Mapping[str, object]) -> None:
+        """Add tags to a version, such as what the gate decided."""
+        name = self.model_name(kind)
+        for key, value in lineage_tags(tags).items():
+            self._tracking.write(
+                partial(self._tracking.client.set_model_version_tag, name, str(version), key, value)
+            )
 
     def latest_runs(self, limit: int, *, stage: str | None = None) -> list[TrackedRun]:
         """The `limit` most recently started runs, or those of one stage, newest first."""
@@ -455,6 +471,7 @@ def _to_model_version(entry: Any) -> ModelVersion:
 
 def _describe_version(tags: Mapping[str, str]) -> str:
     metrics = json.loads(tags["metrics"])
+    first = _describe_accuracy(metrics)
     origin = (
         f"From {tags.get('parent', 'no parent')}, data {tags.get('data_hash', 'none')[:12]}, files "
         f"{tags['content_hash'][:12]}."
@@ -465,7 +482,16 @@ def _describe_version(tags: Mapping[str, str]) -> str:
         "|---|---|",
         *(f"| {key} | {value:.4g} |" for key, value in metrics.items()),
     ]
-    return "\n".join([origin, *(table if metrics else [])])
+    return "\n".join([*first, origin, *(table if metrics else [])])
+
+
+def _describe_accuracy(metrics: Mapping[str, float]) -> list[str]:
+    """The accuracy on unseen pairs since the last change of taste, else on all of them."""
+    for suffix, where in (("_since_change", "since the change of taste"), ("", "unseen pairs")):
+        accuracy = metrics.get(f"test_accuracy{suffix}")
+        if accuracy is not None:
+            return [f"Accuracy {accuracy:.3f}, {where}.", ""]
+    return []
 
 
 def path_in_run(model: ModelVersion) -> str:

@@ -120,6 +120,8 @@ def test_runs_use_the_file_as_it_is_and_record_its_version(runner: Runner) -> No
         assert run.metrics["n_prompts"] == n
     assert run.params["n"] == "8"
     assert PARTS["prompts"].model_fields.keys() <= run.params.keys()
+    assert f"/runs/{run.tags['dagster.run_id']}" in run.tags["mlflow.note.content"]
+    assert run.tags["mlflow.parentRunId"] == registry.parent_run("again", f"day:{day}")
 
 
 @pytest.mark.parametrize("sensor", ["votes", "learning", "retraining", "replay", "paused_runs"])

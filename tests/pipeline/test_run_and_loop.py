@@ -41,6 +41,14 @@ def jobs_run(project: Any) -> list[str]:
     return sorted(run.job_name for run in project.instance.get_runs())
 
 
+def test_finished_run_belongs_to_the_code_location_of_the_timeline(project: Any) -> None:
+    runner_of(project).run("collection", TODAY, partition_key=TODAY)
+    origin = project.instance.get_runs()[0].remote_job_origin
+    assert origin is not None
+    assert origin.repository_origin.code_location_origin.location_name == "rlhf_pipeline"
+    assert origin.job_name == "collection"
+
+
 def test_stage_parameters_reach_the_run_and_its_own_values_win(project: Any) -> None:
     runner = runner_of(project)
     own = {"ops": {"prompts": {"config": {"n": 12}}}}

@@ -60,20 +60,20 @@ def test_a_key_of_two_columns_is_unique_even_where_one_is_missing() -> None:
 
 def test_each_broken_promise_of_the_schema_is_named_with_count_and_sample() -> None:
     frame = prompts()
-    frame.loc[1, "category"] = "gossip"
+    frame.loc[1, "difficulty"] = "harder"
     frame.loc[2, "text"] = None
     frame.loc[3, "variables"] = "{"
     frame.loc[3, "prompt_id"] = "p0"
     outcomes = [o for o in validate(frame, build_suite(PROMPTS), "prompts") if not o.passed]
     assert [(o.expectation.subject, o.n_unexpected) for o in outcomes] == [
         ("text", 1),
-        ("category", 1),
+        ("difficulty", 1),
         ("variables", 1),
         ("day, prompt_id", 2),
     ]
-    assert outcomes[1].sample == ("gossip",)
-    assert "1 of 4 rows, such as gossip" in outcomes[1].message
-    with pytest.raises(ExpectationFailed, match="gossip"):
+    assert outcomes[1].sample == ("harder",)
+    assert "1 of 4 rows, such as harder" in outcomes[1].message
+    with pytest.raises(ExpectationFailed, match="harder"):
         require(outcomes)
 
 

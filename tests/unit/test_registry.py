@@ -688,3 +688,42 @@ def test_registering_the_same_files_again_brings_them_back(
     assert register(registry, model_folder(tmp_path)) == removable
     assert registry.fetch_folder(removable, tmp_path / "cache").is_dir()
     assert registry.removal_times("policy") == {}
+
+
+def test_runs_of_a_day_share_one_parent_that_no_list_shows(registry: Registry) -> None:
+    parents = [registry.parent_run("day 2026-01-01", "day:2026-01-01") for _ in range(2)]
+    assert len(set(parents)) == 1
+    with registry.run("votes", {"mlflow.parentRunId": parents[0], "dagster.asset": "votes"}):
+        pass
+    assert [run.name for run in registry.latest_runs(5)] == ["votes"]
+    parent = registry.tracking.client.get_run(parents[0])
+    assert parent.info.status == "FINISHED"
+
+
+def test_inputs_of_a_training_are_datasets_of_its_run(registry: Registry) -> None:
+    with registry.run("train") as run:
+        run.log_dataset("votes", digest="a" * 64, source="dagster asset votes", max_seq=7)
+    (found,) = registry.tracking.client.get_run(run.run_id).inputs.dataset_inputs
+    assert (found.dataset.name, found.dataset.digest) == ("votes", "a" * 36)
+    assert found.dataset.profile == '{"max_seq": 7}'
+
+
+def test_experiment_opens_on_its_runs(registry: Registry) -> None:
+    registry.initialise()
+    experiment = registry.tracking.client.get_experiment(registry.tracking.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
+def test_version_leads_with_its_accuracy_since_the_change(
+    registry: Registry, tmp_path: Path
+) -> None:
+    metrics = {
+        "test_accuracy": 0.71,
+        "test_accuracy_since_change": 0.64,
+        "noise_ceiling": 0.8,
+    }
+    version = register(registry, model_folder(tmp_path), metrics=metrics)
+    registry.set_version_tags("policy", version.version, {"gate": "refused", "win_rate": "0.48"})
+    stored = registry.tracking.client.get_model_version(version.name, str(version.version))
+    assert stored.description.splitlines()[0] == "Accuracy 0.640, since the change of taste."
+    assert (stored.tags["gate"], stored.tags["win_rate"]) == ("refused", "0.48")

@@ -116,8 +116,9 @@ def test_migration_copies_the_changes_of_earlier_decisions(voted, decide):
     fired = decide(decision(), seq=11)
     kept = voted.taste_changes.all()
     with voted.database.write_transaction() as connection:
-        for table in ("generation_batches", "taste_changes"):
+        for table in ("generation_batches", "taste_changes", "loop_settings", "evaluation_sets"):
             connection.execute(text(f"DROP TABLE {table}"))
+        connection.execute(text("ALTER TABLE drift_events DROP COLUMN is_replayed"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0011'"))
     voted.migrate()
     (copied,) = voted.taste_changes.all()
