@@ -135,7 +135,7 @@ def test_the_examples_of_extending_pass_their_checks() -> None:
         if "my_package" not in block and "__file__" not in block:
             exec(block, classes)
     check_generator(classes["Greetings"], categories=["creative"], has_difficulties=False)
-    check_backend(classes["Echo"])
+    check_backend(classes["EchoBackend"])
     check_detector(classes["Cusum"])
     check_calibrator(classes["Shrinkage"])
 

@@ -394,8 +394,8 @@ def test_training_data_that_is_none_is_named_by_line(
     voted: LearntHome, asked: Callable[..., Path]
 ) -> None:
     for rows, error, said in (
-        (['{"prompt": '], DatasetError, "line 1: no JSON"),
-        (["[1]"], DatasetError, "line 1: a list, no object"),
+        (['{"prompt": '], DatasetError, "line 1: invalid JSON"),
+        (["[1]"], DatasetError, "line 1: expected a JSON object, got list"),
         ([], NotEnoughData, r"is empty\. Run `rlhf votes prepare`"),
         ([PAIR], FrameError, "missing columns"),
     ):
