@@ -1,9 +1,8 @@
-"""Draws docs/graph.svg from the real definitions: `make graph`. Knows where each asset stands; asks
-Dagster for the edges.
+"""Draws docs/graph.svg; positions are in PLACES, edges come from the Dagster definitions.
 
-    python docs/draw_graph.py [file.svg]
+    python docs/draw_graph.py [file.svg]    # or `make graph`
 
-The picture carries assets and edges as JSON, so that a test can tell when it is out of date.
+The picture embeds its assets and edges as JSON, by which a test detects that it is out of date.
 """
 
 import json

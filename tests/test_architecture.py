@@ -344,7 +344,7 @@ def test_commands_print_through_one_place() -> None:
     assert not found, f"print by tables.echo or tables.show: {found}"
 
 
-def test_no_line_of_a_page_its_style_or_its_script_is_wider_than_100_columns() -> None:
+def test_no_line_of_a_page_style_or_script_exceeds_100_columns() -> None:
     """As `ruff check` asks of Python."""
     files = [
         path

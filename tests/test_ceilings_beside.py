@@ -237,7 +237,7 @@ def test_every_exception_is_still_needed() -> None:
         'class Day:\n    accuracy: float = Field(description="beside the noise ceiling")',
     ],
 )
-def test_the_search_finds_what_it_is_for(source: str) -> None:
+def test_the_search_finds_accuracies_without_a_ceiling(source: str) -> None:
     assert lacks_their_ceiling(source)
 
 
@@ -271,7 +271,7 @@ def test_no_page_shows_an_accuracy_without_its_ceiling() -> None:
     )
 
 
-def test_where_no_votes_overlap_the_ui_says_that_the_ceiling_is_unknown() -> None:
+def test_the_ui_states_an_unknown_ceiling() -> None:
     def said(**numbers: float) -> dict[str, object]:
         return metadata_of(pd.DataFrame({"x": [1]}), numbers, "headline", None, {})
 

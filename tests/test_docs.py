@@ -135,7 +135,7 @@ def test_the_examples_of_extending_pass_their_checks() -> None:
         if "my_package" not in block and "__file__" not in block:
             exec(block, classes)
     check_generator(classes["Greetings"], categories=["creative"], has_difficulties=False)
-    check_backend(classes["Echo"])
+    check_backend(classes["EchoBackend"])
     check_detector(classes["Cusum"])
     check_calibrator(classes["Shrinkage"])
 
@@ -159,7 +159,7 @@ def test_every_method_of_the_client_is_documented() -> None:
 
 
 @pytest.mark.parametrize("kind", ["jobs", "sensors", "schedules"])
-def test_what_runs_is_in_the_loop(kind: str) -> None:
+def test_every_job_sensor_and_schedule_is_in_the_loop(kind: str) -> None:
     page = text_of(ROOT / "docs" / "loop.md")
     simulated = definitions_for(
         Settings.read(folder=ROOT).model_copy(update={"annotators": "simulated"})

@@ -54,7 +54,7 @@ def test_functions_are_not_bare_participles_or_metaphors() -> None:
     assert offenders == []
 
 
-def test_modules_and_variables_are_no_metaphors() -> None:
+def test_modules_and_variables_are_not_metaphors() -> None:
     offenders = [
         str(path) for path, _ in sources() if path.stem.strip("_") in METAPHORS | MODULES
     ] + [

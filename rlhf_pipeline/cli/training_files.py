@@ -1,5 +1,6 @@
-"""The files that the commands of a vote predictor leave below RLHF_HOME, under their predecessors'
-names. Knows paths and lines; no model.
+"""Paths below RLHF_HOME of the files that `rlhf reward` writes; reads and writes JSONL.
+
+The file names are those of the vote predictor that this pipeline succeeds.
 """
 
 import json
@@ -18,7 +19,7 @@ from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 
 @dataclass(frozen=True)
 class TrainingFiles:
-    """Where they lie; every command takes another place too."""
+    """The default paths; every command accepts another one."""
 
     home: Path
 
@@ -48,14 +49,14 @@ class TrainingFiles:
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """One JSON object a line, the file whole or not at all; how many."""
+    """Write one JSON object per line atomically; return the number of lines."""
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
     return len(lines)
 
 
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """The same at the end of what is there, in one write. Raises ArtefactError."""
+    """Append one JSON object per line in one write; return their number. Raises ArtefactError."""
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     with translate_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,8 +66,8 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def read_lines(path: Path, what: str, cure: str) -> list[dict[str, Any]]:
-    """The objects of a JSONL file. Raises NotEnoughData where there is none or nothing in it,
-    DatasetError naming the line.
+    """The objects of a JSONL file. Raises NotEnoughData if it is missing or empty, DatasetError
+    with the number of an invalid line.
     """
     if not path.is_file():
         raise NotEnoughData(f"There is no {what} at {path}. {cure}")
@@ -84,12 +85,12 @@ def read_lines(path: Path, what: str, cure: str) -> list[dict[str, Any]]:
             row = parse_json(line)
         except ValueError as cause:
             raise DatasetError(
-                f"{path}, line {number}: no JSON ({cause}). Write one object a line."
+                f"{path}, line {number}: invalid JSON ({cause}). Write one object per line."
             ) from cause
         if not isinstance(row, dict):
             raise DatasetError(
-                f"{path}, line {number}: a {type(row).__name__}, no object. Write one object a "
-                "line."
+                f"{path}, line {number}: expected a JSON object, got {type(row).__name__}. Write "
+                "one object per line."
             )
         rows.append(row)
     if not rows:

@@ -359,9 +359,9 @@ def _parse_days(since: datetime | None, until: datetime | None) -> Days | None:
 
 
 def _read_log(store: Store, up_to_seq: int | None, days: Days | None) -> pd.DataFrame:
-    """VOTES cast on some days: what was changed on a later day was said on these all the same."""
-    said = store.votes.log(up_to_seq=up_to_seq)
-    return said if days is None else said[said["day"].between(*days)].reset_index(drop=True)
+    """VOTES cast on some days, including those that a later day's vote supersedes."""
+    votes = store.votes.log(up_to_seq=up_to_seq)
+    return votes if days is None else votes[votes["day"].between(*days)].reset_index(drop=True)
 
 
 def _show_over_time(

@@ -113,10 +113,8 @@ class Policy:
         and if the number of temperatures, top_ps or seeds differs from the number of prompts.
         """
         n = len(prompts)
-        temperatures, top_ps = (
-            _expand_per_row(temperature, n, "temperatures"),
-            _expand_per_row(top_p, n, "top_ps"),
-        )
+        temperatures = _expand_per_row(temperature, n, "temperatures")
+        top_ps = _expand_per_row(top_p, n, "top_ps")
         if len(seeds) != n:
             raise CompletionError(f"{len(seeds)} seeds for {n} prompts. Give one seed per prompt.")
         ids = [self._prompt_ids(prompt) for prompt in prompts]
@@ -126,17 +124,17 @@ class Policy:
         order = sorted(range(n), key=lambda i: len(ids[i]))
         for start in range(0, n, batch_size):
             rows = order[start : start + batch_size]
-            heard = None if on_text is None else _TextForwarder(self, rows, on_text)
+            forwarder = None if on_text is None else _TextForwarder(self, rows, on_text)
             batch = self._generate_batch(
                 [ids[i] for i in rows],
                 temperatures[rows],
                 top_ps[rows],
                 [seeds[i] for i in rows],
                 max_new_tokens,
-                heard,
+                forwarder,
             )
-            if heard is not None:
-                heard.end([one.text for one in batch])
+            if forwarder is not None:
+                forwarder.end([one.text for one in batch])
             made.update(zip(rows, batch, strict=True))
         return [made[i] for i in range(n)]
 
@@ -199,7 +197,7 @@ class Policy:
         top_ps: Floats,
         seeds: Sequence[int],
         max_new_tokens: int,
-        heard: "_TextForwarder | None",
+        forwarder: "_TextForwarder | None",
     ) -> list[GeneratedText]:
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
@@ -209,7 +207,7 @@ class Policy:
         input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
         chooser = _TokenChooser(
-            self.model, [len(row) for row in ids], temperatures, top_ps, seeds, ends, heard
+            self.model, [len(row) for row in ids], temperatures, top_ps, seeds, ends, forwarder
         )
         # The chooser leaves one possible token per row, so transformers' greedy search picks that
         # one.
@@ -280,9 +278,11 @@ class _TextForwarder:
     """
 
     def __init__(self, policy: Policy, rows: Sequence[int], on_text: OnText) -> None:
-        self._policy, self._rows, self._on_text = policy, rows, on_text
+        self._policy = policy
+        self._rows = rows
+        self._on_text = on_text
         self._tokens: list[list[int]] = [[] for _ in rows]
-        self._told = [""] * len(rows)
+        self._forwarded = [""] * len(rows)
 
     def add(self, row: int, token: int) -> None:
         self._tokens[row].append(token)
@@ -293,10 +293,10 @@ class _TextForwarder:
             self._forward(row, text)
 
     def _forward(self, row: int, text: str) -> None:
-        told = self._told[row]
-        if len(text) > len(told) and text.startswith(told):
-            self._told[row] = text
-            self._on_text(self._rows[row], text[len(told) :])
+        before = self._forwarded[row]
+        if len(text) > len(before) and text.startswith(before):
+            self._forwarded[row] = text
+            self._on_text(self._rows[row], text[len(before) :])
 
 
 class _TokenChooser:
@@ -310,10 +310,15 @@ class _TokenChooser:
         top_ps: Floats,
         seeds: Sequence[int],
         ends: Sequence[int],
-        heard: _TextForwarder | None,
+        forwarder: _TextForwarder | None,
     ) -> None:
-        self._model, self._n_prompt, self._ends, self._heard = model, n_prompt, ends, heard
-        self._temperatures, self._top_ps, self._seeds = temperatures, top_ps, seeds
+        self._model = model
+        self._n_prompt = n_prompt
+        self._temperatures = temperatures
+        self._top_ps = top_ps
+        self._seeds = seeds
+        self._ends = ends
+        self._forwarder = forwarder
         self._noise: RowNoise | None = None
         self._open = list(range(len(n_prompt)))
         self._width = max(n_prompt)
@@ -345,9 +350,9 @@ class _TokenChooser:
         self._open = [
             row for row, token in zip(rows, tokens, strict=True) if token not in self._ends
         ]
-        if self._heard is not None:
+        if self._forwarder is not None:
             for row, token in zip(rows, tokens, strict=True):
-                self._heard.add(row, int(token))
+                self._forwarder.add(row, int(token))
         return only
 
     def _logits_alone(self, ids: Any) -> Floats:

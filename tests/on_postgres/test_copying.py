@@ -121,7 +121,7 @@ def counted(url: str) -> dict[str, int]:
     return found | {"columns of votes known": known}
 
 
-def test_postgres_knows_at_once_how_much_arrived(
+def test_postgres_is_analysed_after_a_copy(
     filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres
 ):
     assert counted(migrated_postgres_url)["votes"] <= 0
@@ -246,7 +246,7 @@ def test_a_killed_copy_leaves_nothing_and_may_be_repeated(
     assert all(table.is_equal for table in database_copy.copy_store(url, migrated_postgres_url))
 
 
-def test_a_sealed_store_tells_writers_where_it_went(filled, make_vote):
+def test_a_sealed_store_tells_writers_its_new_address(filled, make_vote):
     with database_copy.pause_writes(filled.database) as seal:
         seal("postgresql://somebody's server")
     with pytest.raises(

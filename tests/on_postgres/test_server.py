@@ -51,7 +51,7 @@ def test_many_may_make_them_at_once(postgres, prefix):
     assert sorted(len(names) for names in made) == [0, 0, 0, 3]
 
 
-def test_they_sort_text_as_sqlite_does(postgres, prefix):
+def test_postgres_sorts_text_as_sqlite_does(postgres, prefix):
     databases(postgres.url, prefix).make()
     with Store.open(
         postgres.database_url(f"{prefix}_store"), organization="org", project="demo"
@@ -67,9 +67,7 @@ def test_another_projects_databases_are_not_shared(postgres, prefix):
         databases(postgres.url, prefix, "other").make()
 
 
-def test_another_homes_databases_are_not_shared_though_its_project_has_the_same_name(
-    postgres, prefix
-):
+def test_databases_of_a_namesake_project_are_not_shared(postgres, prefix):
     mine = databases(postgres.url, prefix)
     mine.make()
     other = databases(postgres.url, prefix, home_id="b2")
@@ -90,9 +88,7 @@ def test_another_homes_databases_are_not_shared_though_its_project_has_the_same_
 
 
 @pytest.mark.parametrize("filling", [False, True])
-def test_databases_from_before_homes_had_ids_become_those_of_the_first_home_of_their_project(
-    postgres, prefix, filling
-):
+def test_databases_without_a_home_id_join_their_projects_first_home(postgres, prefix, filling):
     databases(postgres.url, prefix).make()
     marked(postgres, prefix, "rlhf org's: 100%/demo" + server.FILLING * filling)
     with pytest.raises(StoreError, match=r"belong to project org's: 100%/demo, not to"):
@@ -118,7 +114,7 @@ def test_a_home_whose_project_is_named_like_a_mark_is_itself(postgres, prefix):
     assert len(odd.drop()) == 3
 
 
-def test_half_filled_databases_are_filled_anew_or_left_alone(postgres, prefix):
+def test_half_filled_databases_are_refilled_or_left_alone(postgres, prefix):
     mine = databases(postgres.url, prefix)
     mine.make(filling=True)
     with Store.open(
@@ -144,7 +140,7 @@ def test_databases_that_hold_tables_are_not_filled(postgres, prefix):
         mine.make(filling=True)
 
 
-def test_they_are_dropped_for_their_project_alone_and_while_nobody_is_connected(postgres, prefix):
+def test_databases_are_dropped_only_by_their_project_and_if_unused(postgres, prefix):
     mine = replace(databases(postgres.url, prefix), leave_s=0.3)
     mine.make()
     with pytest.raises(
@@ -167,7 +163,7 @@ def test_they_are_dropped_for_their_project_alone_and_while_nobody_is_connected(
     assert mine.drop() == []
 
 
-def test_they_are_dropped_for_their_home_alone(postgres, prefix):
+def test_databases_are_dropped_for_their_home_only(postgres, prefix):
     mine = databases(postgres.url, prefix)
     mine.make()
     for home_id in ("b2", None):
@@ -192,7 +188,7 @@ def test_databases_without_a_mark_are_not_dropped(postgres, prefix):
         databases(postgres.url, prefix).drop()
 
 
-def test_a_user_who_may_not_make_databases_is_told_how(postgres, prefix):
+def test_a_user_without_createdb_gets_instructions(postgres, prefix):
     postgres.execute(f"CREATE ROLE {prefix} LOGIN PASSWORD 'x'")
     humble = f"postgresql://{prefix}:x@127.0.0.1:{postgres.port}"
     with pytest.raises(StoreError, match=r"permission denied to create database.*CREATEDB"):
@@ -219,7 +215,7 @@ def test_a_server_that_refuses_is_named_without_the_password(postgres, change, w
     assert "w0ng" not in str(refusal.value)
 
 
-def test_a_server_that_is_not_there_is_said():
+def test_an_unreachable_server_is_reported():
     with pytest.raises(StoreError, match=r"rlhf:\*\*\*@127\.0\.0\.1:9.*does not answer"):
         databases("postgresql://rlhf:hush@127.0.0.1:9", "never").make()
 

@@ -159,7 +159,7 @@ def test_after_a_change_of_taste_labels_rest_on_no_utility_of_before(
     ).any()
 
 
-def test_what_was_taken_back_later_was_still_said_then(
+def test_a_vote_withdrawn_later_still_counts_up_to_that_seq(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     """A day's snapshot of today has lost a vote that was superseded since; up to a seq before that,

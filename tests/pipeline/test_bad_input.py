@@ -101,7 +101,7 @@ def test_a_day_without_votes_is_empty_and_its_votes_can_come_later(
     )
 
 
-def test_only_ties_are_no_preferences(small: Any, branch: Callable[..., Any]) -> None:
+def test_ties_alone_give_no_preferences(small: Any, branch: Callable[..., Any]) -> None:
     project, day = branch(small), small.day(0)
     vote(project, day, [Choice.TIE, Choice.BOTH_BAD])
     project.run("feedback", day)
@@ -245,7 +245,7 @@ def test_a_prompt_that_fills_the_context_costs_its_own_completions_only(
     assert made.loc[~is_long, "error"].isna().any()
 
 
-def test_bytes_that_are_no_utf_8_are_named_by_file_and_line(
+def test_invalid_utf_8_is_named_by_file_and_line(
     small: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "prompts.jsonl"
@@ -398,7 +398,7 @@ def test_votes_of_people_and_of_a_simulation_are_not_learnt_from_together(
     assert project.files.read_record("reward_model", ModelVersion).version == 1
 
 
-def test_too_few_pairs_for_a_retraining_leave_everything_as_it_is(
+def test_too_few_pairs_for_a_retraining_change_nothing(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)

@@ -79,7 +79,7 @@ def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     return {name: value.value for name, value in made.metadata.items()}
 
 
-def test_what_it_cost_and_why_rows_failed_stand_in_the_metadata(
+def test_cost_and_reasons_of_failed_rows_are_in_the_metadata(
     materialise: Materialise, store: Store, capfd: Any
 ) -> None:
     with StubProvider(
@@ -119,7 +119,7 @@ def test_a_refused_key_fails_the_step_with_the_setting_to_mend(
     assert KEY not in shown + "".join(capfd.readouterr())
 
 
-def test_a_canary_key_is_in_no_file_of_the_home_nor_in_anything_shown(
+def test_a_canary_key_appears_in_no_file_and_no_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     """Searched: run config and event log of Dagster, ledger and cache, Parquet files, MLflow, what

@@ -94,7 +94,7 @@ def test_the_graph_is_the_mission(simulated: dg.Definitions) -> None:
     assert found == MISSION
 
 
-def test_every_asset_says_what_it_is_who_owns_it_and_where_it_belongs(
+def test_every_asset_has_a_description_an_owner_and_a_group(
     simulated: dg.Definitions,
 ) -> None:
     for node in graph(simulated).asset_nodes:

@@ -213,7 +213,7 @@ def test_only_runs_of_dead_processes_of_this_host_are_buried(project: Any) -> No
     assert project.store.heartbeats.get(dead) is None
 
 
-def test_a_killed_run_gives_back_its_key_but_a_retraining_keeps_it_for_its_decision(
+def test_a_killed_run_frees_its_key_unless_it_is_a_retraining(
     project: Any,
 ) -> None:
     asked = {"learning": "learning:demo:0:7", "retraining": "retraining:demo:1:1"}
@@ -225,7 +225,7 @@ def test_a_killed_run_gives_back_its_key_but_a_retraining_keeps_it_for_its_decis
         assert find_run(project.instance, asked["retraining"]) is not None
 
 
-def test_an_interrupted_run_that_was_ended_leaves_nothing_for_a_daemon_to_retry(
+def test_an_interrupted_run_leaves_nothing_for_a_daemon_to_retry(
     project: Any,
 ) -> None:
     interrupted = started(project, "feedback", {})
@@ -234,7 +234,7 @@ def test_an_interrupted_run_that_was_ended_leaves_nothing_for_a_daemon_to_retry(
     assert project.store.heartbeats.get(interrupted) is None
 
 
-def test_a_retraining_killed_with_its_demo_is_retried_and_its_decision_settles(
+def test_a_retraining_killed_with_its_demo_is_retried_and_settled(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)
@@ -295,7 +295,7 @@ def test_a_daemons_report_of_yesterday_is_none_of_the_demos_days(project: Any) -
         (False, "simulated", "simulated"),
     ],
 )
-def test_dev_simulates_annotators_in_a_home_of_the_demo_unless_told_otherwise(
+def test_dev_simulates_annotators_in_a_demo_home_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_demo: bool, annotators: str, handed_on: str
 ) -> None:
     monkeypatch.setenv("RLHF_ANNOTATORS", annotators)

@@ -137,7 +137,7 @@ def test_a_home_that_was_moved_loses_both(
     assert there(postgres, prefix) == []
 
 
-def test_while_somebody_is_connected_nothing_goes(
+def test_nothing_is_deleted_while_a_client_is_connected(
     home: Path, postgres: PostgresServer, prefix: str
 ) -> None:
     engine = database_copy.engine_of(postgres.database_url(f"{prefix}_store"))
@@ -292,7 +292,7 @@ def test_another_projects_databases_stay(home: Path, postgres: PostgresServer, p
     assert there(postgres, prefix) == ["store"]
 
 
-def test_what_the_demo_did_not_make_is_left_alone(tmp_path: Path) -> None:
+def test_files_that_the_demo_did_not_make_are_kept(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("kept")
     with pytest.raises(ConfigurationError, match=r"was not made by the demo: nothing deleted"):
         CliRunner().invoke(

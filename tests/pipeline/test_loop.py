@@ -153,7 +153,7 @@ def test_every_day_has_an_offline_drift_report_in_mlflow(grown: Any) -> None:
     )
 
 
-def test_clusters_of_the_day_show_what_was_asked(grown: Any, branch: Callable[..., Any]) -> None:
+def test_clusters_of_the_day_show_the_prompts(grown: Any, branch: Callable[..., Any]) -> None:
     project, day = branch(grown), grown.day(2)
     assert "No clusters: the reference window has" in project.files.read_report(day).decode()
     project.materialise(
@@ -268,7 +268,7 @@ def test_the_same_day_collected_again_is_the_same(grown: Any, branch: Callable[.
     assert project.store.comparisons.count() == n
 
 
-def test_what_is_published_stays_when_a_day_is_collected_again_otherwise(
+def test_published_comparisons_stay_when_a_day_is_collected_again(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project, day = branch(grown), grown.day(1)

@@ -18,7 +18,7 @@ def test_without_a_file_the_launchpads_parameters_train() -> None:
     assert CandidateConfig(beta=0.3).training_params() == StrategyParams(beta=0.3)
 
 
-def test_what_the_file_names_wins_and_the_rest_is_the_launchpads(tmp_path: Path) -> None:
+def test_values_of_the_params_file_override_the_launchpad(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("beta: 0.2\nepochs: 3\n")
     config = CandidateConfig(params_file=str(tmp_path / "p.yaml"), beta=0.9, batch_size=4)
     assert config.training_params() == StrategyParams(beta=0.2, epochs=3, batch_size=4)

@@ -132,7 +132,7 @@ def tick(
         return sensor.evaluate_tick(context)
 
 
-def test_what_was_paused_is_asked_for_again_when_its_time_is_over_and_calls_for_what_is_missing(
+def test_a_paused_run_is_requested_again_and_makes_what_is_missing(
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
     assert tick(store, instance).skip_message == "no run is paused"

@@ -84,7 +84,7 @@ def test_people_get_exactly_their_share_least_confident_first(project: Any) -> N
     assert set(made["comparison_id"]) - people - machine == set(unsure.index) - people
 
 
-def test_nobody_repeats_in_the_pipeline_what_the_server_repeats_by_itself(project: Any) -> None:
+def test_the_pipeline_does_not_repeat_votes_that_the_server_repeats(project: Any) -> None:
     assert of_day(project)["repeat_of"].isna().all()
 
 
@@ -101,7 +101,7 @@ def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:
     assert (project.store.assignments.remaining_work(), project.store.votes.count()) == before
 
 
-def test_only_votes_of_people_teach_and_are_set_beside_predictions(project: Any) -> None:
+def test_only_votes_of_people_teach_and_are_compared_with_predictions(project: Any) -> None:
     project.run("feedback", project.day(3))
     project.materialise(["preference_pairs"])
     pairs = project.files.read_frame("preference_pairs")

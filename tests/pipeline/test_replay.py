@@ -255,7 +255,7 @@ def test_votes_without_a_time_are_in_no_replayed_day_and_no_stream(history: Any)
     assert history.store.predictions.for_comparisons(undated["comparison_id"].tolist()).empty
 
 
-def test_a_day_is_told_in_one_line_with_accuracy_beside_the_ceiling(history: Any) -> None:
+def test_a_day_is_one_line_with_accuracy_beside_the_ceiling(history: Any) -> None:
     first, turned = (
         format_day(history.settings, history.day(0), 1.0),
         format_day(history.settings, history.day(2), 2.5),
@@ -278,7 +278,7 @@ def test_all_replayed_days_are_one_picture(history: Any, branch: Callable[..., A
     assert Path(path).parent == project.settings.exports
 
 
-def test_what_is_asked_for_again_is_found_done(history: Any, branch: Callable[..., Any]) -> None:
+def test_a_repeated_request_finds_its_step_done(history: Any, branch: Callable[..., Any]) -> None:
     project = branch(history)
     project.instance = history.instance  # a branch has no runs of its own
     before, runs = made(project), len(history.instance.get_runs())
@@ -336,7 +336,7 @@ def test_late_votes_remake_their_day_and_leave_its_predictions(
     assert (made.metrics["n_replayed"], made.metrics["n_left_out"]) == (0, 10)
 
 
-def test_the_sensor_says_which_comparisons_came_too_late_for_their_day(
+def test_the_sensor_reports_comparisons_that_came_too_late(
     history: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(history, refit_after_pairs=NEVER)
@@ -351,7 +351,7 @@ def test_the_sensor_says_which_comparisons_came_too_late_for_their_day(
     assert f"10 comparisons of {project.day(1)} were imported after later days were learnt" in waits
 
 
-def test_of_several_days_one_sentence_says_how_many_came_too_late() -> None:
+def test_days_that_came_too_late_are_summed_up_in_one_sentence() -> None:
     assert list(describe_unpredicted({"2016-02-03": 1_200, "2016-01-31": 34, "2016-02-01": 0})) == [
         "1,234 comparisons of 2016-01-31–2016-02-03 were imported after later days were learnt; "
         "they stay outside the drift streams"
@@ -399,7 +399,7 @@ def unbroken(make_project: Callable[..., Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "moment", [{"killed_before": 1}, {"killed_after": 1}, {"killed_before": 2}], ids=str
 )
-def test_a_killed_replay_goes_on_where_it_stood_and_doubles_nothing(
+def test_a_killed_replay_continues_without_doubling_anything(
     make_project: Callable[..., Any], unbroken: dict[str, Any], moment: dict[str, int]
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
@@ -465,7 +465,7 @@ def test_failed_feedback_stops_the_replay_until_the_next_call(
     assert made(project) == unbroken
 
 
-def test_the_sensor_gives_up_after_three_attempts_and_says_what_to_do(
+def test_the_sensor_gives_up_after_three_attempts_with_instructions(
     make_project: Callable[..., Any],
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
@@ -505,7 +505,7 @@ def test_sensor_and_terminal_do_not_take_one_step_twice(make_project: Callable[.
     assert timedelta(seconds=10) < SUBMISSION_LEASE
 
 
-def test_the_sensor_alone_comes_to_the_same_end(
+def test_the_sensor_alone_gives_the_same_result(
     make_project: Callable[..., Any], unbroken: dict[str, Any]
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)

@@ -192,7 +192,7 @@ def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file() and ".db" not in path.name}
 
 
-def test_version_that_is_promoted_meanwhile_keeps_its_files(full: Home) -> None:
+def test_a_version_promoted_during_the_clean_up_keeps_its_files(full: Home) -> None:
     def promote_first(done: int, total: int, note: str = "") -> None:
         if done == 1:
             full.registry.promote("policy", 1, reason="by hand", actor="test")

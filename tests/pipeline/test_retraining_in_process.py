@@ -137,7 +137,7 @@ def test_few_new_votes_hold_a_confirmed_change(
     assert "no champion reward model" in " ".join(project.store.decisions.all()[0].reasons)
 
 
-def test_request_says_what_the_decision_knew_and_the_store_what_changed(retrained: Any) -> None:
+def test_the_request_holds_the_decision_and_the_store_the_change(retrained: Any) -> None:
     """The change is in the store, where every fit finds it, and no longer in the request: a
     retracted one does not come back with a retry.
     """
@@ -159,7 +159,7 @@ def test_request_says_what_the_decision_knew_and_the_store_what_changed(retraine
     }
 
 
-def test_the_decision_is_settled_and_no_second_run_is_asked_for(retrained: Any) -> None:
+def test_the_decision_is_settled_and_no_second_run_requested(retrained: Any) -> None:
     assert not retrained.tick("retraining").run_requests
     decisions = [d for d in retrained.store.decisions.all() if d.action == "fire"]
     assert [d.state for d in decisions] == ["succeeded"]
@@ -310,7 +310,7 @@ def test_mlflow_runs_and_materialisations_link_to_each_other(retrained: Any) -> 
     assert runs[candidate.mlflow_run_id].tags["dagster.asset"] == "candidate_model"
 
 
-def test_a_picture_is_shown_where_it_says_more(retrained: Any) -> None:
+def test_a_picture_is_shown_only_if_it_adds_information(retrained: Any) -> None:
     shown = {stage: figures(retrained, stage) for stage in STAGES}
     assert {stage: set(pictures) for stage, pictures in shown.items() if pictures} == {
         "annotator_model": {"annotators", "annotators_over_time"},
@@ -366,7 +366,7 @@ def metadata(project: Any, stage: str) -> dict[str, Any]:
     ).asset_materialization.metadata
 
 
-def test_another_encoder_is_learnt_with_anew_and_the_new_model_serves(
+def test_a_new_encoder_starts_a_new_model_that_serves(
     grown: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The champion cannot be loaded any more; what stands in its place says so and hinders
@@ -393,7 +393,7 @@ def test_another_encoder_is_learnt_with_anew_and_the_new_model_serves(
     assert project.files.read_record("reward_model", ModelVersion).parent == project.judge
 
 
-def test_a_killed_fine_tuning_goes_on_and_ends_with_the_same_weights(
+def test_a_killed_fine_tuning_resumes_to_the_same_weights(
     grown: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Another run does it, as after `Re-execute from failure`; the same pairs and champion lead it
@@ -491,7 +491,7 @@ def test_recalibrated_champion_keeps_the_better_calibrator(
     assert len(project.store.promotions.history("demo.reward_model")) == 1
 
 
-def test_an_error_rate_stands_beside_the_least_that_can_be_reached(grown: Any) -> None:
+def test_an_error_rate_has_the_lowest_reachable_rate_beside_it(grown: Any) -> None:
     shown = metadata(grown, "reflection_log")
     rate, ceiling = shown["error_rate"].value, shown["noise_ceiling"].value
     assert f"error rate {rate:.3f}, at best {1 - ceiling:.3f} [" in shown["headline"].value

@@ -149,7 +149,7 @@ def test_loop_without_drift_monitoring_decides_nothing(project: Any) -> None:
     assert "learning" in loop.waiting
 
 
-def test_loop_goes_on_after_a_failure_and_tries_again_later(project: Any) -> None:
+def test_loop_continues_after_a_failure_and_retries_later(project: Any) -> None:
     runner = runner_of(project)
     failures: list[str] = []
     runner.stage_config = {"comparisons": {"pairs_per_prompt": 6}, "prompts": {"topic": "nothing"}}

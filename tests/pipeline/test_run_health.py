@@ -127,7 +127,7 @@ def test_silent_run_is_failed_and_requested_again_with_its_config(
     assert world.check_health() == []
 
 
-def test_a_run_over_a_range_is_asked_for_again_with_its_range(world: World) -> None:
+def test_a_killed_range_run_is_requested_again_with_its_range(world: World) -> None:
     days = {
         "dagster__asset_partition_range_start": DAY,
         "dagster__asset_partition_range_end": "2026-01-09",
@@ -176,7 +176,7 @@ def test_a_run_that_started_and_never_beat_is_dead(world: World) -> None:
     assert world.status(run) == Status.FAILURE
 
 
-def test_a_run_that_starts_slowly_is_no_dead_run(world: World) -> None:
+def test_a_slowly_starting_run_is_not_a_dead_run(world: World) -> None:
     """On two busy cores a run took 15 s to its first beat: failed before, it went on beside the run
     requested in its place.
     """
@@ -200,13 +200,13 @@ def test_killed_run_failed_by_dagster_frees_its_slots_and_is_retried(
     assert world.instance.event_log_storage.get_concurrency_info("training").active_slot_count == 0
 
 
-def test_a_run_that_failed_by_its_own_error_is_not_asked_for_again(world: World) -> None:
+def test_a_run_that_failed_by_its_own_error_is_not_requested_again(world: World) -> None:
     # its heartbeat was cleared as it ended
     world.run("feedback", Status.FAILURE, dagster__partition=DAY)
     assert world.check_health() == []
 
 
-def test_what_was_killed_three_times_is_given_up(world: World) -> None:
+def test_a_run_killed_three_times_is_given_up(world: World) -> None:
     world.beat(
         world.run("feedback", Status.STARTED, rlhf__retries="2", dagster__partition=DAY),
         seconds_ago=61,
@@ -239,7 +239,7 @@ def test_interrupted_run_leaves_its_heartbeat_but_a_failed_one_does_not(
     assert world.store.heartbeats.get("failed") is None
 
 
-def test_this_process_is_no_step_of_another_and_is_not_watched() -> None:
+def test_a_process_that_is_not_a_step_is_not_watched() -> None:
     assert not is_step_process("run")
     end_with_run("run")
 

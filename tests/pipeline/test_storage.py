@@ -174,7 +174,7 @@ def late_vote(comparison_id: str) -> NewVote:
     )
 
 
-def test_a_sound_home_is_said_to_be_sound(home: Path) -> None:
+def test_a_sound_home_is_reported_as_sound(home: Path) -> None:
     result = rlhf(home, "storage", "check")
     assert result.exit_code == 0, result.output
     for word in ("audit chain", "foreign keys", "files of days", "free disk", "champion policy"):
@@ -275,7 +275,7 @@ def test_nothing_is_moved_while_a_run_or_the_daemon_is_at_work(
 
 
 @pytest.mark.usefixtures("dagster_in_process")
-def test_a_project_on_a_server_is_not_replaced_while_a_run_or_the_daemon_is_at_work(
+def test_a_server_project_is_not_replaced_during_a_run_or_with_a_daemon(
     home: Path,
     tmp_path: Path,
     postgres: PostgresServer,
@@ -380,7 +380,7 @@ def without_id(backup: Path) -> None:
     (backup / "manifest.json").write_text(json.dumps(manifest))
 
 
-def test_a_replaced_home_is_asked_for_its_own_runs(home: Path, tmp_path: Path) -> None:
+def test_a_replaced_home_is_checked_for_its_own_runs(home: Path, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
     other = tmp_path / "other"  # of a project that the backup does not know

@@ -124,7 +124,7 @@ def test_steps_run_where_the_settings_say(
     assert started.project.store.heartbeats.get(run.run_id) is None
 
 
-def test_a_collection_goes_on_after_the_process_of_a_step_was_killed(
+def test_a_collection_continues_after_a_step_process_was_killed(
     project: Any, start: Callable[..., Run]
 ) -> None:
     config = {

@@ -89,7 +89,7 @@ def states(home):
         return [i.state for i in store.imports.all()]
 
 
-def test_a_parquet_file_cut_in_half_imports_nothing_and_whole_everything(rlhf, home, tmp_path):
+def test_half_a_parquet_file_imports_nothing(rlhf, home, tmp_path):
     with_pairs(rlhf, tmp_path)
     path = tmp_path / "votes.parquet"
     pq.write_table(pa.Table.from_pylist([vote(n) for n in range(200)]), path)
@@ -145,7 +145,7 @@ def test_a_wrong_delimiter_is_named_before_anything_is_made(rlhf, home, tmp_path
     )
 
 
-def test_a_missing_column_is_named_with_those_there_are(rlhf, home, tmp_path):
+def test_a_missing_column_is_named_with_the_existing_ones(rlhf, home, tmp_path):
     rows = [{name: row[name] for name in ("pair_id", "prompt", "response_a")} for row in PAIRS]
     with pytest.raises(
         DatasetError,
@@ -187,7 +187,7 @@ def test_a_cell_of_ten_megabytes_costs_its_row_only(rlhf, tmp_path, kind):
     assert Path(f"{path}.rejected.jsonl").stat().st_size < 10_000
 
 
-def test_clocks_with_and_without_zones_in_one_file_are_both_read_and_said(rlhf, tmp_path):
+def test_times_with_and_without_zones_in_one_file_are_counted(rlhf, tmp_path):
     with_pairs(rlhf, tmp_path)
     rows = [
         vote(0),
@@ -257,7 +257,7 @@ def test_full_disk_during_an_import_is_named_and_import_resumes(rlhf, small_disk
     )
 
 
-def test_an_import_beside_another_is_refused_and_says_which_one_runs(rlhf, home, tmp_path):
+def test_a_second_import_is_refused_and_names_the_first(rlhf, home, tmp_path):
     with_pairs(rlhf, tmp_path)
     path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(10)])
     with store_of(home) as store:
@@ -357,7 +357,7 @@ def test_days_of_a_broken_import_stay_unfinished_until_repeated(rlhf, home, tmp_
         assert store.imports.find_unfinished() == []
 
 
-def test_days_imported_without_a_replay_can_be_asked_for_later(rlhf, home, tmp_path, monkeypatch):
+def test_days_imported_without_a_replay_can_be_requested_later(rlhf, home, tmp_path, monkeypatch):
     monkeypatch.setenv("RLHF_HOME", str(home))
     monkeypatch.setattr("rlhf_pipeline.cli.replay.replay_pending", lambda workspace: 0)
     with_pairs(rlhf, tmp_path)
@@ -380,7 +380,7 @@ def test_days_imported_without_a_replay_can_be_asked_for_later(rlhf, home, tmp_p
     )
 
 
-def test_no_import_is_taken_as_it_is_while_one_runs(rlhf, home, tmp_path):
+def test_unfinished_imports_are_not_accepted_while_one_runs(rlhf, home, tmp_path):
     with_pairs(rlhf, tmp_path)
     with store_of(home) as store:
         store.imports.mark_casting(

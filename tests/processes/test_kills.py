@@ -144,7 +144,7 @@ def test_kill_while_registering_leaves_one_version_and_the_champion(
     assert project.files.read_record("reward_model", ModelVersion).parent == champion
 
 
-def test_killed_while_training_the_candidate_goes_on_from_its_checkpoint(
+def test_a_killed_candidate_training_resumes_from_its_checkpoint(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)

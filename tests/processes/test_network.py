@@ -41,7 +41,7 @@ def watched(tmp_path: Path) -> Path:
     return tmp_path / "watch"
 
 
-def test_the_watch_sees_and_refuses_what_a_grandchild_tries(watched: Path) -> None:
+def test_the_network_guard_refuses_connections_of_a_grandchild(watched: Path) -> None:
     child = (
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ATTEMPTS!r}], check=True)"
     )

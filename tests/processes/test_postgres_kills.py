@@ -128,7 +128,7 @@ def replayed(project: Any, files: ImportFiles, cut_replay: Cut) -> Any:
     return project
 
 
-def test_a_killed_import_leaves_whole_transactions_and_its_days_asked_for(
+def test_a_killed_import_leaves_whole_transactions_and_requested_days(
     cut_import: Cut, files: ImportFiles
 ) -> None:
     assert 0 < cut_import.n_votes < 3 * files.n_votes
@@ -139,7 +139,7 @@ def test_a_killed_import_leaves_whole_transactions_and_its_days_asked_for(
     assert cut_import.taken == []
 
 
-def test_the_import_again_adds_what_is_missing(
+def test_a_repeated_import_adds_what_is_missing(
     cut_import: Cut, cut_replay: Cut, files: ImportFiles
 ) -> None:
     n = 3 * files.n_votes
@@ -246,7 +246,7 @@ def re_ticks(project: Any) -> list[dg.RunRequest]:
     return found
 
 
-def test_four_ticks_at_once_make_one_decision_and_one_request(
+def test_four_simultaneous_ticks_make_one_decision_and_one_request(
     replayed: Any, answered: Answered
 ) -> None:
     fired = [d for d in replayed.store.decisions.all() if d.action == "fire"]

@@ -127,7 +127,7 @@ def vote_accuracy(margins: np.ndarray, advantage: np.ndarray, pool: AnnotatorPoo
     return float(np.where(margins * advantage >= 0, better, 1 - better).mean())
 
 
-def test_it_reaches_95_percent_of_who_knows_the_taste_and_beats_length_and_side(tmp_path):
+def test_it_reaches_95_percent_of_the_true_taste_and_beats_length_and_side(tmp_path):
     comparisons, references = make_comparisons(600)
     unseen = comparisons[comparisons["prompt_id"].map(split_of) != "train"]
     encoder = Encoder(cache=EmbeddingCache(tmp_path))
@@ -150,7 +150,7 @@ def test_it_reaches_95_percent_of_who_knows_the_taste_and_beats_length_and_side(
         assert test.accuracy.low > test.majority_side.value
 
 
-def test_where_nobody_predicts_more_than_90_percent_of_votes_it_predicts_more_than_80(tmp_path):
+def test_at_a_ceiling_of_90_percent_it_predicts_more_than_80(tmp_path):
     comparisons, references = make_comparisons(900)
     pool = AnnotatorPool(noise=0.38, fatigue=0.0)
     utility_a, utility_b = side_utilities(comparisons, references, WARM_TASTE)

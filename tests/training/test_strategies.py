@@ -73,9 +73,7 @@ def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(
     assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["model", "report.json"]
 
 
-def test_dpo_makes_a_candidate_that_prefers_what_people_chose_and_says_where_it_came_from(
-    tmp_path, policy
-):
+def test_a_dpo_candidate_prefers_chosen_texts_and_names_its_parent(tmp_path, policy):
     steps = []
     pairs = build_pairs()
     untouched = pairs.copy()
@@ -153,9 +151,7 @@ def test_a_prompt_that_fills_max_length_is_dropped_and_counted(tmp_path, policy)
     assert folder_hash(tmp_path / "model") == report.content_hash
 
 
-def test_a_loss_that_is_not_a_number_stops_the_training_and_keeps_the_last_good_model(
-    tmp_path, policy
-):
+def test_a_nan_loss_stops_training_and_keeps_the_last_good_model(tmp_path, policy):
     import torch
 
     good = train_candidate(

@@ -56,7 +56,7 @@ def accuracy(model) -> float:
     return float(right[pairs["agreement"] == 1].mean())
 
 
-def test_trl_learns_the_same_pairs_and_tells_the_same_things(bert):
+def test_trl_learns_the_same_pairs_and_reports_the_same_fields(bert):
     ours, theirs = (
         model_on(bert, **FOR_TRL | {"trainer": name}).fit(word_pairs())
         for name in ("shared_text", "trl")
@@ -104,7 +104,7 @@ def test_trl_learns_margins_with_gradient_checkpointing(bert):
     assert accuracy(model) > 0.9
 
 
-def test_what_trl_cannot_learn_is_refused(bert):
+def test_settings_that_trl_cannot_learn_are_refused(bert):
     pairs = word_pairs()
     with pytest.raises(ConfigurationError, match="has no loss soft"):
         model_on(bert, **(FOR_TRL | {"loss": "soft"})).fit(pairs)
@@ -127,7 +127,7 @@ def test_a_watch_sees_every_step_and_stops_it(bert):
         assert (model.records_[0].n_steps, model.records_[0].was_stopped) == (3, True)
 
 
-def test_progress_is_told_of_every_step(bert):
+def test_progress_is_reported_at_every_step(bert):
     for trainer in ({}, FOR_TRL):
         told: list[tuple[int, int]] = []
         model_on(bert, steps=4, **trainer).fit(
@@ -140,7 +140,7 @@ def test_progress_is_told_of_every_step(bert):
 @pytest.mark.parametrize(
     "trainer", [{"start_from_probe": False}, FOR_TRL], ids=["shared_text", "trl"]
 )
-def test_a_loss_that_is_no_number_stops_the_training(tmp_path, trainer):
+def test_a_nan_loss_stops_the_training(tmp_path, trainer):
     folder = save_tiny_bert(tmp_path)
     weights = load_file(folder / "model.safetensors")
     weights["encoder.layer.1.output.dense.weight"][0, 0] = float("nan")
@@ -273,7 +273,7 @@ def test_checkpoints_of_another_training_are_not_continued(bert, tmp_path):
     assert resumed_from(bert, tmp_path, learning_rate=1e-3) is None
 
 
-def test_no_more_than_two_checkpoints_are_kept(bert, tmp_path):
+def test_at_most_two_checkpoints_are_kept(bert, tmp_path):
     stopped_at(bert, tmp_path, 13)
     assert len(list((tmp_path / "member-0").glob("step-*.safetensors"))) == 2
 

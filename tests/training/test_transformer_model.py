@@ -175,7 +175,7 @@ def changed(folder, name="head.weight", change=lambda part: part + 1):
     save_file({key: part for key, part in parts.items() if part is not None}, path)
 
 
-def test_other_weights_than_the_saved_ones_are_refused(saved):
+def test_weights_with_another_hash_are_refused(saved):
     changed(saved)
     with pytest.raises(ModelHashMismatch, match=r"are not those its config\.json was written for"):
         load_reward_model(saved)
@@ -303,7 +303,7 @@ def test_pairs_count_by_their_votes(bert):
     )
 
 
-def test_ties_count_where_they_are_half_votes_and_a_pair_nobody_judged_not_at_all(bert):
+def test_ties_count_as_half_votes_and_unjudged_pairs_do_not_count(bert):
     pairs = word_pairs().head(4).assign(n_votes=[3, 0, 0, 2], n_ties=[1, 4, 0, 0])
     assert model_on(bert).vote_weights_of(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
     assert model_on(bert, ties_as_halves=False).vote_weights_of(pairs).tolist() == [
@@ -318,7 +318,7 @@ def test_ties_count_where_they_are_half_votes_and_a_pair_nobody_judged_not_at_al
         model_on(bert).fit(word_pairs().assign(n_votes=0))
 
 
-def test_it_says_what_its_margins_owe_to_length(bert):
+def test_the_report_shows_how_margins_depend_on_length(bert):
     """The chosen completion is always the longer one."""
     pairs = word_pairs()
     longer = pairs["chosen"].str.len() >= pairs["rejected"].str.len()
@@ -392,9 +392,7 @@ def test_bad_input_is_named(bert, fitted):
 
 
 @pytest.mark.skipif("__import__('torch').cuda.is_available()")
-def test_a_model_of_a_gpu_scores_on_a_machine_without_one_but_is_not_fitted_there(
-    bert, saved, fitted
-):
+def test_a_gpu_model_scores_without_a_gpu_but_is_not_fitted_there(bert, saved, fitted):
     config = json.loads((saved / "config.json").read_text())
     config["params"]["device"] = "cuda"
     (saved / "config.json").write_text(json.dumps(config))
@@ -479,7 +477,7 @@ def test_labels_of_the_annotator_model_are_learnt(bert):
     assert accuracy(model, word_pairs(seed=1)) < 0.15
 
 
-def test_few_votes_are_no_certainty_and_ties_are_halves(bert):
+def test_a_few_votes_are_not_certainty_and_ties_are_halves(bert):
     pairs = word_pairs().head(30).assign(agreement=1.0, n_votes=3, n_ties=2, weight=1.0)
     found = model_on(bert, smoothing=1.0)._targets(pairs).p
     np.testing.assert_allclose(found, (3 + 1 + 1) / (5 + 2))
@@ -530,7 +528,7 @@ def test_whatever_window_an_encoder_has_the_models_is_used(llama, tmp_path):
     narrow.fit(word_pairs(), warm_start=wide)
 
 
-def test_a_checkpoint_folder_is_gone_after_a_whole_fit(bert, fitted, tmp_path):
+def test_the_checkpoint_folder_is_deleted_after_a_complete_fit(bert, fitted, tmp_path):
     model = TransformerRewardModel(
         fitted.params, fitted.encoder, checkpoints=tmp_path / "checkpoints"
     )
@@ -574,7 +572,7 @@ def test_one_network_and_a_frozen_head_disagree_with_each_other(bert):
     assert disagreement(model, ["ask 1"], ["kind warm"], ["curt cold"])[0] > 0
 
 
-def test_a_frozen_head_is_saved_with_the_others_and_loaded_with_its_encoder(beside, bert, tmp_path):
+def test_a_frozen_head_is_saved_and_loaded_with_its_encoder(beside, bert, tmp_path):
     beside.save(tmp_path / "model")
     beside.save(tmp_path / "model")  # over itself: the folder is known as a model's
     asked = (["ask 1", "ask 2"], ["kind warm", "curt. Long, cold!"])
@@ -586,9 +584,7 @@ def test_a_frozen_head_is_saved_with_the_others_and_loaded_with_its_encoder(besi
     assert load_reward_model(tmp_path / "copy").weights_hash == beside.weights_hash
 
 
-def test_a_frozen_head_that_was_exchanged_is_missing_or_of_another_encoder_is_refused(
-    beside, bert, tmp_path
-):
+def test_a_swapped_or_missing_frozen_head_is_refused(beside, bert, tmp_path):
     beside.save(tmp_path / "model")
     other = Encoder(save_tiny_bert(tmp_path / "other", seed=9), max_tokens=24)
     with pytest.raises(ModelHashMismatch, match="Set `encoder` back"):
@@ -620,7 +616,7 @@ def test_a_frozen_head_learns_by_the_loss_of_the_others(bert, tmp_path, changes)
     )
 
 
-def test_a_frozen_head_learns_all_pairs_in_a_warm_start_and_counts_what_it_cut(bert):
+def test_a_frozen_head_learns_all_pairs_in_a_warm_start(bert):
     first = model_on(bert, frozen_head=True, steps=2).fit(word_pairs())
     both = pd.concat([word_pairs(), word_pairs(8, seed=5, first_seq=1000)], ignore_index=True)
     model = model_on(bert, frozen_head=True, steps=2, replay=0.2)
@@ -635,9 +631,7 @@ def test_a_frozen_head_learns_all_pairs_in_a_warm_start_and_counts_what_it_cut(b
     assert report.n_members == 2, "the network and the head"
 
 
-def test_a_frozen_head_has_the_networks_window_if_the_backbone_has_fewer_positions_than_max_tokens(
-    bert, tmp_path
-):
+def test_a_frozen_heads_window_is_limited_by_the_backbones_positions(bert, tmp_path):
     model = TransformerRewardModel(
         TransformerParams(**(SMALL | {"max_tokens": 200, "frozen_head": True, "steps": 2})),
         Encoder(bert),
@@ -652,7 +646,7 @@ def test_a_frozen_head_has_the_networks_window_if_the_backbone_has_fewer_positio
     assert model.frozen_.encoder.n_truncated
 
 
-def test_a_frozen_head_on_a_backbone_without_a_padding_token_and_beside_adapters(tmp_path):
+def test_a_frozen_head_works_without_a_padding_token_and_with_adapters(tmp_path):
     folder = save_tiny_llama(tmp_path / "llama")
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).exists():
@@ -674,7 +668,7 @@ def test_a_frozen_head_on_a_backbone_without_a_padding_token_and_beside_adapters
     assert model.member_scores([], []).shape == (2, 0)
 
 
-def test_a_frozen_head_makes_do_with_two_prompts_and_says_what_to_leave_out_with_one(bert):
+def test_a_frozen_head_needs_two_prompts(bert):
     assert (
         model_on(bert, frozen_head=True, steps=2, min_pairs=4)
         .fit(word_pairs(2))

@@ -101,7 +101,7 @@ def test_window_is_of_the_latest_votes_whatever_the_order_of_rows():
     )
 
 
-def test_model_beyond_the_interval_better_than_the_champion_is_an_improvement():
+def test_a_model_clearly_better_than_the_champion_is_an_improvement():
     better = accuracy_difference(pairs(30), margins(30, 0.4), margins(30, 0.03), PARAMS)
     assert better.low > 0
     equal = accuracy_difference(pairs(200), margins(200, 0.75, 1), margins(200, 0.75, 2), PARAMS)
@@ -115,7 +115,7 @@ def test_model_as_good_as_the_champion_is_not_refused(seed):
     assert accuracy_difference(pairs(200), margins(200, 0.75, seed), old, PARAMS).high >= 0
 
 
-def test_of_too_few_pairs_nobody_is_refused():
+def test_with_too_few_pairs_no_model_is_refused():
     few = pairs(19, longer_wins=1.0), margins(19, 0.0)
     assert find_weakness(*few, ceiling(0.9), PARAMS) is None
     assert accuracy_difference(*few, margins(19, 1.0), PARAMS) is None
@@ -124,7 +124,7 @@ def test_of_too_few_pairs_nobody_is_refused():
     assert accuracy_difference(*enough, margins(20, 1.0), PARAMS).high < 0
 
 
-def test_even_splits_are_no_evidence():
+def test_even_splits_are_not_evidence():
     even = pairs(100, longer_wins=1.0, agreement=0.5)
     assert find_weakness(even, margins(100, 0.0), ceiling(0.9), PARAMS) is None
     assert accuracy_difference(even, margins(100, 0.0), margins(100, 1.0), PARAMS) is None

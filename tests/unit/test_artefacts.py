@@ -179,7 +179,7 @@ Artefacts({s3.url("shared")!r}).write_frame("retraining_set", frame, {day!r})
         assert files.read_frame("retraining_set", day)["day"].tolist() == [day]
 
 
-def test_pages_of_the_drift_report_lie_beside_the_frames_and_are_found_by_day(
+def test_drift_report_pages_are_stored_by_day_beside_the_frames(
     files: Artefacts,
 ) -> None:
     assert (files.report_days(), files.read_report("2026-01-02")) == ([], None)

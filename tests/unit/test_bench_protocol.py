@@ -24,7 +24,7 @@ PAIRS = pd.DataFrame({"comparison_id": ["c1", "c2"], "split": ["train", "test"]}
 OPENERS = {"open_test_split", "calibrate", "fit_reward_model"}
 
 
-def test_openings_are_kept_between_runs_and_told(
+def test_openings_are_kept_between_runs_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = OpeningLog(tmp_path / "kept")
@@ -39,7 +39,7 @@ def test_openings_are_kept_between_runs_and_told(
     assert "| seed 1: fed | quality | 1 |" in said
 
 
-def test_a_run_that_opened_nothing_says_so(
+def test_a_run_without_openings_reports_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     OpeningLog(tmp_path).print_openings()

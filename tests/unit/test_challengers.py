@@ -199,7 +199,7 @@ def test_champion_itself_is_never_refused(champions, settle, champion, forgetful
     assert champions.refusal(champion.label) is None
 
 
-def test_promotion_not_asked_for_is_no_refusal(champions, settle, pairs):
+def test_an_unrequested_promotion_is_not_a_refusal(champions, settle, pairs):
     settled = settle(
         fitted(6, pairs, TasteChanges(CHANGE)), taste_changes=TasteChanges(CHANGE), promote=False
     )

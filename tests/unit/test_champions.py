@@ -98,7 +98,7 @@ def test_before_the_first_reward_model_nobody_judges(champions):
     assert champions.judge() is None
 
 
-def test_the_latest_calibration_tells_the_ceiling(champions):
+def test_the_latest_calibration_gives_the_ceiling(champions):
     assert champions.noise_ceiling() is None
     p, y = np.tile([0.7, 0.6], 20), np.tile([1.0, 0.0, 1.0, 1.0], 10)
     measured, ceiling = calibration_metrics(p, y), Interval(value=0.8, low=0.7, high=0.9, n=9)
@@ -147,7 +147,7 @@ def test_the_judge_gives_the_probability_of_the_majoritys_choice():
     assert calibrated.p_chosen(pairs(3, 1)) == pytest.approx(p)
 
 
-def test_the_first_model_is_no_worse_than_none():
+def test_the_first_model_is_not_refused_for_lack_of_a_champion():
     assert compare_with_champion(judge(0.0), None, pairs(1, 1)) == (True, "first reward model")
 
 
@@ -170,7 +170,7 @@ def test_a_model_that_knows_less_is_not_promoted_and_equals_are():
     assert "demo.reward_model@2" in reason
 
 
-def test_boldness_alone_neither_wins_nor_loses():
+def test_overconfidence_alone_neither_wins_nor_loses():
     """A calibrator mends it, so it says nothing of what a model knows."""
     modest, bold = judge(0.7, 1), judge(7.0, 2)
     losses = [
@@ -182,7 +182,7 @@ def test_boldness_alone_neither_wins_nor_loses():
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
-def test_of_too_few_pairs_to_calibrate_on_the_raw_probabilities_decide():
+def test_with_too_few_calibration_pairs_raw_probabilities_decide():
     assert recalibrated_loss(pairs(1, 1), SureOf(1.0)) == pytest.approx(
         0.8 * np.log1p(np.exp(-1)) + 0.2 * np.log1p(np.e)
     )
@@ -220,7 +220,7 @@ def test_after_a_change_only_pairs_voted_since_then_count():
     assert "none of 55 held-out pairs" in blind.reason
 
 
-def test_a_champion_that_a_reversal_made_surely_wrong_gives_way_to_one_that_knows_little():
+def test_a_champion_wrong_after_a_reversal_yields_to_a_weak_model():
     """Calibrated anew it would be a coin too; but it is not what it serves."""
     reversed_taste = pairs(40, 1).assign(chosen="bad", rejected="good")
     promoted, reason = compare_with_champion(
@@ -230,7 +230,7 @@ def test_a_champion_that_a_reversal_made_surely_wrong_gives_way_to_one_that_know
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_model_is_worse_than_itself(seed):
+def test_no_model_loses_to_itself(seed):
     """Though the champion's calibrator was fitted on the very pairs they are compared by."""
     fitted_on = make_pairs(160, seed=seed)
     model = EmbeddingRewardModel(
@@ -247,7 +247,7 @@ def test_no_model_is_worse_than_itself(seed):
     assert compare_with_champion(Judge(version(1), model, calibrator, "fitted"), champion, calib)[0]
 
 
-def test_a_champion_s_calibrator_gives_way_only_to_one_that_predicts_no_worse():
+def test_a_champions_calibrator_is_replaced_only_if_no_worse():
     """The same model: sure of itself beyond what votes say, and mended by a temperature."""
     voted, model = pairs(40, 1), SureOf(6.0)
     mended, _ = fit_calibrator(
@@ -296,7 +296,7 @@ def of_another_encoder(champions, tmp_path):
     return Champions(champions.store, OneVersion(tmp_path / "model"), tmp_path / "cache")
 
 
-def test_a_champion_of_another_encoder_is_named_and_tells_who_asks_it(of_another_encoder):
+def test_a_champion_on_another_encoder_is_reported_to_its_caller(of_another_encoder):
     lost = of_another_encoder.judge()
     assert lost.label == "demo.reward_model@1"
     assert isinstance(lost.load_error, ModelHashMismatch)
@@ -316,7 +316,7 @@ def test_so_is_one_whose_files_are_damaged(of_another_encoder, tmp_path):
     assert isinstance(of_another_encoder.judge().load_error, ModelError)
 
 
-def test_an_encoder_that_is_not_there_is_no_fault_of_the_champions(of_another_encoder, tmp_path):
+def test_a_missing_encoder_is_not_the_champions_fault(of_another_encoder, tmp_path):
     nowhere = Champions(
         of_another_encoder.store,
         of_another_encoder.registry,
@@ -369,7 +369,7 @@ def alternatives(champions, tmp_path):
     return Alternatives(champions, tmp_path)
 
 
-def test_an_outage_of_the_first_encoder_is_named_and_costs_no_champion_its_place(alternatives):
+def test_an_encoder_outage_is_named_and_keeps_the_champion(alternatives):
     alternatives.fit(alternatives.first)
     alternatives.outage()
     known = alternatives.champions
@@ -404,7 +404,7 @@ def test_an_outage_of_the_first_encoder_is_named_and_costs_no_champion_its_place
     assert known.judge().load_error is None
 
 
-def test_a_champion_of_the_stand_in_serves_on_it_and_is_beaten_only_by_a_better_one(alternatives):
+def test_a_champion_on_the_fallback_encoder_serves_until_beaten(alternatives):
     alternatives.fit(alternatives.second)
     champion = alternatives.champions.judge()
     assert champion.load_error is None
@@ -420,7 +420,7 @@ def test_a_champion_of_the_stand_in_serves_on_it_and_is_beaten_only_by_a_better_
     )
 
 
-def test_of_an_encoder_that_no_setting_names_a_champion_is_lost_while_all_that_are_named_are_there(
+def test_a_champion_on_an_encoder_missing_from_settings_is_dropped(
     alternatives,
 ):
     save_tiny_bert(alternatives.folder / "third", seed=2)
@@ -469,7 +469,7 @@ def test_both_orders_of_a_pair_sum_to_one_exactly_whatever_the_model():
     assert len({one.p_raw for one in there}) > 10
 
 
-def test_a_fit_goes_on_with_the_encoder_that_its_start_was_fitted_on(alternatives):
+def test_a_fit_continues_with_the_encoder_of_its_start(alternatives):
     alternatives.fit(alternatives.second)
     known = alternatives.champions
     start = known.encoders.load_model(alternatives.folder / "model", "the checkpoint")

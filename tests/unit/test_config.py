@@ -11,7 +11,7 @@ from rlhf_pipeline.config import TELEMETRY_OFF, HomeFacts, Settings, silence_tel
 from rlhf_pipeline.errors import ConfigurationError
 
 
-def test_without_anything_all_state_lies_in_var_beside_the_caller(tmp_path):
+def test_by_default_all_state_is_below_var(tmp_path):
     settings = Settings.read({}, tmp_path)
     assert settings.home == tmp_path / "var"
     assert settings.store_url == f"sqlite:///{tmp_path}/var/store.db"
@@ -31,7 +31,7 @@ def test_an_absolute_home_stays_where_it_is(tmp_path):
     assert Settings.read({"RLHF_HOME": "/srv/rlhf"}, tmp_path).home.as_posix() == "/srv/rlhf"
 
 
-def test_empty_and_foreign_variables_are_no_settings(tmp_path):
+def test_empty_and_foreign_variables_are_not_settings(tmp_path):
     assert Settings.read(
         {"RLHF_POLICY": "", "HOME": "/root", "XRLHF_POLICY": "x"}, tmp_path
     ) == Settings.read({}, tmp_path)
@@ -63,7 +63,7 @@ def test_a_value_that_cannot_be_used_names_its_setting(tmp_path, name, value):
 
 
 @pytest.mark.parametrize("content", [b"project: [", b"- just\n- a list\n", b"project: \xff\xfe"])
-def test_a_file_that_is_no_mapping_is_named(tmp_path, content):
+def test_a_file_without_a_mapping_is_named(tmp_path, content):
     (tmp_path / "rlhf.yaml").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"rlhf\.yaml"):
         Settings.read({}, tmp_path)
@@ -80,9 +80,7 @@ def test_a_file_that_is_no_mapping_is_named(tmp_path, content):
         ("api_key: !canary!x y", "line 2, column 10"),
     ],
 )
-def test_a_file_that_is_no_yaml_is_told_by_its_place_and_not_by_what_it_holds(
-    tmp_path, line, place
-):
+def test_invalid_yaml_is_reported_by_position_without_its_content(tmp_path, line, place):
     (tmp_path / "rlhf.yaml").write_text(f"server_url: postgresql://ann:canary@db\n{line}\n")
     with pytest.raises(
         ConfigurationError, match=rf"rlhf\.yaml is not valid YAML: .*{place}"
@@ -185,7 +183,7 @@ def test_an_encoded_password_arrives_whole(tmp_path):
 @pytest.mark.parametrize(
     "url", ["sqlite:////srv/a@b#c/store.db", "file:///srv/a@b?c", "/srv/a@b#c", "databricks"]
 )
-def test_what_is_no_server_may_hold_any_sign(tmp_path, url):
+def test_a_text_that_is_not_a_server_url_may_hold_any_character(tmp_path, url):
     assert Settings.read({"RLHF_MLFLOW_URL": url}, tmp_path).tracking_uri == url
 
 
@@ -252,13 +250,13 @@ def test_without_a_server_dagster_keeps_its_own_files(tmp_path):
 @pytest.mark.parametrize(
     "url", ["mysql://hush@h", "postgresql+asyncpg://hush@h", "postgresql:", "hush", "postgresql://"]
 )
-def test_a_server_that_is_no_postgres_is_refused_without_showing_it(tmp_path, url):
+def test_a_server_url_of_another_database_is_refused_unshown(tmp_path, url):
     with pytest.raises(ConfigurationError, match=r"server_url: .*write postgresql://") as refusal:
         Settings.read({"RLHF_SERVER_URL": url}, tmp_path)
     assert "hush" not in str(refusal.value)
 
 
-def test_a_home_on_a_server_says_so_to_every_later_command(tmp_path):
+def test_a_home_on_a_server_remembers_it_for_later_commands(tmp_path):
     HomeFacts(
         organization="default",
         project="demo",
@@ -273,7 +271,7 @@ def test_a_home_on_a_server_says_so_to_every_later_command(tmp_path):
     assert (tmp_path / "var" / "project.json").stat().st_mode & 0o077 == 0
 
 
-def test_telemetry_is_off_unless_somebody_chose_otherwise(monkeypatch):
+def test_telemetry_is_off_by_default(monkeypatch):
     for key in TELEMETRY_OFF:
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("DO_NOT_TRACK", "chosen")
@@ -286,7 +284,7 @@ def test_telemetry_is_off_unless_somebody_chose_otherwise(monkeypatch):
 @pytest.mark.parametrize(
     ("chosen", "found"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")]
 )
-def test_threads_that_wait_sleep_unless_somebody_chose_otherwise(chosen, found):
+def test_waiting_threads_sleep_by_default(chosen, found):
     plain = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
     # and what torch's threads really do, told as they are loaded
     script = "import definitions, torch"

@@ -41,7 +41,7 @@ def test_every_folder_reads_the_recorded_file(tmp_path: Path, checkout: Path) ->
     assert settings.prompts_file == checkout / "prompts.jsonl"
 
 
-def test_recorded_file_wins_and_the_log_says_so(
+def test_the_recorded_file_wins_and_is_logged(
     tmp_path: Path, checkout: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = other_folder(tmp_path, "votes_per_request: 9\n")

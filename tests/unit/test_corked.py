@@ -37,7 +37,7 @@ def run(steps):
         pool.submit(lambda: asyncio.run(steps())).result()
 
 
-def test_what_is_written_in_one_step_is_sent_at_once_and_in_order(transport):
+def test_writes_of_one_step_are_sent_together_in_order(transport):
     async def steps():
         corked = BufferedTransport(transport, asyncio.get_running_loop())
         corked.write(b"head ")
@@ -52,7 +52,7 @@ def test_what_is_written_in_one_step_is_sent_at_once_and_in_order(transport):
     run(steps)
 
 
-def test_what_was_written_is_sent_before_the_connection_is_closed(transport):
+def test_buffered_data_is_sent_before_the_connection_closes(transport):
     async def steps():
         corked = BufferedTransport(transport, asyncio.get_running_loop())
         corked.write(b"last words")
@@ -64,7 +64,7 @@ def test_what_was_written_is_sent_before_the_connection_is_closed(transport):
     run(steps)
 
 
-def test_nothing_is_sent_to_who_has_left(transport):
+def test_nothing_is_sent_after_a_disconnect(transport):
     async def steps():
         corked = BufferedTransport(transport, asyncio.get_running_loop())
         corked.write(b"answer")

@@ -37,7 +37,7 @@ def test_duplicate_yaml_key_is_refused_with_its_line():
         parse_yaml("a: 1\nb: {a: 1}\na: 2\n")
 
 
-def test_yaml_merges_and_repeated_values_are_no_duplicates():
+def test_yaml_merges_and_repeated_values_are_not_duplicates():
     assert parse_yaml("x: &x {a: 1}\ny: {<<: *x, a: 2, b: 1}\n1: a\n'1': b\n") == {
         "x": {"a": 1},
         "y": {"a": 2, "b": 1},

@@ -77,7 +77,7 @@ def test_each_broken_promise_of_the_schema_is_named_with_count_and_sample() -> N
         require(outcomes)
 
 
-def test_a_missing_column_fails_and_says_so() -> None:
+def test_a_missing_column_fails_with_its_name() -> None:
     outcomes = [
         o
         for o in validate(prompts().drop(columns="category"), build_suite(PROMPTS), "prompts")

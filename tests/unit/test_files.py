@@ -26,7 +26,7 @@ def test_a_file_is_replaced_and_missing_folders_are_made(tmp_path):
     ("number", "cure"),
     [(errno.ENOSPC, "Free some space"), (errno.EACCES, "Make the folder writable")],
 )
-def test_a_disk_that_refuses_leaves_what_was_there(tmp_path, monkeypatch, number, cure):
+def test_a_disk_that_refuses_leaves_the_old_file(tmp_path, monkeypatch, number, cure):
     path = tmp_path / "log.txt"
     write_atomically(path, b"one")
 
@@ -55,7 +55,7 @@ def test_a_place_that_can_hold_no_file_is_named_with_its_cure(tmp_path, below, c
     assert names(tmp_path) == ["a"]
 
 
-def test_a_name_too_long_for_the_disk_is_said_to_be(tmp_path):
+def test_too_long_a_file_name_is_reported(tmp_path):
     with pytest.raises(ArtefactError, match="shorter name"):
         write_atomically(tmp_path / ("x" * 300), b"one")
 
@@ -91,7 +91,7 @@ def test_a_file_written_piece_by_piece_takes_its_place_at_the_end(tmp_path):
     assert names(path.parent) == ["log.txt"]
 
 
-def test_a_writer_that_fails_half_way_leaves_what_was_there(tmp_path):
+def test_a_writer_that_fails_leaves_the_old_file(tmp_path):
     path = tmp_path / "log.txt"
     write_atomically(path, b"one")
 

@@ -99,7 +99,7 @@ def test_the_callers_frame_is_never_edited():
         ({"more": ["{}", "{half"]}, "kinds.more: invalid JSON in 1 rows, first row 1"),
     ],
 )
-def test_what_breaks_the_schema_names_column_row_and_cure(columns, message):
+def test_a_schema_error_names_column_row_and_fix(columns, message):
     with pytest.raises(FrameError, match=message):
         check_frame(rows(**columns), KINDS)
 
@@ -130,7 +130,7 @@ def test_the_empty_frame_passes_and_survives_parquet_types(schema):
 
 
 @EVERY_SCHEMA
-def test_every_column_says_what_it_means(schema):
+def test_every_column_has_a_description(schema):
     assert all(column.description for column in schema.columns.values())
     assert set(schema.key) <= set(schema.columns)
 

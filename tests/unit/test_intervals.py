@@ -35,7 +35,7 @@ def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
     assert (made.low, made.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 
 
-def test_there_is_no_share_of_nothing():
+def test_an_empty_sample_has_no_share():
     with pytest.raises(NotEnoughData, match="0 values"):
         interval_of_share(0.0, 0)
 
@@ -59,7 +59,7 @@ def test_an_interval_of_nothing_but_successes_is_not_a_point():
     assert perfect.low == pytest.approx(20 / (20 + 1.959964**2), abs=1e-4)
 
 
-def test_a_share_that_is_the_same_in_every_group_has_wilsons_ends_for_the_groups():
+def test_an_equal_share_in_every_group_has_wilson_ends():
     """Three of four right in each of ten prompts: so it is in every resample, which is no
     certainty.
     """
@@ -77,12 +77,12 @@ def test_a_share_that_is_the_same_in_every_group_has_wilsons_ends_for_the_groups
     assert one_differs.low < one_differs.value < one_differs.high
 
 
-def test_a_loss_that_is_the_same_everywhere_is_no_share():
+def test_a_constant_loss_is_not_a_share():
     found = interval_of_mean(np.full(12, np.log(2)), of_shares=False)
     assert (found.low, found.high) == (pytest.approx(np.log(2)), pytest.approx(np.log(2)))
 
 
-def test_every_resample_draws_as_many_groups_as_there_are():
+def test_every_resample_has_the_same_number_of_groups():
     totals = resampled_sums(
         np.stack([np.ones(17), np.arange(17.0)], axis=1), BootstrapParams(n_resamples=100)
     )
@@ -98,7 +98,7 @@ def test_nan_and_nothing_are_refused():
         interval_of_mean([])
 
 
-def test_an_interval_over_prompts_covers_a_known_mean_about_as_often_as_it_says():
+def test_an_interval_over_prompts_has_its_nominal_coverage():
     rng = np.random.default_rng(0)
     covered = [
         found.low <= 0.6 <= found.high

@@ -28,7 +28,7 @@ def test_a_broken_limit_is_named_and_is_the_exit_code(capsys: pytest.CaptureFixt
     assert said[-2:] == ["limits: 1 held, 1 broken", "  broken: snapshot p95 169 ms, limit 100 ms"]
 
 
-def test_what_was_not_measured_is_neither_held_nor_broken(
+def test_an_unmeasured_limit_is_neither_held_nor_broken(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     limits = Limits()
@@ -40,7 +40,7 @@ def test_what_was_not_measured_is_neither_held_nor_broken(
     assert "held" not in " ".join(said)
 
 
-def test_all_limits_held_is_said_only_where_there_are_any(
+def test_all_limits_held_requires_a_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert Limits().print_summary() == 0
@@ -51,7 +51,7 @@ def test_all_limits_held_is_said_only_where_there_are_any(
     assert capsys.readouterr().out.splitlines() == ["", "limits: 1 held"]
 
 
-def test_a_measure_that_is_no_number_holds_no_limit() -> None:
+def test_a_nan_measure_holds_no_limit() -> None:
     limits = Limits()
     p95 = float("nan")
     limits.check(p95 <= 100, "p95")
@@ -71,7 +71,7 @@ def test_stages_add_up_and_a_table_is_markdown(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_every_benchmark_ends_with_what_its_limits_say(script: Path) -> None:
+def test_every_benchmark_exits_by_its_limits(script: Path) -> None:
     """PASS and FAIL are said by Limits alone, and `main` gives its exit code back to the shell."""
     tree = ast.parse(script.read_text(encoding="utf-8"))
     texts = {
@@ -116,7 +116,7 @@ def learning(*more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_verdict_over_all_counts_what_was_not_measured_as_that(tmp_path: Path) -> None:
+def test_the_overall_verdict_counts_unmeasured_limits(tmp_path: Path) -> None:
     ended = learning(
         *ALL_BUT_REAL, "--data", str(tmp_path), "--registry", str(tmp_path / "registry")
     )

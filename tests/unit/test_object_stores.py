@@ -54,7 +54,7 @@ def test_a_bucket_that_is_not_there_is_named(s3: S3) -> None:
     assert "Create the bucket nowhere, or correct RLHF_FRAMES_URL" in refused("s3://nowhere/frames")
 
 
-def test_wrong_credentials_are_said_to_be(s3: S3) -> None:
+def test_wrong_credentials_are_reported(s3: S3) -> None:
     from moto.core import set_initial_no_auth_action_count
 
     put(open_path(s3.url("kept")) / "file", b"before")
@@ -64,7 +64,7 @@ def test_wrong_credentials_are_said_to_be(s3: S3) -> None:
     assert get(open_path(s3.url("kept")) / "file") == b"before"
 
 
-def test_missing_credentials_are_said_to_be(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     forget_connections()
@@ -73,7 +73,7 @@ def test_missing_credentials_are_said_to_be(s3: S3, monkeypatch: pytest.MonkeyPa
     forget_connections()
 
 
-def test_a_server_that_is_not_there_is_said_to_be(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_reported(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -165,7 +165,7 @@ class Stalling(socketserver.BaseRequestHandler):
             pass  # the client is gone
 
 
-def test_a_writer_killed_in_the_middle_of_a_put_leaves_what_was_there(s3: S3) -> None:
+def test_a_writer_killed_during_a_put_leaves_the_old_object(s3: S3) -> None:
     file = open_path(s3.url("killed")) / "file"
     put(file, b"before")
     host, port = s3.endpoint.removeprefix("http://").split(":")

@@ -65,7 +65,7 @@ def test_the_order_of_keys_does_not_matter_and_letters_beyond_ascii_do():
     assert content_hash("naïve") != content_hash("naive")
 
 
-def test_an_id_stays_what_it_is_between_versions_of_this_package():
+def test_ids_are_stable_between_versions():
     """Ids are in people's stores: a change here would make every prompt and comparison a new
     one.
     """
@@ -85,7 +85,7 @@ def test_a_folder_is_its_names_and_contents(tmp_path):
     assert len({before, renamed, folder_hash(tmp_path)}) == 3
 
 
-def test_a_record_refuses_what_it_does_not_know_and_cannot_be_changed():
+def test_a_record_is_frozen_and_refuses_unknown_fields():
     with pytest.raises(ValidationError, match="mood"):
         vote(mood="good")
     with pytest.raises(ValidationError, match="frozen"):
@@ -112,7 +112,7 @@ def test_a_vote_out_of_range_is_refused(broken):
         vote(**broken)
 
 
-def test_an_event_is_the_same_event_whenever_and_with_whatever_evidence_it_is_found():
+def test_an_events_identity_ignores_its_time_and_evidence():
     again = event(detected_at=NOW + timedelta(days=1), evidence={"p": 0.6}, change_seq=3)
     assert again.event_id == event().event_id
     others = [
@@ -127,7 +127,7 @@ def test_an_event_is_the_same_event_whenever_and_with_whatever_evidence_it_is_fo
     assert len({e.event_id for e in [event(), *others]}) == 5
 
 
-def test_words_are_what_is_written_down():
+def test_words_equal_the_recorded_golden_ones():
     assert [*Choice] == ["a", "b", "tie", "both_bad", "skip"]
     assert [*Verdict] == ["insufficient", "stable", "warning", "drift"]
     assert f"{AnnotatorKind.HUMAN}" == "human"
@@ -144,5 +144,5 @@ def test_an_interval_reads_as_a_number_with_its_bounds():
     assert str(Interval(value=0.5, low=0.41, high=0.587, n=9)) == "0.500 [0.410, 0.587]"
 
 
-def test_what_is_missing_is_no_tag():
+def test_a_missing_value_has_no_tag():
     assert lineage_tags({"a": 1, "b": None, "c": ""}) == {"a": "1", "c": ""}

@@ -87,7 +87,7 @@ def predicted(
     )
 
 
-def test_a_prediction_says_what_made_it_and_what_of():
+def test_a_prediction_names_its_model_and_subject():
     rows = predicted()
     first = rows.iloc[0]
     assert (first["reward_model"], first["calibrator"], first["data_hash"]) == (
@@ -139,13 +139,13 @@ def test_every_prediction_has_a_row_and_every_vote_its_own():
     assert rows["is_error"].isna().tolist() == [False, False, True, True]
 
 
-def test_ties_and_equal_scores_are_no_error_and_no_success():
+def test_ties_and_equal_scores_are_neither_errors_nor_successes():
     rows = reflect(predicted(), votes(("c1", "x", "tie"), ("c2", "x", "skip"), ("c3", "x", "a")))
     assert rows["is_error"].isna().all()
     assert judged_predictions(rows).empty
 
 
-def test_two_models_are_each_set_beside_the_same_vote():
+def test_two_models_are_each_compared_with_the_same_vote():
     both = pd.concat([predicted(), predicted(label="demo.reward_model@2")], ignore_index=True)
     rows = reflect(both, votes(("c1", "x", "b")))
     assert rows.loc[rows["vote_id"] == "v0", "reward_model"].tolist() == [
@@ -154,7 +154,7 @@ def test_two_models_are_each_set_beside_the_same_vote():
     ]
 
 
-def test_a_vote_without_a_prediction_is_named_unless_told():
+def test_a_vote_without_a_prediction_is_reported():
     cast = votes(("c1", "x", "a"), ("c7", "x", "a"))
     with pytest.raises(UnknownComparison, match="v1 judges comparison c7"):
         reflect(predicted(), cast)
@@ -185,7 +185,7 @@ def test_judged_predictions_are_in_order_of_seq_and_fit_for_evidently():
     assert not evidently_calibration_report(judged).passed
 
 
-def test_log_rows_are_json_with_what_is_missing_as_null():
+def test_log_rows_are_json_with_null_for_missing_values():
     rows = reflection_rows(reflect(predicted(), votes(("c1", "x", "a"))))
     assert [row["vote_id"] for row in rows] == ["v0", None, None]
     assert rows[0]["is_error"] is False
@@ -196,7 +196,7 @@ def test_log_rows_are_json_with_what_is_missing_as_null():
     pd.testing.assert_frame_equal(read_back, reflect(predicted(), votes(("c1", "x", "a"))))
 
 
-def test_a_model_is_not_set_beside_its_own_answers():
+def test_a_model_is_not_compared_with_its_own_votes():
     people, machine = (
         votes(("c1", "x", "b")),
         votes(("c2", "demo.reward_model@1", "b")).assign(

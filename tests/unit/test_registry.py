@@ -202,7 +202,7 @@ def test_each_accuracy_wants_the_ceiling_of_its_own_votes(
     assert not lacks_ceiling(["token_accuracy", "mean_length"])
 
 
-def test_a_ceiling_that_a_retry_finds_is_no_longer_unknown(registry: Registry) -> None:
+def test_a_ceiling_found_by_a_retry_replaces_unknown(registry: Registry) -> None:
     judged = {"accuracy": 0.7, "accuracy_since_change": 0.6}
     first = interrupted(registry, RuntimeError(), "retried", lambda run: run.log_metrics(judged))
     tags = registry.tracking.client.get_run(first.run_id).data.tags
@@ -233,7 +233,7 @@ def test_the_same_run_key_reopens_the_run(registry: Registry) -> None:
     assert seen.data.tags["mlflow.source.git.commit"] == code_commit()
 
 
-def test_a_failed_run_keeps_what_it_logged(registry: Registry) -> None:
+def test_a_failed_run_keeps_its_logged_values(registry: Registry) -> None:
     run = interrupted(
         registry, KeyboardInterrupt(), "key", lambda run: run.log_metrics({"loss": 1.0}, step=3)
     )
@@ -386,7 +386,7 @@ def test_files_in_an_object_store_are_kept_there_until_they_are_removed(
     assert not (tmp_path / "artifacts").exists()
 
 
-def test_neither_global_state_nor_the_working_directory_is_touched(
+def test_global_state_and_working_directory_stay_unchanged(
     home: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cwd").mkdir()
@@ -430,7 +430,7 @@ def _train(home: Path, i: int) -> None:
     registry.set_alias("policy", f"from_{i}", own.version)
 
 
-def test_three_trainings_register_at_once_on_a_fresh_database(tmp_path: Path) -> None:
+def test_concurrent_trainings_register_on_a_fresh_database(tmp_path: Path) -> None:
     processes = [
         multiprocessing.get_context("spawn").Process(target=_train, args=(tmp_path, i))
         for i in range(3)
@@ -526,9 +526,7 @@ def test_a_database_that_stays_locked_is_named_and_the_retry_completes(
     ]
 
 
-def test_what_ended_a_run_is_said_even_where_mlflow_cannot_be_told(
-    home: Path, registry: Registry
-) -> None:
+def test_the_end_of_a_run_is_reported_even_if_mlflow_fails(home: Path, registry: Registry) -> None:
     registry.initialise()
     hasty = Registry(registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.2)
 
@@ -604,7 +602,7 @@ def removable(registry: Registry, tmp_path: Path) -> ModelVersion:
     return register(registry, model_folder(tmp_path), metrics={"seconds": 3.0})
 
 
-def test_removed_version_names_itself_when_asked_for(
+def test_a_removed_version_is_named_when_requested(
     registry: Registry, removable: ModelVersion, tmp_path: Path
 ) -> None:
     assert version_size(registry, removable) == len("weights{}")
@@ -645,7 +643,7 @@ def test_removal_killed_before_it_was_recorded_is_finished_by_the_next(
     assert registry.removal_times("policy") == {removable.version: REMOVED_AT}
 
 
-def test_version_that_was_promoted_meanwhile_keeps_its_files(
+def test_a_version_promoted_during_removal_keeps_its_files(
     registry: Registry, removable: ModelVersion, tmp_path: Path
 ) -> None:
     registry.promote("policy", removable.version)
@@ -672,7 +670,7 @@ class RemovedAfterTheLook(Registry):
         return model
 
 
-def test_version_that_lost_its_files_meanwhile_is_not_promoted(
+def test_a_version_that_loses_its_files_is_not_promoted(
     registry: Registry, home: Path, removable: ModelVersion
 ) -> None:
     racing = RemovedAfterTheLook(registry.tracking_uri, home / "artifacts", registry.project)

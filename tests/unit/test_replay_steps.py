@@ -77,7 +77,7 @@ def test_learning_is_awaited_although_its_champion_is_there(imported_day: Replay
     assert imported_day.store.replays.pending_days() == [imported_day.day]
 
 
-def test_learning_that_failed_after_promoting_is_asked_for_again(imported_day: ReplayedDay) -> None:
+def test_learning_that_failed_after_promoting_is_requested_again(imported_day: ReplayedDay) -> None:
     imported_day.record("feedback", Status.SUCCESS)
     imported_day.record("learning", Status.FAILURE)
     imported_day.promote()

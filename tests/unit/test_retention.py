@@ -86,7 +86,7 @@ def test_version_named_by_an_unfinished_decision_is_needed() -> None:
     assert needed_versions([], [], [decision]) == {"demo.reward_model@6", "demo.reward_model@7"}
 
 
-def test_file_goes_once_it_is_older_than_the_limit() -> None:
+def test_a_file_is_deleted_once_it_is_older_than_the_limit() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     files = [
         DatedFile(path=f"{days}", written_at=now - timedelta(days=days), n_bytes=1)

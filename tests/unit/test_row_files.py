@@ -46,7 +46,7 @@ def test_lines_are_those_of_the_file_not_of_the_records(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "json"])
-def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path, kind):
+def test_a_byte_order_mark_is_not_part_of_the_first_column(tmp_path, kind):
     content = {
         "csv": "a,b\n1,2\n",
         "jsonl": '{"a": "1", "b": "2"}\n',
@@ -74,7 +74,7 @@ def test_in_a_file_of_two_encodings_only_the_odd_lines_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("header", "option"), [("a;b;c", "';'"), ("a|b|c", "'|'"), ("a\tb\tc", r"\$'\\t'")]
 )
-def test_a_wrong_delimiter_is_said_before_any_row_is_read(tmp_path, header, option):
+def test_a_wrong_delimiter_is_reported_before_any_row_is_read(tmp_path, header, option):
     path = write(tmp_path / "f.csv", f"{header}\n1;2;3\n")
     with pytest.raises(DatasetError, match=f"the header is one cell. Add --delimiter {option}"):
         open_rows(path)
@@ -89,7 +89,7 @@ def test_another_delimiter_can_be_named(tmp_path):
         open_rows(write(tmp_path / "f.jsonl", "{}"), delimiter=";")
 
 
-def test_a_parquet_file_cut_in_half_is_no_parquet_file(tmp_path):
+def test_half_a_parquet_file_is_not_a_parquet_file(tmp_path):
     pq.write_table(pa.table({"a": [str(i) for i in range(1000)]}), tmp_path / "whole.parquet")
     whole = (tmp_path / "whole.parquet").read_bytes()
     with pytest.raises(
@@ -167,7 +167,7 @@ def test_stray_quotes_cost_their_row_only(tmp_path):
         ("[" * 100_000, "no JSON"),
     ],
 )
-def test_a_line_that_is_no_object_is_refused_alone(tmp_path, line, why):
+def test_a_line_without_an_object_is_rejected_alone(tmp_path, line, why):
     path = write(tmp_path / "f.jsonl", f'{{"a": "1"}}\n\n{line}\n{{"a": "2"}}\n')
     assert [number for number, _ in rows(path)] == [1, 4]
     ((number, fault),) = faults(path)
@@ -209,7 +209,7 @@ def test_an_array_that_breaks_off_names_the_line(tmp_path, content, why):
         ("f.parquet", b"a,b\n1,2\n", "truncated or not a Parquet file"),
     ],
 )
-def test_what_holds_no_rows_is_refused_with_its_cure(tmp_path, name, content, why):
+def test_a_file_without_rows_is_refused_with_a_fix(tmp_path, name, content, why):
     with pytest.raises(DatasetError, match=why):
         open_rows(write(tmp_path / name, content))
 

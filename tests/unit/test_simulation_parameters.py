@@ -29,7 +29,7 @@ DRAWS = {
 }
 
 
-def test_the_simulations_parameters_are_the_ones_that_the_bars_were_measured_with() -> None:
+def test_simulation_parameters_equal_the_measured_ones() -> None:
     assert simulation_hash() == PINNED, (
         "benchmarks/simulation.yaml has changed. Make that a commit of its own: run "
         "bench_simulated.py, bench_annotators.py and bench_calibration.py, quote their new tables "
@@ -37,7 +37,7 @@ def test_the_simulations_parameters_are_the_ones_that_the_bars_were_measured_wit
     )
 
 
-def test_the_simulated_annotators_draw_what_they_drew_when_the_bars_were_measured() -> None:
+def test_simulated_annotators_draw_the_same_votes_as_when_measured() -> None:
     truth = worlds(read_simulation().annotators.position_bias)[0]
     drawn = "".join(truth.votes["choice"]) + "".join(f"{d:.6f}" for d in truth.d)
     assert hashlib.sha256(drawn.encode()).hexdigest() == DRAWN, (
@@ -46,7 +46,7 @@ def test_the_simulated_annotators_draw_what_they_drew_when_the_bars_were_measure
     )
 
 
-def test_every_world_has_three_seeds_and_the_first_the_ceiling_that_the_bar_names() -> None:
+def test_every_world_has_three_seeds_and_the_stated_ceiling() -> None:
     simulation = read_simulation()
     assert all(
         len(set(world.vote_seeds)) >= 3 for world in (simulation.reward_model, simulation.overlap)

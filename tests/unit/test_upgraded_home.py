@@ -132,7 +132,7 @@ def test_every_stored_record_is_read(upgraded_home: UpgradedHome) -> None:
         assert Window.load(folder)
 
 
-def test_work_goes_on_in_an_upgraded_home(upgraded_home: UpgradedHome) -> None:
+def test_an_upgraded_home_keeps_working(upgraded_home: UpgradedHome) -> None:
     """Cards left by the version before are dealt, judged and linked into its chain."""
     store = upgraded_home.store
     (bob,) = [user for user in store.users.all() if user.email == "bob@example.org"]
@@ -154,7 +154,7 @@ def test_work_goes_on_in_an_upgraded_home(upgraded_home: UpgradedHome) -> None:
     assert store.audit.verify() > upgraded_home.facts["audit"]["n_links"]
 
 
-def test_votes_frames_of_an_earlier_version_are_made_anew_once(
+def test_votes_frames_of_an_earlier_version_are_rewritten_once(
     upgraded_home: UpgradedHome,
 ) -> None:
     store, files = upgraded_home.store, upgraded_home.files
@@ -180,7 +180,7 @@ def test_votes_that_wait_for_their_day_go_on_waiting(upgraded_home: UpgradedHome
     assert files.read_frame("votes", day)["seq"].max() < waiting
 
 
-def test_a_frame_with_votes_that_the_store_lacks_stays_as_it_is(
+def test_a_frame_with_votes_missing_from_the_store_is_kept(
     upgraded_home: UpgradedHome,
 ) -> None:
     store, files = upgraded_home.store, upgraded_home.files

@@ -105,7 +105,7 @@ def test_a_vote_that_was_changed_later_counts_where_it_was_cast(home: LearntHome
     assert empty.startswith("Nobody judged anything on these days")
 
 
-def test_what_the_model_says_is_left_for_the_consensus_page_when_asked(home: LearntHome) -> None:
+def test_labels_are_published_to_the_consensus_page_on_request(home: LearntHome) -> None:
     files = Artefacts(home.settings.frames)
     home.rlhf("votes", "annotators")
     assert not files.path(STAGE, PART).exists()
@@ -123,7 +123,7 @@ def test_what_the_model_says_is_left_for_the_consensus_page_when_asked(home: Lea
     assert (left["p_a"] - expected["p_a"]).abs().max() < 0.02  # begun elsewhere, the same end
 
 
-def test_older_votes_leave_what_newer_ones_said(home: LearntHome) -> None:
+def test_a_fit_to_older_votes_keeps_newer_labels(home: LearntHome) -> None:
     files = Artefacts(home.settings.frames)
     home.rlhf("votes", "annotators", "--publish")
     before = files.read_frame(STAGE, PART)

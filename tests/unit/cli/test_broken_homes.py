@@ -153,7 +153,7 @@ def test_facts_of_another_home_are_refused(rlhf: Rlhf, home: Path, tmp_path: Pat
         rlhf("export", "votes", home=home)
 
 
-def test_whole_home_passes(rlhf: Rlhf, home: Path) -> None:
+def test_a_complete_home_passes(rlhf: Rlhf, home: Path) -> None:
     assert rlhf("users", "list", home=home).exit_code == 0
     assert rlhf("init", home=home).exit_code == 0
 
@@ -165,7 +165,7 @@ def test_new_folder_passes(tmp_path: Path) -> None:
     assert names(tmp_path) == {"prompts"}
 
 
-def test_init_goes_on_after_a_kill_at_any_step(tmp_path: Path) -> None:
+def test_init_resumes_after_a_kill_at_any_step(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     (tmp_path / "store.db").touch()
     homes.refuse_broken(settings)

@@ -97,7 +97,7 @@ def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
         ] * 2
 
 
-def test_an_entry_of_earlier_versions_lacks_what_was_not_measured_then(rlhf, home, tmp_path):
+def test_an_entry_of_an_earlier_version_lacks_newer_measures(rlhf, home, tmp_path):
     old = entry(0)
     for name in (
         "noise_ceiling",
@@ -156,7 +156,7 @@ def test_a_bad_entry_is_named_and_the_others_land(rlhf, home, tmp_path, wrong, s
         (b"\xff\xfe[]", "no UTF-8"),
     ],
 )
-def test_what_is_no_log_is_refused_whole(rlhf, home, tmp_path, text, said):
+def test_an_invalid_log_is_refused_as_a_whole(rlhf, home, tmp_path, text, said):
     file = tmp_path / "log.json"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DatasetError, match=said):
@@ -165,7 +165,7 @@ def test_what_is_no_log_is_refused_whole(rlhf, home, tmp_path, text, said):
         rlhf("import", "calibration-log", tmp_path / "gone.json")
 
 
-def test_what_is_calibrated_here_goes_on_from_an_imported_log(rlhf, home, tmp_path):
+def test_local_calibrations_continue_an_imported_log(rlhf, home, tmp_path):
     """A calibrator of the same model that is fitted later serves, has a number of its own, and is
     exported beside the imported ones.
     """

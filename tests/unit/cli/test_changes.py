@@ -63,7 +63,7 @@ def test_change_is_added_listed_and_retracted(home: LearntHome) -> None:
     assert "false alarm" in table
 
 
-def test_what_is_no_change_is_refused_with_its_cause(home: LearntHome) -> None:
+def test_an_invalid_change_is_refused_with_its_cause(home: LearntHome) -> None:
     assert isinstance(refused(home, "add", "99999", "--cause", "why").exception, StoreError)
     assert isinstance(
         refused(home, "add", "10", "--cause", "why", "--category", "poetry").exception, StoreError

@@ -66,7 +66,7 @@ def test_37_prompts_are_37_lines_that_come_back_unchanged(rlhf, tmp_path):
     assert again.read_bytes() == out.read_bytes()
 
 
-def test_prompts_need_no_project_and_lie_below_the_home(rlhf, tmp_path):
+def test_prompts_need_no_project_and_are_stored_in_the_home(rlhf, tmp_path):
     rlhf("prompts", "generate", "--num-prompts", "3", home=tmp_path / "home")
     assert len(read_jsonl(tmp_path / "home" / "exports" / "generated_prompts.jsonl")) == 3
 
@@ -92,7 +92,7 @@ def test_without_a_project_the_cure_is_named(rlhf, tmp_path, arguments):
 
 
 @pytest.mark.parametrize("kind", EXPORTS)
-def test_an_empty_export_says_what_to_run_and_writes_nothing(rlhf, initialised, kind):
+def test_an_empty_export_names_the_command_to_run(rlhf, initialised, kind):
     with pytest.raises(NotEnoughData, match="make demo"):
         rlhf("export", kind)
     assert not (initialised / "exports" / EXPORTS[kind]).exists()
@@ -109,7 +109,7 @@ def test_init_is_idempotent(rlhf, initialised):
     assert "demo.policy@2" not in listed
 
 
-def test_runs_shows_what_was_tracked(rlhf):
+def test_runs_lists_tracked_runs(rlhf):
     output = rlhf("runs").output
     assert "first policy" in output
     assert "FINISHED" in output

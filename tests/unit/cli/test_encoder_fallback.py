@@ -31,7 +31,7 @@ def voted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LearntHome:
     return voted_home(tmp_path / "voted")
 
 
-def test_the_encoder_asked_for_and_the_one_used_are_in_the_record(
+def test_requested_and_used_encoder_are_recorded(
     voted: LearntHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     voted.rlhf("votes", "prepare")
@@ -64,7 +64,7 @@ FINE_TUNED = (
 
 
 @pytest.mark.parametrize("how", [QUICK, FINE_TUNED], ids=["embedding", "transformer"])
-def test_a_training_goes_on_from_a_model_of_the_stand_in_once_the_encoder_is_back(
+def test_training_continues_from_a_fallback_model_once_the_encoder_is_back(
     voted: LearntHome, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: tuple[str, ...]
 ) -> None:
     first, second = tmp_path / "first", save_tiny_bert(tmp_path / "second", seed=1)

@@ -154,7 +154,7 @@ def test_all_formats_hold_the_same_rows(rlhf, home, tmp_path, noun):
     pd.testing.assert_frame_equal(frames[0], frames[2], check_exact=True)
 
 
-def test_the_format_said_wins_over_the_suffix_and_names_the_default_file(rlhf, home, tmp_path):
+def test_the_given_format_overrides_the_suffix(rlhf, home, tmp_path):
     out = tmp_path / "votes.txt"
     rlhf("export", "votes", "--format", "csv", "--out", str(out), home=home)
     rlhf("export", "votes", "--format", "csv", home=home)
@@ -180,7 +180,7 @@ def test_tuples_are_the_votes_that_teach(rlhf, home):
     assert tuples["split"][3] == "calib"
 
 
-def test_votes_that_were_withdrawn_are_there_when_asked_for(rlhf, home):
+def test_withdrawn_votes_are_exported_on_request(rlhf, home):
     rlhf("export", "votes", home=home)
     assert not read(home / "exports" / "votes.jsonl", "votes")["is_superseded"].any()
     assert rlhf("export", "votes", "--superseded", home=home).output.startswith("9 votes in ")
@@ -240,7 +240,7 @@ def carried_over(rlhf, home, target, folder, form, nouns=("comparisons", "votes"
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_what_another_project_imports_it_exports_again_equal(rlhf, home, tmp_path, name):
+def test_an_export_survives_a_round_trip_through_another_project(rlhf, home, tmp_path, name):
     form, target = TABLES[name], tmp_path / "elsewhere"
     said = carried_over(rlhf, home, target, tmp_path / "files", form)
     assert [line.split(",")[0] for line in said] == ["6 imported", "8 imported"]
@@ -268,7 +268,7 @@ def test_corrections_are_carried_over_as_any_comparison(rlhf, home, tmp_path):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_home_that_imports_its_own_export_has_nothing_new(rlhf, home, tmp_path, name):
+def test_importing_the_own_export_adds_nothing(rlhf, home, tmp_path, name):
     for noun in ("comparisons", "votes"):
         path = tmp_path / f"{noun}{TABLES[name].suffix}"
         rlhf("export", noun, "--out", str(path), home=home)
@@ -334,7 +334,7 @@ def test_without_a_day_the_last_drift_report_is_exported(rlhf, home):
     )
 
 
-def test_a_day_without_a_drift_report_says_what_to_run(rlhf, home):
+def test_a_day_without_a_drift_report_names_the_command_to_run(rlhf, home):
     with pytest.raises(NotEnoughData, match=r"No drift report has been made yet.*feedback"):
         rlhf("export", "drift-report", home=home)
     files = paged(home, "2026-01-02", "2026-01-05")

@@ -141,7 +141,7 @@ def test_the_same_command_calls_for_nothing_again(
     assert "3 calls in all" in again.output
 
 
-def test_what_fails_is_a_row_with_its_reason(
+def test_a_failed_completion_is_a_row_with_its_reason(
     rlhf: Generate, prompts_file: Path, tmp_path: Path
 ) -> None:
     with StubProvider(faults=[None, Fault(kind="refusal")]) as stub:
@@ -155,7 +155,7 @@ def test_what_fails_is_a_row_with_its_reason(
     assert "refused" in failed["error"]
 
 
-def test_a_budget_is_kept_and_what_was_spent_is_told(rlhf: Generate, prompts_file: Path) -> None:
+def test_a_budget_holds_and_the_spending_is_reported(rlhf: Generate, prompts_file: Path) -> None:
     prices = ("--prompt-price", 1, "--completion-price", 1)
     with StubProvider() as stub:
         told = rlhf(*asked(stub, prompts_file, "--max-tokens", 100, "--budget", 0.0002, *prices))
@@ -196,7 +196,7 @@ def started(
     )
 
 
-def test_a_terminal_that_lacks_a_letter_shows_another_and_the_file_has_the_right_one(
+def test_a_limited_terminal_shows_substitutes_but_the_file_is_exact(
     prompts_file: Path, tmp_path: Path
 ) -> None:
     with StubProvider(complete=lambda body: "From here \u2192 to the Flu\u00df.") as stub:
@@ -215,7 +215,7 @@ def test_a_terminal_that_lacks_a_letter_shows_another_and_the_file_has_the_right
     assert {row["text"] for row in results(tmp_path / "made")} == {"From here → to the Fluß."}
 
 
-def test_who_stops_reading_the_texts_pays_for_none_twice_and_finds_them_in_the_file(
+def test_a_closed_pipe_costs_nothing_and_the_file_is_complete(
     prompts_file: Path, tmp_path: Path
 ) -> None:
     with StubProvider(chunk_s=0.05) as stub:
@@ -285,7 +285,7 @@ def test_the_bar_shows_rate_spending_and_when_it_will_end(
     assert re.search(r"0:00:0[1-9]", plain), "seconds that are left"
 
 
-def test_rows_that_are_no_prompts_are_told_of_and_a_file_of_none_is_refused(
+def test_invalid_prompt_rows_are_reported_and_a_file_of_them_is_refused(
     rlhf: Generate, tmp_path: Path
 ) -> None:
     path = tmp_path / "odd.jsonl"

@@ -71,7 +71,7 @@ def test_a_home_on_sqlite_knows_its_project(tmp_path):
     assert "storage:" not in (tmp_path / "dagster" / "dagster.yaml").read_text()
 
 
-def test_preparing_again_keeps_what_an_import_wrote(tmp_path):
+def test_preparing_again_keeps_imported_rows(tmp_path):
     prepared(tmp_path)  # facts without a store are those of a home that lost it
     HomeFacts(organization="default", project="demo", start_day=date(2016, 1, 31)).write(tmp_path)
     prepared(tmp_path)
@@ -180,7 +180,7 @@ def test_another_projects_databases_are_not_joined(tmp_path, server):
     assert not (tmp_path / "b").exists()
 
 
-def test_where_there_is_nothing_to_join_it_is_said(tmp_path, server):
+def test_joining_without_databases_is_an_error(tmp_path, server):
     with pytest.raises(ConfigurationError, match=r"nothing to join.*RLHF_SERVER_URL"):
         prepare(Workspace(Settings(home=tmp_path / "b", **server)), join=True)
     with pytest.raises(ConfigurationError, match=r"nothing to join.*RLHF_SERVER_URL"):
@@ -202,7 +202,7 @@ def test_a_home_and_databases_from_before_ids_find_each_other(
         prepared(tmp_path / "b", **server)
 
 
-def test_many_may_make_one_home_at_once_and_give_it_one_id(tmp_path, server):
+def test_concurrent_inits_give_a_home_one_id(tmp_path, server):
     with ThreadPoolExecutor(4) as pool:
         list(
             pool.map(

@@ -173,7 +173,7 @@ def test_the_same_rows_in_another_kind_of_file_are_known(rlhf, tmp_path, kind):
     ).startswith("0 imported, 3 already known")
 
 
-def test_a_comparison_keeps_what_its_source_says(rlhf, home, tmp_path):
+def test_a_comparison_keeps_its_sources_fields(rlhf, home, tmp_path):
     facts = {
         "source": "debates",
         "group": "g",
@@ -221,7 +221,7 @@ def test_a_comparison_keeps_what_its_source_says(rlhf, home, tmp_path):
     ]
 
 
-def test_a_source_may_be_named_for_the_whole_file(rlhf, home, tmp_path):
+def test_one_source_may_be_named_for_the_whole_file(rlhf, home, tmp_path):
     rlhf(
         "import",
         "comparisons",
@@ -234,9 +234,7 @@ def test_a_source_may_be_named_for_the_whole_file(rlhf, home, tmp_path):
     assert comparisons_in(home)["p1"]["source"] == "llmbar"
 
 
-def test_identical_and_repeated_pairs_are_kept_and_flagged_the_first_one_is_not(
-    rlhf, home, tmp_path
-):
+def test_identical_and_repeated_pairs_are_flagged_except_the_first(rlhf, home, tmp_path):
     first = pair(1)
     swapped = pair(
         2, prompt=first["prompt"], response_a=first["response_b"], response_b=first["response_a"]
@@ -507,7 +505,7 @@ def test_other_names_and_words_are_mapped(rlhf, home, tmp_path):
     assert (row["source_pair_id"], row["choice"], row["day"]) == ("7", "a", "2016-01-31")
 
 
-def test_where_nothing_could_be_imported_the_command_fails(rlhf, tmp_path):
+def test_an_import_of_only_rejected_rows_fails(rlhf, tmp_path):
     with pytest.raises(DatasetError, match=r"No row of .* could be imported"):
         rlhf(
             "import",
@@ -748,7 +746,7 @@ def test_a_prompt_is_held_against_the_split_it_has_in_the_store(rlhf, home, tmp_
     )
 
 
-def test_split_groups_say_what_belongs_together_and_the_rest_is_told(rlhf, home, tmp_path):
+def test_split_groups_stay_together_and_conflicts_are_reported(rlhf, home, tmp_path):
     """Two data sets ask the same prompt and have split it in their own ways: who made the file says
     that they are different things.
     """

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("n", [1, 12])
-def test_the_number_of_runs_is_that_of_the_settings_and_all_else_that_of_the_checkout(
+def test_the_run_limit_comes_from_settings_and_the_rest_from_the_checkout(
     tmp_path: Path, n: int
 ) -> None:
     prepare(Workspace(Settings(home=tmp_path)))

@@ -66,7 +66,7 @@ def test_a_champion_of_before_is_champion_again_in_registry_and_history(rlhf, ho
     assert "reward_accuracy 0.75" in listed
 
 
-def test_the_champion_stays_what_it_is(rlhf, home):
+def test_a_rejected_promotion_keeps_the_champion(rlhf, home):
     assert (
         "already"
         in rlhf("models", "promote", "demo.policy@2", "--reason", "again", home=home).output

@@ -106,7 +106,7 @@ def published(store, n, *, p=None, prefix="c", **more):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_somebody_who_is_added_gets_a_link_that_logs_in_once(rlhf, store):
+def test_an_added_user_gets_a_single_use_login_link(rlhf, store):
     said = rlhf("users", "add", "Ann@Example.org", "--name", "Ann")
     user = store.users.with_email("ann@example.org")
     assert (user.name, user.roles) == ("Ann", (Role.ANNOTATOR,))
@@ -115,7 +115,7 @@ def test_somebody_who_is_added_gets_a_link_that_logs_in_once(rlhf, store):
     assert store.tokens.redeem(secret) is None
 
 
-def test_roles_are_exactly_those_that_were_said(rlhf, store):
+def test_roles_are_exactly_the_given_ones(rlhf, store):
     rlhf("users", "add", "ann@example.org", "--role", "admin", "--role", "annotator")
     rlhf("users", "add", "bob@example.org", "--role", "admin")
     assert "votes.cast" not in rlhf("users", "roles", "ann@example.org", "auditor")
@@ -124,7 +124,7 @@ def test_roles_are_exactly_those_that_were_said(rlhf, store):
         rlhf("users", "roles", "bob@example.org", "annotator")
 
 
-def test_a_token_is_shown_once_and_carries_what_was_said(rlhf, store):
+def test_a_token_is_shown_once_and_has_the_given_name(rlhf, store):
     rlhf("users", "add", "bot@example.org", "--service", "--role", "engineer")
     said = rlhf(
         "users",
@@ -144,7 +144,7 @@ def test_a_token_is_shown_once_and_carries_what_was_said(rlhf, store):
         rlhf("users", "token", "bot@example.org", "--scope", "users.write")
 
 
-def test_somebody_disabled_has_no_token_that_works_and_may_come_back(rlhf, store):
+def test_a_disabled_users_tokens_stop_working_until_enabled(rlhf, store):
     rlhf("users", "add", "ann@example.org")
     secret = rlhf("users", "token", "ann@example.org").split()[0]
     rlhf("users", "disable", "ann@example.org")
@@ -155,7 +155,7 @@ def test_somebody_disabled_has_no_token_that_works_and_may_come_back(rlhf, store
     assert "/login?token=" in rlhf("users", "login-link", "ann@example.org")
 
 
-def test_roles_of_the_organisation_are_given_and_taken_beside_those_of_the_project(rlhf, store):
+def test_organisation_roles_are_granted_beside_project_roles(rlhf, store):
     rlhf("users", "add", "root@example.org", "--role", "admin")
     rlhf("users", "add", "ann@example.org", "--role", "annotator")
     secret = rlhf("users", "token", "ann@example.org").split()[0]
@@ -187,7 +187,7 @@ def test_roles_of_the_organisation_are_given_and_taken_beside_those_of_the_proje
     store.audit.verify()
 
 
-def test_nobody_is_said_to_be_nobody(rlhf, store):
+def test_an_unknown_user_is_reported(rlhf, store):
     assert "No users yet" in rlhf("users", "list")
     with pytest.raises(NotFound, match=r"nobody@example\.org"):
         rlhf("users", "disable", "nobody@example.org")
@@ -276,7 +276,7 @@ def test_comparisons_are_offered_by_day_by_id_or_all_that_nobody_judged(rlhf, st
 
 
 @pytest.mark.parametrize("which", [(), ("--all-unvoted", "--ids", "c0"), ("--ids", " , ")])
-def test_what_to_offer_is_said_in_exactly_one_way(rlhf, store, which):
+def test_offers_are_selected_in_exactly_one_way(rlhf, store, which):
     with pytest.raises(ConfigurationError, match=r"exactly one|names no comparison"):
         rlhf("comparisons", "offer", *which)
 
@@ -298,7 +298,7 @@ def test_comparisons_are_offered_to_one_person_by_their_address(rlhf, store):
 @pytest.mark.parametrize(
     "who", ["nobody", "an auditor", "somebody disabled", "a service", "two of them"]
 )
-def test_who_is_not_to_be_asked_is_refused_by_name(rlhf, store, who):
+def test_an_annotator_who_cannot_be_asked_is_refused_by_name(rlhf, store, who):
     published(store, 1)
     roles = [Role.AUDITOR if who == "an auditor" else Role.ANNOTATOR]
     store.users.add(email="root@example.org", name="Root", roles=[Role.ADMIN], actor="test")
@@ -320,7 +320,7 @@ def test_who_is_not_to_be_asked_is_refused_by_name(rlhf, store, who):
     assert store.assignments.remaining_work().n_slots == 0
 
 
-def test_an_import_may_offer_what_it_brings(rlhf, home, tmp_path):
+def test_an_import_may_offer_its_comparisons(rlhf, home, tmp_path):
     file = tmp_path / "pairs.jsonl"
     rows = [
         {"prompt": f"p{i}", "completion_a": "x", "completion_b": "x" if i == 0 else "y"}
@@ -394,7 +394,7 @@ def test_lines_of_a_pipe_are_votes_with_the_sides_as_they_were_shown(rlhf, store
     assert store.assignments.remaining_work().n_done == 8
 
 
-def test_a_vote_is_taken_back_and_its_card_comes_again(rlhf, store, ann):
+def test_an_undone_vote_brings_its_card_back(rlhf, store, ann):
     store.assignments.offer(published(store, 3), overlap=1)
     said = rlhf("vote", "--annotator", "ann@example.org", typed="u\n1\nu\n9\nq\n")
     assert "nothing to undo" in said
@@ -428,9 +428,7 @@ def test_remarks_come_before_the_key_and_belong_to_one_vote(rlhf, store, ann):
     assert (second.stated_confidence, second.details) == (None, None)
 
 
-def test_before_the_first_start_of_the_web_app_cards_are_dealt_by_a_seed_that_nobody_knows(
-    rlhf, store, ann
-):
+def test_before_the_web_app_starts_cards_are_dealt_by_a_random_seed(rlhf, store, ann):
     store.assignments.offer(published(store, 2), overlap=1)
     assert store.rules.latest() == (0, AnnotationRules())
     rlhf("vote", "--annotator", "ann@example.org", typed="1\n")
@@ -453,7 +451,7 @@ def test_the_checks_are_those_of_the_page(rlhf, store, ann):
     assert store.votes.count() == 1
 
 
-def test_who_may_not_vote_does_not(rlhf, store):
+def test_a_user_without_the_permission_cannot_vote(rlhf, store):
     rlhf("users", "add", "aud@example.org", "--role", "auditor")
     for email, named in (
         ("nobody@example.org", "rlhf users add"),
@@ -463,7 +461,7 @@ def test_who_may_not_vote_does_not(rlhf, store):
             rlhf("vote", "--annotator", email, typed="")
 
 
-def test_where_nothing_is_left_it_says_so(rlhf, store, ann):
+def test_an_empty_queue_is_reported(rlhf, store, ann):
     assert "No card is left" in rlhf("vote", "--annotator", "ann@example.org", typed="1\n")
 
 
@@ -534,9 +532,7 @@ def tamper(home: Path, *statements: str) -> None:
     connection.close()
 
 
-def test_an_archive_is_verified_by_the_script_of_the_handbook_and_a_changed_line_is_found(
-    rlhf, store, home, tmp_path
-):
+def test_the_documented_script_verifies_an_archive_and_finds_changes(rlhf, store, home, tmp_path):
     """Retention: what docs/operations.md says to run where there is no database."""
     text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
     script = re.search(r"```python\n(import hashlib, json\n.*?)```", text, re.DOTALL).group(1)

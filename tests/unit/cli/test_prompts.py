@@ -57,7 +57,7 @@ def test_any_parameter_is_set_by_its_name(prompts, tmp_path):
         prompts("generate", "--set", "libary=all")
 
 
-def test_a_batch_file_lands_97_of_100_and_the_three_are_in_the_rejects_file(prompts, tmp_path):
+def test_of_100_rows_97_are_imported_and_3_written_as_rejects(prompts, tmp_path):
     rows = [json.dumps({"question": f"Question {i}?"}) for i in range(100)]
     rows[3], rows[60], rows[61] = "{", '{"question": " "}', "[]"
     (tmp_path / "batch.jsonl").write_text("\n".join(rows))
@@ -103,16 +103,14 @@ def test_too_few_good_rows_are_an_error_and_write_nothing(prompts, tmp_path):
     assert not (tmp_path / "home" / "exports").exists()
 
 
-def test_the_completion_backend_writes_where_it_is_told_to(prompts, tmp_path, monkeypatch):
+def test_the_completion_backend_writes_to_the_given_file(prompts, tmp_path, monkeypatch):
     monkeypatch.setenv("RLHF_COMPLETION_BACKEND", "template")
     out = tmp_path / "p.jsonl"
     prompts("generate", "--source", "freeform", "--written", "--num-prompts", 6, "--out", out)
     assert all("instruction" in json.loads(variables) for variables in read_jsonl(out)["variables"])
 
 
-def test_why_the_backend_wrote_nothing_is_told_although_the_command_fails(
-    prompts, tmp_path, monkeypatch
-):
+def test_backend_errors_are_reported_although_the_command_fails(prompts, tmp_path, monkeypatch):
     class Closed:
         name, model_version = "closed", "closed-1"
 

@@ -134,7 +134,7 @@ def test_training_data_can_do_without_soft_labels_and_without_later_votes(
     assert {row["agreement"] for row in lines(out)} == {1.0}
 
 
-def test_votes_that_make_no_pair_are_said_to(tmp_path: Path) -> None:
+def test_votes_without_a_pair_are_reported(tmp_path: Path) -> None:
     empty = voted_home(tmp_path)
     with pytest.raises(
         NotEnoughData, match=r"0 votes on 0 comparisons make no pair.*Collect more votes"
@@ -147,7 +147,7 @@ def test_votes_that_make_no_pair_are_said_to(tmp_path: Path) -> None:
     assert json.loads(empty.rlhf("votes", "annotators", "--up-to-seq", "0", "--json").output) == []
 
 
-def test_annotators_are_told_with_intervals_the_least_reliable_first(voted: LearntHome) -> None:
+def test_annotators_are_listed_with_intervals_least_reliable_first(voted: LearntHome) -> None:
     table = voted.rlhf("votes", "annotators").output
     figures = pd.DataFrame(json.loads(voted.rlhf("votes", "annotators", "--json").output))
     assert figures["annotator_id"].iloc[0] == "ann4"  # does not read
@@ -164,7 +164,7 @@ def test_annotators_are_told_with_intervals_the_least_reliable_first(voted: Lear
     assert "ann1" not in voted.rlhf("votes", "annotators", "--limit", "1").output
 
 
-def test_annotators_are_told_of_some_days_and_by_two_and_two(voted: LearntHome) -> None:
+def test_annotators_are_listed_by_days_and_by_pairs(voted: LearntHome) -> None:
     pairs = json.loads(voted.rlhf("votes", "annotators", "--pairs", "--json").output)
     assert len(pairs) == 10
     assert all(pair["kappa_low"] <= pair["kappa"] <= pair["kappa_high"] for pair in pairs)
@@ -204,7 +204,7 @@ def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) 
     assert {"report.json", "loss_curve.png", "calibrator.json", "reliability_diagram.png"} <= kept
 
 
-def test_every_look_at_the_test_split_is_told(learnt: LearntHome) -> None:
+def test_every_opening_of_the_test_split_is_listed(learnt: LearntHome) -> None:
     found = json.loads(learnt.rlhf("reward", "openings", "--json").output)
     assert [row["purpose"] for row in found] == [
         "report of a fitted reward model",
@@ -216,7 +216,7 @@ def test_every_look_at_the_test_split_is_told(learnt: LearntHome) -> None:
     assert "demo.reward_model@1" in table
 
 
-def test_without_an_opening_the_table_says_so(voted: LearntHome) -> None:
+def test_without_an_opening_the_table_is_empty(voted: LearntHome) -> None:
     assert "Nobody has opened the test split yet" in voted.rlhf("reward", "openings").output
     assert json.loads(voted.rlhf("reward", "openings", "--json").output) == []
 
@@ -253,7 +253,7 @@ def test_soft_labels_of_the_annotator_model_are_learnt(mine: LearntHome) -> None
     assert version.content_hash != by_votes.content_hash
 
 
-def test_the_ceiling_since_a_change_knows_who_judged_again_since(mine: LearntHome) -> None:
+def test_the_ceiling_since_a_change_includes_later_passes(mine: LearntHome) -> None:
     """One person alone judged since, and most of it the same way twice: overlaps say nothing,
     repeats do.
     """
@@ -382,7 +382,7 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
         (("probe",), NotEnoughData, r"No comparison was predicted before its votes yet.*champion"),
     ],
 )
-def test_what_cannot_be_done_is_said_with_its_cure(
+def test_errors_name_their_fix(
     voted: LearntHome, arguments: tuple[str, ...], error: type, said: str
 ) -> None:
     voted.rlhf("votes", "prepare")
@@ -394,8 +394,8 @@ def test_training_data_that_is_none_is_named_by_line(
     voted: LearntHome, asked: Callable[..., Path]
 ) -> None:
     for rows, error, said in (
-        (['{"prompt": '], DatasetError, "line 1: no JSON"),
-        (["[1]"], DatasetError, "line 1: a list, no object"),
+        (['{"prompt": '], DatasetError, "line 1: invalid JSON"),
+        (["[1]"], DatasetError, "line 1: expected a JSON object, got list"),
         ([], NotEnoughData, r"is empty\. Run `rlhf votes prepare`"),
         ([PAIR], FrameError, "missing columns"),
     ):
@@ -458,7 +458,7 @@ def test_a_champion_that_is_calibrated_again_stays_champion(mine: LearntHome) ->
     assert judge.calibrator_version.endswith("@2")
 
 
-def test_a_champion_s_calibrator_is_replaced_by_no_worse_one_and_only_where_that_is_asked_for(
+def test_a_champions_calibrator_is_replaced_only_on_request(
     mine: LearntHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_sure(*args: Any, **options: Any) -> tuple[Calibrator, CalibrationReport]:
@@ -496,7 +496,7 @@ def test_a_champion_s_calibrator_is_replaced_by_no_worse_one_and_only_where_that
     assert [metrics["is_champion"] for metrics in _calibrations(mine)] == [1.0, 1.0, 1.0]
 
 
-def test_a_candidate_becomes_champion_only_where_it_is_asked_for(mine: LearntHome) -> None:
+def test_a_candidate_becomes_champion_only_on_request(mine: LearntHome) -> None:
     mine.rlhf("reward", "train", *QUICK)
     said = mine.rlhf(
         "reward", "calibrate", "--no-promote", "--set", "min_pairs=10", "--set", "n_resamples=100"
@@ -553,7 +553,7 @@ def test_predictions_say_what_they_rest_on(
     assert {name: one[name] for name in PAIR} == PAIR
 
 
-def test_somebody_asks_pair_by_pair(learnt: LearntHome, tmp_path: Path) -> None:
+def test_pairs_are_predicted_interactively(learnt: LearntHome, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     typed = "What is it?\\nTell me.\nThank you. It is x.\nno\n\nnever read\n"
     said = learnt.rlhf("reward", "predict", "--interactive", "--out", str(out), input=typed).output

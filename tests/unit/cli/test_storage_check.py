@@ -385,7 +385,7 @@ def test_deleted_run_of_a_champion_is_found(home: Path) -> None:
     assert "mlflow runs restore --run-id" in said
 
 
-def test_models_that_lie_outside_the_home_are_a_fault(used: Path, home: Path) -> None:
+def test_models_outside_the_home_are_a_fault(used: Path, home: Path) -> None:
     point_mlflow(home, home, used, LOCATIONS[:1])
     said = faults(home)
     assert "outside the home" in said
@@ -476,7 +476,7 @@ def test_frame_that_was_written_past_the_records_is_a_fault(home: Path) -> None:
     assert f"{path} has no recorded hash" in file_faults(home)
 
 
-def test_frame_from_before_the_first_record_is_no_fault(home: Path) -> None:
+def test_a_frame_older_than_the_first_hash_is_not_a_fault(home: Path) -> None:
     path = Artefacts(home / "frames").write_frame(
         "preference_pairs", PREFERENCE_PAIRS.empty_frame()
     )

@@ -164,7 +164,7 @@ def test_positions_do_not_follow_the_prompts() -> None:
     assert abs(np.corrcoef(frame["position"], frame["prompt_id"].str[1:].astype(int))[0, 1]) < 0.3
 
 
-def test_a_repeat_is_its_pair_with_sides_swapped_in_the_second_half_of_the_day() -> None:
+def test_a_repeat_swaps_sides_in_the_second_half_of_the_day() -> None:
     frame = pair_completions(
         *four_each(50), PairingParams(pairs_per_prompt=1, repeat_share=0.2), day=DAY
     ).set_index("comparison_id")

@@ -75,7 +75,7 @@ def routed(frame: pd.DataFrame, to: str) -> list[str]:
     return sorted(frame.loc[frame["route"] == to, "comparison_id"])
 
 
-def test_with_ratio_03_and_threshold_08_the_least_confident_third_goes_to_people_exactly():
+def test_a_ratio_of_03_sends_exactly_the_least_confident_to_people():
     p = [0.95, 0.5, 0.1, 0.7, 0.45, 0.9, 0.25, 0.99, 0.6, 0.85]
     frame = route(comparisons(10), predictions(*p), EXAMPLE)
     # Confidences below 0.8: c001 .5, c004 .55, c008 .6, c003 .7, c006 .75. Three places: ceil(0.3 x
@@ -115,7 +115,7 @@ def test_the_draw_among_the_confident_favours_nobody():
     assert times.between(18, 62).all()  # 40 expected, deviation 5.5
 
 
-def test_a_comparison_without_a_prediction_comes_first_and_is_never_the_machines():
+def test_a_comparison_without_a_prediction_goes_to_people_first():
     frame = route(comparisons(10), predictions(0.51, 0.99, 0.99), EXAMPLE)
     assert routed(frame, "people") == sorted(routed(frame, "people"))
     assert "c000" not in routed(frame, "people")
@@ -123,7 +123,7 @@ def test_a_comparison_without_a_prediction_comes_first_and_is_never_the_machines
     assert len(routed(frame, "open")) == 5
 
 
-def test_the_first_prediction_counts_whatever_a_later_model_says():
+def test_the_first_prediction_counts_not_a_later_models():
     later = predictions(0.99, reward_model="demo.reward_model@2", at=DAWN + timedelta(days=1))
     frame = route(
         comparisons(1), pd.concat([later, predictions(0.55)]), RoutingParams(human_feedback_ratio=0)
@@ -154,7 +154,7 @@ def test_repeats_and_flagged_comparisons_are_nobodys_new_work():
     assert route(both, predictions(0.9))["comparison_id"].tolist() == ["c000"]
 
 
-def test_no_comparisons_are_no_routes():
+def test_without_comparisons_there_are_no_routes():
     pd.testing.assert_frame_equal(route(comparisons(0), predictions()), ROUTES.empty_frame())
 
 
@@ -197,11 +197,11 @@ def test_the_rule_holds_whatever_the_numbers(p, ratio, threshold, seed):
     ("ratio", "n", "places"),
     [(0.1, 30, 3), (0.07, 100, 7), (0.29, 100, 29), (1e-05, 10, 1), (0.3, 0, 0)],
 )
-def test_the_share_is_of_the_ratio_as_it_is_written(ratio, n, places):
+def test_the_ratio_is_applied_as_written(ratio, n, places):
     assert n_places(ratio, n) == places
 
 
-def test_the_machine_votes_for_the_likelier_side_at_the_moment_of_its_prediction():
+def test_machine_votes_take_the_likelier_side_at_prediction_time():
     frame = route(comparisons(3), predictions(0.9, 0.1, 0.6), RoutingParams(human_feedback_ratio=0))
     votes = {vote.comparison_id: vote for vote in machine_votes(frame)}
     assert {c: v.choice for c, v in votes.items()} == {"c000": Choice.A, "c001": Choice.B}
@@ -223,7 +223,7 @@ def test_at_a_threshold_of_a_half_an_even_prediction_is_a_tie():
     assert [vote.choice for vote in machine_votes(frame)] == [Choice.TIE]
 
 
-def test_people_are_offered_theirs_the_machine_casts_its_own_and_again_changes_nothing(tmp_path):
+def test_routing_offers_and_casts_once_and_repeating_it_changes_nothing(tmp_path):
     made, predicted = comparisons(10), predictions(*[0.95] * 7, 0.5, 0.55, 0.6)
     with Store.open(
         f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"

@@ -135,7 +135,7 @@ def test_records_of_the_frame_come_back_as_the_frame():
     pd.testing.assert_frame_equal(Argilla().read(io.BytesIO(file.getvalue()), RECORD_ROWS), frame)
 
 
-def test_somebody_elses_records_become_rows_of_comparisons_and_votes(tmp_path):
+def test_foreign_records_become_comparisons_and_votes(tmp_path):
     record = {
         "id": "r1",
         "fields": {"prompt": "why?", "response_a": "one", "response_b": "two"},
@@ -204,7 +204,7 @@ def test_the_question_that_is_the_choice_may_have_another_name(tmp_path):
         ({"suggestions": {"preference": "a"}}, "suggestion"),
     ],
 )
-def test_what_is_no_record_is_said_of_its_row(tmp_path, more, reason):
+def test_an_invalid_record_is_reported_by_row(tmp_path, more, reason):
     usual = {
         "id": "r",
         "fields": {"prompt": "?"},

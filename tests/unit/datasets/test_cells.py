@@ -83,7 +83,7 @@ def test_no_moment_is_none(value):
         (1e300, "not a valid time"),
     ],
 )
-def test_what_is_no_moment_of_a_vote_is_refused(value, why):
+def test_an_invalid_vote_time_is_refused(value, why):
     with pytest.raises(RowRejected, match=why):
         MomentParser(now=NOW).parse(value, "voted_at")
 
@@ -125,12 +125,12 @@ def test_numbers_are_texts_where_a_text_is_meant():
 
 
 @pytest.mark.parametrize("value", ["x", math.inf, "nan", "1e400", 10**400, True, [], -1])
-def test_what_is_no_number_in_bounds_is_refused(value):
+def test_a_number_out_of_bounds_is_refused(value):
     with pytest.raises(RowRejected, match="duration_s is"):
         parse_number(value, "duration_s", low=0)
 
 
-def test_whole_numbers_are_whole():
+def test_integers_must_be_whole():
     assert [
         parse_integer(value, "strength", low=0, high=4)
         for value in (2, 2.0, "2", " 2 ", "2.0", None, math.nan, "")

@@ -77,7 +77,7 @@ def test_the_refusal_of_half_a_file_names_the_fix(name):
 
 
 @pytest.mark.parametrize("form", [Jsonl(), Csv()], ids=["jsonl", "csv"])
-def test_bytes_that_are_no_text_are_refused_by_line(form):
+def test_undecodable_bytes_are_refused_by_line(form):
     content = write_bytes(form, build_frame(build_row("one"), build_row("two")))
     with pytest.raises(FrameError, match=r"[Ll]ine \d.*UTF-8"):
         read_bytes(form, content.replace(b"two", b"tw\xff"))
@@ -98,7 +98,7 @@ def test_protecting_is_undone_whatever_the_text(text):
     assert unprotect_cell(protect_cell(text)) == text
 
 
-def test_a_csv_is_read_by_others_as_it_is_described():
+def test_a_csv_is_read_by_other_programs_as_documented():
     content = write_bytes(
         Csv(), build_frame(build_row("=1+1", ""), build_row('a "b", c\nd', None))
     ).decode()
@@ -110,14 +110,14 @@ def test_a_csv_is_read_by_others_as_it_is_described():
     assert pd.read_csv(io.StringIO(content))["text"].tolist() == ["'=1+1", 'a "b", c\nd']
 
 
-def test_a_csv_that_a_spreadsheet_saved_with_a_mark_of_its_encoding_is_read():
+def test_a_csv_with_a_byte_order_mark_is_read():
     content = write_bytes(Csv(), build_frame(build_row("x")))
     pd.testing.assert_frame_equal(
         read_bytes(Csv(), b"\xef\xbb\xbf" + content), read_bytes(Csv(), content)
     )
 
 
-def test_another_delimiter_is_named_as_what_it_is():
+def test_another_delimiter_is_identified():
     with pytest.raises(FrameError, match="commas"):
         read_bytes(Csv(), write_bytes(Csv(), build_frame(build_row())).replace(b",", b";"))
 
@@ -135,7 +135,7 @@ def test_a_cell_that_does_not_convert_is_named_by_line_and_column(good, bad, mes
         read_bytes(Csv(), write_bytes(Csv(), build_frame(build_row())).replace(good, bad, 1))
 
 
-def test_a_line_of_jsonl_is_one_object_whoever_splits_the_lines():
+def test_a_jsonl_line_is_one_object_for_any_line_splitter():
     content = write_bytes(Jsonl(), build_frame(build_row("a\u2028b\x85c\nd", "ü"), build_row()))
     lines = content.decode().splitlines()
     assert [json.loads(line)["text"] for line in lines] == ["a\u2028b\x85c\nd", "x"]
@@ -146,13 +146,13 @@ def test_a_line_of_jsonl_is_one_object_whoever_splits_the_lines():
 @pytest.mark.parametrize(
     ("line", "message"), [("[1]", "Line 2 is a JSON list"), ("{", "Line 2 is not JSON")]
 )
-def test_a_line_that_is_no_object_is_named(line, message):
+def test_a_line_without_an_object_is_named(line, message):
     content = write_bytes(Jsonl(), build_frame(build_row())) + line.encode()
     with pytest.raises(FrameError, match=message):
         read_bytes(Jsonl(), content)
 
 
-def test_parquet_has_the_types_of_the_schema_and_names_it_even_without_rows():
+def test_parquet_has_the_schemas_types_and_name_even_without_rows():
     for content in (write_bytes(Parquet()), write_bytes(Parquet(), build_frame(build_row()))):
         file = pq.ParquetFile(io.BytesIO(content))
         assert file.schema_arrow.equals(SCHEMA.arrow_schema())

@@ -63,7 +63,7 @@ def test_a_flag_has_two_sides(flag):
         ColumnMapping.read(None, [flag])
 
 
-def test_a_missing_column_is_named_with_those_there_are():
+def test_a_missing_column_is_named_with_the_existing_ones():
     with pytest.raises(
         DatasetError,
         match=r"f.csv: no column for choice. The file has: x, y. Known names: choice, label, "

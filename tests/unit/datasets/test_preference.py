@@ -116,7 +116,7 @@ EVERY_KIND = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_json_schema_says_of_each_column_what_the_frame_schema_says(kind):
+def test_the_json_schema_matches_the_frame_schema(kind):
     types = {
         "text": "string",
         "json": "string",
@@ -145,7 +145,7 @@ def test_the_json_schema_says_of_each_column_what_the_frame_schema_says(kind):
             assert (field.get("minimum"), field.get("maximum")) == (column.low, column.high), name
 
 
-def test_the_json_schema_is_one_and_says_its_version():
+def test_the_json_schema_is_unique_and_states_its_version():
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$id"].endswith("preference-v1")
@@ -243,7 +243,7 @@ def test_votes_name_their_comparison_at_its_source_too():
     assert EVERY_KIND["vote"]["source_pair_id"].tolist() == ["c0", "s2", "s3", "c0", "c1"]
 
 
-def test_withdrawn_votes_leave_only_if_asked_for():
+def test_withdrawn_votes_are_exported_only_on_request():
     cast = votes(
         ("c0", "a", {"is_superseded": True, "is_counting": False}),
         ("c0", "b", {}),
@@ -253,7 +253,7 @@ def test_withdrawn_votes_leave_only_if_asked_for():
     assert vote_rows(cast, superseded=True)["is_superseded"].tolist() == [True, False, False]
 
 
-def test_a_tuple_is_one_vote_with_what_it_was_about():
+def test_a_tuple_is_one_vote_with_its_texts():
     tuples = EVERY_KIND["tuple"]
     assert list(tuples.columns[:5]) == ["schema", "prompt", "a", "b", "preferred"]
     assert tuples["preferred"].tolist() == ["a", "tie", "b"]
@@ -274,7 +274,7 @@ def test_a_tuple_is_one_vote_with_what_it_was_about():
     ],
     ids=["skip", "both_bad", "earlier pass", "repeat", "flagged"],
 )
-def test_a_vote_that_teaches_nothing_is_no_tuple(vote):
+def test_a_vote_that_gives_no_pair_is_not_a_tuple(vote):
     assert tuple_rows(votes(vote), comparisons(), "demo").empty
 
 
@@ -293,7 +293,7 @@ def test_tuples_are_in_the_order_of_votes():
     assert one["comparison_id"].tolist() == ["c3", "c0", "c2", "c0"]
 
 
-def test_no_vote_is_no_row():
+def test_no_votes_give_no_rows():
     for rows in (
         vote_rows(votes()),
         tuple_rows(votes(), comparisons(), "demo"),

@@ -56,7 +56,7 @@ def test_a_full_disk_is_named_with_its_cure(tmp_path, monkeypatch):
         staging.add(START, 1, {"line": 1})
 
 
-def test_seen_ids_are_known_however_many_there_are():
+def test_seen_ids_are_recognised_in_any_number():
     seen = ContentIdSet()
     ids = [content_id(i) for i in range(20_000)]
     assert all(seen.add(name) for name in ids)
@@ -66,7 +66,7 @@ def test_seen_ids_are_known_however_many_there_are():
     assert not seen.add("0" * 20)
 
 
-def test_rejects_stand_beside_the_input_by_line(tmp_path):
+def test_rejects_are_written_beside_the_input_by_line(tmp_path):
     with Rejects(tmp_path / "votes.csv", tmp_path / "home") as rejects:
         rejects.add(3, "choice is missing", {"choice": None, "text": "x" * 5_000})
         rejects.add(9, "choice is missing", {})

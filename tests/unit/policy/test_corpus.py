@@ -13,7 +13,7 @@ def test_the_same_seed_gives_the_same_texts():
     assert make_corpus(params, seed=1) == make_corpus(params, seed=1) != make_corpus(params, seed=2)
 
 
-def test_texts_are_short_whole_sentences():
+def test_texts_are_short_complete_sentences():
     for prompt, completion in make_corpus(CorpusParams(n_texts=2000), seed=0):
         assert "{" not in prompt + completion
         assert len(prompt.split()) <= 20

@@ -177,7 +177,7 @@ def test_log_likelihood_agrees_with_token_by_token_probabilities(policy):
     )
 
 
-def test_the_chat_template_of_a_whole_turn_begins_with_the_formatted_prompt(policy):
+def test_a_full_turn_in_the_chat_template_begins_with_the_prompt(policy):
     turn = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho."}]
     whole = policy.tokenizer.apply_chat_template(turn, tokenize=False)
     assert whole == policy.format_prompt("Hi") + "Ho." + policy.tokenizer.eos_token
@@ -193,7 +193,7 @@ def test_completion_holds_no_nul_character(policy):
     assert policy.decode_text(policy.tokenizer.encode("a\0b\0")) == "ab"
 
 
-def test_a_model_without_a_chat_template_continues_the_prompt_as_it_is(folder):
+def test_a_model_without_a_chat_template_continues_the_prompt(folder):
     plain = load_policy(folder)
     plain.tokenizer.chat_template = None
     assert plain.format_prompt("Once") == "Once"
@@ -208,7 +208,7 @@ def test_the_same_parameters_give_the_same_files(folder, tmp_path):
     assert folder_hash(tmp_path / "again") == folder_hash(folder)
 
 
-def test_a_complete_folder_is_left_as_it_is_and_the_callers_random_state_too(folder):
+def test_a_complete_folder_and_the_random_state_are_left_unchanged(folder):
     import torch
 
     before, state = folder_hash(folder), torch.random.get_rng_state()
@@ -242,7 +242,7 @@ def test_a_training_that_diverges_leaves_no_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_training_left_goes_with_the_next(tmp_path):
+def test_leftovers_of_a_killed_training_are_removed_by_the_next(tmp_path):
     rest = tmp_path / ".policy.unfinished-999999999"
     rest.mkdir()
     pretrain(tmp_path / "policy", SMALL.model_copy(update={"steps": 1}))

@@ -11,7 +11,7 @@ def chosen(logits, temperature=1.0, top_p=1.0, n=4000, seed=0):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_tokens_come_as_often_as_the_softmax_says(temperature):
+def test_tokens_follow_the_softmax_probabilities(temperature):
     logits = np.array([2.0, 1.0, 0.0, -1.0])
     p = np.exp(logits / temperature) / np.exp(logits / temperature).sum()
     tokens, _ = chosen(logits, temperature, n=20_000)

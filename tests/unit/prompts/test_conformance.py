@@ -81,11 +81,11 @@ def test_a_generator_keeps_the_promises(name, prompts_file):
     check_generator(maker(name, prompts_file), has_difficulties=name != "freeform")
 
 
-def test_every_generator_is_held_to_them():
+def test_every_generator_is_tested():
     assert {name.partition(" ")[0] for name in BUILT_IN} | set(INSTALLED) == set(GENERATORS)
 
 
-def test_without_distilabel_the_cure_is_named_and_another_source_fills_the_same_columns(
+def test_without_distilabel_the_error_names_the_fix(
     prompts_file,
 ):
     if importlib.util.find_spec("distilabel"):

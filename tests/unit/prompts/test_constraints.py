@@ -135,7 +135,7 @@ def test_texts_off_the_topic_are_given_up_soon(source):
     assert counting.calls < counting.texts / 4
 
 
-def test_what_is_read_ahead_changes_no_prompt():
+def test_reading_ahead_does_not_change_prompts():
     params = SourceParams(n=20, library="all", categories={"creative": 1})
     plain = generate(params, day=DAY)
     asked = generate(
@@ -186,7 +186,7 @@ def test_no_violator_comes_through_and_every_rejection_has_a_reason():
     assert set(report.n_rejected) >= {"length", "must"}
 
 
-def test_a_rule_that_leaves_too_little_says_what_was_rejected_and_why():
+def test_a_rule_that_leaves_too_few_names_the_rejections():
     with pytest.raises(
         PromptError,
         match=r"has 0 unused creative prompts.*were rejected, the first: .*'zebra' is not in it",
@@ -194,7 +194,7 @@ def test_a_rule_that_leaves_too_little_says_what_was_rejected_and_why():
         generate(SourceParams(n=1, categories={"creative": 1}, must=["zebra"]), day=DAY)
 
 
-def test_every_english_template_is_told_to_be_english():
+def test_every_english_template_is_recognised_as_english():
     texts = [
         draft.text
         for t in load_shipped_templates("all")

@@ -63,7 +63,7 @@ def test_five_generations_raise_the_fitness_and_keep_their_parents(writer):
         assert variables["fitness"] == pytest.approx(by_id[prompt_id].fitness, abs=1e-6)
 
 
-def test_nobody_who_lived_nearly_repeats_another():
+def test_no_two_evolved_prompts_are_near_duplicates():
     generator, report = EvolutionGenerator(), Report()
     generate_with(generator, FEW, day=DAY, report=report)
     texts = [shingles(i.draft.text) for i in generator.history_]
@@ -131,7 +131,7 @@ def test_prompts_are_drawn_to_where_the_reward_model_doubts():
     assert max(i.fitness for i in generator.history_) <= 0.5
 
 
-def test_a_prompt_that_cannot_be_judged_is_left_out_and_told():
+def test_an_unjudged_prompt_is_left_out_and_reported():
     class Mute(Writer):
         def _said(self, instruction, rng):
             said = super()._said(instruction, rng)
@@ -151,7 +151,7 @@ def test_a_prompt_that_cannot_be_judged_is_left_out_and_told():
     )
 
 
-def test_where_nothing_can_be_judged_evolution_is_an_error():
+def test_evolution_without_a_judgement_is_an_error():
     class Silent:
         def generate_texts(self, instructions, *, seed):
             return ["" for _ in instructions]
@@ -180,7 +180,7 @@ def test_a_grade_is_a_number_from_1_to_10_or_none(answer, grade):
     assert JudgedDifficulty(Judge()).scores(["x"], seed=0) == [grade]
 
 
-def test_completions_that_fail_and_doubts_that_are_no_numbers_never_become_a_score():
+def test_failed_completions_and_nan_doubts_never_become_a_score():
     failing = RewardModelUncertainty(
         lambda texts, seed: [None, ("a", "b")], lambda prompts, a, b: np.array([0.25])
     )
@@ -202,7 +202,7 @@ def test_completions_that_fail_and_doubts_that_are_no_numbers_never_become_a_sco
         ("x" * 4001, "4,001 characters"),
     ],
 )
-def test_what_is_no_mutation_is_refused_with_the_reason(said, reason):
+def test_an_invalid_mutation_is_refused_with_the_reason(said, reason):
     class Says:
         def generate_texts(self, instructions, *, seed):
             return [said for _ in instructions]
@@ -215,7 +215,7 @@ def test_what_is_no_mutation_is_refused_with_the_reason(said, reason):
     assert reason in found.reason
 
 
-def test_a_written_mutation_has_no_reference_and_a_deeper_one_a_harder_level():
+def test_a_written_mutation_drops_the_reference_and_deepens_the_level():
     draft = Draft("Name a tree.", "factual", "easy", reference="oak")
     parent = Parent(draft, draft)
     children = WrittenMutations(Writer()).mutate([(parent, parent)] * 40, seed=1)
@@ -240,7 +240,7 @@ def test_rules_stop_adding_clauses_and_cross_two_prompts_once():
         )
 
 
-def test_demands_count_what_is_asked_not_who_asks():
+def test_demands_depend_on_the_prompt_alone():
     scores = Demands().scores(
         [
             "Name a tree.",

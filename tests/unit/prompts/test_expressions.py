@@ -19,7 +19,7 @@ from rlhf_pipeline.prompts.expressions import compute, names_in
         ("max(a, b) - min(a, b)", 1),
     ],
 )
-def test_whole_numbers_and_texts_are_computed_exactly(expression, value):
+def test_integers_and_texts_are_computed_exactly(expression, value):
     assert (
         compute(
             expression,

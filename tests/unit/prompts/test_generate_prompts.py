@@ -111,7 +111,7 @@ def test_plain_lines_of_a_text_file_are_prompts(tmp_path):
     assert set(frame["text"]) == {"Say hello.", "Say goodbye."}
 
 
-def test_a_text_generator_is_asked_for_the_level_of_each_quota():
+def test_a_text_generator_receives_the_level_of_each_quota():
     asked = []
 
     class Heard(Writer):
@@ -157,7 +157,7 @@ def test_one_bad_line_of_instructions_costs_no_other(tmp_path):
         generate(PromptParams(n=3, source="freeform"), day=DAY, source_file=path)
 
 
-def test_the_report_says_how_many_of_each():
+def test_the_report_counts_each_kind():
     report, params = (
         Report(),
         PromptParams(n=30, categories={"creative": 1}, must_not=["rain"], max_similarity=0.5),
@@ -184,7 +184,7 @@ def test_the_report_holds_the_first_rejections_and_the_sink_hears_all():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
-def test_a_hundred_thousand_prompts_take_little_more_memory_than_a_thousand(tmp_path):
+def test_memory_hardly_grows_with_the_number_of_prompts(tmp_path):
     """Made, framed and written, each in a process of its own: at most 1.3 times the one and 100
     MB.
     """

@@ -56,7 +56,7 @@ def test_the_example_passes_its_own_test(interview):
     tests["test_the_generator_keeps_the_promises"]()
 
 
-def test_every_question_is_whole_and_of_the_domain(interview):
+def test_every_question_is_complete_and_has_the_domain(interview):
     from interview_prompts.generator import questions
 
     drafts = questions()
@@ -67,7 +67,7 @@ def test_every_question_is_whole_and_of_the_domain(interview):
     assert {json.loads(v)["domain"] for v in frame["variables"]} == {"interview"}
 
 
-def test_questions_of_a_file_come_with_the_domain_and_the_count_of_duplicates(interview, tmp_path):
+def test_questions_of_a_file_carry_the_domain_and_count_duplicates(interview, tmp_path):
     path, report = tmp_path / "questions.csv", Report()
     path.write_text(
         "question,difficulty\nWhy us?,easy\nWhy you?,hard\nWhy us?,easy\n,easy\n", encoding="utf-8"

@@ -60,7 +60,7 @@ def test_the_minima_estimate_the_similarity_without_bias():
     assert np.std(errors) < 0.08  # sqrt(s (1 - s) / 64) is at most 0.0625
 
 
-def test_case_and_spacing_do_not_tell_texts_apart():
+def test_case_and_spacing_do_not_distinguish_texts():
     seen = NearDuplicates(0.99)
     seen.add("Name three  rivers.")
     assert seen.find("NAME three\nrivers.") == (1.0, "Name three  rivers.")
@@ -75,7 +75,7 @@ def test_short_and_broken_texts_are_texts(text):
     assert seen.find(text) == (1.0, text)
 
 
-def test_what_was_seen_is_found_after_the_tables_have_grown():
+def test_seen_texts_are_found_after_the_tables_have_grown():
     seen = NearDuplicates(0.8)
     texts = [
         f"Question {n} of {n * 7919 % 10_007} about {WORDS[n % 16]} {WORDS[n // 16 % 16]} number "

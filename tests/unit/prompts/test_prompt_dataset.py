@@ -125,7 +125,7 @@ def test_own_categories_and_the_topic_column_are_kept(tmp_path):
         from_file(path, n=2, categories={"lega": 1})
 
 
-def test_a_list_in_a_json_file_names_its_bad_ones_by_the_line_they_begin_on(tmp_path):
+def test_an_invalid_json_item_is_named_by_its_first_line(tmp_path):
     rows = [json.dumps({"prompt": f"Question {i}?"}, indent=1) for i in range(100)]
     rows[10], rows[50], rows[99] = '{"prompt": ""}', "7", '{"question": 3}'
     path, report = (
@@ -147,7 +147,7 @@ def test_a_list_in_a_json_file_names_its_bad_ones_by_the_line_they_begin_on(tmp_
         (b"[\xe9]", "not UTF-8"),
     ],
 )
-def test_a_json_file_that_is_no_list_is_refused(tmp_path, content, message):
+def test_a_json_file_without_a_list_is_refused(tmp_path, content, message):
     with pytest.raises(PromptError, match=message):
         from_file(written(tmp_path / "p.json", content))
 
@@ -254,12 +254,12 @@ def test_a_missing_file_is_named(tmp_path):
         from_file(None)
 
 
-def test_a_file_of_other_columns_is_no_export(tmp_path):
+def test_a_file_with_other_columns_is_not_an_export(tmp_path):
     with pytest.raises(PromptError, match="holds no exported prompts"):
         read_jsonl(written(tmp_path / "p.jsonl", '{"text": "x"}\n'))
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
     assert from_file(written(tmp_path / "p.csv", "\ufefftext\nhello\n"))["text"].tolist() == [
         "hello"
     ]
@@ -332,7 +332,7 @@ def test_a_row_over_several_lines_is_named_by_its_first_and_costs_no_other(tmp_p
         ({"category": ["a"]}, "category ['a'] must be a printable name"),
     ],
 )
-def test_a_cell_beside_the_text_that_cannot_be_kept_costs_its_row_alone(tmp_path, row, reason):
+def test_an_invalid_extra_cell_costs_only_its_row(tmp_path, row, reason):
     rows, report = [{"text": "fine"}, {"text": "bad"} | row], Report()
     path = written(tmp_path / "p.jsonl", "\n".join(map(json.dumps, rows)))
     frame = from_file(path, report=report)
@@ -360,14 +360,14 @@ def test_a_missing_reference_is_none_and_categories_are_read_in_any_case(tmp_pat
     assert (row["category"], row["difficulty"]) == ("reasoning", "hard")
 
 
-def test_a_row_without_a_text_is_told_the_columns_it_has(tmp_path):
+def test_a_row_without_a_text_is_reported_with_its_columns(tmp_path):
     with pytest.raises(
         PromptError, match=r"no text. Give a column text or prompt.*; here are 'q', 'a'"
     ):
         from_file(written(tmp_path / "p.jsonl", '{"q": "x", "a": "y"}'))
 
 
-def test_texts_of_a_folder_are_prompts_and_those_that_cannot_be_read_are_named(tmp_path):
+def test_texts_of_a_folder_are_prompts_and_unreadable_ones_are_named(tmp_path):
     (tmp_path / "older").mkdir()
     written(tmp_path / "ann.txt", "\ufeff Ann Lee\r\n Nurse since 2011 ")
     written(tmp_path / "older" / "bob.md", "Bob Roe, welder")

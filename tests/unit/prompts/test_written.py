@@ -33,7 +33,7 @@ class Says:
 
 @pytest.mark.parametrize("said", NO_PROMPTS)
 @pytest.mark.parametrize("source", ["freeform", "distilabel"])
-def test_what_is_no_prompt_never_becomes_one_and_the_reason_is_told(source, said):
+def test_an_invalid_text_never_becomes_a_prompt(source, said):
     class Task:
         def process(self, inputs):
             yield [{**row, "instructions": [said] if said else [""]} for row in inputs]
@@ -55,7 +55,7 @@ def test_what_is_no_prompt_never_becomes_one_and_the_reason_is_told(source, said
 
 
 @pytest.mark.parametrize("said", NO_PROMPTS)
-def test_evolution_goes_on_with_what_it_has_where_nothing_is_written(said):
+def test_evolution_continues_without_written_mutations(said):
     class Judges(Says):
         def generate_texts(self, instructions, *, seed):
             return ["5" if "number alone" in asked else self.text for asked in instructions]
@@ -81,12 +81,12 @@ def test_evolution_goes_on_with_what_it_has_where_nothing_is_written(said):
         "What does {x: 1} mean?",
     ],
 )
-def test_what_may_be_a_prompt_is_left_alone(said):
+def test_valid_prompts_are_left_unchanged(said):
     assert find_prompt_fault(said) is None
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-def test_another_number_of_texts_than_was_asked_for_is_an_error_with_the_cure(n):
+def test_a_wrong_number_of_texts_is_an_error_with_a_fix(n):
     class Miscounts:
         def generate_texts(self, instructions, *, seed):
             return ["Name a tree."] * n

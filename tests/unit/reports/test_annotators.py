@@ -34,13 +34,13 @@ def test_nobody_can_be_drawn_too():
     assert draw_png(chart).startswith(b"\x89PNG")
 
 
-def test_names_are_cut_as_long_as_they_stay_apart():
+def test_names_are_shortened_while_they_stay_distinct():
     assert distinct_labels(["ann", "x" * 20 + "y" * 20]) == ["ann", "x" * 12 + "…" + "y" * 11]
     alike = [f"somebody-with-a-long-name-{n}@example.org" for n in range(3)]
     assert distinct_labels(alike) == alike
 
 
-def test_over_time_those_who_are_named_come_first():
+def test_named_annotators_come_first_over_time():
     cast, shown, _ = of_world()
     figures, together = annotators_over_time(cast, shown), agreement_over_time(cast)
     chart = chart_annotators_over_time(figures, together, ["ann0011", "who never voted"])

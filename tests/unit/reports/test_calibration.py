@@ -29,7 +29,7 @@ def series(chart: Chart, panel: int = 0) -> tuple[Series, ...]:
     return found.series
 
 
-def test_two_sides_are_drawn_beside_each_other_and_keep_their_values():
+def test_two_sides_are_drawn_side_by_side_with_their_values():
     before, after = series(chart_reliability({"raw": bins(), "platt": bins()}, CEILING, title="t"))
     assert before.x == after.x
     assert before.offset < 0 < after.offset
@@ -58,9 +58,7 @@ def test_each_bin_of_a_single_side_is_a_link_and_has_its_count():
         ),
     ],
 )
-def test_a_picture_says_where_its_ceiling_is_from_and_why_there_is_none(
-    ceiling: Interval | None, words: str
-) -> None:
+def test_a_picture_names_the_source_of_its_ceiling(ceiling: Interval | None, words: str) -> None:
     chart = chart_reliability({"raw": bins()}, ceiling, title="t")
     assert words in [*(entry.name for entry in chart.legend), *chart.notes]
 

@@ -81,7 +81,7 @@ def test_signals_stand_in_the_lane_of_their_detector():
     assert len(fired.x) > 1
 
 
-def test_a_timeline_of_one_vote_says_that_it_is_too_little():
+def test_a_timeline_of_one_vote_is_reported_as_too_short():
     marks = chart_timeline(errors_frame().iloc[:1]).panels[1].marks
     assert "fewer than 30 votes: no rate is drawn yet" in [mark.label for mark in marks]
 
@@ -129,7 +129,7 @@ def test_a_late_vote_does_not_move_its_day():
         (None, "best reachable unknown: no two votes overlap, and nobody judged one again"),
     ],
 )
-def test_the_best_reachable_says_what_it_is_from(ceiling: Interval | None, words: str):
+def test_the_best_reachable_rate_names_its_source(ceiling: Interval | None, words: str):
     chart = chart_timeline(errors_frame(), noise_ceiling=ceiling)
     assert words in [*(entry.name for entry in chart.legend), *chart.notes]
 

@@ -227,7 +227,7 @@ def test_nothing_is_fetched_and_nothing_runs(made) -> None:
     assert set(page.attributes("href")) <= {f"#{name}" for name in page.attributes("id")}
 
 
-def test_a_prompt_is_shown_as_it_is_and_never_becomes_markup() -> None:
+def test_a_prompt_is_shown_verbatim_and_never_as_markup() -> None:
     source = render_drift_page(evidence(NASTY))
     assert "<script" not in source
     assert "<img" not in source
@@ -243,7 +243,7 @@ def test_a_long_prompt_is_cut() -> None:
     assert "x" * (PROMPT_WIDTH - 1) + " …" in page.text
 
 
-def test_the_verdict_is_said_in_words_and_the_worst_cluster_first(source: str) -> None:
+def test_the_verdict_is_written_out_and_the_worst_cluster_is_first(source: str) -> None:
     page = Page(source)
     assert f"{DAY} ✕ drift" in page.text
     assert "got worse and grew" in page.text
@@ -256,7 +256,7 @@ def test_the_verdict_is_said_in_words_and_the_worst_cluster_first(source: str) -
     assert "prompt length ks < 0.001 0.01 yes" in page.text
 
 
-def test_a_day_without_anything_still_has_a_page_that_says_what_is_missing() -> None:
+def test_an_empty_day_has_a_page_that_names_what_is_missing() -> None:
     page = Page(render_drift_page(nothing()))
     assert page.open == []
     assert set(page.attributes("id")) >= PARTS
@@ -287,7 +287,7 @@ def test_parts_are_missing_one_by_one() -> None:
     assert re.search(r"Brier score \(0.25 is a coin\) 0\.\d+ \([\d. to]+\) too few", text)
 
 
-def test_a_day_whose_votes_all_go_with_the_model_has_no_slope_and_says_so() -> None:
+def test_a_day_without_errors_has_no_slope() -> None:
     full = evidence()
     agreeing = full.judged.assign(outcome=(full.judged["p"] > 0.5).astype(float), error=0)
     ids = agreeing["group"].to_numpy()
@@ -319,7 +319,7 @@ def test_small_bins_and_small_clusters_are_words_not_numbers() -> None:
 CEILING, BEST = "86.0 %", "best reachable 14.0 %"
 
 
-def test_every_share_of_votes_predicted_stands_beside_its_ceiling(source: str) -> None:
+def test_every_accuracy_has_its_ceiling_beside_it(source: str) -> None:
     page = Page(source)
     summary = page.text[page.text.index("Error rate") : page.text.index("Clusters changed")]
     clusters = page.text[page.text.index("Clusters, reference") : page.text.index("3 Calibration")]
@@ -339,7 +339,7 @@ def test_every_share_of_votes_predicted_stands_beside_its_ceiling(source: str) -
     assert unknown.count("no two votes overlap, and nobody judged one again") >= 3
 
 
-def test_a_ceiling_from_repeats_says_so_wherever_it_stands() -> None:
+def test_a_ceiling_from_repeats_is_always_marked() -> None:
     """One vote against the majority of the others is what it is not."""
     repeats = Interval(value=0.86, low=0.83, high=0.89, n=240, basis="repeats")
     page = Page(render_drift_page(replace(evidence(), noise_ceiling=repeats))).text
@@ -350,7 +350,7 @@ def test_a_ceiling_from_repeats_says_so_wherever_it_stands() -> None:
     assert "best reachable, from the noise ceiling (repeats)" in page
 
 
-def test_each_source_and_category_has_its_figures_and_ceiling_and_a_tiny_one_has_words() -> None:
+def test_each_source_and_category_has_figures_unless_it_is_tiny() -> None:
     e = evidence()
     ids = e.judged["group"].to_numpy()
     names = {i: "tiny" if n < 4 else "convarg" for n, i in enumerate(dict.fromkeys(ids))}
@@ -380,7 +380,7 @@ def test_each_source_and_category_has_its_figures_and_ceiling_and_a_tiny_one_has
     )
 
 
-def test_of_many_groups_the_largest_are_seen_and_no_name_pushes_the_figures_aside() -> None:
+def test_the_largest_groups_are_shown_and_long_names_fit() -> None:
     e = evidence()
     ids = e.judged["group"].to_numpy()
     names = {

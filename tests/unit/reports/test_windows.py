@@ -103,7 +103,7 @@ def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows
     assert len(source.encode()) < 150_000
 
 
-def test_every_figure_is_drawn_with_its_interval_and_every_window_with_its_count(windows) -> None:
+def test_every_figure_has_an_interval_and_every_window_a_count(windows) -> None:
     source = draw_svg(chart_windows(windows))
     judged = [w for w in windows if w.brier is not None]
     assert source.count('class="dot now"') == source.count('class="whisker now"') == 3 * len(judged)
@@ -131,7 +131,7 @@ def test_one_window_and_one_day_windows_are_drawn() -> None:
         ),
     ],
 )
-def test_what_is_missing_is_said(given, words: str) -> None:
+def test_missing_figures_are_stated(given, words: str) -> None:
     assert words in Page(render_drift_page(replace(evidence(), over_time=given))).text
 
 

@@ -121,7 +121,7 @@ def test_a_cycle_has_no_winner_and_does_no_harm():
     assert np.ptp(model.score(["ask"] * 3, ["kind 1", "curt 1", "vague 1"])) < 1e-3
 
 
-def test_the_annotator_model_sees_through_one_who_is_always_wrong():
+def test_the_annotator_model_corrects_an_inverted_annotator():
     """Two of three know what they want; one always says the opposite, and alone on half the
     comparisons.
     """
@@ -153,7 +153,7 @@ def test_the_annotator_model_sees_through_one_who_is_always_wrong():
     assert kind - curt > less[0] - less[1]
 
 
-def test_one_comparison_with_opposite_votes_has_no_majority_and_two_cancel_out():
+def test_opposite_votes_give_no_majority_and_cancel_out():
     shown = comparisons(60, [("kind 1", "curt 1")] * 60)
     split = votes(shown, {"x": ["a"] * 60, "y": ["b"] * 60})
     assert preference_pairs(split, shown).empty
@@ -166,7 +166,7 @@ def test_one_comparison_with_opposite_votes_has_no_majority_and_two_cancel_out()
         assert np.ptp(model.score(["ask"] * 2, ["kind 1", "curt 1"])) < 1e-3
 
 
-def test_where_only_one_side_was_ever_chosen_the_texts_are_learnt_and_not_the_side():
+def test_one_sided_votes_teach_texts_and_not_the_side():
     shown = comparisons(300)
     said = kind_side(shown)
     always_a = shown[[choice == "a" for choice in said]]

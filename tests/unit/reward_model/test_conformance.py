@@ -38,7 +38,7 @@ def make_transformer(folder):
 MAKERS = {"embedding": make_embedding, "transformer": make_transformer}
 
 
-def test_every_kind_is_held_to_the_protocol():
+def test_every_kind_is_checked_against_the_protocol():
     assert set(MAKERS) == set(REWARD_MODELS)
 
 

@@ -191,7 +191,7 @@ def test_too_few_pairs_name_the_cure():
         EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs(10))
 
 
-def test_the_report_beats_its_baselines_and_says_what_it_rests_on():
+def test_the_report_beats_its_baselines_and_names_its_data():
     pairs = make_pairs(1500)
     fit = fit_reward_model(LearningData(pairs), reward_model_params(), encoder=WordEncoder())
     report = fit.report
@@ -266,7 +266,7 @@ def test_votes_before_a_change_of_taste_count_less():
     assert told.report.test_since_change.accuracy.value > told.report.test.accuracy.value
 
 
-def test_what_old_votes_are_worth_is_found_on_new_ones():
+def test_the_weight_of_old_votes_is_chosen_on_new_ones():
     old = make_pairs(400, seed=3, liked="kind")
     for liked, is_worth_little in (("sourced", True), ("kind", False)):
         new = make_pairs(150, seed=4, liked=liked)
@@ -282,7 +282,7 @@ def test_what_old_votes_are_worth_is_found_on_new_ones():
         )
 
 
-def test_with_too_few_new_votes_to_tell_old_ones_get_the_default_weight():
+def test_with_too_few_new_votes_old_ones_get_the_default_weight():
     old, new = make_pairs(200, seed=3), make_pairs(20, seed=4)
     pairs = pd.concat([old, new.assign(max_seq=new["max_seq"] + 10_000)], ignore_index=True)
     report = fit_reward_model(
@@ -293,7 +293,7 @@ def test_with_too_few_new_votes_to_tell_old_ones_get_the_default_weight():
     assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
 
 
-def test_mixed_kinds_of_annotators_are_refused_unless_told():
+def test_mixed_kinds_of_annotators_are_refused_by_default():
     pairs = pd.concat(
         [make_pairs(200, seed=5), make_pairs(200, seed=6, kind="simulated")], ignore_index=True
     )
@@ -332,7 +332,7 @@ def test_pairs_are_scored_where_only_one_side_was_ever_chosen():
     )
 
 
-def test_the_contexts_penalty_is_the_one_that_predicts_held_out_prompts_best():
+def test_the_context_penalty_is_chosen_by_held_out_prompts():
     both, first, second = (
         EmbeddingRewardModel(EmbeddingParams(context_penalty_grid=grid), WordEncoder()).fit(
             make_pairs()
@@ -344,7 +344,7 @@ def test_the_contexts_penalty_is_the_one_that_predicts_held_out_prompts_best():
     assert both.weights_hash == best.weights_hash
 
 
-def test_an_essay_is_better_judged_as_a_whole_and_short_completions_sentence_by_sentence():
+def test_essays_are_scored_whole_and_short_texts_by_sentence():
     """In the essays a word is liked once, however often it stands there; sums of sentences would
     count it each time.
     """

@@ -31,7 +31,7 @@ def vectors(n: int) -> np.ndarray:
     return np.arange(n * 4, dtype=np.float32).reshape(n, 4)
 
 
-def test_what_was_put_is_got_by_this_and_by_another_process(tmp_path):
+def test_stored_embeddings_are_found_by_every_process(tmp_path):
     cache, other = EmbeddingCache(tmp_path), EmbeddingCache(tmp_path)
     assert other.get_many(keys("a")) == {}
     cache.put_many(keys("a", "b"), vectors(2))
@@ -74,7 +74,7 @@ def test_a_flipped_byte_is_ignored(tmp_path):
     assert EmbeddingCache(tmp_path).get_many(keys("a")) == {}
 
 
-def test_a_process_killed_while_writing_leaves_what_was_complete(tmp_path):
+def test_a_killed_writer_leaves_complete_entries(tmp_path):
     killed = textwrap.dedent(
         f"""
         import os, signal
@@ -114,7 +114,7 @@ for n in range(first, first + 40):
 """
 
 
-def test_two_processes_write_at_once_and_one_is_killed(tmp_path):
+def test_a_killed_writer_does_not_disturb_another_one(tmp_path):
     # The second begins within the first one's keys: half of what they write is the same, under the
     # same names.
     command = [sys.executable, "-c", WRITER, str(tmp_path)]

@@ -57,7 +57,7 @@ def distilbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_bert(tmp_path_factory.mktemp("distilbert"), distilled=True)
 
 
-def test_without_a_named_fallback_an_encoder_that_is_not_there_is_an_error_with_the_cure(hub: Path):
+def test_a_missing_encoder_without_a_fallback_is_an_error(hub: Path):
     with pytest.raises(ModelNotFound, match=rf"No encoder '{HUB}'.*{HUB},offline"):
         Encoder(HUB)
 
@@ -79,7 +79,7 @@ def test_a_download_that_was_cut_short_is_not_there(hub: Path):
     assert Encoder(f"{HUB},offline").choice.used == "offline"
 
 
-def test_the_named_fallback_is_used_and_it_is_said_which_and_why(
+def test_the_named_fallback_is_used_and_reported_with_its_reason(
     hub: Path, distilbert: Path, caplog: pytest.LogCaptureFixture
 ):
     with caplog.at_level(logging.WARNING):
@@ -157,7 +157,7 @@ def test_a_distilbert_is_fine_tuned_by_the_loss_of_the_configuration(
     )
 
 
-def test_a_fit_that_starts_anew_because_of_the_fallback_says_so(hub: Path, distilbert: Path):
+def test_a_fit_that_restarts_on_the_fallback_reports_it(hub: Path, distilbert: Path):
     before = build_reward_model(reward_model_params(), Encoder(distilbert))
     now = build_reward_model(reward_model_params(), Encoder(f"{HUB},offline"))
     assert f"(offline instead of {HUB})" in str(find_warm_start_obstacle(before, now))

@@ -38,9 +38,7 @@ def test_the_score_is_the_mean_of_the_members_and_they_differ(ensembles, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_pairs_and_seed_give_the_same_ensemble_whatever_order_and_torchs_threads(
-    ensembles, kind
-):
+def test_an_ensemble_depends_on_pairs_and_seed_only(ensembles, kind):
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -84,7 +82,7 @@ def test_an_ensemble_is_saved_whole(ensembles, kind, tmp_path):
     )
 
 
-def test_disagreement_is_the_same_for_both_sides_and_none_of_a_text_with_itself(ensembles):
+def test_disagreement_is_symmetric_and_zero_for_identical_texts(ensembles):
     model, texts = ensembles["linear"], make_pairs(60, seed=2)
     prompts, a, b = (texts[name].tolist() for name in ("prompt", "chosen", "rejected"))
     apart = disagreement(model, prompts, a, b)
@@ -116,7 +114,7 @@ def test_members_disagree_more_about_what_few_pairs_taught():
     assert np.mean(ratios) > 1.4
 
 
-def test_members_that_saw_fewer_pairs_are_further_apart():
+def test_members_with_fewer_pairs_disagree_more():
     few, many = (
         EmbeddingRewardModel(KINDS["linear"], WordEncoder()).fit(make_pairs(n)) for n in (80, 1200)
     )
@@ -157,7 +155,7 @@ def test_a_hidden_layer_finds_what_no_linear_head_can():
 
 
 @pytest.mark.parametrize("part", HIDDEN_PARTS)
-def test_a_hidden_layer_that_is_not_whole_is_refused(ensembles, tmp_path, part):
+def test_an_incomplete_hidden_layer_is_refused(ensembles, tmp_path, part):
     ensembles["mlp"].save(tmp_path)
     parts = load_file(tmp_path / "model.safetensors")
     save_file(

@@ -31,7 +31,7 @@ def transformers(tmp_path_factory):
     return [TransformerRewardModel(params, encoder).fit(word_pairs()) for params in of]
 
 
-def test_nothing_of_a_larger_ensemble_or_another_kind_stays(embedding, transformers, tmp_path):
+def test_no_file_of_an_earlier_model_remains(embedding, transformers, tmp_path):
     of_three, of_one = transformers
     of_one.save(tmp_path / "fresh")
     for first in (of_three, embedding):
@@ -42,9 +42,7 @@ def test_nothing_of_a_larger_ensemble_or_another_kind_stays(embedding, transform
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "used"]
 
 
-def test_what_is_stopped_between_weights_and_config_leaves_the_old_model(
-    embedding, transformers, tmp_path, monkeypatch
-):
+def test_an_interrupted_save_leaves_the_old_model(embedding, transformers, tmp_path, monkeypatch):
     embedding.save(tmp_path / "model")
 
     def stop(path, content):
@@ -70,7 +68,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(embedding, tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_model_that_a_kill_left_beside_its_folder_is_named(embedding, tmp_path, monkeypatch):
+def test_a_model_left_by_a_kill_is_named(embedding, tmp_path, monkeypatch):
     embedding.save(tmp_path / "model")
     monkeypatch.setattr(
         "rlhf_pipeline.reward_model.model_files.shutil.rmtree", lambda *args, **kwargs: None

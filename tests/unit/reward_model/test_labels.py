@@ -121,7 +121,7 @@ def test_the_margin_loss_parts_what_people_felt_strongly_about():
     assert apart[4.0] > apart[0.0] + 1
 
 
-def test_a_model_of_soft_labels_says_what_they_say():
+def test_a_model_of_soft_labels_reproduces_them():
     pairs = make_pairs(600)
     sure = fit_reward_model(
         LearningData(pairs, soft_labels=soft_labels(pairs, 0.95)),

@@ -47,7 +47,7 @@ def watched(bert, **given) -> Watched:
     return Watched(TransformerParams(**(SMALL | given)), Encoder(bert, max_tokens=24))
 
 
-def test_a_warm_start_of_a_transformer_says_what_it_learnt_and_not_what_there_was(bert):
+def test_a_transformers_warm_start_reports_the_pairs_it_learnt(bert):
     old, new = word_pairs(), word_pairs(4, seed=5, first_seq=10_000)
     both = pd.concat([old, new], ignore_index=True)
     start = watched(bert).fit(old)
@@ -87,7 +87,7 @@ def test_pairs_that_weigh_nothing_are_not_learnt(bert):
     assert report.n_learnt == report.n_train - report.n_before_change < report.n_train
 
 
-def test_what_is_beyond_max_sentences_is_not_read_and_counted():
+def test_sentences_beyond_max_sentences_are_counted_not_read():
     model = EmbeddingRewardModel(EmbeddingParams(max_sentences=32, **FEW), WordEncoder()).fit(
         make_pairs()
     )
@@ -103,7 +103,7 @@ def test_what_is_beyond_max_sentences_is_not_read_and_counted():
     assert model.n_cut["max_sentences"] == 2
 
 
-def test_of_a_prompt_beyond_prompt_chars_the_end_is_read_and_it_is_counted():
+def test_the_end_of_a_long_prompt_is_read_and_the_cut_counted():
     model = EmbeddingRewardModel(EmbeddingParams(prompt_chars=600, **FEW), WordEncoder())
     long = "x" * 4_400 + "y" * 600
     model.features([long, long, "z" * 600], ["kind", "curt", "right"])
@@ -111,7 +111,7 @@ def test_of_a_prompt_beyond_prompt_chars_the_end_is_read_and_it_is_counted():
     assert model.n_cut == {"prompt_chars": 1, "max_sentences": 0}
 
 
-def test_the_report_counts_what_was_cut_in_fit_and_judgement_by_rule():
+def test_the_report_counts_truncated_texts_by_rule():
     pairs = make_pairs()
     long = pairs["comparison_id"].isin(
         pairs.loc[pairs["split"] == "train", "comparison_id"].head(5)
@@ -138,7 +138,7 @@ def test_the_report_counts_what_was_cut_in_fit_and_judgement_by_rule():
     assert RewardModelReport.from_json(report.model_dump_json()) == report
 
 
-def test_counts_are_told_in_words():
+def test_counts_are_reported_in_words():
     assert (
         describe_cut_texts({"window": 0, "prompt_chars": 0})
         == describe_cut_texts({})

@@ -40,7 +40,7 @@ def test_the_slope_is_that_of_a_line_through_the_origin():
     assert log_lengths(["", "abc"]).tolist() == [0.0, pytest.approx(np.log(4))]
 
 
-def test_what_length_explains_is_taken_out_whichever_way_the_margins_come():
+def test_the_length_effect_is_removed_in_either_direction():
     rng = np.random.default_rng(1)
     gaps, rest, turned = rng.normal(size=500), rng.normal(size=500), rng.random(500) < 0.5
     margins = 2 * gaps + rest
@@ -55,7 +55,7 @@ def test_what_length_explains_is_taken_out_whichever_way_the_margins_come():
     )
 
 
-def test_where_every_completion_is_as_long_there_is_no_correlation():
+def test_texts_of_equal_length_have_no_correlation():
     effect = measure_length_effect(
         np.ones(3), np.zeros(3), np.zeros(3, dtype=bool), 0.0, is_debiased=False
     )

@@ -37,7 +37,7 @@ def torn(n=300):
     )  # fmt: skip
 
 
-def test_a_margin_that_makes_the_loud_outvote_the_many_costs_votes_and_is_told_so():
+def test_a_margin_that_costs_votes_is_reported():
     effect = measure_margin_effect(torn(), model(margin_scale=10.0), ceiling=CEILING)
     assert effect.without.value == pytest.approx(0.6, abs=0.02)
     assert effect.gain.value == pytest.approx(effect.with_margin.value - effect.without.value)
@@ -66,7 +66,7 @@ def test_pairs_that_weigh_nothing_teach_neither():
     [torn().assign(margin=0.0), torn().assign(agreement=0.5), torn(12)],
     ids=["no strength", "no majority", "too few"],
 )
-def test_where_nothing_can_be_said_nothing_is(pairs):
+def test_without_data_no_figure_is_given(pairs):
     assert measure_margin_effect(pairs, model()) is None
 
 

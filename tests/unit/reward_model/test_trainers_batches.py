@@ -81,14 +81,14 @@ def test_a_batch_takes_few_completions_of_each_of_several_prompts():
     ) < np.mean(prompts)
 
 
-def test_a_pair_judged_twice_is_learnt_twice_and_one_with_itself_not_at_all():
+def test_a_pair_judged_twice_is_learnt_twice_and_a_self_pair_never():
     batch = plan_of([(0, 1), (1, 0), (2, 2), (0, 2)], 3).batches_of_step(0)[0]
     assert batch.pairs.tolist() == [0, 1, 3]
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("steps", [None, 5])
-def test_completions_beside_themselves_alone_are_no_data(steps):
+def test_completions_compared_with_themselves_are_not_data(steps):
     with pytest.raises(
         NotEnoughData, match="Each of 2 pairs to train on sets a completion beside itself"
     ):

@@ -55,7 +55,7 @@ def test_the_test_split_is_opened_once_after_the_fit_and_for_this_model():
     ]
 
 
-def test_who_cannot_record_an_opening_sees_no_test_pair():
+def test_without_a_recorded_opening_no_test_pair_is_seen():
     def refused(opening: Opening) -> None:
         raise StoreError("no MLflow")
 
@@ -68,7 +68,7 @@ def test_who_cannot_record_an_opening_sees_no_test_pair():
         )
 
 
-def test_the_ceiling_stands_beside_every_accuracy():
+def test_the_ceiling_is_beside_every_accuracy():
     pairs = make_pairs(600)
     half = int(pairs["max_seq"].median())
     since = Interval(value=0.7, low=0.6, high=0.8, n=40)
@@ -93,7 +93,7 @@ def test_the_ceiling_stands_beside_every_accuracy():
     )
 
 
-def test_every_accuracy_among_the_metrics_has_its_ceiling_where_there_is_one():
+def test_every_accuracy_metric_has_its_ceiling_if_known():
     pairs = make_pairs(600)
     half = int(pairs["max_seq"].median())
     report = fit_reward_model(
@@ -136,7 +136,7 @@ def test_a_model_of_any_kind_may_be_handed_in():
     assert fitted.report.test.accuracy == fitted.report.test.longer_wins
 
 
-def test_what_both_kinds_have_is_said_once():
+def test_shared_parameters_are_reported_once():
     params = reward_model_params(
         kind="transformer",
         loss="davidson",
@@ -174,14 +174,14 @@ def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
         reward_model_params(kind="transformer", debias_length=True).kind_params()
 
 
-def test_what_cannot_be_started_from_says_why():
+def test_an_obstacle_to_a_warm_start_is_explained():
     one, other = (EmbeddingRewardModel(encoder=WordEncoder(name)) for name in ("one", "other"))
     assert find_warm_start_obstacle(one, EmbeddingRewardModel(encoder=WordEncoder("one"))) is None
     assert find_warm_start_obstacle(one, other) == "its encoder is one, now it is other"
     assert find_warm_start_obstacle(one, LikesLength()) == "it is of kind embedding"
 
 
-def test_an_ensemble_says_how_many_it_is():
+def test_an_ensemble_reports_its_size():
     params = reward_model_params(n_members=3, **FEW)
     assert (
         fit_reward_model(LearningData(make_pairs()), params, encoder=WordEncoder()).report.n_members
@@ -235,7 +235,7 @@ def test_a_weight_that_leaves_too_few_pairs_to_fit_on_is_passed_over():
     assert "needs 70" in report.weight_reason
 
 
-def test_where_no_weight_can_be_tried_it_is_the_default_one():
+def test_an_untestable_weight_is_the_default_one():
     report = weighed(changed(), min_pairs=275)
     assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
     assert all(f"{weight:g} could not be tried" in report.weight_reason for weight in WEIGHTS_TRIED)
@@ -248,7 +248,7 @@ def test_new_pairs_of_ties_alone_say_nothing_of_old_ones(loss):
     assert "0 pairs of 0 prompts voted on since the change, ties left out" in report.weight_reason
 
 
-def test_a_weight_that_was_chosen_says_on_what():
+def test_a_chosen_weight_names_its_evidence():
     report = weighed(changed(n_new=150))
     assert set(report.weights_tried) == {f"{weight:g}" for weight in WEIGHTS_TRIED}
     assert report.weight_reason.startswith("least log loss on 150 pairs of 75 prompts")
@@ -261,7 +261,7 @@ def test_a_weight_that_was_chosen_says_on_what():
     )
 
 
-def test_what_a_model_that_is_handed_in_learns_is_what_its_lineage_says():
+def test_a_given_models_lineage_states_what_it_learnt():
     """Its parameters count, not those of the fit: soft labels rest on later votes than the
     pairs.
     """

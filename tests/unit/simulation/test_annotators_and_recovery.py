@@ -66,7 +66,7 @@ def test_votes_do_not_depend_on_the_order_of_rows():
     assert cast(comparisons) != cast(comparisons, seed=1)
 
 
-def test_each_comparison_is_judged_by_different_people_and_a_repeat_by_the_same_ones():
+def test_a_repeat_has_the_same_annotators_as_its_comparison():
     comparisons = comparisons_of(30, repeats=10)
     judges = {}
     for vote in cast(comparisons):
@@ -75,7 +75,7 @@ def test_each_comparison_is_judged_by_different_people_and_a_repeat_by_the_same_
     assert all(judges[f"r{i}"] == judges[f"c{i}"] for i in range(10))
 
 
-def test_a_stands_left_of_whoever_is_simulated():
+def test_side_a_is_on_the_left_for_simulated_annotators():
     assert {vote.is_swapped for vote in cast(comparisons_of(5, repeats=2))} == {False}
 
 
@@ -100,7 +100,7 @@ def test_strength_comes_with_a_side_only():
     assert {vote.strength for vote in votes} >= {1, 2, 3, 4}
 
 
-def test_a_tie_of_two_bad_completions_says_both_bad():
+def test_a_tie_of_two_bad_completions_is_a_both_bad_vote():
     annotator = SimulatedAnnotator(annotator_id="x", noise=0.01, tie_width=0.5)
     assert annotator.vote(-3, -3, n_earlier=0, rng=np.random.default_rng(0)) == (
         Choice.BOTH_BAD,
@@ -109,7 +109,7 @@ def test_a_tie_of_two_bad_completions_says_both_bad():
     assert annotator.vote(0, 0, n_earlier=0, rng=np.random.default_rng(0)) == (Choice.TIE, None)
 
 
-def test_a_start_outside_the_day_too_few_people_and_unknown_prompts_are_refused():
+def test_invalid_start_annotators_and_prompts_are_refused():
     comparisons = comparisons_of(3)
     with pytest.raises(ConfigurationError, match="cannot start"):
         cast(comparisons, day="2026-01-04")
@@ -156,7 +156,7 @@ def test_few_votes_recover_nothing():
         recover_pool(votes, comparisons, {"p": "Rome"}, WARM_TASTE)
 
 
-def test_the_ceiling_is_what_the_truth_itself_reaches_on_votes():
+def test_the_ceiling_is_the_true_utilitys_accuracy_on_votes():
     pool = AnnotatorPool()
     comparisons = comparisons_of(1500)
     parts = [comparisons.iloc[i : i + 100] for i in range(0, 1500, 100)]

@@ -76,7 +76,7 @@ def test_utility_is_the_weighted_sum_of_qualities():
     ]
 
 
-def test_an_empty_completion_is_worth_less_than_any_other():
+def test_an_empty_completion_has_the_lowest_utility():
     worst = utility(
         ["q"],
         ["Rome"],

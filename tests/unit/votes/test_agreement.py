@@ -78,7 +78,7 @@ def test_the_ceiling_is_one_vote_against_the_majority_of_the_others():
     assert abs(measured.value - expected) < 0.015
 
 
-def test_without_overlap_there_is_no_ceiling_instead_of_a_perfect_one():
+def test_without_overlap_there_is_no_ceiling():
     assert noise_ceiling(votes([("c1", "x", "a", None), ("c2", "y", "b", None)])) is None
     assert noise_ceiling(VOTES.empty_frame()) is None
     assert noise_ceiling(votes([("c1", "x", "tie", None), ("c1", "y", "tie", None)])) is None
@@ -135,7 +135,7 @@ def test_a_skipped_pass_measures_nothing():
     assert agreement(VOTES.empty_frame()).self_consistency is None
 
 
-def test_who_judged_twice_has_one_vote_among_the_others():
+def test_an_annotator_who_judged_twice_has_one_vote_among_others():
     others = votes([("c0", "y", "a", None), ("c0", "z", "a", None)])
     log = judged_twice(("c0", "b", "a"))
     log = log.assign(vote_id="x-" + log["vote_id"], seq=log["seq"] + 10)

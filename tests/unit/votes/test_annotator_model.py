@@ -38,7 +38,7 @@ def test_one_annotator_agrees_with_nobody():
     assert one["reliability_high"] - one["reliability_low"] > 0.1
 
 
-def test_where_all_are_ties_chance_explains_all():
+def test_agreement_on_ties_alone_is_all_chance():
     votes = votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["tie"] * 4)
     learnt = fit_annotator_model(votes, simulate(2).comparisons)
     assert (learnt.alpha, learnt.kappa) == (None, None)
@@ -117,7 +117,7 @@ def test_prompt_in_two_splits_does_not_leak_test_votes_into_train():
     pd.testing.assert_frame_equal(labels, joint_model(asked, given).labels, check_exact=True)
 
 
-def test_a_repeat_is_of_the_split_of_what_it_repeats():
+def test_a_repeat_is_in_the_split_of_its_original():
     truth = simulate(3)
     given = truth.comparisons.assign(split=["test", "train", "train"])
     again = votes_of([7], 0, ["b"]).assign(repeat_of="c00000", vote_id="again", seq=99)

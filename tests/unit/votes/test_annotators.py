@@ -41,7 +41,7 @@ def ends_of(measure: str) -> list[str]:
     return [measure, f"{measure}_low", f"{measure}_high"]
 
 
-def test_what_nobody_measured_is_missing_and_not_zero():
+def test_an_unmeasured_figure_is_missing_and_not_zero():
     found = figures(votes_of([0, 1, 2], 0, ["a", "b", "tie"])).iloc[0]
     assert found[["n_again", "n_timed", "n_read", "n_gold", "n_sure"]].tolist() == [0] * 5
     assert found["n_followed"] == 0  # nobody knows which side stood left
@@ -76,7 +76,7 @@ def test_earlier_passes_count_as_judging_again():
     assert (found["n_votes"], found["n_again"], found["self_consistency"]) == (2, 1, 0.0)
 
 
-def test_of_several_passes_the_last_alone_is_timed_and_held_against_gold():
+def test_only_the_last_pass_is_timed_and_compared_with_gold():
     votes = votes_of([0, 1, 0], 0, ["b", "b", "a"]).assign(
         pass_no=[1, 1, 2], duration_s=[1.0, 5.0, 5.0]
     )
@@ -112,7 +112,7 @@ def test_the_ends_of_a_median_cover_as_often_as_promised():
     assert 0.95 <= covered.mean() <= 0.985  # order statistics of 15: 96.5 %
 
 
-def test_too_fast_is_faster_than_the_two_completions_are_read():
+def test_too_fast_means_faster_than_reading_both_completions():
     votes = votes_of([0, 1, 2, 3], 0, ["a", "b", "a", "b"]).assign(duration_s=[1.9, 2.0, 2.1, 0.1])
     texts = shown(3, completion_a="x" * 150, completion_b="y" * 50)  # comparison 3 is not known
     found = figures(votes, comparisons=texts).loc["ann0000"]
@@ -151,7 +151,7 @@ def test_a_vote_whose_others_are_split_measures_no_confidence():
     assert figures(votes.assign(stated_confidence=0.8)).loc["ann0000", "n_sure"] == 0
 
 
-def test_who_is_too_sure_is_told_from_who_is_not():
+def test_overconfident_annotators_are_distinguished():
     rng = np.random.default_rng(1)
     truth = simulate(300, n_annotators=6)
     sure = np.where(truth.votes["annotator_id"] == "ann0001", 0.99, 0.7) + rng.uniform(
@@ -164,7 +164,7 @@ def test_who_is_too_sure_is_told_from_who_is_not():
     ).all()
 
 
-def test_figures_lie_within_their_intervals_in_any_order_of_votes():
+def test_figures_lie_in_their_intervals_in_any_order_of_votes():
     truth = simulate(80, n_annotators=12, seed=2)
     rng = np.random.default_rng(0)
     votes = truth.votes.assign(
@@ -191,7 +191,7 @@ def test_machines_and_skips_are_nobodys_figures():
     assert figures(both.assign(duration_s=1.0)).index.tolist() == ["ann0000"]
 
 
-def test_straight_lining_is_told_by_what_was_shown_and_not_by_the_comparisons_sides():
+def test_straight_lining_uses_displayed_sides():
     votes = votes_of(range(10), [0] * 5 + [1] * 5, ["a", "b", "b", "a", "tie", *"ababa"])
     plain = figures(votes.assign(is_swapped=False))
     assert (plain.loc["ann0000", "n_followed"], plain.loc["ann0000", "same_as_before"]) == (4, 0.25)
@@ -201,7 +201,7 @@ def test_straight_lining_is_told_by_what_was_shown_and_not_by_the_comparisons_si
     assert figures(cards).loc["ann0001", "same_as_before"] == 1.0
 
 
-def test_straight_lining_is_told_only_of_votes_whose_sides_are_known():
+def test_straight_lining_needs_known_sides():
     votes = votes_of(range(6), 0, ["a", "a", "a", "tie", "tie", "a"]).assign(
         is_swapped=[False, False, None, None, None, False]
     )
@@ -211,7 +211,7 @@ def test_straight_lining_is_told_only_of_votes_whose_sides_are_known():
     assert (found["n_followed"], found["same_as_before"]) == (1, 1.0)
 
 
-def test_who_judged_flagged_comparisons_alone_has_no_figures():
+def test_an_annotator_of_flagged_comparisons_only_has_no_figures():
     votes = votes_of([0, 1, 1], [0, 1, 1], ["a", "b", "b"]).assign(pass_no=[1, 1, 2])
     known = shown(2, flag=[None, "repeated"])
     found = annotator_figures(votes, joint_model(counting(votes), known), comparisons=known)

@@ -65,7 +65,7 @@ def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
 
 
 @pytest.mark.parametrize("length", [1, 3, 7, 30])
-def test_where_a_window_begins_depends_on_no_vote(length: int):
+def test_the_start_of_a_window_does_not_depend_on_votes(length: int):
     all_days = pd.date_range("2025-12-01", periods=90).strftime("%Y-%m-%d")
     params = AnnotatorWindowParams(window_days=length)
     every = annotators_over_time(
@@ -78,7 +78,7 @@ def test_where_a_window_begins_depends_on_no_vote(length: int):
         assert alone["first_day"] <= day <= alone["last_day"]
 
 
-def test_who_did_not_vote_in_a_window_has_no_row_there():
+def test_an_annotator_without_votes_in_a_window_has_no_row():
     found = annotators_over_time(
         casts(
             (MONDAY, 0, 0, "a"),
@@ -97,7 +97,7 @@ def test_who_did_not_vote_in_a_window_has_no_row_there():
     pd.testing.assert_frame_equal(agreement_over_time(casts()), AGREEMENT_OVER_TIME.empty_frame())
 
 
-def test_what_nobody_measured_is_missing_and_not_zero():
+def test_an_unmeasured_figure_is_missing_and_not_zero():
     row = annotators_over_time(casts((MONDAY, 0, 0, "a"))).iloc[0]
     assert (
         row[["n_compared", "n_gold", "n_timed", "n_read", "n_sided", "n_again", "n_sure"]].tolist()
@@ -116,7 +116,7 @@ def test_what_nobody_measured_is_missing_and_not_zero():
         assert row[[measure, f"{measure}_low", f"{measure}_high"]].isna().all(), measure
 
 
-def test_a_vote_that_was_changed_later_was_said_in_its_own_window():
+def test_a_vote_revised_later_counts_in_its_own_window():
     first = [(MONDAY, 0, 0, "a"), (MONDAY, 0, 1, "a"), (MONDAY, 1, 0, "a"), (MONDAY, 1, 1, "b")]
     before = annotators_over_time(casts(*first))
     after = annotators_over_time(
@@ -255,7 +255,7 @@ def test_a_leaning_to_one_side_is_seen_in_the_window_in_which_it_began():
     assert annotators_over_time(casts(*said)).loc[0, "n_sided"] == 0
 
 
-def test_gold_that_was_met_before_says_nothing_anew():
+def test_gold_that_was_seen_before_does_not_count_again():
     shown = comparisons_of(np.zeros(2, int), [0, 2], [1, 3]).assign(gold="a")
     again = casts(
         (MONDAY, 0, 0, "b"),
@@ -299,7 +299,7 @@ def test_gold_speed_and_confidence_are_of_the_window():
     assert two["brier"] == pytest.approx(0.0625)
 
 
-def test_self_consistency_looks_back_at_what_the_same_person_had_said():
+def test_self_consistency_looks_back_at_the_annotators_earlier_votes():
     cast = casts(
         (MONDAY, 0, 0, "a"),
         (MONDAY, 1, 0, "a"),
@@ -348,7 +348,7 @@ def test_alpha_of_a_window_is_that_of_its_votes():
     assert alone["n_overlapping"].tolist() == [0, 0]
 
 
-def test_machines_are_no_annotators_and_a_broken_frame_is_refused():
+def test_machines_are_not_annotators_and_broken_frames_are_refused():
     cast = casts((MONDAY, 0, 0, "a"), (MONDAY, 0, 1, "a"))
     assert annotators_over_time(cast.assign(annotator_kind=["human", "machine"]))[
         "annotator_id"

@@ -8,9 +8,7 @@ from benchmarks.bench_annotators import FITS, only_big
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_each_way_of_fitting_tells_what_it_took(
-    fit: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_fit_reports_its_cost(fit: str, capsys: pytest.CaptureFixture[str]) -> None:
     only_big(600, fit)
     cpu_s, gigabytes, before, n, *_ = told = [
         float(word) for word in capsys.readouterr().out.split()

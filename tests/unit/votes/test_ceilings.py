@@ -68,7 +68,7 @@ def test_450_repeats_find_the_ceiling_within_three_points(seed: int):
 
 @pytest.mark.parametrize("each", [2, 3, 5, 9])
 @pytest.mark.parametrize("n", [150, 2000])
-def test_what_is_shown_holds_the_truth_however_few_votes_overlap(n: int, each: int):
+def test_the_interval_holds_the_truth_however_few_votes_overlap(n: int, each: int):
     """15 % mistakes on every comparison, the case in which agreement tells least: two votes agree
     in 74.5 %.
     """
@@ -79,7 +79,7 @@ def test_what_is_shown_holds_the_truth_however_few_votes_overlap(n: int, each: i
     assert each < 9 or shown.high - shown.low < 0.12
 
 
-def test_what_is_shown_is_between_the_bounds_where_comparisons_differ():
+def test_the_estimate_is_between_the_bounds_if_comparisons_differ():
     rng = np.random.default_rng(5)
     p = np.where(np.arange(1500) % 2 == 0, 0.98, 0.6)
     is_a = rng.random((1500, 5)) < p[:, None]
@@ -96,9 +96,7 @@ def test_what_is_shown_is_between_the_bounds_where_comparisons_differ():
     ("easy", "hard"),
     [((0.95, 2), (0.55, 10)), ((0.95, 10), (0.55, 2)), ((0.9, 3), (0.6, 5)), ((0.95, 2), (0.6, 3))],
 )
-def test_who_is_asked_more_often_counts_more_often(
-    easy: tuple[float, int], hard: tuple[float, int]
-):
+def test_comparisons_with_more_votes_count_more(easy: tuple[float, int], hard: tuple[float, int]):
     """Half of the comparisons are easy, half hard, and how many people judge one depends on which
     it is.
     """
@@ -115,14 +113,14 @@ def test_who_is_asked_more_often_counts_more_often(
     assert row["estimate"] == pytest.approx(truth, abs=0.04)
 
 
-def test_all_of_one_mind_is_no_certainty():
+def test_unanimity_is_not_certainty():
     shown = noise_ceiling_or_repeats(flipped(10, 5, 0.0))
     assert shown is not None
     assert shown.low < 0.9
     assert shown.high == pytest.approx(1.0)
 
 
-def test_the_truth_lies_between_where_comparisons_differ():
+def test_the_truth_lies_between_the_bounds_if_comparisons_differ():
     rng = np.random.default_rng(3)
     p = rng.beta(2, 2, 3000)
     is_a = rng.random((3000, 5)) < p[:, None]
@@ -206,7 +204,7 @@ def test_later_passes_are_repeats_too_and_count_in_their_group():
     assert pd.isna(rows.loc["y", "from_repeats"])
 
 
-def test_who_judged_twice_overlaps_with_nobody():
+def test_an_annotator_who_judged_twice_does_not_overlap():
     votes = votes_of([0, 0], 0, ["a", "b"]).assign(pass_no=[1, 2])
     row = ceilings(votes).iloc[0]
     assert row["n_votes"] == 1

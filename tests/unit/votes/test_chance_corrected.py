@@ -47,7 +47,7 @@ def test_cohen_is_that_of_scikit_learn():
         )
 
 
-def test_the_interval_covers_what_a_hundred_times_as_many_votes_say():
+def test_the_interval_covers_the_value_of_a_hundredfold_sample():
     truth = krippendorff_alpha(simulate(6000, seed=99).votes).value
     intervals = [krippendorff_alpha(simulate(60, seed=seed).votes) for seed in range(20)]
     assert np.mean([i.low <= truth <= i.high for i in intervals]) >= 0.8
@@ -62,7 +62,7 @@ def test_full_agreement_is_one_and_the_same_answer_throughout_is_nothing():
 
 
 @pytest.mark.parametrize("measure", [krippendorff_alpha, fleiss_kappa])
-def test_full_agreement_on_few_comparisons_is_no_certainty(measure):
+def test_full_agreement_on_few_comparisons_is_not_certainty(measure):
     few, many = (
         measure(votes_of(c := [*range(n)] * 2, [0] * n + [1] * n, ["a", "b"] * n, prompt=c))
         for n in (6, 200)
@@ -76,7 +76,7 @@ def test_full_agreement_on_few_comparisons_is_no_certainty(measure):
 
 
 @pytest.mark.parametrize("measure", [krippendorff_alpha, fleiss_kappa])
-def test_full_disagreement_on_few_comparisons_is_no_certainty_either(measure):
+def test_full_disagreement_on_few_comparisons_is_not_certainty(measure):
     numbers = [*range(6)]
     split = measure(
         votes_of(numbers * 2, [0] * 6 + [1] * 6, ["a"] * 6 + ["b"] * 6, prompt=numbers * 2)
@@ -91,7 +91,7 @@ def test_full_disagreement_on_few_comparisons_is_no_certainty_either(measure):
     assert one_of_three.low < one_of_three.value < one_of_three.high
 
 
-def test_without_overlap_there_is_no_agreement_to_measure():
+def test_without_overlap_there_is_no_agreement():
     apart = votes_of([0, 1], [0, 1], ["a", "b"])
     assert krippendorff_alpha(apart) is None
     assert fleiss_kappa(apart) is None
@@ -117,7 +117,7 @@ def test_a_kappa_of_few_comparisons_has_wide_ends():
     assert few["kappa_low"] < 0.5 < many["kappa_low"] < 1.0
 
 
-def test_of_more_annotators_than_wanted_those_who_judged_most_are_compared():
+def test_with_too_many_annotators_the_busiest_are_compared():
     votes = votes_of(
         [*range(20), *range(20), *range(12), *range(12)],
         [0] * 20 + [1] * 20 + [2] * 12 + [3] * 12,

@@ -133,7 +133,7 @@ def test_machines_skips_and_repeats_are_not_counted():
 
 
 @pytest.mark.parametrize("method", WEIGHINGS)
-def test_of_several_passes_the_last_is_counted(method):
+def test_only_the_last_pass_counts(method):
     once = votes(("c", "x", "b", 1), ("c", "y", "b", 1), ("c", "x", "a", 4), ("d", "y", "a", 1))
     taken_back = votes(("d", "y", "skip", None), first_seq=5)
     log = pd.concat([once, taken_back], ignore_index=True).assign(
@@ -169,7 +169,7 @@ def test_a_frame_that_breaks_its_schema_is_refused():
         consensus(pd.DataFrame({"comparison_id": ["c"]}))
 
 
-def test_adjudication_lists_what_is_disputed_the_most_even_first():
+def test_adjudication_lists_the_most_even_dispute_first():
     cast = votes(
         ("agreed", "x", "a", 1),
         ("agreed", "y", "a", 1),

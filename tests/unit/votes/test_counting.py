@@ -30,12 +30,12 @@ def said(votes: pd.DataFrame) -> list[list[object]]:
     return votes[["vote_id", "choice"]].to_numpy().tolist()
 
 
-def test_a_revision_stands_and_counts_in_place_of_what_it_replaces():
+def test_a_revision_stands_and_counts_instead_of_its_original():
     votes = log((0, "a", 1, 0, None), (1, "a", 1, 0, None), (0, "b", 1, 1, "v0"))
     assert said(standing(votes)) == said(counting(votes)) == [["v1", "a"], ["v2", "b"]]
 
 
-def test_of_a_chain_of_revisions_the_last_stands():
+def test_the_last_of_a_chain_of_revisions_stands():
     votes = log((0, "a", 1, 0, None), (0, "b", 1, 1, "v0"), (0, "tie", 1, 2, "v1"))
     assert said(standing(votes)) == said(counting(votes)) == [["v2", "tie"]]
 
@@ -62,7 +62,7 @@ def test_each_annotator_has_a_last_word():
     assert said(counting(votes)) == [["v0", "a"], ["v1", "b"]]
 
 
-def test_what_is_replaced_by_a_vote_outside_the_frame_stands():
+def test_a_vote_superseded_outside_the_frame_stands():
     votes = log((0, "a", 1, 0, None), (0, "b", 1, 1, "v0"))
     as_of_one = votes[votes["seq"] <= 1]
     assert said(standing(as_of_one)) == said(counting(as_of_one)) == [["v0", "a"]]
@@ -80,7 +80,7 @@ def test_votes_that_do_not_say_their_pass_count_by_seq():
         assert repeat_passes(votes).empty
 
 
-def test_of_votes_some_of_which_say_their_pass_the_newest_counts():
+def test_with_partly_missing_pass_numbers_the_newest_vote_counts():
     votes = log((0, "a", 1, 0, None), (0, "a", 1, 1, "v0"), (0, "b", 2, 0, None))
     votes.loc[2, ["pass_no", "revision_no"]] = pd.NA
     assert said(counting(votes)) == [["v2", "b"]]
@@ -97,7 +97,7 @@ def test_day_gets_the_earlier_votes_that_its_votes_revise():
     assert add_earlier_votes(votes[votes["seq"] == 4], votes)["seq"].tolist() == [4]
 
 
-def test_a_pass_is_beside_the_first_in_its_last_revision():
+def test_a_pass_is_listed_in_its_last_revision():
     votes = log(
         (0, "a", 1, 0, None),
         (1, "a", 1, 0, None),

@@ -9,7 +9,7 @@ from rlhf_pipeline.votes.dawid_skene import DawidSkeneParams, dawid_skene
 from tests.unit.votes.simulated import simulate, votes_of
 
 
-def test_it_is_better_than_the_majority_where_a_third_answers_at_random():
+def test_it_beats_the_majority_with_a_third_of_random_annotators():
     truth = simulate(500, n_annotators=20, spammers=0.35, ties=False)
     found = dawid_skene(truth.votes)
     right = (found["p_a"] > found["p_b"]).to_numpy() == (truth.d > 0)
@@ -47,7 +47,7 @@ def test_people_with_a_handful_of_votes_are_not_taken_at_their_word():
     assert taken < shrunk - 0.005
 
 
-def test_what_is_imagined_is_in_no_label():
+def test_imagined_answers_are_in_no_label():
     votes = simulate(20).votes
     found = dawid_skene(votes, DawidSkeneParams(n_imagined=3))
     assert found["comparison_id"].tolist() == sorted(votes["comparison_id"].unique())
@@ -67,6 +67,6 @@ def test_an_answer_that_nobody_gave_has_no_chance():
     assert found["n_votes"].tolist() == [2, 1]
 
 
-def test_without_judgements_it_says_so():
+def test_without_judgements_it_is_an_error():
     with pytest.raises(NotEnoughVotes):
         dawid_skene(votes_of([0], [0], ["skip"]))

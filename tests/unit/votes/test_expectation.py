@@ -167,7 +167,7 @@ def test_the_curve_is_gauss_newtons(world):
     np.testing.assert_allclose(sums.curve, np.swapaxes(sums.curve, 1, 2))
 
 
-def test_how_many_votes_are_taken_at_once_is_irrelevant(world, monkeypatch):
+def test_the_number_of_votes_taken_at_once_is_irrelevant(world, monkeypatch):
     votes, theta, cavity = world
     whole = ExpectationStep(votes, N_NODES).compute_sums(theta, STEPS, cavity)
     monkeypatch.setattr(judgements_module, "VOTES_AT_ONCE", 5)

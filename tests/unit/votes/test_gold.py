@@ -127,7 +127,7 @@ def test_the_ceiling_against_gold_counts_single_votes_for_a_side():
     assert (ceiling.value, ceiling.n) == (0.75, 4)
 
 
-def test_without_a_vote_on_a_known_right_choice_there_is_no_ceiling():
+def test_without_votes_on_gold_there_is_no_ceiling():
     frame = comparisons([("c1", None, None, None), ("c2", "a", None, None)])
     assert gold_ceiling(votes([("c1", "a"), ("c2", "tie")]), frame) is None
 

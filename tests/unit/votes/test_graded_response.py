@@ -22,14 +22,14 @@ def test_the_chance_is_that_of_the_interval(low: float, high: float):
     assert np.exp(log_chance(low, high)) == pytest.approx(expit(high - FELT) - expit(low - FELT))
 
 
-def test_every_feeling_lies_in_one_interval():
+def test_every_utility_difference_lies_in_one_interval():
     cuts = [-np.inf, -1.3, -0.3, 0.3, 1.3, np.inf]
     assert np.sum(
         [np.exp(log_chance(low, high)) for low, high in itertools.pairwise(cuts)], axis=0
     ) == pytest.approx(1.0)
 
 
-def test_a_chance_too_small_for_a_difference_is_no_zero():
+def test_a_tiny_probability_is_not_zero():
     assert log_chance(0.3, 0.4, np.array([-800.0])) == pytest.approx(-802.6, abs=0.5)
 
 

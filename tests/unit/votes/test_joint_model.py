@@ -41,7 +41,7 @@ def test_closes_half_the_gap_between_majority_and_known_annotators():
     assert gained > 0.5 * possible
 
 
-def test_completions_that_occur_in_several_comparisons_tell_of_each_other():
+def test_shared_completions_inform_each_other():
     truth = simulate(40, completions=6, votes_each=3)
     apart = accuracy(joint_model(truth.votes).labels["utility"].to_numpy(), truth.d)
     together = accuracy(
@@ -75,14 +75,14 @@ def test_an_injected_position_bias_lies_in_its_interval():
     )
 
 
-def test_differences_lie_in_their_intervals_about_as_often_as_promised():
+def test_differences_have_their_nominal_coverage():
     truth = simulate(600)
     labels = joint_model(truth.votes).labels
     covered = np.abs(labels["utility"] - truth.d) <= 1.96 * labels["sd"]
     assert 0.9 <= covered.mean() <= 0.98
 
 
-def test_strength_says_more_than_the_side():
+def test_strength_informs_more_than_the_side():
     truth = simulate(400, strengths=True, ties=False, votes_each=3)
     with_strength = joint_model(truth.votes).labels["utility"].to_numpy()
     without = (
@@ -156,7 +156,7 @@ def test_few_votes_are_shrunk_to_the_pool():
     )
 
 
-def test_who_is_always_wrong_has_a_discrimination_below_zero():
+def test_an_inverted_annotator_has_a_negative_discrimination():
     truth = simulate(200, n_annotators=8)
     is_liar = truth.votes["annotator_id"] == "ann0003"
     lied = truth.votes.assign(
@@ -179,7 +179,7 @@ def test_one_annotator_gives_labels_that_are_not_certain():
     assert labels["p_a"].between(0.1, 0.9).all()
 
 
-def test_where_all_are_ties_nothing_is_preferred():
+def test_ties_alone_give_no_preference():
     labels = joint_model(votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["tie"] * 4)).labels
     assert labels["p_a"].to_numpy() == pytest.approx(0.5, abs=1e-6)
 
@@ -228,7 +228,7 @@ def test_a_comparison_that_is_not_given_is_named():
         )
 
 
-def test_a_fit_that_is_cut_short_says_so():
+def test_a_fit_that_is_cut_short_is_marked():
     assert not joint_model(simulate(50).votes, params=JointParams(max_iterations=2)).is_converged
 
 
@@ -277,7 +277,7 @@ def test_swapped_cards_of_a_repeat_stand_as_the_original_did():
 BIAS = ["position_bias", "position_bias_low", "position_bias_high"]
 
 
-def test_where_nobody_knows_which_side_stood_left_no_leaning_is_told():
+def test_without_known_sides_no_position_bias_is_reported():
     truth = simulate(60, bias=0.8)
     unknown = truth.votes.assign(is_swapped=None)
     annotators = joint_model(unknown).annotators
@@ -303,7 +303,7 @@ def test_votes_whose_sides_are_unknown_pull_on_no_leaning():
     assert (annotators["position_bias_low"] > 0).mean() > 0.5
 
 
-def test_a_repeat_of_unknown_sides_tells_of_utility_and_of_no_leaning():
+def test_a_repeat_of_unknown_sides_informs_utility_but_not_bias():
     """Its sides are the original's the other way round; which of the two had a left is as unknown
     as before.
     """

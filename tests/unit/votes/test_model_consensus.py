@@ -76,12 +76,12 @@ def test_the_state_follows_from_the_chance_and_its_interval(
     assert (row["p_a"], row["p_low"], row["p_high"]) == pytest.approx((p, low, high))
 
 
-def test_two_who_agree_are_outvoted_by_what_the_model_knows_of_them():
+def test_two_unreliable_annotators_are_outvoted():
     row = consensus_by_model(said("aab"), labels((0, 0.1, 0.05, 0.2))).iloc[0]
     assert (row["choice"], row["state"], row["n_a"], row["n_b"]) == ("b", "agreed", 2, 1)
 
 
-def test_fewer_judgements_than_wanted_are_open_whatever_the_model_says():
+def test_too_few_judgements_are_open_whatever_the_model_predicts():
     known = labels((0, 0.95, 0.9, 0.99))
     assert consensus_by_model(said("a"), known).iloc[0]["state"] == "open"
     assert (
@@ -94,7 +94,7 @@ def test_fewer_judgements_than_wanted_are_open_whatever_the_model_says():
     )
 
 
-def test_that_neither_is_better_stays_what_people_agree_on():
+def test_agreed_ties_are_kept():
     known = labels((0, 0.52, 0.3, 0.7))
     equal = consensus_by_model(said("ttna"), known).iloc[0]
     assert (equal["choice"], equal["state"], equal["share"], equal["p_a"]) == (
@@ -106,7 +106,7 @@ def test_that_neither_is_better_stays_what_people_agree_on():
     assert consensus_by_model(said("ttab"), known).iloc[0]["state"] == "disputed"
 
 
-def test_what_the_labels_do_not_know_is_left_out():
+def test_comparisons_unknown_to_the_labels_are_left_out():
     cast = pd.concat(
         [said("ab"), said("ab", 1).assign(vote_id=["v8", "v9"], seq=[8, 9])], ignore_index=True
     )
@@ -223,7 +223,7 @@ def test_joint_model_beats_the_majority_with_a_fifth_of_bad_raters():
         assert min(gains) > 0.01, (name, gains)
 
 
-def test_models_agreed_choices_are_right_more_often_than_the_majoritys():
+def test_the_models_agreed_choices_beat_the_majoritys():
     truth = simulate(600, n_annotators=30, votes_each=5, spammers=0.2, seed=7)
     better = pd.Series(np.where(truth.d > 0, "a", "b"), index=[f"c{i:05d}" for i in range(600)])
 

@@ -213,7 +213,7 @@ def test_flagged_comparisons_make_no_pair_and_are_counted():
     assert (counts.n_votes, counts.n_flagged, counts.n_repeats, counts.n_pairs) == (4, 3, 0, 1)
 
 
-def test_votes_of_machines_teach_nothing_unless_asked_for():
+def test_machine_votes_give_no_pairs_by_default():
     cast = votes(
         ("c1", "x", "a", 2),
         ("c1", "m", "b", None),
@@ -237,7 +237,7 @@ def test_votes_of_machines_teach_nothing_unless_asked_for():
 
 
 @pytest.mark.parametrize("last", ["tie", "both_bad", "skip"])
-def test_a_pair_says_the_seq_of_the_last_word_of_any_kind(last):
+def test_a_pair_carries_the_seq_of_its_last_vote(last):
     """A tie is counted, and a tie or skip may stand where a vote for a side stood: learnt from at
     an earlier seq, it would be known early.
     """

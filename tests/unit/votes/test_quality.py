@@ -44,7 +44,7 @@ def seqs(rows: np.ndarray, mark: str) -> list[int]:
     return quality(rows).marked[mark].seqs.tolist()
 
 
-def test_the_same_as_before_is_told_of_votes_whose_sides_are_known() -> None:
+def test_same_as_before_needs_known_sides() -> None:
     rows = cast(
         (1, LEFT), (2, LEFT), (3, UNKNOWN), (4, LEFT), (5, NEITHER), (6, NEITHER), (7, RIGHT)
     )
@@ -52,7 +52,7 @@ def test_the_same_as_before_is_told_of_votes_whose_sides_are_known() -> None:
     assert (found.seqs.tolist(), found.n) == ([2, 6], 4)
 
 
-def test_a_skip_is_no_judgement_and_stands_between_none() -> None:
+def test_a_skip_is_no_judgement_and_interrupts_none() -> None:
     found = quality(cast((1, LEFT), (2, SKIP), (3, LEFT)))
     assert found.n_votes == 2
     assert found.marked["same_as_before"].seqs.tolist() == [3]
@@ -89,7 +89,7 @@ def test_too_fast_is_a_share_of_the_votes_with_a_time() -> None:
     assert found.share.low < 0.5 < found.share.high
 
 
-def test_nothing_is_no_share_and_no_concern() -> None:
+def test_without_votes_there_is_no_share_and_no_concern() -> None:
     found = quality(cast())
     assert found.n_votes == 0
     assert [found.marked[mark].share for mark in MARKS] == [None] * 3
@@ -99,7 +99,7 @@ def test_nothing_is_no_share_and_no_concern() -> None:
     assert one.marked["duplicate"].share.high > 0.5  # one vote says next to nothing
 
 
-def test_who_holds_a_key_down_is_looked_at_first_and_a_coin_never() -> None:
+def test_straight_lining_is_listed_first_and_a_coin_never() -> None:
     steady = quality(cast(*((i, LEFT) for i in range(60))))
     coin = quality(
         cast(
@@ -115,7 +115,7 @@ def test_who_holds_a_key_down_is_looked_at_first_and_a_coin_never() -> None:
     assert concern_score(steady, ["too_fast", "duplicate"]) == 0.0
 
 
-def test_shares_are_those_that_are_told_of_whole_frames() -> None:
+def test_streamed_shares_equal_those_of_whole_frames() -> None:
     truth = simulate(80, n_annotators=7, seed=3)
     rng = np.random.default_rng(1)
     votes = truth.votes.assign(

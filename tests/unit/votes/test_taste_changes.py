@@ -59,7 +59,7 @@ def test_latest_change_of_each_scope_that_is_not_retracted_counts(recorded, give
         (TasteChanges(100, {"poetry": 50}), [True, True, False, True]),
     ],
 )
-def test_change_of_a_category_applies_to_its_pairs_only(changes, expected):
+def test_a_change_of_a_category_applies_to_its_pairs_only(changes, expected):
     assert changes.is_current(PAIRS).tolist() == expected
 
 

@@ -26,7 +26,7 @@ def opened(pairs: pd.DataFrame = PAIRS, **more: object) -> tuple[pd.DataFrame, l
     ), seen
 
 
-def test_the_test_pairs_come_in_order_and_a_record_says_who_looked() -> None:
+def test_test_pairs_come_in_order_with_a_recorded_opening() -> None:
     test, (opening,) = opened()
     assert test["comparison_id"].tolist() == ["c2", "c4"]
     assert test.index.tolist() == [0, 1]
@@ -48,7 +48,7 @@ def test_the_caller_s_frame_stays_as_it_was() -> None:
     pd.testing.assert_frame_equal(PAIRS, before)
 
 
-def test_without_a_record_there_are_no_pairs() -> None:
+def test_without_a_record_there_are_no_test_pairs() -> None:
     def refused(opening: Opening) -> None:
         raise StoreError("no MLflow")
 
@@ -56,13 +56,13 @@ def test_without_a_record_there_are_no_pairs() -> None:
         opened(record=refused)
 
 
-def test_nothing_is_opened_where_there_is_nothing() -> None:
+def test_an_empty_split_is_not_opened() -> None:
     test, openings = opened(PAIRS[PAIRS["split"] == "train"])
     assert test.empty
     assert not openings
 
 
-def test_counting_is_no_look() -> None:
+def test_counting_is_not_an_opening() -> None:
     assert n_test_pairs(PAIRS) == 2
 
 
@@ -78,7 +78,7 @@ def test_pairs_without_a_split_are_refused() -> None:
             act(PAIRS[["comparison_id"]])
 
 
-def test_by_default_a_line_of_the_log_says_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_by_default_an_opening_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         open_test_split(PAIRS, model="rm@1", purpose="accuracy")
     assert "test split opened: rm@1 for accuracy, 2 pairs" in caplog.text

@@ -9,7 +9,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import create_app
 
 
-def test_client_that_leaves_while_sending_is_no_bug(store: Store, settings: Settings):
+def test_a_client_that_disconnects_while_sending_is_not_a_bug(store: Store, settings: Settings):
     app = create_app(settings, store)
     messages = iter(
         [
