@@ -239,7 +239,11 @@ def describe_changes(
         ]
         for name in sorted({*old, *new})
     }
-    return [f"{name}: {was} → {now}" for name, (was, now) in shown.items() if was != now]
+    return [
+        f"{name}: {was} → {now}"
+        for name, (was, now) in shown.items()
+        if was.removesuffix(" (default)") != now.removesuffix(" (default)")
+    ]
 
 
 def record_version(loop: LoopSettings, store: Store) -> LoopSettingsVersion:

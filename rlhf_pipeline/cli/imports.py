@@ -154,8 +154,8 @@ def votes(
         ),
     ] = False,
 ) -> None:
-    """Votes on imported comparisons, in order of time. An annotator's later vote on the same
-    comparison is a repeat pass.
+    """Votes on comparisons of the project or imported ones, in order of time. An annotator's later
+    vote on the same comparison is a repeat pass. Days with imported comparisons are replayed.
     """
     names = ColumnMapping.read(mapping, map_ or ())
     with open_import("votes", file, project, names, delimiter) as intake:
@@ -350,9 +350,12 @@ def import_votes(
     leaves no day that nobody replays.
 
     The days are noted with the import first, so that none of them is replayed with a part of its
-    votes.
+    votes. Where all comparisons are the project's own, their predictions were made when they were
+    published: nothing is replayed, and the votes are taken as those of the page are.
     """
     store = intake.workspace.store
+    is_all_own = store.comparisons.n_imported() == 0
+    are_replayed = are_replayed and not is_all_own
     votes = VoteImport(
         store.comparisons,
         store.imports,
@@ -370,7 +373,7 @@ def import_votes(
             if are_replayed:
                 store.replays.request(sorted(votes.days))
         votes.cast(store.votes, intake.progress)
-    intake.notes += _describe_votes(votes, are_replayed=are_replayed)
+    intake.notes += _describe_votes(votes, are_replayed=are_replayed, is_all_own=is_all_own)
 
 
 @contextlib.contextmanager
@@ -474,7 +477,7 @@ def _read_settings(project: str | None) -> Settings:
         ) from cause
 
 
-def _describe_votes(votes: VoteImport, *, are_replayed: bool) -> list[str]:
+def _describe_votes(votes: VoteImport, *, are_replayed: bool, is_all_own: bool) -> list[str]:
     notes = []
     clock, days = votes.clock, sorted(votes.days)
     if clock.n_without_zone:
@@ -493,6 +496,8 @@ def _describe_votes(votes: VoteImport, *, are_replayed: bool) -> list[str]:
         notes.append(
             f"{span} to be replayed"
             if are_replayed
+            else f"{span} of the project's own comparisons: `rlhf loop` or the daemon takes them"
+            if is_all_own
             else f"{span}, not replayed: no predictions and no drift for them"
         )
     return notes

@@ -20,7 +20,7 @@ from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.cells import MomentParser
 from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.errors import ConfigurationError, DatasetError
-from rlhf_pipeline.frames import EXPORTED_VOTES
+from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.store import Store
 
@@ -308,6 +308,42 @@ def test_a_zone_may_be_named_for_times_without_one(rlhf, home, tmp_path):
         "--no-replay",
     )
     assert votes_in(home)[0]["voted_at"].isoformat() == "2016-01-30T23:30:00+00:00"
+
+
+def test_votes_on_own_comparisons_need_no_replay(rlhf, home, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLHF_HOME", str(home))
+    rlhf("init", RLHF_PROJECT="real")
+    with store_of(home) as store:
+        rows = [own_comparison("c1")]
+        frame = check_frame(pd.DataFrame(rows, columns=[*COMPARISONS.columns]), COMPARISONS)
+        store.comparisons.publish(frame, published_at=datetime(2016, 1, 31, tzinfo=UTC))
+    file = tmp_path / "v.csv"
+    file.write_text("comparison_id,annotator_id,choice,voted_at\nc1,ann,a,2016-01-31T09:00:00Z\n")
+    output = rlhf("import", "votes", file)
+    assert "1 imported" in output
+    assert "`rlhf loop` or the daemon takes them" in output
+    with store_of(home) as store:
+        assert store.replays.pending_days() == []
+        assert store.votes.count() == 1
+
+
+def own_comparison(name):
+    return {
+        "day": "2016-01-31",
+        "comparison_id": name,
+        "prompt_id": "p1",
+        "prompt": "Why?",
+        "completion_a_id": "x",
+        "completion_b_id": "y",
+        "completion_a": "one",
+        "completion_b": "two",
+        "model_version_a": "real.policy@1",
+        "model_version_b": "real.policy@1",
+        "category": "legal",
+        "repeat_of": None,
+        "position": 0,
+        "seed": 7,
+    }
 
 
 def test_the_days_of_new_votes_are_asked_to_be_replayed(rlhf, home, tmp_path, monkeypatch):
