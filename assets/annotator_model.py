@@ -8,6 +8,7 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import (
+    StageReport,
     check_schema,
     deliver,
     describe_bounds,
@@ -99,8 +100,7 @@ def annotator_model(
             context,
             registry,
             SOFT_LABELS.empty_frame(),
-            metrics={"n_annotators": 0},
-            headline=str(none),
+            StageReport(headline=str(none), metrics={"n_annotators": 0}),
         )
         _store_labels(context, settings, store, SOFT_LABELS.empty_frame())
         return
@@ -110,7 +110,27 @@ def annotator_model(
         context,
         registry,
         labels,
-        metrics=_collect_metrics(learnt),
+        StageReport(
+            headline=f"{len(labels)} soft labels outside the test split; "
+            f"{len(figures)} annotators, alpha {learnt.alpha or 'unknown (no overlapping votes)'}",
+            metrics=_collect_metrics(learnt),
+            rows=figures[PREVIEW_COLUMNS],
+            figures={
+                "annotators": draw_png(chart_annotators(figures)),
+                "annotators_over_time": draw_png(
+                    chart_annotators_over_time(
+                        over_time, together, figures["annotator_id"].tolist()
+                    )
+                ),
+            },
+            texts={
+                "annotators.csv": figures.to_csv(index=False),
+                "annotators_over_time.csv": over_time.to_csv(index=False),
+                "agreement_over_time.csv": together.to_csv(index=False),
+                "annotator_model.json": learnt.report().model_dump_json(indent=1),
+                "pairwise_kappa.csv": learnt.kappas.to_csv(index=False),
+            },
+        ),
         checks=[
             make_rule(
                 "the fit converged",
@@ -129,22 +149,6 @@ def annotator_model(
                 "expect_column_median_to_be_between", column="p_a", min_value=0.2, max_value=0.8
             )
         ],
-        headline=f"{len(labels)} soft labels outside the test split; {len(figures)} annotators, "
-        f"alpha {learnt.alpha or 'unknown (no overlapping votes)'}",
-        rows=figures[PREVIEW_COLUMNS],
-        figures={
-            "annotators": draw_png(chart_annotators(figures)),
-            "annotators_over_time": draw_png(
-                chart_annotators_over_time(over_time, together, figures["annotator_id"].tolist())
-            ),
-        },
-        texts={
-            "annotators.csv": figures.to_csv(index=False),
-            "annotators_over_time.csv": over_time.to_csv(index=False),
-            "agreement_over_time.csv": together.to_csv(index=False),
-            "annotator_model.json": learnt.report().model_dump_json(indent=1),
-            "pairwise_kappa.csv": learnt.kappas.to_csv(index=False),
-        },
     )
     _store_labels(context, settings, store, model.labels)
 
@@ -165,15 +169,15 @@ def _store_labels(
 def _collect_metrics(learnt: AnnotatorModel) -> dict[str, float | int | None]:
     model, figures, labels = learnt.model, learnt.figures, learnt.labels
     return {
-        "n_annotators": len(figures),
-        "n_comparisons": len(model.labels),
         "n_labels": len(labels),
         "n_votes": int(figures["n_votes"].sum()),
+        "n_annotators": len(figures),
         "n_doubtful": int((figures["reliability_low"] <= 0.5).sum()),
-        "least_reliability": float(figures["reliability"].min()),
         "median_reliability": float(figures["reliability"].median()),
-        "discrimination": model.discrimination,
         "krippendorff_alpha": learnt.alpha.value if learnt.alpha else None,
+        "n_comparisons": len(model.labels),
+        "least_reliability": float(figures["reliability"].min()),
+        "discrimination": model.discrimination,
         "fleiss_kappa": learnt.kappa.value if learnt.kappa else None,
         "mean_certainty": float((labels["p_a"] - 0.5).abs().mean() + 0.5) if len(labels) else None,
         "is_converged": float(model.is_converged),

@@ -10,6 +10,7 @@ import dagster as dg
 import pandas as pd
 
 from assets.delivery import (
+    StageReport,
     deliver,
     describe_bounds,
     make_rule,
@@ -33,6 +34,15 @@ from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.votes import judged_comparison_ids, open_test_split
+
+SHOWN = (
+    "is_champion",
+    "ece_debiased_calibrated",
+    "slope_calibrated",
+    "accuracy",
+    "noise_ceiling",
+    "log_loss_calibrated",
+)
 
 
 @describe_bounds
@@ -77,9 +87,24 @@ def calibration(
             context,
             registry,
             report,
+            StageReport(
+                headline=f"{report.method}: ECE without its noise {report.raw.ece_debiased} → "
+                f"{report.calibrated.ece_debiased}, slope {report.raw.slope or 'unknown'} → "
+                f"{report.calibrated.slope or 'unknown'}; {outcome.summary}",
+                metrics=calibration_figures(report)
+                | {"is_champion": float(outcome.was_champion or outcome.takes_over)},
+                shown=SHOWN,
+                rows=bounds.round(3),
+                figures=draw_calibration(report),
+                texts=texts
+                | {
+                    "ceilings.csv": bounds.to_csv(index=False),
+                    "calibration_log.json": json.dumps(
+                        calibration_log(store.calibrations.whole_log()), indent=1
+                    ),
+                },
+            ),
             run=run,
-            metrics=calibration_figures(report)
-            | {"is_champion": float(outcome.was_champion or outcome.takes_over)},
             checks=[
                 make_rule(
                     "calibration does not raise the log loss",
@@ -90,20 +115,6 @@ def calibration(
                 ),
                 make_rule("may become champion", report.refusal is None, outcome.summary),
             ],
-            headline=(
-                f"{report.method}: ECE without its noise {report.raw.ece_debiased} → "
-                f"{report.calibrated.ece_debiased}, slope {report.raw.slope or 'unknown'} → "
-                f"{report.calibrated.slope or 'unknown'}; {outcome.summary}"
-            ),
-            rows=bounds.round(3),
-            figures=draw_calibration(report),
-            texts=texts
-            | {
-                "ceilings.csv": bounds.to_csv(index=False),
-                "calibration_log.json": json.dumps(
-                    calibration_log(store.calibrations.whole_log()), indent=1
-                ),
-            },
         )
     if outcome.takes_over:
         champions.promote(

@@ -7,6 +7,7 @@ import dagster as dg
 import pandas as pd
 
 from assets.delivery import (
+    StageReport,
     deliver,
     describe_bounds,
     log_frame,
@@ -94,23 +95,27 @@ def candidate_model(
             context,
             registry,
             version,
+            StageReport(
+                headline=f"{version.label} from {parent.label} by {config.strategy}: "
+                f"{report.n_pairs} pairs, {report.n_steps} steps{resumed}",
+                metrics=metrics,
+                figures={
+                    "loss_curve": draw_png(
+                        chart_loss(
+                            report.loss_curve,
+                            title=f"Loss of {version.label}",
+                            others=report.curves,
+                        )
+                    )
+                },
+                texts={"report.json": report.model_dump_json(indent=1)},
+            ),
             run=run,
-            metrics=metrics,
             checks=[
                 make_rule(
                     "no sign of a broken training", not report.warnings, " ".join(report.warnings)
                 )
             ],
-            headline=f"{version.label} from {parent.label} by {config.strategy}: {report.n_pairs} "
-            f"pairs, {report.n_steps} steps{resumed}",
-            figures={
-                "loss_curve": draw_png(
-                    chart_loss(
-                        report.loss_curve, title=f"Loss of {version.label}", others=report.curves
-                    )
-                )
-            },
-            texts={"report.json": report.model_dump_json(indent=1)},
         )
 
 

@@ -8,7 +8,14 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
+from assets.delivery import (
+    StageReport,
+    check_schema,
+    daily_asset,
+    deliver,
+    describe_bounds,
+    expect_usually,
+)
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.comparisons import PairingParams, RoutingParams, pair_completions
 from rlhf_pipeline.comparisons.routing import route, send_routes
@@ -77,13 +84,24 @@ def comparisons(
         context,
         registry,
         frame,
-        metrics={
-            "n_comparisons": len(frame),
-            "n_repeats": repeats,
-            "n_new": n_new,
-            "n_predictions": n_predictions,
-            **routed,
-        },
+        StageReport(
+            headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, {n_predictions} "
+            f"predicted by {judge.label if judge else 'no model yet'}"
+            + (
+                f"; {routed['n_people']} for people, {routed['n_machine']} answered by machine, "
+                f"{routed['n_open']} left open"
+                if routed
+                else ""
+            ),
+            metrics={
+                "n_comparisons": len(frame),
+                "n_repeats": repeats,
+                "n_new": n_new,
+                "n_predictions": n_predictions,
+                **routed,
+            },
+            rows=frame[["prompt", "completion_a", "completion_b"]],
+        ),
         usual=[
             expect_usually(
                 "expect_column_value_lengths_to_be_between",
@@ -98,15 +116,6 @@ def comparisons(
                 mostly=0.95,
             ),
         ],
-        headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, {n_predictions} "
-        f"predicted by {judge.label if judge else 'no model yet'}"
-        + (
-            f"; {routed['n_people']} for people, {routed['n_machine']} answered by machine, "
-            f"{routed['n_open']} left open"
-            if routed
-            else ""
-        ),
-        rows=frame[["prompt", "completion_a", "completion_b"]],
     )
 
 

@@ -6,7 +6,14 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
+from assets.delivery import (
+    StageReport,
+    check_schema,
+    daily_asset,
+    deliver,
+    describe_bounds,
+    expect_usually,
+)
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.completions import Generation, generate
 from rlhf_pipeline.config import Settings
@@ -53,13 +60,18 @@ def completions(
         context,
         registry,
         frame,
-        metrics={
-            "n_completions": len(made),
-            "n_failed": len(frame) - len(made),
-            "mean_tokens": made["n_tokens"].mean() if len(made) else None,
-            "share_stopped": (made["finish_reason"] == "stop").mean() if len(made) else None,
-            **_collect_costs(made_of),
-        },
+        StageReport(
+            headline=f"{len(made)} completions by {backend.model_version}, "
+            f"{len(frame) - len(made)} failed{_describe_failures(made_of)}",
+            metrics={
+                "n_completions": len(made),
+                "n_failed": len(frame) - len(made),
+                "mean_tokens": made["n_tokens"].mean() if len(made) else None,
+                "share_stopped": (made["finish_reason"] == "stop").mean() if len(made) else None,
+                **_collect_costs(made_of),
+            },
+            rows=frame[["text", "temperature", "top_p", "n_tokens", "finish_reason"]],
+        ),
         usual=[
             expect_usually(
                 "expect_column_values_to_be_in_set",
@@ -75,9 +87,6 @@ def completions(
             ),
             expect_usually("expect_column_mean_to_be_between", column="n_tokens", min_value=2),
         ],
-        headline=f"{len(made)} completions by {backend.model_version}, {len(frame) - len(made)} "
-        f"failed{_describe_failures(made_of)}",
-        rows=frame[["text", "temperature", "top_p", "n_tokens", "finish_reason"]],
     )
 
 

@@ -1,11 +1,13 @@
 """Delivers the result of a stage: runs its checks, logs it to MLflow, adds metadata for the UI."""
 
 import base64
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import dagster as dg
@@ -29,6 +31,8 @@ PREVIEW_ROWS = 15
 # fields that differ between runs with the same inputs
 TIME_FIELDS = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibrator_version"}
 PREVIEW_WIDTH = 80
+SHOWN_NUMBERS = 6
+NUMBERS = "numbers"  # all of them, as one JSON
 # MLflow's own tags; its public API has no names for them
 PARENT_RUN_TAG, NOTE_TAG = "mlflow.parentRunId", "mlflow.note.content"
 
@@ -82,6 +86,7 @@ def _asset(
         name=name,
         group_name=group,
         owners=OWNERS,
+        tags={"cadence": "daily" if days else "on_demand", "part": group},
         kinds={"python", *kinds},
         code_version="1",
         check_specs=checks,
@@ -183,26 +188,39 @@ def column_schema(schema: FrameSchema) -> dg.TableSchema:
     )
 
 
+@dataclass(frozen=True)
+class StageReport:
+    """What people see of a materialisation, in Dagster and in its MLflow run.
+
+    The asset page shows the metrics in `shown` as numbers, or the first `SHOWN_NUMBERS`; all are in
+    its JSON `numbers`. `figures` are PNG images, `texts` files of the MLflow run, `pages` files of
+    the home.
+    """
+
+    headline: str
+    metrics: Mapping[str, float | int | None]
+    shown: Sequence[str] = ()
+    rows: pd.DataFrame | None = None
+    figures: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pages: Mapping[UPath, str] = dataclasses.field(default_factory=dict)
+
+
 def deliver(
     context: dg.AssetExecutionContext,
     registry: Registry,
     value: pd.DataFrame | Record,
+    report: StageReport,
     *,
-    metrics: Mapping[str, float | int | None],
-    headline: str,
-    rows: pd.DataFrame | None = None,
-    figures: Mapping[str, bytes] | None = None,
-    texts: Mapping[str, str] | None = None,
-    pages: Mapping[UPath, str] | None = None,
-    write: Callable[[Mapping[UPath, bytes]], None] | None = None,
     checks: Sequence[ExpectationOutcome] = (),
     usual: Sequence[DataExpectation] = (),
+    write: Callable[[Mapping[UPath, bytes]], None] | None = None,
     run: Run | None = None,
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[Any]]:
     """Yield the check results and the materialisation. Raises ExpectationFailed for a failed
     blocking check before anything is written, so the previous artefact stays.
 
-    `figures` and `texts` go into the MLflow run; `write` stores `pages` at their paths.
+    `write` stores the report's pages at their paths.
     """
     name = context.asset_key.to_user_string()
     outcomes = [*checks, *_validate(name, value, usual)]
@@ -213,17 +231,17 @@ def deliver(
             f"{name}: {'; '.join(o.message for o in failed)} Nothing was written. Fix the cause "
             "and run again."
         )
-    numbers = {key: float(number) for key, number in metrics.items() if number is not None}
+    numbers = {key: float(n) for key, n in report.metrics.items() if n is not None}
     data_hash = value_hash(value)
     with open_tracked_run(context, registry) if run is None else nullcontext(run) as run:
         run.set_tags({"data_hash": data_hash})
-        _log_to_run(run, numbers, figures or {}, texts or {})
-    if pages and write:
-        write({path: page.encode() for path, page in pages.items()})
+        _log_to_run(run, numbers, report.figures, report.texts)
+    if report.pages and write:
+        write({path: page.encode() for path, page in report.pages.items()})
     yield dg.MaterializeResult(
         value=value,
-        metadata=_build_metadata(value, numbers, headline, rows, figures or {})
-        | ({"report": dg.MetadataValue.path(str(list(pages)[-1]))} if pages else {})
+        metadata=_build_metadata(value, numbers, report)
+        | ({"report": dg.MetadataValue.path(str(list(report.pages)[-1]))} if report.pages else {})
         | {"data_hash": data_hash, "mlflow_run": dg.MetadataValue.url(run.url)},
         data_version=None
         if context.has_partition_key or context.has_partition_key_range
@@ -406,24 +424,24 @@ def _log_to_run(
 
 
 def _build_metadata(
-    value: pd.DataFrame | Record,
-    numbers: Mapping[str, float],
-    headline: str,
-    rows: pd.DataFrame | None,
-    figures: Mapping[str, bytes],
+    value: pd.DataFrame | Record, numbers: Mapping[str, float], report: StageReport
 ) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"headline": headline, **numbers}
-    shown = value if isinstance(value, pd.DataFrame) and rows is None else rows
+    """In the order of the asset page: headline, pictures, a few numbers, the rest."""
+    metadata: dict[str, Any] = {"headline": report.headline}
+    for name, png in report.figures.items():
+        metadata[name] = dg.MetadataValue.md(
+            f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})"
+        )
+    names = [name for name in report.shown or numbers if name in numbers]
+    metadata |= {name: numbers[name] for name in names[:SHOWN_NUMBERS]}
+    metadata[NUMBERS] = dg.MetadataValue.json(dict(numbers))
+    shown = value if isinstance(value, pd.DataFrame) and report.rows is None else report.rows
+    if shown is not None:
+        metadata["preview"] = dg.MetadataValue.md(markdown_table(shown))
     if isinstance(value, pd.DataFrame):
         metadata["dagster/row_count"] = len(value)
     if isinstance(value, Record):
         metadata["record"] = dg.MetadataValue.json(value.model_dump(mode="json"))
-    if shown is not None:
-        metadata["preview"] = dg.MetadataValue.md(markdown_table(shown))
-    for name, png in figures.items():
-        metadata[name] = dg.MetadataValue.md(
-            f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})"
-        )
     for ceiling in missing_ceilings(numbers):
         metadata[ceiling] = "unknown: no overlapping votes and no repeated judgements"
     return {key: item for key, item in metadata.items() if item is not None}

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from assets.calibration_windows import WindowSeries, load_series
 from assets.delivery import (
+    StageReport,
     as_config,
     check_schema,
     daily_asset,
@@ -105,10 +106,38 @@ def drift_report(
         context,
         registry,
         frame,
-        metrics={
-            "n_drift": int((frame["verdict"] == "drift").sum()),
-            "n_warning": int((frame["verdict"] == "warning").sum()),
-        },
+        StageReport(
+            headline=f"{last}: {_describe_reasons(reports[-1])}",
+            metrics={
+                "n_drift": int((frame["verdict"] == "drift").sum()),
+                "n_warning": int((frame["verdict"] == "warning").sum()),
+            },
+            rows=reports[-1].iloc[::-1][
+                [
+                    "space",
+                    "detector",
+                    "verdict",
+                    "statistic",
+                    "threshold",
+                    "p_value",
+                    "n_reference",
+                    "n_current",
+                ]
+            ],
+            figures=(
+                {
+                    "drift_timeline": _draw_timeline(
+                        store, current.label, votes, streams[current.label]
+                    )
+                }
+                if current and current.label in streams
+                else {}
+            )
+            | _draw_calibration(series.windows_of(days[-1])),
+            texts=texts | _calibration_tables(days, series),
+            pages={files.window_path(window.day): window.model_dump_json() for window in series.new}
+            | pages,
+        ),
         checks=[
             make_rule(
                 "the champion reward model fits the day",
@@ -116,28 +145,6 @@ def drift_report(
                 f"Drift: {_describe_reasons(reports[-1])}.",
             )
         ],
-        headline=f"{last}: {_describe_reasons(reports[-1])}",
-        rows=reports[-1].iloc[::-1][
-            [
-                "space",
-                "detector",
-                "verdict",
-                "statistic",
-                "threshold",
-                "p_value",
-                "n_reference",
-                "n_current",
-            ]
-        ],
-        figures=(
-            {"drift_timeline": _draw_timeline(store, current.label, votes, streams[current.label])}
-            if current and current.label in streams
-            else {}
-        )
-        | _draw_calibration(series.windows_of(days[-1])),
-        texts=texts | _calibration_tables(days, series),
-        pages={files.window_path(window.day): window.model_dump_json() for window in series.new}
-        | pages,
         write=files.write,
     )
 

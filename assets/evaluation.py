@@ -6,11 +6,11 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import deliver, describe_bounds, make_rule, unpartitioned_asset
+from assets.delivery import StageReport, deliver, describe_bounds, make_rule, unpartitioned_asset
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation import EvaluationParams, evaluate
-from rlhf_pipeline.evaluation_sets import freeze
+from rlhf_pipeline.evaluation_sets import require
 from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
 
@@ -40,8 +40,7 @@ def evaluation(
     champion, judge = champions.policy(), champions.judge(reward_model)
     assert judge is not None  # a version was given
     candidate, store = champions.load_policy(candidate_model), champions.store
-    held_out = freeze(settings, store)
-    prompts = store.evaluation_sets.prompts(held_out.version)
+    held_out, prompts = require(settings, store)
 
     def evaluate_against(other: ModelVersion) -> tuple[Evaluation, pd.DataFrame]:
         return evaluate(
@@ -76,21 +75,30 @@ def evaluation(
         context,
         registry,
         result,
-        metrics={
-            "win_rate": result.win_rate.value,
-            "win_rate_low": result.win_rate.low,
-            "win_rate_against_base": from_base.value,
-            "mean_reward_candidate": result.mean_reward_candidate.value,
-            "mean_reward_champion": result.mean_reward_champion.value,
-            "kl": result.kl.value,
-            "checkable_candidate": result.checkable_candidate.value
-            if result.checkable_candidate
-            else None,
-            "checkable_champion": result.checkable_champion.value
-            if result.checkable_champion
-            else None,
-            "length_ratio": result.length_ratio,
-        },
+        StageReport(
+            headline=f"win rate {result.win_rate} on {held_out.label} "
+            f"({result.n_prompts} prompts), {from_base.value:.3f} against {base.label}, "
+            f"KL {result.kl.value:.3f}, length × {result.length_ratio:.2f}",
+            metrics={
+                "win_rate": result.win_rate.value,
+                "win_rate_low": result.win_rate.low,
+                "win_rate_against_base": from_base.value,
+                "mean_reward_candidate": result.mean_reward_candidate.value,
+                "mean_reward_champion": result.mean_reward_champion.value,
+                "kl": result.kl.value,
+                "checkable_candidate": result.checkable_candidate.value
+                if result.checkable_candidate
+                else None,
+                "checkable_champion": result.checkable_champion.value
+                if result.checkable_champion
+                else None,
+                "length_ratio": result.length_ratio,
+            },
+            rows=samples[["prompt", "completion_candidate", "completion_champion"]],
+            texts={
+                "samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False)
+            },
+        ),
         checks=[
             make_rule(
                 "close to the champion",
@@ -98,11 +106,4 @@ def evaluation(
                 f"{result.kl.value:.2f} nats per token from the champion.",
             )
         ],
-        headline=(
-            f"win rate {result.win_rate} on {held_out.label} ({result.n_prompts} prompts), "
-            f"{from_base.value:.3f} against {base.label}, KL {result.kl.value:.3f}, "
-            f"length × {result.length_ratio:.2f}"
-        ),
-        rows=samples[["prompt", "completion_candidate", "completion_champion"]],
-        texts={"samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False)},
     )

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import deliver, describe_bounds, unpartitioned_asset
+from assets.delivery import StageReport, deliver, describe_bounds, unpartitioned_asset
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import GateParams
 from rlhf_pipeline.evaluation import decide_promotion as decide
@@ -50,13 +50,15 @@ def gate(
         context,
         registry,
         decision,
-        metrics={
-            "promoted": float(decision.promoted),
-            "n_failed": sum(not check.passed for check in decision.checks),
-        },
-        headline=f"{decision.candidate} {'promoted' if decision.promoted else 'not promoted'}: "
-        f"{reasons}",
-        rows=pd.DataFrame([check.model_dump() for check in decision.checks]),
+        StageReport(
+            headline=f"{decision.candidate} {'promoted' if decision.promoted else 'not promoted'}: "
+            f"{reasons}",
+            metrics={
+                "promoted": float(decision.promoted),
+                "n_failed": sum(not check.passed for check in decision.checks),
+            },
+            rows=pd.DataFrame([check.model_dump() for check in decision.checks]),
+        ),
     )
     store.gates.record(decision)
     registry.set_version_tags(

@@ -8,6 +8,7 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import (
+    StageReport,
     check_schema,
     deliver,
     describe_bounds,
@@ -64,6 +65,19 @@ def preference_pairs(
         context,
         registry,
         frame,
+        StageReport(
+            headline=f"{len(frame)} pairs; dropped {counts.n_only_ties} only ties, "
+            f"{counts.n_without_majority} without a majority"
+            + (f", {counts.n_flagged} votes on flagged comparisons" if counts.n_flagged else "")
+            + (f", {counts.n_machine} machine votes" if counts.n_machine else ""),
+            metrics={
+                "n_pairs": len(frame),
+                **{name: getattr(counts, name) for name in DROPPED},
+                "mean_agreement": frame["agreement"].mean() if len(frame) else None,
+                "mean_margin": frame["margin"].mean() if len(frame) else None,
+            },
+            rows=frame[["prompt", "chosen", "rejected", "margin", "agreement"]],
+        ),
         checks=[
             make_rule(
                 "no prompt is in two splits",
@@ -73,12 +87,6 @@ def preference_pairs(
                 "Import them again with one split or split_group per prompt.",
             )
         ],
-        metrics={
-            "n_pairs": len(frame),
-            **{name: getattr(counts, name) for name in DROPPED},
-            "mean_agreement": frame["agreement"].mean() if len(frame) else None,
-            "mean_margin": frame["margin"].mean() if len(frame) else None,
-        },
         usual=[
             expect_usually("expect_column_mean_to_be_between", column="agreement", min_value=0.6),
             expect_usually(
@@ -94,9 +102,4 @@ def preference_pairs(
                 mostly=0.3,
             ),
         ],
-        headline=f"{len(frame)} pairs; dropped {counts.n_only_ties} only ties, "
-        f"{counts.n_without_majority} without a majority"
-        + (f", {counts.n_flagged} votes on flagged comparisons" if counts.n_flagged else "")
-        + (f", {counts.n_machine} machine votes" if counts.n_machine else ""),
-        rows=frame[["prompt", "chosen", "rejected", "margin", "agreement"]],
     )

@@ -6,7 +6,14 @@ from typing import Any
 
 import dagster as dg
 
-from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
+from assets.delivery import (
+    StageReport,
+    check_schema,
+    daily_asset,
+    deliver,
+    describe_bounds,
+    expect_usually,
+)
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.completions import default_call_params
 from rlhf_pipeline.completions.text_generator import BackendTextGenerator
@@ -59,9 +66,14 @@ def prompts(
     )
     writer = texts if config.written else None
     held_out = freeze(settings, champions.store, PromptSource(params, writer, embed))
-    frozen = champions.store.evaluation_sets.prompts(held_out.version)
+    frozen = champions.store.evaluation_sets.prompts(held_out.version) if held_out else None
+    if frozen is None:
+        context.log.warning(
+            "The source has too few prompts for an evaluation set, so no candidate can be judged. "
+            "Add prompts, or name a file of others (RLHF_EVALUATION_FILE)."
+        )
     common: dict[str, Any] = {
-        "exclude": frozen_prompt_ids(frozen),
+        "exclude": frozenset() if frozen is None else frozen_prompt_ids(frozen),
         "report": report,
         "embed": embed,
     }
@@ -94,13 +106,20 @@ def prompts(
         context,
         registry,
         frame,
-        metrics={
-            "n_prompts": len(frame),
-            "n_categories": len(per_category),
-            "share_checkable": frame["reference"].notna().mean(),
-        }
-        | counts
-        | ({"n_not_written": sum(texts.failures_.values())} if texts is not None else {}),
+        StageReport(
+            headline=f"{len(frame)} prompts in {len(per_category)} categories",
+            metrics={
+                "n_prompts": len(frame),
+                "n_categories": len(per_category),
+                "share_checkable": frame["reference"].notna().mean(),
+            }
+            | counts
+            | ({"n_not_written": sum(texts.failures_.values())} if texts is not None else {}),
+            rows=frame[["category", "difficulty", "text", "reference"]],
+            texts={"rejected_prompts.txt": "".join(f"{r.rule}: {r}\n" for r in report.rejections)}
+            if report.rejections
+            else {},
+        ),
         usual=[
             expect_usually(
                 "expect_column_value_lengths_to_be_between",
@@ -113,11 +132,6 @@ def prompts(
                 "expect_column_unique_value_count_to_be_between", column="category", min_value=2
             ),
         ],
-        headline=f"{len(frame)} prompts in {len(per_category)} categories",
-        texts={"rejected_prompts.txt": "".join(f"{r.rule}: {r}\n" for r in report.rejections)}
-        if report.rejections
-        else None,
-        rows=frame[["category", "difficulty", "text", "reference"]],
     )
 
 

@@ -7,7 +7,14 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
+from assets.delivery import (
+    StageReport,
+    check_schema,
+    daily_asset,
+    deliver,
+    describe_bounds,
+    expect_usually,
+)
 from assets.votes import load_earlier_votes
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.errors import ModelNotFound
@@ -77,24 +84,36 @@ def reflection_log(
         context,
         registry,
         frame,
-        metrics={
-            "n_rows": len(frame),
-            "n_unvoted": int(frame["vote_id"].isna().sum()),
-            **(
-                {"error_rate": judged.mean(), "noise_ceiling": ceiling.value if ceiling else None}
-                if len(judged)
-                else {}
-            ),
-            **(
-                {
-                    "n_replayed": replayed.n_written,
-                    "n_refused": replayed.n_refused,
-                    "n_left_out": replayed.n_left_out,
-                }
-                if config.is_replay
-                else {}
-            ),
-        },
+        StageReport(
+            headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}, "
+            f"{_describe_best_error_rate(ceiling)}"
+            if len(judged)
+            else "no votes on predicted comparisons yet",
+            metrics={
+                "n_rows": len(frame),
+                "n_unvoted": int(frame["vote_id"].isna().sum()),
+                **(
+                    {
+                        "error_rate": judged.mean(),
+                        "noise_ceiling": ceiling.value if ceiling else None,
+                    }
+                    if len(judged)
+                    else {}
+                ),
+                **(
+                    {
+                        "n_replayed": replayed.n_written,
+                        "n_refused": replayed.n_refused,
+                        "n_left_out": replayed.n_left_out,
+                    }
+                    if config.is_replay
+                    else {}
+                ),
+            },
+            rows=frame[
+                ["comparison_id", "reward_model", "p_raw", "p_calibrated", "choice", "is_error"]
+            ],
+        ),
         usual=[
             expect_usually(
                 "expect_column_mean_to_be_between",
@@ -103,13 +122,6 @@ def reflection_log(
                 max_value=0.7,
             ),
             expect_usually("expect_column_values_to_not_be_null", column="vote_id", mostly=0.5),
-        ],
-        headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}, "
-        f"{_describe_best_error_rate(ceiling)}"
-        if len(judged)
-        else "no votes on predicted comparisons yet",
-        rows=frame[
-            ["comparison_id", "reward_model", "p_raw", "p_calibrated", "choice", "is_error"]
         ],
     )
 

@@ -8,6 +8,7 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import (
+    StageReport,
     check_schema,
     deliver,
     describe_bounds,
@@ -19,7 +20,7 @@ from assets.votes import CHANGE_SEQ_DESCRIPTION
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation import frozen_prompt_ids
-from rlhf_pipeline.evaluation_sets import freeze
+from rlhf_pipeline.evaluation_sets import require
 from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome
 from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry
@@ -54,8 +55,8 @@ def retraining_set(
     """
     record_launch(context, store)
     pairs, judge = preference_pairs, champions.judge(reward_model)
-    held_out = freeze(settings, store, pairs=pairs)
-    frozen = frozen_prompt_ids(store.evaluation_sets.prompts(held_out.version))
+    _, held_out = require(settings, store, pairs)
+    frozen = frozen_prompt_ids(held_out)
     assert judge is not None  # a version was given
     scores = pd.DataFrame(
         {"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)}
@@ -83,15 +84,18 @@ def retraining_set(
         context,
         registry,
         frame,
+        StageReport(
+            headline=f"{len(frame)} of {len(pairs)} pairs, "
+            f"{(frame['weight'] >= 1).mean():.0%} at full weight, "
+            f"calibrated by {calibration.method}",
+            metrics={
+                "n_pairs": len(frame),
+                "n_candidates": len(pairs),
+                "share_since_change": (frame["weight"] >= 1).mean() if len(frame) else None,
+                "mean_information": frame["information"].mean() if len(frame) else None,
+            },
+            rows=frame[["prompt", "chosen", "rejected", "information", "reason"]],
+        ),
         checks=checks,
-        metrics={
-            "n_pairs": len(frame),
-            "n_candidates": len(pairs),
-            "share_since_change": (frame["weight"] >= 1).mean() if len(frame) else None,
-            "mean_information": frame["information"].mean() if len(frame) else None,
-        },
         usual=[expect_usually("expect_column_mean_to_be_between", column="weight", min_value=0.3)],
-        headline=f"{len(frame)} of {len(pairs)} pairs, {(frame['weight'] >= 1).mean():.0%} at full "
-        f"weight, calibrated by {calibration.method}",
-        rows=frame[["prompt", "chosen", "rejected", "information", "reason"]],
     )

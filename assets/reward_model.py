@@ -9,6 +9,7 @@ import dagster as dg
 import pandas as pd
 
 from assets.delivery import (
+    StageReport,
     as_config,
     deliver,
     describe_bounds,
@@ -80,6 +81,7 @@ def reward_model(
         for step, loss in enumerate(report.loss_curve):
             run.log_metrics({"training_loss": loss}, step)
         shown = report.test_since_change or report.test
+        since = "_since_change" if report.test_since_change else ""
         where = "pairs since the change" if report.test_since_change else "unseen pairs"
         described = shown.describe(where) if shown else "no test pairs yet"
         notes = [note for note in (report.weight_note, start.obstacle) if note]
@@ -88,8 +90,21 @@ def reward_model(
             context,
             registry,
             version,
+            StageReport(
+                headline="; ".join([f"{version.label} on {report.summary}: {described}", *notes]),
+                metrics=report.metrics(),
+                shown=[
+                    *(f"test_accuracy{since}", f"noise_ceiling{since}", f"longer_wins{since}"),
+                    *(f"test_log_loss{since}", "n_learnt", "n_train"),
+                ],
+                figures={
+                    "loss_curve": draw_png(chart_loss(curve, title=f"Loss of {version.label}"))
+                }
+                if curve
+                else {},
+                texts={"report.json": report.model_dump_json(indent=1)},
+            ),
             run=run,
-            metrics=report.metrics(),
             checks=[
                 make_rule(
                     "better than preferring the longer completion",
@@ -97,9 +112,4 @@ def reward_model(
                     f"{version.label} is no better than a ruler on {where}.",
                 )
             ],
-            headline="; ".join([f"{version.label} on {report.summary}: {described}", *notes]),
-            figures={"loss_curve": draw_png(chart_loss(curve, title=f"Loss of {version.label}"))}
-            if curve
-            else {},
-            texts={"report.json": report.model_dump_json(indent=1)},
         )

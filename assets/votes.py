@@ -9,6 +9,7 @@ from pydantic import Field
 
 from assets.delivery import (
     OWNERS,
+    StageReport,
     check_schema,
     daily_asset,
     deliver,
@@ -118,22 +119,39 @@ def votes(
         context,
         registry,
         frame,
-        metrics={
-            "n_votes": len(counted),
-            "n_superseded": len(frame) - len(standing(frame)),
-            "n_machine_votes": n_machine,
-            "n_annotators": people["annotator_id"].nunique(),
-            "n_ties": int((people["choice"] == "tie").sum()),
-            "n_repeat_passes": len(repeat_passes(with_earlier)),
-            "raw_agreement": agreed.raw_agreement.value if agreed.raw_agreement else None,
-            # a ceiling from repeats is `ceiling_from_repeats`
-            "noise_ceiling": ceiling.value if ceiling and not ceiling.basis else None,
-            "self_consistency": agreed.self_consistency.value if agreed.self_consistency else None,
-        }
-        | {
-            f"ceiling_{name}": None if pd.isna(bounds[name]) else float(bounds[name])
-            for name in MEASURES
-        },
+        StageReport(
+            headline=f"{len(people)} votes by {people['annotator_id'].nunique()} annotators, "
+            + "agreement "
+            + str(agreed.raw_agreement or "unknown: nothing overlaps")
+            + (f"; beside them {n_machine} machine votes" if n_machine else ""),
+            shown=(
+                "n_votes",
+                "n_annotators",
+                "n_ties",
+                "raw_agreement",
+                "noise_ceiling",
+                "n_repeat_passes",
+            ),
+            metrics={
+                "n_votes": len(counted),
+                "n_superseded": len(frame) - len(standing(frame)),
+                "n_machine_votes": n_machine,
+                "n_annotators": people["annotator_id"].nunique(),
+                "n_ties": int((people["choice"] == "tie").sum()),
+                "n_repeat_passes": len(repeat_passes(with_earlier)),
+                "raw_agreement": agreed.raw_agreement.value if agreed.raw_agreement else None,
+                # a ceiling from repeats is `ceiling_from_repeats`
+                "noise_ceiling": ceiling.value if ceiling and not ceiling.basis else None,
+                "self_consistency": agreed.self_consistency.value
+                if agreed.self_consistency
+                else None,
+            }
+            | {
+                f"ceiling_{name}": None if pd.isna(bounds[name]) else float(bounds[name])
+                for name in MEASURES
+            },
+            rows=counted[["comparison_id", "annotator_id", "choice", "strength", "voted_at"]],
+        ),
         usual=[
             expect_usually(
                 "expect_column_values_to_be_in_set",
@@ -157,10 +175,6 @@ def votes(
                 "expect_column_unique_value_count_to_be_between", column="annotator_id", min_value=2
             ),
         ],
-        headline=f"{len(people)} votes by {people['annotator_id'].nunique()} annotators, agreement "
-        + str(agreed.raw_agreement or "unknown: nothing overlaps")
-        + (f"; beside them {n_machine} machine votes" if n_machine else ""),
-        rows=counted[["comparison_id", "annotator_id", "choice", "strength", "voted_at"]],
     )
 
 

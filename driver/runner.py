@@ -15,6 +15,7 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
+from assets.delivery import NUMBERS
 from rlhf_pipeline import protocols
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
@@ -189,10 +190,11 @@ def _stage_runs(result: dg.ExecuteInProcessResult, job: str, day: str) -> Iterat
             stage=event.materialization.asset_key.to_user_string(),
             seconds=seconds.get(event.step_key or "", 0.0),
             headline=str(metadata["headline"].value) if "headline" in metadata else "",
-            metrics={
-                name: float(entry.value)
-                for name, entry in metadata.items()
-                if isinstance(entry, dg.FloatMetadataValue | dg.IntMetadataValue)
-                and entry.value is not None
-            },
+            metrics=_numbers_of(metadata),
         )
+
+
+def _numbers_of(metadata: Mapping[str, dg.MetadataValue[Any]]) -> dict[str, float]:
+    found = metadata.get(NUMBERS)
+    value = found.value if found is not None else None
+    return value if isinstance(value, dict) else {}

@@ -1,6 +1,7 @@
 """Freezes the prompts on which policies are compared, from the project's own prompt source."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -8,9 +9,9 @@ from typing import Self
 import pandas as pd
 
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.errors import NotEnoughData, PromptError
 from rlhf_pipeline.evaluation import hold_out, prompts_hash
-from rlhf_pipeline.evaluation.prompt_set import DAY, SIZE
+from rlhf_pipeline.evaluation.prompt_set import DAY, SHARE, SIZE
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts import GENERATORS, Report, Selection, day_seed, prompt_id
@@ -28,6 +29,7 @@ from rlhf_pipeline.store.evaluation_sets import EvaluationSet
 # Sources that make as many prompts as are requested; of the others a share is held out.
 ENDLESS = ("templates", "evolution", "distilabel")
 MOST_DRAWN = 1000  # prompts of a finite source that the set is drawn from
+LEAST_HELD_OUT = 10  # fewer are left to be voted on: nothing can be concluded from them
 IMPORTED = "imported comparisons"
 
 
@@ -56,7 +58,7 @@ def freeze(
     store: Store,
     source: PromptSource | None = None,
     pairs: pd.DataFrame | None = None,
-) -> EvaluationSet:
+) -> EvaluationSet | None:
     """The project's evaluation set; frozen now if there is none from its present origin.
 
     The origin is the setting `evaluation_file`, else the prompt `source` (default: that of the
@@ -64,7 +66,8 @@ def freeze(
     imported comparisons holds out the prompts of the test split of its `pairs`
     (PREFERENCE_PAIRS), which nothing is trained on. Prompts of comparisons are never drawn.
 
-    Raises PromptError where no prompt is left.
+    None where the source has too few unused prompts for a set. Raises PromptError for a file of
+    the setting that cannot be used.
     """
     latest, source = store.evaluation_sets.latest(), source or PromptSource.of_loop(settings)
     if settings.evaluation_file is not None:
@@ -87,12 +90,24 @@ def freeze(
         prompts = _hold_out_pairs(pairs)
     else:
         prompts = draw(settings, source, _used_ids(store))
-    if prompts.empty:
-        raise PromptError(
-            f"No prompt is left for the evaluation set from {origin}: all were used in "
-            "comparisons. Add prompts, or name a file of others (RLHF_EVALUATION_FILE)."
-        )
+    if len(prompts) < LEAST_HELD_OUT and settings.evaluation_file is None:
+        return None
     return store.evaluation_sets.add(prompts, origin=origin, prompts_hash=prompts_hash(prompts))
+
+
+def require(
+    settings: Settings, store: Store, pairs: pd.DataFrame | None = None
+) -> tuple[EvaluationSet, pd.DataFrame]:
+    """The project's evaluation set with its PROMPTS. Raises NotEnoughData where there is none."""
+    frozen = freeze(settings, store, pairs=pairs)
+    if frozen is None:
+        needed = math.ceil(LEAST_HELD_OUT / SHARE)
+        raise NotEnoughData(
+            "There is no evaluation set: the prompt source has too few prompts that were not "
+            f"compared yet. Give it at least {needed} prompts, or name a file of others "
+            "(RLHF_EVALUATION_FILE)."
+        )
+    return frozen, store.evaluation_sets.prompts(frozen.version)
 
 
 def _has_only_imports(settings: Settings, store: Store) -> bool:

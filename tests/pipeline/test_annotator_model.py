@@ -55,9 +55,9 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
     assert frame["max_seq"].nunique() == 1
     assert frame["max_seq"].iloc[0] <= votes["seq"].max()
     metadata = told(project)
-    assert metadata["n_labels"] == len(frame) < metadata["n_comparisons"]
+    assert metadata["n_labels"] == len(frame) < metadata["numbers"]["n_comparisons"]
     assert metadata["n_annotators"] == votes["annotator_id"].nunique()
-    assert metadata["is_converged"] == 1.0
+    assert metadata["numbers"]["is_converged"] == 1.0
     assert -1 <= metadata["krippendorff_alpha"] <= 1
     assert metadata["preview"].startswith("| annotator_id")
     files = {

@@ -367,8 +367,8 @@ def test_a_broken_schema_fails_its_check_and_blocks_the_run(
 ) -> None:
     project, day = branch(small), small.day(0)
     before = frames(project)
-    monkeypatch.setitem(GENERATORS._shipped, "broken", BrokenGenerator)
-    result = project.collect(day, ok=False, prompts={"n": 12, "source": "broken"})
+    monkeypatch.setitem(GENERATORS._shipped, "freeform", BrokenGenerator)
+    result = project.collect(day, ok=False, prompts={"n": 12, "source": "freeform"})
     check = dg.AssetCheckKey(dg.AssetKey("prompts"), "schema")
     evaluations = {e.asset_check_key: e for e in result.get_asset_check_evaluations()}
     assert evaluations[check].passed is False

@@ -87,17 +87,18 @@ def test_cost_and_reasons_of_failed_rows_are_in_the_metadata(
     ) as stub:
         told = metadata(materialise(stub, budget_per_day=1.0, least_per_prompt=1))
         assert stub.n_calls == 21
+        numbers = told["numbers"]
         assert (
-            told["n_completions"],
-            told["n_failed"],
-            told["failed_refusal"],
-            told["n_bill_unknown"],
+            numbers["n_completions"],
+            numbers["n_failed"],
+            numbers["failed_refusal"],
+            numbers["n_bill_unknown"],
         ) == (19, 1, 1, 1)
         assert "1 failed (1 refusal)" in told["headline"]
         [(key, spent)] = store.generation.sum_spending("asset", "provider")
         assert key == ("completions", stub.base_url.removeprefix("http://").removesuffix("/v1"))
-        assert told["tokens_paid"] == spent.n_prompt_tokens + spent.n_tokens
-        assert told["cost"] == pytest.approx((spent.n_prompt_tokens + 2 * spent.n_tokens) / 1e6)
+        assert numbers["tokens_paid"] == spent.n_prompt_tokens + spent.n_tokens
+        assert numbers["cost"] == pytest.approx((spent.n_prompt_tokens + 2 * spent.n_tokens) / 1e6)
         again = metadata(materialise(stub, least_per_prompt=1))
         assert stub.n_calls == 22, "only the one that failed is called for again"
     assert (again["n_failed"], again["n_completions"]) == (0, 20)

@@ -302,7 +302,10 @@ def test_dev_simulates_annotators_in_a_demo_home_by_default(
     settings = Settings.read({"RLHF_HOME": str(tmp_path), "RLHF_ANNOTATORS": annotators}, tmp_path)
     if is_demo:
         claim(Workspace(settings))
-    assert dev_command._environ(Workspace(settings), 5000).get("RLHF_ANNOTATORS", "") == handed_on
+    assert (
+        dev_command._environ(Workspace(settings), 5000, 3000).get("RLHF_ANNOTATORS", "")
+        == handed_on
+    )
 
 
 def test_claiming_a_home_again_keeps_the_demos_state(tmp_path: Path) -> None:

@@ -47,14 +47,16 @@ def test_bad_rows_of_a_file_are_counted_and_named_and_cost_no_other(
     )
     path.write_bytes(b"\n".join(rows))
     project, day = branch(small, prompts_file=path), small.day(3)
-    result = made(project, day, n=12, source="dataset")
+    result = made(project, day, n=17, source="dataset")
     told = result.asset_materializations_for_node("prompts")[0].metadata
-    assert (told["n_rejected"].value, told["n_duplicates"].value, told["n_prompts"].value) == (
+    assert tuple(
+        told["numbers"].value[name] for name in ("n_rejected", "n_duplicates", "n_prompts")
+    ) == (
         2,
         1,
-        12,
+        17,
     )
-    assert len(project.files.read_frame("prompts", day)) == 12
+    assert len(project.files.read_frame("prompts", day)) == 17
     run_id = told["mlflow_run"].value.rpartition("/")[2]
     artefact = project.registry._tracking.client.download_artifacts(
         run_id, "rejected_prompts.txt", str(tmp_path)
@@ -98,7 +100,12 @@ def test_completion_backend_writes_prompts_on_request(
     assert {(run.asset, *run.states) for run in project.store.generation.list_runs()} == {
         ("prompts", "succeeded")
     }
-    assert result.asset_materializations_for_node("prompts")[0].metadata["n_not_written"].value == 0
+    assert (
+        result.asset_materializations_for_node("prompts")[0]
+        .metadata["numbers"]
+        .value["n_not_written"]
+        == 0
+    )
     frame = project.files.read_frame("prompts", day)
     assert all("instruction" in json.loads(variables) for variables in frame["variables"])
 

@@ -469,7 +469,7 @@ def test_recalibrated_champion_keeps_the_better_calibrator(
         ["calibration"], config={"ops": {"calibration": {"config": {"min_pairs": 20}}}}
     )
     shown = metadata(project, "calibration")
-    assert shown["is_champion"].value == 1.0
+    assert shown["numbers"].value["is_champion"] == 1.0
     assert f"{before.label} is champion already and predicts through" in shown["headline"].value
     assert len(asked) > 4
     assert set(asked) == {told}
@@ -481,7 +481,7 @@ def test_recalibrated_champion_keeps_the_better_calibrator(
         config={"ops": {"calibration": {"config": {"min_pairs": 20, "target": "majority"}}}},
     )
     shown = metadata(project, "calibration")
-    assert shown["is_champion"].value == 1.0
+    assert shown["numbers"].value["is_champion"] == 1.0
     assert (
         f"is champion already and keeps its calibrator {now.calibrator_version}: log loss"
         in shown["headline"].value

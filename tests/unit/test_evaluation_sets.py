@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.errors import NotEnoughData, PromptError
 from rlhf_pipeline.evaluation import frozen_prompts, prompts_hash
-from rlhf_pipeline.evaluation_sets import PromptSource, freeze
+from rlhf_pipeline.evaluation_sets import PromptSource, freeze, require
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.prompts import generate
 from rlhf_pipeline.prompts.parameters import SourceParams
@@ -93,14 +93,20 @@ def test_share_of_a_file_is_held_out_in_the_proportions_of_its_categories(
 
 
 def test_prompts_that_people_compared_are_not_drawn(store: Store, tmp_path: Path) -> None:
-    settings = own_prompts(tmp_path, n=10)
-    used = [f"Question {i}?" for i in range(8)]
+    settings = own_prompts(tmp_path, n=40)
+    used = [f"Question {i}?" for i in range(28)]
     publish(store, used)
     held = store.evaluation_sets.prompts(freeze(settings, store, DATASET).version)
     assert not set(held["text"]) & set(used)
-    publish(store, ["Question 8?", "Question 9?"], prefix="d")
-    with pytest.raises(PromptError, match=r"No prompt is left .*RLHF_EVALUATION_FILE"):
-        freeze(own_prompts(tmp_path, n=10, name="other.csv"), store, DATASET)
+    publish(store, ["Question 28?", "Question 29?", "Question 30?"], prefix="d")
+    assert freeze(own_prompts(tmp_path, n=40, name="other.csv"), store, DATASET) is None
+
+
+def test_too_few_prompts_are_left_to_be_voted_on(store: Store, tmp_path: Path) -> None:
+    few = own_prompts(tmp_path, n=30)
+    assert freeze(few, store, DATASET) is None
+    with pytest.raises(NotEnoughData, match=r"at least 34 prompts.*RLHF_EVALUATION_FILE"):
+        require(few, store)
 
 
 def test_another_source_or_file_is_a_new_version(store: Store, tmp_path: Path) -> None:
@@ -123,17 +129,17 @@ def test_another_source_or_file_is_a_new_version(store: Store, tmp_path: Path) -
 def test_project_with_imports_alone_holds_out_prompts_of_the_test_split(
     store: Store, tmp_path: Path
 ) -> None:
-    publish(store, [f"P{i}" for i in range(20)], source="file")
+    publish(store, [f"P{i}" for i in range(40)], source="file")
     pairs = pd.DataFrame(
         {
-            "prompt_id": [f"p{i}" for i in range(20)],
-            "prompt": [f"P{i}" for i in range(20)],
+            "prompt_id": [f"p{i}" for i in range(40)],
+            "prompt": [f"P{i}" for i in range(40)],
             "category": "instruction",
-            "split": ["train", "test"] * 10,
+            "split": ["train", "test"] * 20,
         }
     )
     frozen = freeze(Settings(home=tmp_path), store, TEMPLATES, pairs)
     held = store.evaluation_sets.prompts(frozen.version)
     assert frozen.origin == "imported comparisons"
-    assert len(held) == 6
+    assert len(held) == 12
     assert set(held["text"]) <= set(pairs.loc[pairs["split"] == "test", "prompt"])
