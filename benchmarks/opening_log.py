@@ -1,5 +1,5 @@
 """Every look at a test split that benchmarks take, kept in MLflow between runs. Knows openings;
-knows nothing of what is measured.
+independent of what is measured.
 """
 
 import argparse

@@ -4,7 +4,7 @@ Dagster, registry and store.
 Each comparison is predicted on the morning of its first vote by the model of that day, which has
 seen none of its votes. After a day's votes come detectors, windows and calibration tests, a first
 or later reward model where there is enough to learn from, and the trigger's decision. Knows frames
-and an encoder; knows no file.
+and an encoder, without files.
 """
 
 from collections.abc import Callable

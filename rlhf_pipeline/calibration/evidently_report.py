@@ -1,5 +1,4 @@
 """The one Evidently adapter of calibration: our ECE, Brier and slope as its metrics and tests.
-Knows arrays in a frame.
 
 Evidently has no calibration metric but log loss, and its tests need a number with a known error
 rate: see monitoring.

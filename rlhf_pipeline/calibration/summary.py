@@ -97,7 +97,7 @@ def calibration_metrics(
     means = {
         name: interval_of(partial(_mean, name=name)) for name in ("right", "brier", "log_loss")
     }
-    # drawn again, all alike stay all alike: that is no certainty
+    # resampling equal values gives equal values, which is not certainty
     if has_no_scatter(_mean(again, "right")):
         means = _widen_to_wilson(means, rows, n_groups, params.level)
     brier = means["brier"]

@@ -309,7 +309,7 @@ class ImportSession:
 
 
 class _ProgressBar:
-    """A bar per phase on the terminal's error stream; nothing where that is no terminal."""
+    """A bar per phase on the terminal's error stream; nothing if that is not a terminal."""
 
     def __init__(self) -> None:
         columns = (

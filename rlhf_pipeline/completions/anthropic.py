@@ -234,7 +234,7 @@ class AnthropicBackend:
         reason: object = None
         usage: dict[str, Any] = {}
         has_begun = is_counted = False
-        heard = TextCollector(on_text, partial)
+        collector = TextCollector(on_text, partial)
         async with self._get_client().stream(
             "POST", self._messages_url, content=self._encode_request(request, stream=True)
         ) as answer:
@@ -278,7 +278,7 @@ class AnthropicBackend:
                 if delta.get("type") == "text_delta":
                     if "text" not in delta:
                         raise UnreadableResponse("garbled", "streamed a piece of text without text")
-                    heard(get_text(delta, "text"))
+                    collector(get_text(delta, "text"))
                 reason = delta.get("stop_reason") or reason
         text = "".join(partial)
         if reason is None:

@@ -257,7 +257,7 @@ class BatchLane(NetworkLane):
         self._name(each, batch)
 
     async def _recover(self, batches: OpenAIBatches, each: _Followed, reply: Reply) -> None:
-        """After a submission that failed here: the batch may exist all the same."""
+        """After a submission that failed here: the provider may have made the batch."""
         self._n_tries += 1
         if reply.outcome != "terminal" and reply.kind not in NOT_SUBMITTED:
             if not await self._wait_before_retry(reply, self._n_tries):

@@ -109,5 +109,5 @@ def _cipher(sealing_key: SecretStr) -> "Fernet":
         return Fernet(sealing_key.get_secret_value())
     except ValueError:
         raise ConfigurationError(
-            "RLHF_SEALING_KEY is no sealing key. Make one with `rlhf keys new`."
+            "RLHF_SEALING_KEY is not a sealing key. Make one with `rlhf keys new`."
         ) from None

@@ -77,13 +77,13 @@ def _complete(
     lengths = [policy.count_prompt_tokens(r.prompt) for _, r in numbered]
     # A prompt that does not fit must not fail its batch.
     fitting = [one for one, length in zip(numbered, lengths, strict=True) if length <= room]
-    heard = (
+    forward = (
         None
         if on_text is None
         else partial(_forward_text, on_text, [number for number, _ in fitting])
     )
     started = time.perf_counter()
-    made = iter(_generate(policy, [r for _, r in fitting], max_tokens, heard) if fitting else [])
+    made = iter(_generate(policy, [r for _, r in fitting], max_tokens, forward) if fitting else [])
     share = (time.perf_counter() - started) * 1000 / max(len(fitting), 1)
     for length in lengths:
         if length > room:

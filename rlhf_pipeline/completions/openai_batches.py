@@ -62,7 +62,7 @@ class OpenAIBatch:
 
     @property
     def may_lack_lines(self) -> bool:
-        """Whether a request without a line may have been made all the same."""
+        """Whether a request without a line may still have been made."""
         return self.status not in OVER - {"completed"} or (
             bool(self.n_made) and self.output_file is None
         )
@@ -233,7 +233,7 @@ class OpenAIBatches:
         )
 
     async def _fetch_lines(self, file_id: str) -> _Lines | None:
-        """None where there is no such file: it is deleted, kept no longer, or not there yet."""
+        """None if the file does not exist: deleted, expired, or not written yet."""
         from openai import APIStatusError
 
         try:
@@ -250,7 +250,7 @@ class OpenAIBatches:
         """A line and whose it is, held to what any answer is held to."""
         found = parse_answer(line, "", self._where, self._secrets)
         shown: object = found
-        if isinstance(found, Reply):  # which may have its name all the same
+        if isinstance(found, Reply):  # an error reply may still name the batch
             try:
                 shown = json.loads(line.decode("utf-8", "replace"))
             except (ValueError, RecursionError):

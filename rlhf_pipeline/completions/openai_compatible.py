@@ -302,7 +302,7 @@ class OpenAICompatibleBackend:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        heard = TextCollector(on_text, partial)
+        collector = TextCollector(on_text, partial)
         reason: str | None = None
         refusal: list[str] = []
         usage: object = None
@@ -346,7 +346,7 @@ class OpenAICompatibleBackend:
                 for choice in choices:
                     delta = get_object(choice, "delta")
                     if piece := get_text(delta, "content"):
-                        heard(piece)
+                        collector(piece)
                     if piece := get_text(delta, "refusal"):
                         refusal.append(piece)
                     reason = get_text(choice, "finish_reason") or reason

@@ -64,7 +64,7 @@ def secrets_of(base_url: str) -> tuple[str, ...]:
     they mean and as they may be sent.
 
     What is short is an ordinary word too: it counts only as it stands in the address. What a
-    question says of versions and the like is no secret.
+    question says of versions and the like is not secret.
 
     >>> sorted(secrets_of("https://me:secret@api.example.org/v1?key=x%2Byz&api-version=2024-02-01"))
     ['bWU6c2VjcmV0', 'key=x%2Byz', 'key=x+yz', 'me%3Asecret@', 'me:secret@', 'secret', 'x%2Byz']

@@ -151,7 +151,7 @@ class RequestPlan:
         self._params = params
         self._calls = calls
         serving = Counter((backend.name, backend.model_version) for backend in backends)
-        # Two providers of one model may well write the same text: two completions all the same.
+        # Two providers of one model may write the same text: these are still two completions.
         self._makers = [
             f"{b.name} at {lane_of(b)[0]}" if serving[b.name, b.model_version] > 1 else b.name
             for b in backends

@@ -169,7 +169,7 @@ def _parse_event(line: bytes, secrets: Sequence[str]) -> dict[str, Any] | None:
         ) from None
     if not isinstance(event, dict):
         raise UnreadableResponse(
-            "garbled", f"streamed {redact(data, *secrets)!r}, which is no event"
+            "garbled", f"streamed {redact(data, *secrets)!r}, which is not an event"
         )
     return event
 
@@ -231,7 +231,7 @@ def get_object(event: Mapping[str, Any], name: str) -> dict[str, Any]:
     """
     found = event.get(name)
     if found is not None and not isinstance(found, dict):
-        raise UnreadableResponse("garbled", f"streamed an event whose {name} is no object")
+        raise UnreadableResponse("garbled", f"streamed an event whose {name} is not an object")
     return found or {}
 
 

@@ -10,8 +10,8 @@ from rlhf_pipeline.records import content_hash, content_id
 
 
 class BackendTextGenerator:
-    """`TextGenerator` by a backend. A text that cannot be completed is "", which is no prompt; why
-    not is counted in `failures_`.
+    """`TextGenerator` by a backend. A text that cannot be completed is "", which is not a prompt;
+    `failures_` counts the reasons.
 
     Texts are asked for through `ledger`, under the name `asset`: noted, made and paid for once,
     within the budget of `calls`.

@@ -70,7 +70,7 @@ def _measure_reliability(
     needed = (thresholds or CalibrationThresholds()).min_rows
     if len(p) < needed:
         raise NotEnoughData(
-            f"The {name} has {len(p)} judged predictions; {needed} are needed to speak of "
+            f"The {name} has {len(p)} judged predictions; {needed} are needed to judge "
             "calibration. Collect more votes."
         )
     measured = calibration_metrics(p, outcome, weights=weights, groups=groups)

@@ -212,7 +212,7 @@ def _overall_row(
     ]
     saying = {event_source(e) for e in recent}
     # On a day of thousands of votes a change of its morning lies further back than that window, and
-    # the trigger fires on it all the same.
+    # the trigger still fires on it.
     saying |= set(
         event_sources(find_confirming_events([e for e in events if str(e.day) == day], params))
     )

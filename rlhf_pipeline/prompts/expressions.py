@@ -43,8 +43,8 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
     """The value of `expression` over `variables`: a whole number or a text; None where a number
     would not be whole.
 
-    Raises PromptError naming `where` for what is no expression of OPERATORS and FUNCTIONS, and for
-    values it cannot use.
+    Raises PromptError naming `where` for anything but an expression of OPERATORS and
+    FUNCTIONS, and for values it cannot use.
 
     >>> compute("(a + b) * len(word)", {"a": 2, "b": 3, "word": "tea"}, where="here")
     15

@@ -39,7 +39,7 @@ def ask(text_generator: TextGenerator, asked: Sequence[str], *, seed: int) -> li
 
 
 def find_prompt_fault(text: str) -> str | None:
-    """Why a written text is no prompt; None where it may be one.
+    """Why a written text is not a prompt; None if it may be one.
 
     >>> print(find_prompt_fault("Name a tree."))
     None

@@ -109,7 +109,7 @@ class RuleMutations:
 
 
 class WrittenMutations:
-    """By a text generator; what it writes beside a prompt, or instead of one, is no child."""
+    """By a text generator; text beside or instead of a prompt is not a child."""
 
     def __init__(self, text_generator: TextGenerator) -> None:
         self._generator = text_generator

@@ -106,19 +106,19 @@ def _list_objections(
 
 
 def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> str:
-    heard = event_sources(own)
-    apart = ", but too far apart" if len(heard) >= params.confirmations else ""
+    sources = event_sources(own)
+    distance = ", but too far apart" if len(sources) >= params.confirmations else ""
     return (
-        f"unconfirmed: {len(heard)} detector(s) reported ({', '.join(heard)}){apart}; "
+        f"unconfirmed: {len(sources)} detector(s) reported ({', '.join(sources)}){distance}; "
         f"{params.confirmations} within {params.confirmation_window} votes are required"
     )
 
 
 def _describe_confirmation(confirmed: Sequence[DriftEvent]) -> str:
-    heard, start = event_sources(confirmed), estimate_change_seq(confirmed)
+    sources, start = event_sources(confirmed), estimate_change_seq(confirmed)
     dated = f"; change dated at vote {start}" if start is not None else ""
     return (
-        f"confirmed by {len(heard)} detectors ({', '.join(heard)}) between votes "
+        f"confirmed by {len(sources)} detectors ({', '.join(sources)}) between votes "
         f"{confirmed[0].seq} and {confirmed[-1].seq}{dated}"
     )
 

@@ -252,7 +252,7 @@ class Database:
         ]
         for name in due:
             self._measured[name] = self._grown[name]
-            # A convenience: where it fails, what was written is written all the same.
+            # A convenience: if it fails, the written data is still there.
             with suppress(SQLAlchemyError), self.engine.connect() as connection:
                 connection.execution_options(isolation_level="AUTOCOMMIT").execute(
                     text(f"ANALYZE (SKIP_LOCKED) {name}")

@@ -268,7 +268,7 @@ class GenerationLedger(LedgerReports, LedgerBatches):
             row = held[attempt.item_no]
             tried[attempt.item_no] += 1
             rows.append(_build_call(run_id, attempt, tried[attempt.item_no]))
-            # After a lease ended, another worker may have called. A text counts all the same, a
+            # After a lease ended, another worker may have called. A text still counts, a
             # failure does not.
             holder = attempt.submission_id or owner
             is_mine = row.state == "leased" and row.owner == holder

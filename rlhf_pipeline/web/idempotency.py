@@ -145,7 +145,7 @@ async def _answer_once(
     try:
         response = await handle()
     except Exception:
-        # of one that was done all the same nothing is given up
+        # a request that was executed keeps its answer
         await run_in_threadpool(requests.forget, who, key)
         raise
     finally:

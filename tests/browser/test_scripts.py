@@ -159,7 +159,7 @@ def test_no_payload_runs_on_any_other_page(
     for path in paths:
         watched.goto(site.url + path)
         assert (
-            watched.locator(":is(.text, .said, .facts)")
+            watched.locator(":is(.text, .quoted, .facts)")
             .locator("script, img, iframe, object, embed, [onerror], [onload]")
             .count()
             == 0

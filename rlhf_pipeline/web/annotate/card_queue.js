@@ -1,5 +1,5 @@
-// The cards on the annotator's table: leased ahead, kept while somebody looks, given back. Knows
-// the API's cards; knows no vote and no DOM.
+// The annotator's card queue: leases cards ahead, renews them while the page is open, and gives
+// them back.
 
 const LEAST_AHEAD = 3;
 const MOST_AT_ONCE = 20;

@@ -1,5 +1,4 @@
-// What is said of a card before its vote is cast. Knows one card's judgement; knows no DOM and no
-// network.
+// The unsent judgement of one card: choice, strength, reason, rubric and highlights.
 
 import { asSent } from "./highlights.js";
 
@@ -20,7 +19,7 @@ export class Draft {
     this.since = null; // when it came into sight, by performance.now()
   }
 
-  /** What was said of this card before the page was loaded anew. */
+  /** The judgement of this card from before the page was reloaded. */
   static of(card) {
     try {
       return new Draft(

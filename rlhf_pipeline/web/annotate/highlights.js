@@ -1,5 +1,4 @@
-// Spans of a completion that spoke for or against it. Knows offsets and selections; knows no card
-// and no network.
+// Highlighted spans of a completion that count for or against it.
 //
 // Within the page an offset counts UTF-16 units of the source, as JavaScript does; what is sent
 // counts code points, as the server does.

@@ -1,4 +1,4 @@
-// Votes on their way to the server. Knows entries, IndexedDB and HTTP; knows no page.
+// Votes on their way to the server, kept in IndexedDB until it has answered.
 //
 // An entry is written down before it is sent and struck out when it is answered, so a dead network,
 // a closed tab or a reload loses none; each carries its idempotency key, so that sending it twice

@@ -1,6 +1,6 @@
-// The annotate page: one key, one vote, the next comparison in the same frame. Knows what keys mean
-// and when a vote is cast; cards come from card_queue.js, votes go by outbox.js, what is said
-// beside the choice is tools.js, what is seen view.js.
+// The annotate page: one key, one vote, the next comparison in the same frame. Handles
+// keys and casts votes; card_queue.js leases cards, outbox.js sends votes, tools.js edits what
+// stands beside the choice, view.js draws the page.
 
 import { Draft } from "./draft.js";
 import { CardQueue } from "./card_queue.js";
@@ -52,7 +52,7 @@ const tools = new Tools(view, {
   },
 });
 
-const waiting = new Waiting(view, outbox, told);
+const waiting = new Waiting(view, outbox, describeVote);
 
 // --- showing -------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ function choose(choice, strength) {
     view.say("This project requires a reason. Write it, then press Enter.");
   } else if (isCareful) {
     view.paintDraft(draft);
-    view.say(`${told(choice, strength)}. Enter casts the vote.`);
+    view.say(`${describeVote(choice, strength)}. Enter casts the vote.`);
   } else {
     cast();
   }
@@ -154,7 +154,7 @@ function cast() {
   paintFigures();
   paintUndo();
   view.notice(null);
-  view.say(`${told(choice, strength)}.${card ? " Next comparison." : ""}`);
+  view.say(`${describeVote(choice, strength)}.${card ? " Next comparison." : ""}`);
   outbox.add(entry);
   queue.refill();
   prepareNext();
@@ -193,7 +193,7 @@ function undo() {
   if (entry.body.choice !== "skip" && figures.today) figures.today -= 1;
   paintFigures();
   paintUndo();
-  view.say(`Undone: ${told(entry.body.choice, entry.body.strength)}. Judge it again.`);
+  view.say(`Undone: ${describeVote(entry.body.choice, entry.body.strength)}. Judge it again.`);
   const { choice, strength } = entry.body;
   outbox.add({
     key,
@@ -215,11 +215,11 @@ function paintUndo() {
   const last = history.at(-1);
   view.paintUndo(
     last ? secondsLeft(last) : 0,
-    last ? told(last.entry.body.choice, last.entry.body.strength) : "",
+    last ? describeVote(last.entry.body.choice, last.entry.body.strength) : "",
   );
 }
 
-function told(choice, strength) {
+function describeVote(choice, strength) {
   return WORDS[choice] ?? `${choice.toUpperCase()} ${STRENGTHS[strength]} better`;
 }
 
@@ -267,7 +267,7 @@ outbox.addEventListener("refused", ({
   const why = problem.errors?.length ? `${problem.detail}` : problem.detail ?? `status ${status}`;
   history = history.filter((one) => one.entry.key !== entry.key);
   if (entry.isUndo) {
-    // Whoever began to judge the card anew is told; that vote would be refused as well.
+    // If the annotator has begun to judge the card again, that vote would be refused as well.
     view.notice(`Not undone: the vote stands. ${why}`);
     standAgain(entry, dependants);
     return;
@@ -305,9 +305,9 @@ outbox.addEventListener("discarded", ({
   if (entry.isUndo && !isDependant) {
     const anew = dependants
       .filter((one) => !one.isUndo)
-      .map((one) => told(one.body.choice, one.body.strength));
+      .map((one) => describeVote(one.body.choice, one.body.strength));
     const what = `Not taken back: the vote stands${
-      entry.undone ? ` (${told(entry.undone.choice, entry.undone.strength)})` : ""
+      entry.undone ? ` (${describeVote(entry.undone.choice, entry.undone.strength)})` : ""
     }.`;
     view.notice(
       anew.length

@@ -1,5 +1,4 @@
-// What is said beside the choice: confidence, rubric, highlights, flags. Knows a draft and the keys
-// of each tool; casts no vote.
+// The tools beside the choice: confidence, rubric, highlights, flags. They edit the draft.
 
 import { marked, moveSelection, selectFirstWord, selectedSpan } from "./highlights.js";
 

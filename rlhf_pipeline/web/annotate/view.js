@@ -1,4 +1,4 @@
-// The annotate page as it is seen. Knows its elements; decides nothing.
+// Draws the annotate page.
 
 import { render } from "../markdown.js";
 

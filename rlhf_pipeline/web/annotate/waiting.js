@@ -1,5 +1,5 @@
-// The dialog of votes that wait on this device: which they are, and what becomes of those that the
-// server does not take. Knows entries and elements; sends nothing.
+// The dialog of votes that wait on this device: lists them, and offers what can be done with those
+// that the server refuses.
 
 import { withCode } from "./view.js";
 
@@ -7,11 +7,11 @@ const WORDS_SHOWN = 90; // characters of a prompt
 const IN_A_BATCH = 50; // votes, the most that the server takes at once
 
 export class Waiting {
-  /** `told` says an entry's vote in words. */
-  constructor(view, outbox, told) {
+  /** `describeVote` returns an entry's vote in words. */
+  constructor(view, outbox, describeVote) {
     this.view = view;
     this.outbox = outbox;
-    this.told = told;
+    this.describeVote = describeVote;
     this.asked = null; // key of the entry whose discarding is to be confirmed
     this.dialog = view.at("waiting");
     this.list = view.at("waiting-list");
@@ -46,7 +46,7 @@ export class Waiting {
     const what = document.createElement("b");
     what.textContent = entry.isUndo
       ? "Undone"
-      : this.told(entry.body.choice, entry.body.strength);
+      : this.describeVote(entry.body.choice, entry.body.strength);
     const of = document.createElement("span");
     of.textContent = `${prompt.slice(0, WORDS_SHOWN)}${prompt.length > WORDS_SHOWN ? "…" : ""}`;
     const why = document.createElement("p");

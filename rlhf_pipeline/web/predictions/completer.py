@@ -101,14 +101,14 @@ class Completer:
         params: CompletionParams,
         events: "queue.SimpleQueue[CompletionEvent | None]",
     ) -> None:
-        heard: list[str] = []
+        pieces: list[str] = []
 
         def listen(_: int, piece: str | None) -> None:
             if piece is None:
-                heard.clear()
+                pieces.clear()
                 events.put(CompletionEvent("again", {}))
             else:
-                heard.append(piece)
+                pieces.append(piece)
                 events.put(CompletionEvent("piece", {"text": piece}))
 
         try:
@@ -125,7 +125,7 @@ class Completer:
                 on_text=listen,
             )
             row = made.frame.iloc[0]
-            if not heard:  # it was there already
+            if not pieces:  # it was there already
                 events.put(CompletionEvent("piece", {"text": row["text"]}))
             whole = {
                 name: row[name]

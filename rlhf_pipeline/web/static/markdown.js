@@ -1,5 +1,5 @@
-// Markdown as DOM nodes. Knows text and createElement, never innerHTML: what a completion says can
-// become no element but those made here.
+// Renders Markdown as DOM nodes, by createElement alone: the text of a completion can become only
+// the elements made here.
 //
 // Every text node is a slice of the source and knows where it begins (`startOf`), so that a
 // selection in the rendered text is a span of the source, whichever way it is shown. Links are
@@ -70,7 +70,7 @@ class Painter {
     this.level = level; // of the heading before
   }
 
-  said(line) {
+  textOf(line) {
     return this.raw.slice(line.start, line.end);
   }
 
@@ -100,7 +100,7 @@ class Painter {
     let i = 0;
     while (i < lines.length) {
       const line = lines[i];
-      const said = this.said(line);
+      const said = this.textOf(line);
       const fence = FENCE.exec(said);
       if (said.trim() === "") {
         i += 1;
@@ -129,7 +129,7 @@ class Painter {
       } else if (
         said.includes("|") &&
         i + 1 < lines.length &&
-        TABLE.test(this.said(lines[i + 1]))
+        TABLE.test(this.textOf(lines[i + 1]))
       ) {
         i = this.table(parent, lines, i);
       } else {
@@ -143,7 +143,7 @@ class Painter {
     const closing = new RegExp(`^ {0,3}\\${opening[0]}{${opening.length},}[ \\t]*$`);
     for (i += 1; i < lines.length; i += 1) {
       const line = lines[i];
-      if (closing.test(this.said(line))) return i + 1;
+      if (closing.test(this.textOf(line))) return i + 1;
       this.text(body, line.start, Math.min(line.end + 1, this.raw.length)); // with its line break
     }
     return i;
@@ -152,7 +152,7 @@ class Painter {
   quote(parent, lines, i, depth) {
     const inner = [];
     for (; i < lines.length; i += 1) {
-      const opening = QUOTE.exec(this.said(lines[i]));
+      const opening = QUOTE.exec(this.textOf(lines[i]));
       if (!opening) break;
       inner.push({ start: lines[i].start + opening[0].length, end: lines[i].end });
     }
@@ -161,21 +161,21 @@ class Painter {
   }
 
   list(parent, lines, i, depth) {
-    const first = ITEM.exec(this.said(lines[i]));
+    const first = ITEM.exec(this.textOf(lines[i]));
     const isOrdered = /\d/.test(first[2]);
     const list = element(parent, isOrdered ? "ol" : "ul");
     if (isOrdered && parseInt(first[2], 10) !== 1) list.start = parseInt(first[2], 10);
     while (i < lines.length) {
-      const opening = ITEM.exec(this.said(lines[i]));
-      if (!opening || /\d/.test(opening[2]) !== isOrdered || RULE.test(this.said(lines[i]))) break;
+      const opening = ITEM.exec(this.textOf(lines[i]));
+      if (!opening || /\d/.test(opening[2]) !== isOrdered || RULE.test(this.textOf(lines[i]))) break;
       const width = opening[0].length;
       const inner = [{ start: lines[i].start + width, end: lines[i].end }];
       for (i += 1; i < lines.length; i += 1) {
-        const said = this.said(lines[i]);
+        const said = this.textOf(lines[i]);
         const indent = said.length - said.trimStart().length;
         const isBlank = said.trim() === "";
         if (isBlank) {
-          const after = lines[i + 1] && this.said(lines[i + 1]);
+          const after = lines[i + 1] && this.textOf(lines[i + 1]);
           if (
             after === undefined ||
             (after.trim() !== "" && after.length - after.trimStart().length < Math.min(2, width))
@@ -193,8 +193,8 @@ class Painter {
       this.blocks(element(list, "li"), inner, depth + 1);
       while (
         i + 1 < lines.length &&
-        this.said(lines[i]).trim() === "" &&
-        ITEM.test(this.said(lines[i + 1]))
+        this.textOf(lines[i]).trim() === "" &&
+        ITEM.test(this.textOf(lines[i + 1]))
       )
         i += 1;
     }
@@ -206,7 +206,7 @@ class Painter {
     this.row(element(element(table, "thead"), "tr"), lines[i], "th");
     const body = element(table, "tbody");
     for (i += 2; i < lines.length; i += 1) {
-      const said = this.said(lines[i]);
+      const said = this.textOf(lines[i]);
       if (said.trim() === "" || !said.includes("|")) break;
       this.row(element(body, "tr"), lines[i], "td");
     }
@@ -230,7 +230,7 @@ class Painter {
   paragraph(parent, lines, i, depth) {
     const first = i;
     for (i += 1; i < lines.length; i += 1) {
-      const said = this.said(lines[i]);
+      const said = this.textOf(lines[i]);
       const nests =
         depth < DEEPEST &&
         (QUOTE.test(said) || (ITEM.test(said) && /\S/.test(said.replace(ITEM, ""))));

@@ -1,5 +1,5 @@
-// What every page does beside its HTML: theme, menu, live figures, Markdown, copying. Knows no
-// vote; every page works without it but annotate.
+// What every page does beside its HTML: theme, menu, live figures, Markdown, copying. All
+// pages but annotate work without it.
 
 import { render } from "./markdown.js";
 

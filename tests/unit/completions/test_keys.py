@@ -57,7 +57,7 @@ def test_a_key_that_cannot_be_had_names_cause_and_cure_and_nothing_of_it(tmp_pat
         "set RLHF_API_KEY": settings(tmp_path),
         "no key to open it": settings(sealed),
         "another sealing key": settings(sealed, sealing_key=generate_sealing_key()),
-        "is no sealing key": settings(sealed, sealing_key=SecretStr("short")),
+        "is not a sealing key": settings(sealed, sealing_key=SecretStr("short")),
         "not hold one key": settings(two),
         "on one line": settings(empty),
         "the key alone": settings(odd),
