@@ -108,7 +108,7 @@ def _sample_prompts(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataF
     if len(checked) < params.min_prompts:
         raise NotEnoughData(
             f"{len(checked)} prompts to evaluate on; at least {params.min_prompts} are needed. "
-            "Freeze more prompts."
+            "Add prompts to the evaluation set, or lower min_prompts."
         )
     kept = checked[["prompt_id", "text", "category", "reference"]].rename(
         columns={"text": "prompt"}

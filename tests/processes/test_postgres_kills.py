@@ -30,7 +30,7 @@ QUICK = {
     "calibration": {"min_pairs": 10},
     "retraining_set": {"min_pairs": 40, "max_pairs": 64},
     "candidate_model": {"epochs": 1, "min_pairs": 40, "checkpoint_every": 2},
-    "evaluation": {"max_new_tokens": 8},
+    "evaluation": {"max_new_tokens": 8, "min_prompts": 20},  # of the test split
 }
 
 
