@@ -14,7 +14,7 @@ from driver.recovery import fail_dead_runs, release_run_keys
 from driver.runner import Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.terminal import escape_markup
 from sensors.runs import SCHEDULE_NAME_TAG, find_run
 
@@ -38,6 +38,7 @@ class Loop:
     retry_at: dict[str, datetime] = field(default_factory=dict)
     # by sensor, why it requested nothing at its last tick
     waiting: dict[str, str] = field(default_factory=dict)
+    invalid_settings: str = ""  # what is wrong with the settings file, while it is
 
     def resume(self) -> None:
         """End what a dead process left, so that it is requested again."""
@@ -49,8 +50,15 @@ class Loop:
     def run_due(self) -> int:
         """Run the schedules of today and whatever the sensors request; the number of runs.
 
-        A failed run is reported and tried again after `RETRY_AFTER`; the others go on.
+        A failed run is reported and tried again after `RETRY_AFTER`; the others go on. While the
+        settings file is invalid, nothing is due.
         """
+        try:
+            self.runner.refresh()
+            self.invalid_settings = ""
+        except ConfigurationError as cause:
+            self.invalid_settings = str(cause)
+            return 0
         now = self.runner.clock()
         over = [name for name, moment in self.retry_at.items() if moment <= now]
         if over:
@@ -162,11 +170,13 @@ def run_loop(
                 continue
             if once:
                 break
-            waiting = describe_waiting(loop.waiting)
+            waiting = loop.invalid_settings or describe_waiting(loop.waiting)
             if waiting != described:
                 write(f"[dim]{datetime.now(UTC):%H:%M} waits: {escape_markup(waiting)}[/]")
                 described = waiting
             pause(settings.sensor_seconds)
+    if loop.invalid_settings:
+        raise ConfigurationError(loop.invalid_settings)
     console.print("Nothing more is due.")
 
 

@@ -66,16 +66,20 @@ class Runner:
 
     @property
     def repository(self) -> dg.RepositoryDefinition:
-        """The definitions under the loop settings as the file has them now. Raises
-        ConfigurationError for an invalid file.
+        """The definitions under the loop settings as the file has them now. Raises as `refresh`."""
+        self.refresh()
+        if self._repository is None:
+            self._repository = self.defs.get_repository_def()
+        return self._repository
+
+    def refresh(self) -> None:
+        """Build the definitions anew if the loop settings have changed. Raises ConfigurationError
+        for an invalid file.
         """
         loop = LoopSettings.read(self.settings)
         if self._loop is not None and loop != self._loop and self.build is not None:
             self.defs, self._repository = self.build(), None
         self._loop = loop
-        if self._repository is None:
-            self._repository = self.defs.get_repository_def()
-        return self._repository
 
     def run(self, job: str, day: str, **arguments: Any) -> None:
         """Run one job; `arguments` are those of `execute_in_process`.

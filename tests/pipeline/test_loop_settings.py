@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from assets.partitions import DAYS
 from definitions import definitions_for
+from driver.loop import Loop
 from driver.runner import Runner
 from resources.frames import SETTINGS_TAG
 from rlhf_pipeline.config import Settings
@@ -155,6 +156,16 @@ def test_invalid_file_stops_a_run_before_it_begins(runner: Runner) -> None:
     with pytest.raises(ConfigurationError, match="Did you mean min_win_rate"):
         runner.run("learning", "today")
     assert not runner.instance.get_runs()
+
+
+def test_loop_waits_while_the_file_is_invalid(runner: Runner) -> None:
+    loop = Loop(runner)
+    write(runner.settings, "loop: {gate: {min_win: 1}}\n")
+    assert loop.run_due() == 0
+    assert "Did you mean min_win_rate?" in loop.invalid_settings
+    write(runner.settings, "loop: {prompts: {n: 5}}\n")
+    assert loop.run_due() > 0
+    assert loop.invalid_settings == ""
 
 
 def test_schedules_follow_the_file(tmp_path: Path) -> None:
