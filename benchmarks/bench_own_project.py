@@ -90,7 +90,7 @@ def write_votes(folder: Path, day: date, *, prefers_longer: bool) -> None:
                 out.writerow([row["comparison_id"], annotator, choice, at.isoformat()])
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=7, help="days with votes, at least 6")
     n_days, limits = parser.parse_args().days, Limits()
@@ -135,8 +135,8 @@ def main() -> None:
         if own and own[0].evaluation
         else "no candidate was judged",
     )
-    sys.exit(limits.print_summary())
+    return limits.print_summary()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -21,6 +21,7 @@ import dagster as dg
 from filelock import FileLock, Timeout
 
 from assets.partitions import DAYS
+from assets.retraining_decision import decision_event
 from jobs.feedback import feedback, learning
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.learning import is_uncalibrated, plan_next_fit
@@ -214,12 +215,14 @@ class Replay:
     def _decision_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
         now = end_of_day(day)
         champion = self._champion()
-        self.store.decisions.decide(
+        decision = self.store.decisions.decide(
             partial(decide, params=self._loop.trigger),
             now=now,
             champion=champion.label if champion else None,
             up_to_seq=seq,
         )
+        if decision is not None and decision.decision_id is not None:  # else it is not stored
+            self.instance.report_runless_asset_event(decision_event(decision))
         for decision in self._open_decisions(now):
             step = self._refit_step(decision, day, seq)
             if step is not None:

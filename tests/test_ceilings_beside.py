@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from assets.delivery import StageReport
 from assets.delivery import _build_metadata as metadata_of
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +49,6 @@ BIN = (
     "diagram has the ceiling"
 )
 ELSEWHERE: dict[str, dict[str, str]] = {
-    "assets/reward_model.py": {"reward_model": "a rule; the headline has the ceiling"},
     "benchmarks/bench_detectors.py": {"main": "of alarms, which nobody voted on"},
     "benchmarks/bench_trainers.py": {
         "MEASURES": "keys of _measured; the table has a row with the ceiling",
@@ -273,7 +273,7 @@ def test_no_page_shows_an_accuracy_without_its_ceiling() -> None:
 
 def test_the_ui_states_an_unknown_ceiling() -> None:
     def said(**numbers: float) -> dict[str, object]:
-        return metadata_of(pd.DataFrame({"x": [1]}), numbers, "headline", None, {})
+        return metadata_of(pd.DataFrame({"x": [1]}), numbers, StageReport("headline", numbers))
 
     assert (
         said(test_accuracy=0.7)["noise_ceiling"]

@@ -229,6 +229,10 @@ def test_change_of_taste_is_found_on_its_day_and_only_refits(history: Any) -> No
     assert [change.change_seq for change in history.store.taste_changes.all()] == [fired.change_seq]
     assert "retraining" not in {run.job_name for run in history.instance.get_runs()}
     assert history.store.gates.all() == []
+    shown = history.instance.get_latest_materialization_event(dg.AssetKey("retraining_decision"))
+    assert shown.asset_materialization.metadata["decision"].value == max(
+        decision.decision_id for decision in history.store.decisions.all()
+    )
 
 
 def test_detectors_read_the_days_in_order_and_no_vote_twice_or_never(history: Any) -> None:

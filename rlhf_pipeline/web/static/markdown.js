@@ -167,7 +167,8 @@ class Painter {
     if (isOrdered && parseInt(first[2], 10) !== 1) list.start = parseInt(first[2], 10);
     while (i < lines.length) {
       const opening = ITEM.exec(this.textOf(lines[i]));
-      if (!opening || /\d/.test(opening[2]) !== isOrdered || RULE.test(this.textOf(lines[i]))) break;
+      if (!opening || /\d/.test(opening[2]) !== isOrdered) break;
+      if (RULE.test(this.textOf(lines[i]))) break;
       const width = opening[0].length;
       const inner = [{ start: lines[i].start + width, end: lines[i].end }];
       for (i += 1; i < lines.length; i += 1) {
