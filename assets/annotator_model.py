@@ -79,10 +79,8 @@ def annotator_model(
     up_to_seq = config.up_to_seq
     said = votes_up_to(votes, up_to_seq)
     shown = store.comparisons.with_ids(judged_comparison_ids(said))
-    over_time, together = (
-        annotators_over_time(said, shown, config),
-        agreement_over_time(said, config),
-    )
+    over_time = annotators_over_time(said, shown, config)
+    together = agreement_over_time(said, config)
     try:
         learnt = fit_annotator_model(
             said,
@@ -104,7 +102,9 @@ def annotator_model(
         )
         _store_labels(context, settings, store, SOFT_LABELS.empty_frame())
         return
-    model, figures, labels = learnt.model, learnt.figures, learnt.labels
+    model = learnt.model
+    figures = learnt.figures
+    labels = learnt.labels
     has_converged = model.is_converged and (learnt.teacher is None or learnt.teacher.is_converged)
     yield from deliver(
         context,
@@ -167,7 +167,9 @@ def _store_labels(
 
 
 def _collect_metrics(learnt: AnnotatorModel) -> dict[str, float | int | None]:
-    model, figures, labels = learnt.model, learnt.figures, learnt.labels
+    model = learnt.model
+    figures = learnt.figures
+    labels = learnt.labels
     return {
         "n_labels": len(labels),
         "n_votes": int(figures["n_votes"].sum()),

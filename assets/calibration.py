@@ -65,7 +65,9 @@ def calibration(
     """The best of temperature, Platt, beta and isotonic, or none. The version becomes champion if
     it is not refused and predicts no worse.
     """
-    store, registry, told = champions.store, champions.registry, progress("calibration")
+    store = champions.store
+    registry = champions.registry
+    told = progress("calibration")
     data = config.select(store, preference_pairs, votes)
     comparisons = store.comparisons.with_ids(judged_comparison_ids(data.votes))
     outcome = calibrate_model(champions, reward_model, data, comparisons, config, progress=told)

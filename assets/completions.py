@@ -15,7 +15,7 @@ from assets.delivery import (
     expect_usually,
 )
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.completions import Generation, generate
+from rlhf_pipeline.completions import Generation, RequestedBy, generate
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.loop_settings import CompletionsParams
 from rlhf_pipeline.registry import Registry
@@ -51,7 +51,7 @@ def completions(
         config,
         ledger=store.generation,
         calls=config,
-        origin=context.run_id,
+        requested_by=RequestedBy(run_id=context.run_id),
         progress=progress("completions"),
     )
     frame = made_of.frame

@@ -72,10 +72,8 @@ def _asset(
     pool: str | None = None,
 ) -> AssetDecorator:
     schema = SCHEMAS.get(name)
-    blocking, warning = (
-        "Columns, types, keys, allowed values and ranges.",
-        "Usual distributions; a failure only warns.",
-    )
+    blocking = "Columns, types, keys, allowed values and ranges."
+    warning = "Usual distributions; a failure only warns."
     checks = [
         dg.AssetCheckSpec(
             "schema", asset=name, blocking=True, description=blocking, partitions_def=days

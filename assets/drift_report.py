@@ -22,17 +22,17 @@ from assets.delivery import (
 from assets.votes import load_earlier_votes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import (
+    PredictedVotes,
+    VoteFacts,
     calibration_by_group,
-    ceilings_by_group,
     evidently_calibration_report,
-    group_comparisons,
     over_time_frame,
 )
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events, next_test_state
 from rlhf_pipeline.drift.reference import Embed, Window, current_window
-from rlhf_pipeline.drift.report import data_drift_report, overall_verdict
+from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.stream import ScanResult, scan
 from rlhf_pipeline.errors import InvalidScores, ModelError, NotEnoughData
@@ -86,7 +86,9 @@ def drift_report(
         label: _read_stream(store, label, config, limit)
         for label in sorted(reflection_log["reward_model"].unique())
     }
-    reports, pages, files = [], {}, Artefacts(settings.frames, store.file_hashes)
+    reports = []
+    pages = {}
+    files = Artefacts(settings.frames, store.file_hashes)
     texts: dict[str, str] = {}
     series = load_series(days, files, config)
     for day in days:
@@ -192,7 +194,7 @@ def _collect_evidence(
         return DayEvidence(
             project,
             day,
-            report_of(day, model_version=None, reference=None, current=None, params=config),
+            report_of(day, params=config),
         ), {}
     mine = rows[rows["reward_model"] == label]
     embed, not_embedded = _find_embedding(champions, label)
@@ -201,21 +203,11 @@ def _collect_evidence(
     current = current_window(
         mine, comparisons, model_version=label, embed=embed, not_embedded=not_embedded
     )
-    said, judgements, groups = (
-        load_earlier_votes(votes, store),
-        judged_predictions(mine),
-        group_comparisons(comparisons),
-    )
-    ceiling, ceilings = (
-        noise_ceiling_or_repeats(said),
-        ceilings_by_group(said, groups),
-    )
+    judgements = judged_predictions(mine)
+    facts = VoteFacts.of(load_earlier_votes(votes, store), comparisons)
+    ceiling = facts.noise_ceiling
     by_group = calibration_by_group(
-        judgements["p"],
-        judgements["outcome"],
-        judgements["group"].to_numpy(),
-        groups,
-        ceilings=ceilings,
+        PredictedVotes.of_day(judgements), facts.groups, ceilings=facts.group_ceilings
     )
     tests, calibration_json = _run_calibration_tests(judgements, ceiling, by_group, config)
     state = next_test_state(
@@ -229,11 +221,8 @@ def _collect_evidence(
         {CALIBRATION: state},
         stream=CALIBRATION,
     )
-    events, stream, last_seq = (
-        store.events.for_model(label),
-        streams[label],
-        int(judged["seq"].max()),
-    )
+    events, stream = store.events.for_model(label), streams[label]
+    last_seq = int(judged["seq"].max())
     data_drift = _measure_data_drift(reference, current, config)
     evidently = {f"calibration_{day}.json": calibration_json, f"data_drift_{day}.json": data_drift}
     found = DayEvidence(
@@ -244,10 +233,7 @@ def _collect_evidence(
             model_version=label,
             reference=reference,
             current=current,
-            events=[*events],
-            warnings=stream.found.warnings,
-            calibration_tests=tests,
-            last_seq=last_seq,
+            signals=DriftSignals(events, stream.found.warnings, tests, last_seq),
             params=config,
         ),
         reference=reference,

@@ -9,7 +9,7 @@ import pandas as pd
 from assets.delivery import StageReport, deliver, describe_bounds, make_rule, unpartitioned_asset
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.evaluation import EvaluationParams, evaluate
+from rlhf_pipeline.evaluation import CompletionJudge, EvaluationParams, JudgedPolicy, evaluate
 from rlhf_pipeline.evaluation_sets import require
 from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
@@ -39,20 +39,18 @@ def evaluation(
     """
     champion, judge = champions.policy(), champions.judge(reward_model)
     assert judge is not None  # a version was given
-    candidate, store = champions.load_policy(candidate_model), champions.store
-    held_out, prompts = require(settings, store)
+    candidate = JudgedPolicy(champions.load_policy(candidate_model), candidate_model.label)
+    held_out, prompts = require(settings, champions.store)
 
     def evaluate_against(other: ModelVersion) -> tuple[Evaluation, pd.DataFrame]:
         return evaluate(
             candidate,
-            champions.load_policy(other),
+            JudgedPolicy(champions.load_policy(other), other.label),
             prompts,
-            judge.reward_model,
+            CompletionJudge(
+                judge.reward_model, f"{judge.label}, {calibration.method}", judge.calibrator
+            ),
             config,
-            candidate_label=candidate_model.label,
-            champion_label=other.label,
-            reward_model_label=f"{judge.label}, {calibration.method}",
-            calibrator=judge.calibrator,
             ledger=champions.store.generation,
             progress=progress("evaluation"),
         )

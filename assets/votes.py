@@ -106,11 +106,9 @@ def votes(
     """
     frame = store.votes.log(list(context.partition_keys), up_to_seq=config.up_to_seq)
     with_earlier = load_earlier_votes(frame, store)
-    agreed, ceiling, bounds = (
-        agreement(with_earlier),
-        noise_ceiling_or_repeats(with_earlier),
-        ceilings(with_earlier).iloc[0],
-    )
+    agreed = agreement(with_earlier)
+    ceiling = noise_ceiling_or_repeats(with_earlier)
+    bounds = ceilings(with_earlier).iloc[0]
     counted = counting(with_earlier)
     counted = counted[counted["vote_id"].isin(frame["vote_id"])]
     people = drop_machine_votes(counted)

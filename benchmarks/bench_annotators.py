@@ -47,7 +47,9 @@ Floats = npt.NDArray[np.float64]
 
 SIMULATED = read_simulation().annotators
 SIGNS = {"a": 1, "b": -1, "tie": 0, "both_bad": 0}
-CPU_S, GIGABYTES, PAIRS_S = 60.0, 2.0, 10.0
+CPU_S = 60.0
+GIGABYTES = 2.0
+PAIRS_S = 10.0
 BELOW_MAJORITY = 0.003  # of held-out real votes, in no seed more
 DAWID_SKENE, UNSHRUNK = "Dawid and Skene, shrunk", "Dawid and Skene, maximum likelihood"
 JOINT, JOINT_SHARED = "joint model, each comparison by itself", "joint model, completions shared"
@@ -199,10 +201,8 @@ def real(limits: Limits, folder: Path) -> None:
     if not (folder / "votes.parquet").exists():
         limits.skip(f"real votes: {folder} holds no votes.parquet; name it with --data")
         return
-    pairs, cast = (
-        pd.read_parquet(folder / "pairs.parquet"),
-        pd.read_parquet(folder / "votes.parquet"),
-    )
+    pairs = pd.read_parquet(folder / "pairs.parquet")
+    cast = pd.read_parquet(folder / "votes.parquet")
     pairs = (
         pairs[pairs["source"] == "convarg"]
         .drop_duplicates("pair_id")

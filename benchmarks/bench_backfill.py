@@ -247,7 +247,9 @@ def main() -> int:
         + " | ".join(f"{seconds:.3f}" for seconds in cpu)
         + " |\n"
     )
-    single, short, long = cpu[0], cpu[1], cpu[-1]
+    single = cpu[0]
+    short = cpu[1]
+    long = cpu[-1]
     limits = Limits()
     if len(lengths) > 1:
         limits.check(

@@ -40,14 +40,16 @@ from tests.unit.votes.simulated import votes_of  # noqa: E402
 Floats = npt.NDArray[np.float64]
 
 SIMULATED = read_simulation().calibration
-SEEDS, N_OF_TRIGGER, HOLDOUT, FLIPS = (
-    SIMULATED.seeds,
-    SIMULATED.trigger.n_votes,
-    SIMULATED.holdout.n_comparisons,
-    SIMULATED.ceiling.flips,
-)
+SEEDS = SIMULATED.seeds
+N_OF_TRIGGER = SIMULATED.trigger.n_votes
+HOLDOUT = SIMULATED.holdout.n_comparisons
+FLIPS = SIMULATED.ceiling.flips
 UNEQUAL = ((2, 3, 5, 9), (5, 7, 9))  # votes of a comparison, as many comparisons of each
-AT_MOST, AT_LEAST, FALL, POINTS, HELD = 0.05, 0.90, 0.30, 0.03, 0.85
+AT_MOST = 0.05
+AT_LEAST = 0.90
+FALL = 0.30
+POINTS = 0.03
+HELD = 0.85
 
 
 def world(
@@ -85,10 +87,8 @@ def trigger(limits: Limits, n_seeds: int) -> None:
             ]
             rows.append((f"× {boldness:g}", sd, votes, _share(fired), _share(ece)))
             if boldness == 1.0 or boldness >= 2.0:
-                share, which = (
-                    float(np.mean(fired)),
-                    f"log odds × {boldness:g}, sd {sd:g}, {votes} votes a comparison",
-                )
+                share = float(np.mean(fired))
+                which = f"log odds × {boldness:g}, sd {sd:g}, {votes} votes a comparison"
                 held = share <= AT_MOST if boldness == 1.0 else share >= AT_LEAST
                 bar = f"at most {AT_MOST:.0%}" if boldness == 1.0 else f"at least {AT_LEAST:.0%}"
                 limits.check(

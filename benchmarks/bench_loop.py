@@ -40,7 +40,10 @@ from rlhf_pipeline.prompts import PromptParams  # noqa: E402
 
 LIGHT_PROMPTS = 30
 PROMPTS_TO_START = 250  # enough votes on the first day for a reward model and its calibration
-SECONDS_PER_ASSET, SHARE, A_MINUTE, SECONDS_TO_LOAD = 0.8, 0.15, 60.0, 2.5
+SECONDS_PER_ASSET = 0.8
+SHARE = 0.15
+A_MINUTE = 60.0
+SECONDS_TO_LOAD = 2.5
 FIRST_DAY = date(2026, 1, 1)
 STAGES = {
     "collection": ("prompts", "completions", "comparisons"),

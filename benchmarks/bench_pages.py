@@ -141,11 +141,9 @@ def measure(
     table: LimitTable, where: str, url: str, folder: Path, files: tuple[Path, Path], n_votes: int
 ) -> None:
     fill(url, folder / "home", files, n_votes)
-    token, voters_token, curators_token = (
-        make_reader_token(url),
-        make_annotator_token(url),
-        make_curator_token(url, CURATOR_JUDGED),
-    )
+    token = make_reader_token(url)
+    voters_token = make_annotator_token(url)
+    curators_token = make_curator_token(url, CURATOR_JUDGED)
     rng = random.Random(5)
     with open_store(url) as store:
         analysed(store)

@@ -47,7 +47,9 @@ DAY = "2026-01-01"
 EACH = dict.fromkeys(Difficulty, 1.0)
 LEVEL = {level: rank for rank, level in enumerate(Difficulty)}
 SMALL = 1_000
-RHO, RSS_TIMES, RSS_PLUS_MB = 0.5, 1.3, 100.0
+RHO = 0.5
+RSS_TIMES = 1.3
+RSS_PLUS_MB = 100.0
 STUDENT_SEES, STUDENT_ASKED = 40, 40
 RULES = {
     "length": {"min_chars": 60, "max_chars": 160},

@@ -50,6 +50,7 @@ from benchmarks.real_choices import (  # noqa: E402
 from benchmarks.real_weeks import run_real_days  # noqa: E402
 from rlhf_pipeline.calibration import (  # noqa: E402
     CALIBRATORS,
+    VoteFacts,
     calibrate,
     calibration_metrics,
     fit_calibrator,
@@ -87,7 +88,11 @@ from rlhf_pipeline.votes.counting import counting  # noqa: E402
 FILES = {"comparisons": "pairs.parquet", "votes": "votes.parquet"}
 RLHF = str(Path(sys.executable).with_name("rlhf"))
 SECTIONS = {"time", "table", "days", "choices"}
-BAR_ACCURACY, BAR_ECE, BAR_COLD, BAR_WARM, CORES = 0.80, 0.05, 15 * 60, 60, 2
+BAR_ACCURACY = 0.80
+BAR_ECE = 0.05
+BAR_COLD = 15 * 60
+BAR_WARM = 60
+CORES = 2
 
 
 def from_raw_files(data: Path, home: Path, cache: Path, spent: StageTimes) -> FittedProject:
@@ -170,10 +175,8 @@ def timed(data: Path, folder: Path, limits: Limits) -> FittedProject:
         rows,
     )
     pairs, model = fitted["cold"].pairs, fitted["cold"].model
-    n_train, n_texts = (
-        int((pairs["split"] == "train").sum()),
-        len(pd.concat([pairs["chosen"], pairs["rejected"]]).unique()),
-    )
+    n_train = int((pairs["split"] == "train").sum())
+    n_texts = len(pd.concat([pairs["chosen"], pairs["rejected"]]).unique())
     assert model.weights_hash == fitted["warm"].model.weights_hash, (
         "the same files gave another model"
     )
@@ -326,7 +329,9 @@ def _other_models(
     """The same test debates by what else could have been learnt. Nothing is chosen by this table:
     `choices` did that.
     """
-    rows, accuracy, debates = [], {}, fitted.select_source(CONVARG, fitted.pairs)
+    rows = []
+    accuracy = {}
+    debates = fitted.select_source(CONVARG, fitted.pairs)
     for name, (pairs, params) in make_variants(fitted, {"train"}).items():
         model = CachedFeaturesModel(params.kind_params(), fitted.model.encoder).fit(pairs)
         test = open_test_split(
@@ -360,10 +365,8 @@ def _ceilings(fitted: FittedProject) -> None:
                 fitted.votes["comparison_id"].isin(mine)
                 & ((part == "all") | (fitted.votes["comparison_id"].map(split) == part))
             ]
-            against_others, against_gold = (
-                noise_ceiling(votes),
-                gold_ceiling(votes, fitted.comparisons),
-            )
+            against_others = noise_ceiling(votes)
+            against_gold = gold_ceiling(votes, fitted.comparisons)
             if against_others:
                 rows.append(
                     (
@@ -414,7 +417,7 @@ def _calibration(fitted: FittedProject, out: Path, limits: Limits, looks: Openin
             fitted.model,
             reward_model_label=f"{USED}, P({asked}): {fitted.model.weights_hash}",
             data_hash="",
-            noise_ceiling=ceiling,
+            votes=VoteFacts(ceiling),
             record=looks.record,
         )
         if pairs is gold:

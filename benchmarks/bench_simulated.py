@@ -67,8 +67,12 @@ from rlhf_pipeline.simulation import (  # noqa: E402
 )
 from rlhf_pipeline.votes import open_test_split, preference_pairs, training_labels  # noqa: E402
 
-BAR_ACCURACY, BAR_OF_CEILING, BAR_AUROC = 0.80, 0.95, 0.6
-BAR_COLD, BAR_WARM, CORES = 15 * 60, 60, 2
+BAR_ACCURACY = 0.80
+BAR_OF_CEILING = 0.95
+BAR_AUROC = 0.6
+BAR_COLD = 15 * 60
+BAR_WARM = 60
+CORES = 2
 MARGIN_SCALES = (0.5, 1.0, 3.0)
 DAY, START = "2026-01-01", datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -253,11 +257,9 @@ def _disagreement(
     )
     toward_chosen = np.where(test["chosen_side"] == "a", advantage, -advantage)
     mean = margins.mean(axis=0)
-    p, outcome, weights = (
-        preference_probability(mean),
-        test["agreement"].to_numpy(),
-        test["n_votes"].to_numpy(),
-    )
+    p = preference_probability(mean)
+    outcome = test["agreement"].to_numpy()
+    weights = test["n_votes"].to_numpy()
     members = [
         ece_debiased(preference_probability(member), outcome, weights=weights) for member in margins
     ]
@@ -428,7 +430,9 @@ def main() -> int:
     add_registry_option(parser)
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
-    simulation, limits, looks = read_simulation(), Limits(), OpeningLog(given.registry)
+    simulation = read_simulation()
+    limits = Limits()
+    looks = OpeningLog(given.registry)
     with tempfile.TemporaryDirectory() as folder:
         with pin_to_cores(CORES) as cores:
             cold = world(

@@ -35,8 +35,14 @@ from benchmarks.measurement import LimitTable  # noqa: E402
 from benchmarks.voting_load import VOTERS, open_store, run_load  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 
-MINUTES, MEGABYTES, QUERY_MS, METRIC_MS, VOTE_MS = 5.0, 300, 100, 2000, 500
-VOTES_PER_COMPARISON, PEOPLE, DAYS = 5, 3_796, 365
+MINUTES = 5.0
+MEGABYTES = 300
+QUERY_MS = 100
+METRIC_MS = 2000
+VOTE_MS = 500
+VOTES_PER_COMPARISON = 5
+PEOPLE = 3_796
+DAYS = 365
 FIRST = datetime(2025, 1, 1, tzinfo=UTC)
 ROWS = 50_000  # of a row group
 REPEATS = 40
@@ -186,7 +192,9 @@ def timed(ask: Callable[[], object], repeats: int = REPEATS) -> list[float]:
 
 def queries(table: LimitTable, where: str, store: Store) -> None:
     rng = random.Random(11)
-    votes, comparisons, newest = store.votes, store.comparisons, store.votes.max_seq()
+    votes = store.votes
+    comparisons = store.comparisons
+    newest = store.votes.max_seq()
     last = comparisons.page(limit=1).iloc[0]
     deep = (last["day"], int(last["position"]) // 2, last["comparison_id"])
 

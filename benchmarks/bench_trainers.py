@@ -91,14 +91,12 @@ Floats = npt.NDArray[np.float64]
 
 PARTS = ("quality", "refit", "cost", "scoring", "gloo", "cuda")
 ON_VOTES = ("debates", "quality", "refit", "cost", "scoring")
-BAR_ACCURACY, BAR_ECE, BAR_COST, BAR_SCORING, BAR_SAME, BAR_GLOO = (
-    0.84,
-    0.05,
-    1 / 3,
-    4.0,
-    1e-3,
-    1e-4,
-)
+BAR_ACCURACY = 0.84
+BAR_ECE = 0.05
+BAR_COST = 1 / 3
+BAR_SCORING = 4.0
+BAR_SAME = 1e-3
+BAR_GLOO = 1e-4
 # of single models: by `--part debates`, the highest accuracy on debates that were left out, and the
 # least log loss
 CHOSEN = ANNOTATORS
@@ -112,7 +110,9 @@ JUDGED = tuple(dict.fromkeys((CHOSEN, SOFT, MAJORITY)))
 # in a row, TRL stopped after 182 CPU s and ours at its end. 0.75 is the highest hundredth that TRL
 # was seen to hold there (after 110 s, seed 0, on the known right choices). It was set by the calib
 # debates alone.
-THRESHOLD, EVERY, AT_MOST = 0.75, 6.0, 120.0
+THRESHOLD = 0.75
+EVERY = 6.0
+AT_MOST = 120.0
 # Both learn the same labels: of each comparison the side that most votes took, as if it were one
 # vote. Ours takes one vote for four to one and no certainty; TRL's trainer knows certainties alone.
 OURS: dict[str, Any] = RECIPE | {
@@ -433,15 +433,15 @@ def scoring(real: ConvargData, seeds: int, limits: Limits) -> None:
     model.networks_ = [build_network(model.encoder.folder, model.params, seed=0)]
     network, reader = model.networks_[0], model.reader
     model.score(["warm"], ["up"])
-    rows, ratios, differences = [], [], []
+    rows = []
+    ratios = []
+    differences = []
     for seed in range(seeds):
         drawn = [
             texts[i] for i in np.random.default_rng(seed).choice(len(texts), 64, replace=False)
         ]
-        prompts, completions = (
-            [prompt for prompt, _ in drawn],
-            [completion for _, completion in drawn],
-        )
+        prompts = [prompt for prompt, _ in drawn]
+        completions = [completion for _, completion in drawn]
         started = time.process_time()
         fast = model.score(prompts, completions)
         fast_s = time.process_time() - started
@@ -490,10 +490,8 @@ def gloo(limits: Limits, seeds: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             bert = save_tiny_bert(Path(folder) / "bert", seed=seed)
             spawn(train_as, args=(2, free_port(), str(bert), f"{folder}/learnt"), nprocs=2)
-            two, one = (
-                np.load(f"{folder}/learnt-0.npz")["weights"],
-                flat(model_on(bert, **FOUR).fit(word_pairs())),
-            )
+            two = np.load(f"{folder}/learnt-0.npz")["weights"]
+            one = flat(model_on(bert, **FOUR).fit(word_pairs()))
             other = flat(model_on(bert, **FOUR, seed=1).fit(word_pairs()))
         largest.append(float(np.abs(one - two).max()))
         rows.append((seed, len(one), f"{largest[-1]:.1e}", f"{np.abs(one - other).max():.1e}"))

@@ -48,7 +48,9 @@ VOTERS = 8
 LEASED = 20
 WARM_UP_S = 2.0
 RATE = {"SQLite": 300, "Postgres": 200}
-CPU_MS, LEAST_P99_MS, TIMES_FSYNC = 2.5, 50.0, 5.0
+CPU_MS = 2.5
+LEAST_P99_MS = 50.0
+TIMES_FSYNC = 5.0
 REASON = "the left one answers what was asked and the right one dodges"
 
 Post = Callable[[str, Any, dict[str, str]], tuple[int, bytes]]
@@ -137,7 +139,9 @@ def load(
     """VOTERS threads post until the time is over; what is done before the warm-up ends is not
     counted.
     """
-    seen, lock, opened_at = Seen(), threading.Lock(), time.perf_counter()
+    seen = Seen()
+    lock = threading.Lock()
+    opened_at = time.perf_counter()
     begin, end = opened_at + WARM_UP_S, opened_at + WARM_UP_S + seconds
     broken: list[BaseException] = []
 

@@ -25,6 +25,7 @@ from rlhf_pipeline.completions import (  # noqa: E402
     CompletionParams,
     Generation,
     OpenAICompatibleBackend,
+    RequestedBy,
 )
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
 from rlhf_pipeline.frames import PROMPTS, check_frame  # noqa: E402
@@ -165,7 +166,14 @@ def run_pipeline(
 ) -> Generation:
     backends = [OpenAICompatibleBackend("stub-model", url, timeout_s=30) for url in urls]
     how = CallParams(**{"concurrency": CONCURRENCY, **PRICES, **calls})  # type: ignore[arg-type]
-    return ask_all(frame, backends, params, ledger=store.generation, calls=how, asset=asset)
+    return ask_all(
+        frame,
+        backends,
+        params,
+        ledger=store.generation,
+        calls=how,
+        requested_by=RequestedBy(asset),
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ from rlhf_pipeline.reward_model.trainers import (
     TrainingData,
 )
 
-N_PROMPTS, N_COMPLETIONS, N_TOKENS = 64, 8, (64, 512)
+N_PROMPTS = 64
+N_COMPLETIONS = 8
+N_TOKENS = (64, 512)
 WARM_STEPS, STEPS = 5, 30
 LAYERS, WIDTH = 16, 1024  # 0.30 B with the vocabulary
 TRAINER_SETTINGS: dict[str, dict[str, Any]] = {

@@ -18,11 +18,11 @@ import pandas as pd
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import (
     CalibrationParams,
+    PredictedVotes,
+    VoteFacts,
     calibrate,
     calibration_by_group,
-    ceilings_by_group,
     evidently_calibration_report,
-    group_comparisons,
     voted_rows,
 )
 from rlhf_pipeline.champions import Champions, Judge, assess
@@ -32,11 +32,13 @@ from rlhf_pipeline.completions import generate as complete_prompts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
 from rlhf_pipeline.drift.reference import current_window, reference_window
-from rlhf_pipeline.drift.report import DriftParams, data_drift_report, drift_report
+from rlhf_pipeline.drift.report import DriftParams, DriftSignals, data_drift_report, drift_report
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.evaluation import (
+    CompletionJudge,
     EvaluationParams,
     GateParams,
+    JudgedPolicy,
     decide_promotion,
     evaluate,
     frozen_prompt_ids,
@@ -64,7 +66,6 @@ from rlhf_pipeline.votes import (
     agreement,
     fit_annotator_model,
     judged_comparison_ids,
-    noise_ceiling_or_repeats,
     open_test_split,
     preference_pairs,
 )
@@ -176,9 +177,7 @@ class PlainScript:
     ) -> pd.DataFrame:
         judged, params = reflections[reflections["is_error"].notna()], DriftParams()
         if judged.empty:
-            return drift_report(
-                day, model_version=None, reference=None, current=None, params=params
-            )
+            return drift_report(day, params=params)
         label = str(judged["reward_model"].mode().iloc[0])
         found = scan(
             self.store.detectors.errors_after(label),
@@ -188,25 +187,17 @@ class PlainScript:
         )
         self.store.detectors.record_scan(found.events, label, found.states)
         mine = reflections[reflections["reward_model"] == label]
-        judge, reference = (
-            self.champions.judge(self.champions.version(label)),
-            self.champions.reference_window(label),
-        )
+        judge = self.champions.judge(self.champions.version(label))
+        reference = self.champions.reference_window(label)
         texts = self.store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
         current = current_window(
             mine, texts, model_version=label, embed=judge.reward_model.features if judge else None
         )
-        judgements, ceiling, groups = (
-            judged_predictions(mine),
-            noise_ceiling_or_repeats(votes),
-            group_comparisons(texts),
-        )
+        judgements = judged_predictions(mine)
+        facts = VoteFacts.of(votes, texts)
+        ceiling = facts.noise_ceiling
         by_group = calibration_by_group(
-            judgements["p"],
-            judgements["outcome"],
-            judgements["group"].to_numpy(),
-            groups,
-            ceilings=ceilings_by_group(votes, groups),
+            PredictedVotes.of_day(judgements), facts.groups, ceilings=facts.group_ceilings
         )
         tests = evidently_calibration_report(judgements, noise_ceiling=ceiling, by_group=by_group)
         self.store.events.add(calibration_events(mine, list(tests.tests), model_version=label))
@@ -216,10 +207,9 @@ class PlainScript:
             model_version=label,
             reference=reference,
             current=current,
-            events=[*events],
-            warnings=found.warnings,
-            calibration_tests=list(tests.tests),
-            last_seq=int(judged["seq"].max()),
+            signals=DriftSignals(
+                events, found.warnings, list(tests.tests), int(judged["seq"].max())
+            ),
             params=params,
         )
         run.log_text(json.dumps(tests.json), "calibration.json")
@@ -304,18 +294,14 @@ class PlainScript:
         with self.time_stage("calibration") as run:
             judge = self.champions.judge(version)
             assert judge is not None
-            groups = group_comparisons(
-                self.store.comparisons.with_ids(pairs["comparison_id"].tolist())
-            )
+            voted = self.store.comparisons.with_ids(pairs["comparison_id"].tolist())
             calibrator, report = calibrate(
                 pairs,
                 judge.reward_model,
                 CalibrationParams(),
                 reward_model_label=version.label,
                 data_hash=version.data_hash or "",
-                noise_ceiling=noise_ceiling_or_repeats(votes),
-                groups=groups,
-                group_ceilings=ceilings_by_group(votes, groups),
+                votes=VoteFacts.of(votes, voted),
                 record=opening_recorder(self.registry),
             )
             number = self.store.calibrations.add(report, calibrator.to_json())
@@ -401,16 +387,12 @@ class PlainScript:
         self, candidate: ModelVersion, other: ModelVersion, judge: Judge
     ) -> tuple[Evaluation, pd.DataFrame]:
         return evaluate(
-            self.champions.load_policy(candidate),
-            self.champions.load_policy(other),
+            JudgedPolicy(self.champions.load_policy(candidate), candidate.label),
+            JudgedPolicy(self.champions.load_policy(other), other.label),
             frozen_prompts(),
-            judge.reward_model,
+            CompletionJudge(judge.reward_model, judge.label, judge.calibrator),
             EvaluationParams(),
             ledger=self.store.generation,
-            candidate_label=candidate.label,
-            champion_label=other.label,
-            reward_model_label=judge.label,
-            calibrator=judge.calibrator,
         )
 
     def _predict(self, judge: Judge, comparisons: pd.DataFrame) -> pd.DataFrame:

@@ -31,11 +31,9 @@ Floats = npt.NDArray[np.float64]
 
 CONVARG = "convarg"
 # What is learnt from each training pair, as the tables name it.
-USED, MAJORITY, SOFT = (
-    "known right choice with the votes' shares (used)",
-    "majority of votes as if certain",
-    "annotator model's soft labels",
-)
+USED = "known right choice with the votes' shares (used)"
+MAJORITY = "majority of votes as if certain"
+SOFT = "annotator model's soft labels"
 ENSEMBLE, HIDDEN = "used, ensemble of 5", "used, with a hidden layer"
 
 
@@ -159,10 +157,8 @@ class HeldOutDebates:
         The two penalties are chosen once, by cross-validation over the prompts of all these
         debates.
         """
-        margins, of_pair = (
-            np.full(len(self.judged), np.nan),
-            pairs["comparison_id"].map(self.debate).to_numpy(),
-        )
+        margins = np.full(len(self.judged), np.nan)
+        of_pair = pairs["comparison_id"].map(self.debate).to_numpy()
         own = params.kind_params()
         whole = CachedFeaturesModel(
             own.model_copy(update={"head": "linear", "n_members": 1}), fitted.model.encoder
@@ -208,10 +204,8 @@ def compare_choices(fitted: FittedProject, limits: Limits) -> None:
     """What labels and heads would have done on debates left out. No test pair."""
     new = HeldOutDebates.from_project(fitted)
     judged, of_judged = new.judged, new.debates
-    gaps, turned = (
-        log_length_gaps(judged),
-        (judged["chosen_side"] == "b").to_numpy(),
-    )
+    gaps = log_length_gaps(judged)
+    turned = (judged["chosen_side"] == "b").to_numpy()
     rows: list[tuple[object, ...]] = []
     accuracy: dict[str, float] = {}
     for name, (pairs, params) in make_variants(fitted, {"train", "calib"}).items():

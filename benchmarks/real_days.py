@@ -13,12 +13,17 @@ from datetime import UTC, date, datetime, time, timedelta
 
 import pandas as pd
 
-from rlhf_pipeline.calibration import CalibrationParams, calibrate, evidently_calibration_report
+from rlhf_pipeline.calibration import (
+    CalibrationParams,
+    VoteFacts,
+    calibrate,
+    evidently_calibration_report,
+)
 from rlhf_pipeline.champions import Judge, assess
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
 from rlhf_pipeline.drift.reference import Window, current_window, reference_window
-from rlhf_pipeline.drift.report import drift_report
+from rlhf_pipeline.drift.report import DriftSignals, drift_report
 from rlhf_pipeline.drift.stream import ScanResult, error_stream, scan
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import PREDICTIONS, REFLECTIONS, concat
@@ -164,10 +169,7 @@ class RealDays:
             model_version=label,
             reference=served.reference,
             current=current,
-            events=self.events,
-            warnings=warnings,
-            calibration_tests=tests,
-            last_seq=int(judged["seq"].max()),
+            signals=DriftSignals(self.events, warnings, tests, int(judged["seq"].max())),
         )
         self.reports.append(report)
         return f"{label} {report.loc[report['space'] == 'overall', 'verdict'].iloc[0]}"
@@ -229,8 +231,7 @@ class RealDays:
             params,
             reward_model_label=version.label,
             data_hash=version.data_hash or "",
-            noise_ceiling=noise_ceiling_or_repeats(seen),
-            taste_changes=changes,
+            votes=VoteFacts(noise_ceiling_or_repeats(seen), taste_changes=changes),
             record=self.record,
         )
         judge = Judge(version, fitted.model, calibrator, f"{report.method}@{version.version}")
@@ -286,7 +287,9 @@ class RealDays:
         text = f"; {decision.action}: {'; '.join(decision.reasons)}"
         self.decisions.append(f"{day}{text}")
         if decision.action == "fire":
-            self._fired_at, self._fired_seq, self._held_from = now, seq, len(self.events)
+            self._fired_at = now
+            self._fired_seq = seq
+            self._held_from = len(self.events)
             if decision.change_seq is not None:
                 self._changed_at.append(decision.change_seq)
             try:

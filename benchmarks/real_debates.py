@@ -59,12 +59,10 @@ RECIPE: dict[str, Any] = {
     "frozen_layers": 1,
     "learning_rate": 1e-4,
 }
-SOFT, ALL, MAJORITY, ANNOTATORS = (
-    "shares of votes",
-    "shares of votes, all pairs",
-    "majority as if certain",
-    "the annotator model's labels",
-)
+SOFT = "shares of votes"
+ALL = "shares of votes, all pairs"
+MAJORITY = "majority as if certain"
+ANNOTATORS = "the annotator model's labels"
 KNOWN, CERTAIN = "known right choice with the votes' shares", "known right choice as if certain"
 LABELS: dict[str, dict[str, Any]] = {
     SOFT: {"label": "votes", "loss": "soft"},
@@ -79,10 +77,8 @@ MIXED = "one of each of the votes' labels"
 MEMBERS: dict[str, tuple[str, ...]] = {MIXED: (SOFT, ALL, ANNOTATORS, MAJORITY)}
 # A head on the encoder as it is, beside the seeds of what learnt the same: it sees sentences and
 # length, and errs elsewhere.
-HEAD, WITH_HEAD = (
-    f"{ALL}, head on the frozen encoder",
-    f"{ALL}, mean of the seeds' and the head's scores",
-)
+HEAD = f"{ALL}, head on the frozen encoder"
+WITH_HEAD = f"{ALL}, mean of the seeds' and the head's scores"
 # By name: what is learnt, and what differs from the recipe.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {label: (label, {}) for label in LABELS} | {
     "160 steps": (SOFT, {"steps": 160}),
@@ -346,7 +342,10 @@ def compare_variants(real: ConvargData, seeds: int, n_variants: int) -> None:
     """Of the first `n_variants`, and of means of them."""
     variants = dict(list(VARIANTS.items())[:n_variants])
     found = predict_held_out(real, seeds, variants)
-    gold, groups, margins, cpu_s = found.judged, found.groups, found.margins, found.cpu_s
+    gold = found.judged
+    groups = found.groups
+    margins = found.margins
+    cpu_s = found.cpu_s
     for name, members in MEMBERS.items():
         if set(members) <= set(variants):
             margins[name] = np.mean([margins[member] for member in members], axis=0)

@@ -95,7 +95,9 @@ def cast_votes(
         started.wait()
 
         def vote(name: str) -> tuple[list[float], list[str]]:
-            rng, took, errors = random.Random(name), [], []
+            rng = random.Random(name)
+            took = []
+            errors = []
             while not ended.is_set():
                 time.sleep(rng.expovariate(1 / thinks_s) if thinks_s else 0)
                 sent = make_vote(rng.choice(ids), name, f"{name}:{len(took)}")

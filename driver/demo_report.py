@@ -235,10 +235,8 @@ def print_utility(
         "after the promotion": [],
     }
     for row in rows:
-        is_promoted, is_changed = (
-            promoted_from and row.day >= promoted_from,
-            change and row.day >= change,
-        )
+        is_promoted = promoted_from and row.day >= promoted_from
+        is_changed = change and row.day >= change
         phase = (
             "after the promotion"
             if is_promoted

@@ -221,10 +221,8 @@ class Retention:
             )
 
     def _find_reports(self) -> Iterator[Removal]:
-        before, files = (
-            self._cutoff(self.settings.keep_report_days),
-            Artefacts(self.settings.frames),
-        )
+        before = self._cutoff(self.settings.keep_report_days)
+        files = Artefacts(self.settings.frames)
         for path in sorted(files.report_paths(), key=str):
             at = modified_at(path)
             if at is not None and at < before:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.calibration import CALIBRATORS, CalibrationParams, calibrate_version
+from rlhf_pipeline.calibration import CALIBRATORS, CalibrationParams, VoteFacts, calibrate_version
 from rlhf_pipeline.champions import AcceptanceParams, CalibrationOutcome, Champions, Judge
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import reference_window
@@ -106,11 +106,9 @@ def calibrate_model(
         version,
         judge.reward_model,
         data.pairs,
-        data.votes,
-        comparisons,
+        VoteFacts.of(data.votes, comparisons, data.taste_changes),
         params,
         weight_before_change=weight_before_change,
-        taste_changes=data.taste_changes,
         record=opening_recorder(champions.registry),
         progress=progress,
     )
@@ -179,7 +177,9 @@ def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = N
         after, data_seq = str(champion.version), champion.data_seq or 0
         needed = settings.retry_after_pairs if is_short else settings.refit_after_pairs
     else:
-        after, data_seq, needed = "0", 0, settings.min_new_pairs
+        after = "0"
+        data_seq = 0
+        needed = settings.min_new_pairs
     n = store.votes.n_voted_comparisons(after_seq=data_seq, up_to_seq=up_to_seq)
     return NextFit(after, n, needed, data_seq)
 

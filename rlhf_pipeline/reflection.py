@@ -82,10 +82,8 @@ def reflect(predictions: pd.DataFrame, votes: pd.DataFrame, *, strict: bool = Tr
     that judges itself is always right. Raises UnknownComparison for a vote without a prediction, or
     drops such votes if `strict` is False.
     """
-    predicted, voted = (
-        check_frame(predictions, PREDICTIONS),
-        drop_machine_votes(check_frame(votes, VOTES)),
-    )
+    predicted = check_frame(predictions, PREDICTIONS)
+    voted = drop_machine_votes(check_frame(votes, VOTES))
     orphans = voted[~voted["comparison_id"].isin(predicted["comparison_id"])]
     if strict and not orphans.empty:
         row = orphans.iloc[0]

@@ -12,6 +12,8 @@ from rlhf_pipeline.calibration.evidently_report import (
     evidently_calibration_report,
 )
 from rlhf_pipeline.calibration.group_calibration import (
+    PredictedVotes,
+    VoteFacts,
     all_ceilings,
     calibration_by_group,
     ceilings_by_group,
@@ -54,6 +56,8 @@ __all__ = [
     "EvidentlyResult",
     "OverTimeParams",
     "OverconfidenceTest",
+    "PredictedVotes",
+    "VoteFacts",
     "all_ceilings",
     "brier",
     "calibrate",

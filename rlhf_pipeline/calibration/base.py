@@ -62,7 +62,9 @@ def check_rows(margins: Any, outcomes: Any, weights: Any) -> tuple[Floats, Float
         )
     if ((y != 0) & (y != 1)).any() or (w < 0).any():
         raise InvalidScores("Outcomes are 1 (a preferred) or 0 (b preferred), weights 0 or more.")
-    m, y, w = m[w > 0], y[w > 0], w[w > 0]
+    m = m[w > 0]
+    y = y[w > 0]
+    w = w[w > 0]
     if len(m) < MIN_ROWS:
         raise NotEnoughData(
             f"{len(m)} rows to calibrate on ({MIN_ROWS} needed). Collect votes on more prompts."

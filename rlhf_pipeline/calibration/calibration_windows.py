@@ -121,10 +121,8 @@ def calibration_over_time(
             f"Judged predictions have no columns {missing}. Give what `served_predictions` makes "
             "of the reflection log."
         )
-    rows, cast = (
-        judged.sort_values(["day", "seq"]),
-        check_frame(votes, VOTES).sort_values(["day", "seq"]),
-    )
+    rows = judged.sort_values(["day", "seq"])
+    cast = check_frame(votes, VOTES).sort_values(["day", "seq"])
     prompts = dict(zip(cast["comparison_id"], cast["prompt_id"], strict=True))
     rows = rows.assign(prompt=rows["group"].map(prompts).fillna(rows["group"]))
     return tuple(
@@ -188,10 +186,8 @@ def _measure_window(
 
 def _window_rows(sorted_by_day: pd.DataFrame, day: str, params: OverTimeParams) -> pd.DataFrame:
     days = sorted_by_day["day"].to_numpy(dtype=object)
-    begin, end = (
-        np.searchsorted(days, days_of_window(day, params)[0], "left"),
-        np.searchsorted(days, day, "right"),
-    )
+    begin = np.searchsorted(days, days_of_window(day, params)[0], "left")
+    end = np.searchsorted(days, day, "right")
     return sorted_by_day.iloc[begin:end]
 
 

@@ -141,10 +141,8 @@ def evidently_calibration_report(
     for NaN or infinite values.
     """
     thresholds = thresholds or CalibrationThresholds()
-    now, before = (
-        _prepare(current, "current"),
-        None if reference is None else _prepare(reference, "reference"),
-    )
+    now = _prepare(current, "current")
+    before = None if reference is None else _prepare(reference, "reference")
     if len(now) < thresholds.min_rows:
         raise NotEnoughData(
             f"{len(now)} voted predictions to test calibration on; {thresholds.min_rows} needed. "

@@ -6,7 +6,8 @@ figures.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,13 @@ from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_t
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.intervals import BootstrapParams
 from rlhf_pipeline.records import CalibrationMetrics, GroupCalibration, Interval
-from rlhf_pipeline.votes import CEILINGS, ceilings, noise_ceiling_or_repeats
+from rlhf_pipeline.votes import (
+    CEILINGS,
+    NO_CHANGES,
+    TasteChanges,
+    ceilings,
+    noise_ceiling_or_repeats,
+)
 from rlhf_pipeline.votes.ceilings import ALL, group_names
 
 MIN_PAIRS = 10  # of fewer comparisons, intervals would be guesses of guesses
@@ -26,6 +33,52 @@ OWN_SOURCE = "this project"  # comparisons that were imported from nowhere
 
 Groups = Mapping[str, Mapping[str, str]]  # what is grouped by -> comparison id -> group
 Ceilings = Mapping[str, Mapping[str, Interval]]  # the same -> group -> noise ceiling
+
+
+@dataclass(frozen=True)
+class PredictedVotes:
+    """Votes beside their predictions, each field (n,): P(a preferred), 1 where the vote is for a,
+    the comparison, and optionally the raw probabilities, weights and clusters (prompts).
+    """
+
+    calibrated: Any
+    outcomes: Any
+    comparison_ids: Sequence[str] | npt.NDArray[Any]
+    raw: Any = None
+    weights: Any = None
+    clusters: Sequence[Any] | npt.NDArray[Any] | None = None
+
+    @classmethod
+    def of_day(cls, judged: pd.DataFrame) -> Self:
+        """From the frame of `judged_predictions`."""
+        return cls(judged["p"], judged["outcome"], judged["group"].to_numpy())
+
+
+@dataclass(frozen=True)
+class VoteFacts:
+    """What is known of the votes a calibration is measured on: noise ceilings of all and of each
+    group, and detected changes of taste.
+    """
+
+    noise_ceiling: Interval | None = None
+    groups: Groups = field(default_factory=dict)
+    group_ceilings: Ceilings = field(default_factory=dict)
+    taste_changes: TasteChanges = NO_CHANGES
+
+    @classmethod
+    def of(
+        cls,
+        votes: pd.DataFrame,
+        comparisons: pd.DataFrame,
+        taste_changes: TasteChanges = NO_CHANGES,
+    ) -> Self:
+        """From VOTES and the COMPARISONS they judge, those without a majority included. Raises
+        FrameError without comparison ids.
+        """
+        groups = group_comparisons(comparisons)
+        return cls(
+            noise_ceiling_or_repeats(votes), groups, ceilings_by_group(votes, groups), taste_changes
+        )
 
 
 def group_comparisons(comparisons: pd.DataFrame) -> dict[str, dict[str, str]]:
@@ -74,28 +127,22 @@ def all_ceilings(votes: pd.DataFrame, groups: Groups) -> pd.DataFrame:
 
 
 def calibration_by_group(
-    calibrated: Any,
-    outcomes: Any,
-    comparison_ids: Sequence[str] | npt.NDArray[Any],
+    votes: PredictedVotes,
     groups: Groups,
     *,
-    raw: Any = None,
-    weights: Any = None,
-    clusters: Sequence[Any] | npt.NDArray[Any] | None = None,
     ceilings: Ceilings | None = None,
     params: BootstrapParams | None = None,
 ) -> tuple[GroupCalibration, ...]:
     """All measures of each group, by name of the grouping and then largest first; rows of
     comparisons without a group are left out.
 
-    `calibrated` and `raw` are P(a preferred), (n,), `outcomes` 1 where a was; rows of one of
-    `clusters` (prompts; else comparisons) are drawn together. Raises InvalidScores and
-    NotEnoughData as the metrics do.
+    The bootstrap draws the votes of a cluster together, else those of a comparison. Raises
+    InvalidScores and NotEnoughData as the metrics do.
     """
-    ids = np.asarray(comparison_ids, dtype=object)
-    drawn_together = ids if clusters is None else np.asarray(clusters, dtype=object)
-    y = np.asarray(outcomes, dtype=np.float64)
-    w = np.ones(len(ids)) if weights is None else np.asarray(weights, dtype=np.float64)
+    ids = np.asarray(votes.comparison_ids, dtype=object)
+    drawn_together = ids if votes.clusters is None else np.asarray(votes.clusters, dtype=object)
+    y = np.asarray(votes.outcomes, dtype=np.float64)
+    w = np.ones(len(ids)) if votes.weights is None else np.asarray(votes.weights, dtype=np.float64)
 
     def measure(p: Any, inside: npt.NDArray[np.bool_], n: int) -> CalibrationMetrics | None:
         if p is None or n < MIN_PAIRS:
@@ -111,10 +158,10 @@ def calibration_by_group(
 
     def iter_groups() -> Iterator[GroupCalibration]:
         for by, name, inside, n in _iter_members(ids, groups):
-            judged = measure(calibrated, inside, n)
+            judged = measure(votes.calibrated, inside, n)
             bins = (
                 reliability_table(
-                    _select(calibrated, inside),
+                    _select(votes.calibrated, inside),
                     y[inside],
                     weights=w[inside],
                     groups=drawn_together[inside],
@@ -127,7 +174,7 @@ def calibration_by_group(
                 by=by,
                 group=name,
                 n=n,
-                raw=measure(raw, inside, n),
+                raw=measure(votes.raw, inside, n),
                 calibrated=judged,
                 calibrated_bins=bins,
                 noise_ceiling=(ceilings or {}).get(by, {}).get(name),

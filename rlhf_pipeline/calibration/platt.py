@@ -25,7 +25,9 @@ class PlattScaling:
     Params: ClassVar[type[BaseModel]] = NoParams
 
     def __init__(self, params: NoParams | None = None) -> None:
-        self.near_, self.far_, self.scale_ = 1.0, 1.0, 1.0
+        self.near_ = 1.0
+        self.far_ = 1.0
+        self.scale_ = 1.0
 
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         from scipy.optimize import minimize

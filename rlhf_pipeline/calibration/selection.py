@@ -1,7 +1,6 @@
 """Chooses a calibrator on the calib split and measures it on the test split."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 import numpy as np
@@ -10,7 +9,11 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.calibration.base import Calibrator, Floats, check_rows
-from rlhf_pipeline.calibration.group_calibration import Ceilings, Groups, calibration_by_group
+from rlhf_pipeline.calibration.group_calibration import (
+    PredictedVotes,
+    VoteFacts,
+    calibration_by_group,
+)
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.methods import CALIBRATORS
 from rlhf_pipeline.calibration.metrics import log_loss
@@ -20,7 +23,7 @@ from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.intervals import BootstrapParams, group_index
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import CalibrationReport, Interval, utc_now
+from rlhf_pipeline.records import CalibrationReport
 from rlhf_pipeline.reward_model import RewardModel
 from rlhf_pipeline.reward_model.training import change_weights
 from rlhf_pipeline.votes import log_opening, n_test_pairs, open_test_split
@@ -71,7 +74,9 @@ class VoteRows:
 
     def with_swapped_sides(self, mask: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
         """Rows of `mask` and the same rows with sides swapped, so that no fold lacks a class."""
-        m, y, w = self.margins[mask], self.outcomes[mask], self.weights[mask]
+        m = self.margins[mask]
+        y = self.outcomes[mask]
+        w = self.weights[mask]
         return np.concatenate([m, -m]), np.concatenate([y, 1 - y]), np.concatenate([w, w])
 
 
@@ -82,30 +87,26 @@ def calibrate(
     *,
     reward_model_label: str,
     data_hash: str,
-    noise_ceiling: Interval | None = None,
-    groups: Groups | None = None,
-    group_ceilings: Ceilings | None = None,
-    taste_changes: TasteChanges = NO_CHANGES,
-    fitted_at: datetime | None = None,
+    votes: VoteFacts | None = None,
     record: Recorder = log_opening,
     progress: Progress = ignore_progress,
 ) -> tuple[Calibrator, CalibrationReport]:
     """The method with the least cross-validated log loss on the calib split, or none; metrics are
     on the test split.
 
-    The test split is opened only after the calibrator was chosen, and `record` records it. `groups`
-    (grouping -> comparison id -> group) and `group_ceilings` (grouping -> group -> noise ceiling)
-    give the measures of each group beside those of all.
+    The test split is opened only after the calibrator was chosen, and `record` records it. `votes`
+    gives the measures of each group beside those of all.
 
     With too few pairs and `allow_uncalibrated` it is none, untried. Pairs voted on before the last
-    of `taste_changes` in their category count `weight_before_change` in both. Raises NotEnoughData
+    change of taste in their category count `weight_before_change` in both. Raises NotEnoughData
     (too few pairs, one class, no test pairs), InvalidScores (a NaN score), ConfigurationError
     (unknown method).
     """
     params = params or CalibrationParams()
+    votes = votes or VoteFacts()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
     calib = _vote_rows(
-        pairs[pairs["split"] == "calib"], reward_model, params, taste_changes, progress
+        pairs[pairs["split"] == "calib"], reward_model, params, votes.taste_changes, progress
     )
     is_thin, n_test = calib.n_pairs < params.min_pairs, n_test_pairs(pairs)
     if (is_thin and not params.allow_uncalibrated) or not n_test:
@@ -118,7 +119,7 @@ def calibrate(
     opened = open_test_split(
         pairs, model=reward_model_label, purpose="calibration report", record=record
     )
-    test = _vote_rows(opened, reward_model, params, taste_changes, progress)
+    test = _vote_rows(opened, reward_model, params, votes.taste_changes, progress)
     if not test.n_pairs:
         raise NotEnoughData(
             f"None of {n_test} test pairs counts: none has votes (a majority, where that is the "
@@ -129,14 +130,11 @@ def calibrate(
         calibrator,
         test,
         params,
-        groups or {},
-        group_ceilings or {},
+        votes,
         reward_model=reward_model_label,
         candidates=candidates,
-        noise_ceiling=noise_ceiling,
         data_hash=data_hash,
         n_fit=calib.n_pairs,
-        fitted_at=fitted_at or utc_now(),
     )
 
 
@@ -279,10 +277,8 @@ def _vote_rows(
     votes = np.ones(n) if majority_only else used["n_votes"].to_numpy(dtype=np.float64)
     counting = change_weights(used, changes, params.weight_before_change)
     weights = votes * counting
-    groups, ids = (
-        group_index(used["prompt_id"].to_numpy(), n),
-        used["comparison_id"].to_numpy(dtype=object),
-    )
+    groups = group_index(used["prompt_id"].to_numpy(), n)
+    ids = used["comparison_id"].to_numpy(dtype=object)
     both = np.concatenate([weights * agreement, weights * (1 - agreement)])
     kept = both > 0
     return VoteRows(
@@ -316,8 +312,7 @@ def _build_report(
     calibrator: Calibrator,
     test: VoteRows,
     params: CalibrationParams,
-    groups: Groups,
-    ceilings: Ceilings,
+    votes: VoteFacts,
     **facts: object,
 ) -> CalibrationReport:
     def measure(p: Floats) -> dict[str, object]:
@@ -335,12 +330,17 @@ def _build_report(
     p_raw, p_calibrated = (by.transform(test.margins) for by in (NoCalibration(), calibrator))
     raw, calibrated = measure(p_raw), measure(p_calibrated)
     by_group = calibration_by_group(
-        p_calibrated, test.outcomes, test.comparison_ids, groups,
-        raw=p_raw, weights=test.weights, clusters=test.groups, ceilings=ceilings, params=params,
-    )  # fmt: skip
+        PredictedVotes(
+            p_calibrated, test.outcomes, test.comparison_ids, p_raw, test.weights, test.groups
+        ),
+        votes.groups,
+        ceilings=votes.group_ceilings,
+        params=params,
+    )
     return CalibrationReport.model_validate(
         {
             **facts,
+            "noise_ceiling": votes.noise_ceiling,
             "method": calibrator.name,
             "params": calibrator.to_json(),
             "raw": raw["metrics"],

@@ -206,10 +206,8 @@ def _perturb_uniform_bins(
     (n_resamples, bins); NaN where rows differ and the resamples show it.
     """
     rng = np.random.default_rng([params.seed, len(rows.right)])
-    supposed, by_chance = (
-        {"mass": seen["mass"], "gap": seen["gap"].copy()},
-        np.full(again["gap"].shape, np.nan),
-    )
+    supposed = {"mass": seen["mass"], "gap": seen["gap"].copy()}
+    by_chance = np.full(again["gap"].shape, np.nan)
     for found in _uniform_bins(rows, wide):
         again["gap_wide"][:, found.bin] += (
             _draw_errors(found, params.n_resamples, rng) * again["mass_wide"][:, found.bin]

@@ -7,12 +7,11 @@ and the calibration log, which the command writes as a file.
 import pandas as pd
 
 from rlhf_pipeline.calibration.base import Calibrator
-from rlhf_pipeline.calibration.group_calibration import ceilings_by_group, group_comparisons
+from rlhf_pipeline.calibration.group_calibration import VoteFacts
 from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
 from rlhf_pipeline.reward_model import RewardModel
-from rlhf_pipeline.votes import NO_CHANGES, TasteChanges, noise_ceiling_or_repeats
 from rlhf_pipeline.votes.test_split import Recorder, log_opening
 
 
@@ -20,28 +19,24 @@ def calibrate_version(
     version: ModelVersion,
     reward_model: RewardModel,
     pairs: pd.DataFrame,
-    votes: pd.DataFrame,
-    comparisons: pd.DataFrame,
+    votes: VoteFacts,
     params: CalibrationParams,
     *,
     weight_before_change: float | None = None,
-    taste_changes: TasteChanges = NO_CHANGES,
     record: Recorder = log_opening,
     progress: Progress = ignore_progress,
 ) -> tuple[Calibrator, CalibrationReport]:
-    """`calibrate` on PREFERENCE_PAIRS, of all and by source and category, beside the noise ceilings
-    of all VOTES and of each group's.
+    """`calibrate` on PREFERENCE_PAIRS, of all and by source and category, beside the noise
+    ceilings.
 
-    COMPARISONS are those voted on, so that a group's ceiling uses all its votes, including
-    comparisons without a majority. Votes before a change get `weight_before_change`, else the
-    weight that the fit of the reward model chose, else that of `params`. Raises as `calibrate`.
+    Votes before a change get `weight_before_change`, else the weight that the fit of the reward
+    model chose, else that of `params`. Raises as `calibrate`.
     """
     found = (
         version.params.get("weight_before_change")
         if weight_before_change is None
         else weight_before_change
     )
-    groups = group_comparisons(comparisons)
     return calibrate(
         pairs,
         reward_model,
@@ -50,10 +45,7 @@ def calibrate_version(
         else params.model_copy(update={"weight_before_change": float(found)}),
         reward_model_label=version.label,
         data_hash=version.data_hash or "",
-        noise_ceiling=noise_ceiling_or_repeats(votes),
-        groups=groups,
-        group_ceilings=ceilings_by_group(votes, groups),
-        taste_changes=taste_changes,
+        votes=votes,
         record=record,
         progress=progress,
     )
@@ -63,7 +55,9 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
     """Estimates with the ends of their intervals, so that no MLflow chart shows an estimate
     without its uncertainty. Unknown ones are left out.
     """
-    raw, calibrated, parts = report.raw, report.calibrated, report.calibrated.brier_parts
+    raw = report.raw
+    calibrated = report.calibrated
+    parts = report.calibrated.brier_parts
     found: dict[str, Interval | None] = {
         "accuracy": raw.accuracy,
         "noise_ceiling": report.noise_ceiling,

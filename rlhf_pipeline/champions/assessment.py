@@ -55,10 +55,8 @@ def find_weakness(
     if len(decided) < params.min_compared_pairs:
         return None
     right, longer = wins(margins), wins(length_gaps(decided))
-    accuracy, advantage = (
-        _mean_interval(right, decided, params),
-        _mean_interval(right - longer, decided, params, of_shares=False),
-    )
+    accuracy = _mean_interval(right, decided, params)
+    advantage = _mean_interval(right - longer, decided, params, of_shares=False)
     told = f"accuracy {accuracy} on {len(decided)} held-out pairs is"
     found = []
     if advantage.high < 0:

@@ -203,10 +203,8 @@ class Champions:
         """The reason why the reward model `name@version` may not become champion; None if it may,
         or if a person has promoted it.
         """
-        stored, champion = (
-            self.store.calibrations.latest_serving(label),
-            self.registry.get("reward_model", "champion"),
-        )
+        stored = self.store.calibrations.latest_serving(label)
+        champion = self.registry.get("reward_model", "champion")
         return (
             None
             if stored is None or (champion is not None and champion.label == label)

@@ -92,10 +92,8 @@ class Judge:
         completions = [*(q.completion_a for q in questions), *(q.completion_b for q in questions)]
         scores = self._scores([*prompts, *prompts], completions, progress)
         margins = scores[:n] - scores[n:]
-        p_raw, p_calibrated = (
-            preference_probability(margins),
-            (self.calibrator or NoCalibration()).transform(margins),
-        )
+        p_raw = preference_probability(margins)
+        p_calibrated = (self.calibrator or NoCalibration()).transform(margins)
         version, predicted_at = self.version, now or utc_now()
         return [
             PairPrediction(

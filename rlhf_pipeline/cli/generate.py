@@ -17,7 +17,7 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes
 from rlhf_pipeline.cli.tables import echo, progress_bar, show
-from rlhf_pipeline.completions import CallParams, CompletionParams, Generation
+from rlhf_pipeline.completions import CallParams, CompletionParams, Generation, RequestedBy
 from rlhf_pipeline.completions import generate as complete
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.datasets.formats.csv import protect_cell
@@ -152,7 +152,7 @@ def generate(
                 params,
                 ledger=workspace.store.generation,
                 calls=params,
-                asset=ASSET,
+                requested_by=RequestedBy(ASSET),
                 progress=progress,
                 on_text=_make_printer() if stream else None,
             )

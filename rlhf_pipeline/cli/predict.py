@@ -124,7 +124,9 @@ class Dialogue:
     """
 
     def __init__(self, judge: Judge, lines: Iterator[str], out: TextIO):
-        self.judge, self.lines, self.out = judge, lines, out
+        self.judge = judge
+        self.lines = lines
+        self.out = out
 
     def run(self, path: Path) -> int:
         self.say(

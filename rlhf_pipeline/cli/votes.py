@@ -151,10 +151,8 @@ def prepare(
         votes = counting(workspace.store.votes.log(up_to_seq=up_to_seq))
         progress(1, 3, f"{len(votes):,} votes")
         comparisons = workspace.store.comparisons.with_ids(judged_comparison_ids(votes))
-        pairs, dropped = (
-            preference_pairs(votes, comparisons, params),
-            count_pairs(votes, comparisons, params),
-        )
+        pairs = preference_pairs(votes, comparisons, params)
+        dropped = count_pairs(votes, comparisons, params)
         progress(2, 3, f"{len(pairs):,} pairs, annotator model")
         if soft_labels and len(pairs):
             taste = TasteChanges.from_log(

@@ -13,7 +13,7 @@ from rlhf_pipeline.completions.base import (
     HostedBackend,
     Reply,
 )
-from rlhf_pipeline.completions.engine import Generation, generate
+from rlhf_pipeline.completions.engine import Generation, RequestedBy, generate
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.local import LocalBackend
 from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
@@ -74,6 +74,7 @@ __all__ = [
     "LocalBackend",
     "OpenAICompatibleBackend",
     "Reply",
+    "RequestedBy",
     "TemplateBackend",
     "default_call_params",
     "generate",

@@ -83,7 +83,9 @@ class BatchLane(NetworkLane):
 
     async def _run(self) -> None:
         """Look at the batches, submit what waits, and park once that takes too long."""
-        params, began, due = self.work.params, monotonic(), 0.0
+        params = self.work.params
+        began = monotonic()
+        due = 0.0
         batches = self._backend.batches()
         while self.closed is None:
             self._changed.clear()

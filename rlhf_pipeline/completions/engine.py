@@ -1,18 +1,24 @@
 """Completes prompts: k per prompt over a grid of parameters, as items of a work ledger."""
 
 import json
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 from time import perf_counter
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rlhf_pipeline.completions.base import CompletionBackend, CompletionResult, HostedBackend
+from rlhf_pipeline.completions.base import (
+    CompletionBackend,
+    CompletionResult,
+    DirectBackend,
+    HostedBackend,
+)
 from rlhf_pipeline.completions.drive import CompletionWork
 from rlhf_pipeline.completions.lanes import complete_hosted, complete_local
 from rlhf_pipeline.completions.limits import CallParams
@@ -37,6 +43,16 @@ from rlhf_pipeline.protocols import (
 from rlhf_pipeline.records import content_id
 
 ROWS_AT_ONCE = 2_000
+
+
+@dataclass(frozen=True)
+class RequestedBy:
+    """The asset or command that asks for completions, and its Dagster run, which is started again
+    where a provider asks for a longer wait.
+    """
+
+    asset: str = "completions"
+    run_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,11 +94,9 @@ def generate(
     *,
     ledger: WorkLedger,
     calls: CallParams | None = None,
-    asset: str = "completions",
-    origin: str | None = None,
+    requested_by: RequestedBy = RequestedBy(),
     progress: Progress = ignore_progress,
     on_text: OnItem | None = None,
-    rng: random.Random | None = None,
 ) -> Generation:
     """Make `params.k` completions of each row of `prompts` (PROMPTS) by each backend; each is an
     item of `ledger`.
@@ -95,13 +109,13 @@ def generate(
 
     Raises ConfigurationError for parameters out of range, BackendUnavailable if no backend can work
     at all, ProviderParked if a provider asks for a longer wait than a run makes (what is missing
-    stays open for the next run of `origin`'s job), CompletionError if every request failed or some
+    stays open for the next run of the same job), CompletionError if every request failed or some
     are neither made nor failed in the end, StoreError if the ledger cannot be written. An error of
     `on_text` ends nothing: it is in the result.
     """
     calls = calls or CallParams()
     asked = RequestPlan(check_frame(prompts, PROMPTS), backends, params, calls)
-    run_id = content_id("run", asset, list(asked.keys))
+    run_id = content_id("run", requested_by.asset, list(asked.keys))
     record = json.dumps({
         "params": params.model_dump(),
         "calls": calls.model_dump(exclude_none=True, exclude={"retry_lost"}),
@@ -111,13 +125,14 @@ def generate(
     ledger.start(
         run_id,
         asked.items,
-        asset=asset,
+        asset=requested_by.asset,
         record=record,
-        origin=origin,
+        origin=requested_by.run_id,
         retry_lost=calls.retry_lost,
     )
     n = len(asked.items)
     watcher = None if on_text is None else GuardedCallback(on_text)
+    run = _Run(run_id, asked, ledger, calls, progress, watcher)
 
     def ask() -> None:
         left, lost = set[int](), Counter[int]()
@@ -127,9 +142,7 @@ def generate(
             elif one.state == "failed":
                 lost[one.item_no // asked.n_of_prompt] += 1
         if left:
-            _complete_remaining(
-                run_id, asked, backends, params, calls, ledger, left, lost, progress, watcher, rng
-            )
+            run.complete(left, lost)
         else:
             progress(n, n, "made before")
 
@@ -152,91 +165,94 @@ def generate(
     )
 
 
-def _complete_remaining(
-    run_id: str,
-    asked: RequestPlan,
-    backends: Sequence[CompletionBackend],
-    params: CompletionParams,
-    calls: CallParams,
-    ledger: WorkLedger,
-    left: set[int],
-    lost: Counter[int],
-    progress: Progress,
-    on_text: OnItem | None,
-    rng: random.Random | None,
-) -> None:
-    """Complete what is left, providers first. Raises BackendUnavailable if every backend is."""
-    hosted = {
-        lane_of(backend): backend for backend in backends if isinstance(backend, HostedBackend)
-    }
-    local = {
-        lane_of(backend): backend for backend in backends if not isinstance(backend, HostedBackend)
-    }
-    if len(hosted) + len(local) < len(backends):
-        raise ConfigurationError(
-            "Two backends are the same provider and model, so their completions would be mixed up. "
-            "Name each once."
-        )
-    total, n_before, began = len(asked.items), len(left), perf_counter()
-    parts = {lane: _work_of_lanes(run_id, asked, calls, ledger, left, {lane}) for lane in local}
-    network = _work_of_lanes(run_id, asked, calls, ledger, left, set(hosted))
-    if network.left:
-        network.budget = calls.budget
-    if not calls.batch:  # all samples of a prompt are in one batch
-        network.least, network.n_of_prompt, network.lost = asked.least, asked.n_of_prompt, lost
-    left.clear()  # the parts have it; of a hundred thousand prompts that is memory
+@dataclass(frozen=True)
+class _Run:
+    """A run of the ledger and what completes it."""
 
-    def report_progress() -> None:
+    run_id: str
+    asked: RequestPlan
+    ledger: WorkLedger
+    calls: CallParams
+    progress: Progress
+    on_text: OnItem | None
+
+    def complete(self, left: set[int], lost: Counter[int]) -> None:
+        """Complete what is left, providers first. `lost` counts failed items by prompt.
+
+        Raises BackendUnavailable if every backend is, ProviderParked as `generate`.
+        """
+        hosted, local = self._lanes()
+        n_before, began = len(left), perf_counter()
+        parts = {lane: self._work({lane}, left) for lane in local}
+        network = self._work(set(hosted), left)
+        if network.left:
+            network.budget = self.calls.budget
+        if not self.calls.batch:  # all samples of a prompt are in one batch
+            network.least, network.n_of_prompt = self.asked.least, self.asked.n_of_prompt
+            network.lost = lost
+        left.clear()  # the parts have it; of a hundred thousand prompts that is memory
         works = [network, *parts.values()]
-        n_left, n_failed = (
-            sum(len(work.left) + len(work.parked) for work in works),
-            sum(work.n_failed for work in works),
-        )
-        progress(
-            total - n_left,
-            total,
-            _progress_note(
-                n_before - n_left, n_failed, perf_counter() - began, network if hosted else None
-            ),
+
+        def report_progress() -> None:
+            total = len(self.asked.items)
+            n_left = sum(len(work.left) + len(work.parked) for work in works)
+            note = _progress_note(
+                n_before - n_left,
+                sum(work.n_failed for work in works),
+                perf_counter() - began,
+                network if hosted else None,
+            )
+            self.progress(total - n_left, total, note)
+
+        for work in works:
+            work.on_settled = report_progress
+        closed = complete_hosted(network, hosted, on_text=self.on_text)
+        unavailable = {lane: str(reply.error) for lane, reply in closed.items()}
+        for lane, backend in local.items():
+            complete_local(parts[lane], lane, backend, self.asked.params.batch_size, self.on_text)
+        if network.parked_until is not None:
+            self._park(network.parked, network.parked_until, _join_reasons(unavailable))
+        if unavailable and len(unavailable) == len(self.asked.backends):
+            if not unsettled_items(self.ledger, self.run_id):
+                self.ledger.end(self.run_id)  # once it is mended, all that failed is open again
+            raise BackendUnavailable(_join_reasons(unavailable))
+
+    def _lanes(self) -> tuple[dict[Lane, HostedBackend], dict[Lane, DirectBackend]]:
+        """Backends of providers and of this machine, by lane."""
+        hosted: dict[Lane, HostedBackend] = {}
+        local: dict[Lane, DirectBackend] = {}
+        for backend in self.asked.backends:
+            if isinstance(backend, HostedBackend):
+                hosted[lane_of(backend)] = backend
+            else:
+                local[lane_of(backend)] = backend
+        if len(hosted) + len(local) < len(self.asked.backends):
+            raise ConfigurationError(
+                "Two backends are the same provider and model, so their completions would be mixed "
+                "up. Name each once."
+            )
+        return hosted, local
+
+    def _work(self, lanes: set[Lane], left: set[int]) -> CompletionWork:
+        """The work left in some lanes."""
+        asked = self.asked
+        mine = {i for i in left if lane_of(asked.backend(i)) in lanes}
+        return CompletionWork(
+            self.run_id, self.ledger, asked.items, asked.requests, self.calls, mine
         )
 
-    for work in (network, *parts.values()):
-        work.on_settled = report_progress
-    closed = complete_hosted(network, hosted, rng=rng, on_text=on_text)
-    unavailable = {lane: str(reply.error) for lane, reply in closed.items()}
-    for lane, backend in local.items():
-        complete_local(parts[lane], lane, backend, params.batch_size, on_text)
-    if network.parked_until is not None:
-        why = _join_reasons(unavailable)
-        ledger.pause(run_id, network.parked_until, why)
+    def _park(self, parked: set[int], until: datetime, why: str) -> NoReturn:
+        self.ledger.pause(self.run_id, until, why)
         raise ProviderParked(
-            f"{why} {len(network.parked):,} of {total:,} completions wait until "
-            f"{network.parked_until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. The sensor "
-            "`paused_runs` runs the asset again then; other runs go on where they were when they "
-            "are started again."
+            f"{why} {len(parked):,} of {len(self.asked.items):,} completions wait until "
+            f"{until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. The sensor `paused_runs` runs "
+            "the asset again then; other runs go on where they were when they are started again."
         )
-    if unavailable and len(unavailable) == len(backends):
-        if not unsettled_items(ledger, run_id):
-            ledger.end(run_id)  # once it is mended, all that failed is open again
-        raise BackendUnavailable(_join_reasons(unavailable))
 
 
 def _join_reasons(unavailable: Mapping[Lane, str]) -> str:
     """Each reason once: what closes a provider closes all its models."""
     return " ".join(dict.fromkeys(unavailable.values()))
-
-
-def _work_of_lanes(
-    run_id: str,
-    asked: RequestPlan,
-    calls: CallParams,
-    ledger: WorkLedger,
-    left: set[int],
-    lanes: set[Lane],
-) -> CompletionWork:
-    """The work left in some lanes."""
-    mine = {i for i in left if lane_of(asked.backend(i)) in lanes}
-    return CompletionWork(run_id, ledger, asked.items, asked.requests, calls, mine)
 
 
 def _progress_note(
@@ -273,7 +289,9 @@ def _read_results(asked: RequestPlan, ledger: WorkLedger, run_id: str) -> _RunFr
     """Read a run from the ledger, piece by piece: rows of a hundred thousand prompts as Python
     objects would fill a gigabyte.
     """
-    read, pieces, ids = _RunFrame(), list[pd.DataFrame](), list[npt.NDArray[np.bytes_]]()
+    read = _RunFrame()
+    pieces = list[pd.DataFrame]()
+    ids = list[npt.NDArray[np.bytes_]]()
     items = iter(ledger.item_states(run_id))
     while some := list(islice(items, ROWS_AT_ONCE)):
         for one in some:

@@ -29,7 +29,6 @@ def complete_hosted(
     work: CompletionWork,
     backends: Mapping[Lane, HostedBackend],
     *,
-    rng: random.Random | None = None,
     on_text: OnItem | None = None,
 ) -> dict[Lane, Reply]:
     """Complete all of `work` by providers; return the lanes that were closed, and why. A lane that
@@ -37,7 +36,7 @@ def complete_hosted(
     """
     if not work.left:
         return {}
-    lanes = _make_lanes(work, backends, rng or random.Random(), on_text)
+    lanes = _make_lanes(work, backends, random.Random(), on_text)
 
     def run(stopping: StopSignal) -> None:
         with event_loop() as loop:

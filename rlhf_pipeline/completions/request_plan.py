@@ -147,8 +147,8 @@ class RequestPlan:
             prompts[name].array for name in ("day", "prompt_id", "text")
         )
         self._grid = parameter_grid(params)
-        self._backends = backends
-        self._params = params
+        self.backends = backends
+        self.params = params
         self._calls = calls
         serving = Counter((backend.name, backend.model_version) for backend in backends)
         # Two providers of one model may write the same text: these are still two completions.
@@ -173,7 +173,7 @@ class RequestPlan:
         return str(self._days[self._place(item_no)[0]])
 
     def backend(self, item_no: int) -> CompletionBackend:
-        return self._backends[self._place(item_no)[2]]
+        return self.backends[self._place(item_no)[2]]
 
     def maker(self, item_no: int) -> str:
         """The backend's name in a completion's id."""
@@ -181,7 +181,7 @@ class RequestPlan:
 
     def _place(self, item_no: int) -> tuple[int, int, int]:
         """Which prompt, sample and backend."""
-        of_sample, which = divmod(item_no, len(self._backends))
+        of_sample, which = divmod(item_no, len(self.backends))
         return *divmod(of_sample, len(self._grid)), which
 
     def _request(self, item_no: int) -> CompletionRequest:
@@ -189,7 +189,7 @@ class RequestPlan:
         # By day too: a prompt that comes again another day gets other completions, with ids of
         # their own.
         first_seed = int(
-            content_hash("seed", self._params.seed, self._days[row], self._ids[row])[:12], 16
+            content_hash("seed", self.params.seed, self._days[row], self._ids[row])[:12], 16
         )
         temperature, top_p = self._grid[index]
         return CompletionRequest(
@@ -199,8 +199,8 @@ class RequestPlan:
             top_p=top_p,
             sample_index=index,
             seed=(first_seed + index) % SEEDS,
-            max_tokens=self._params.max_new_tokens,
-            system=self._params.system,
+            max_tokens=self.params.max_new_tokens,
+            system=self.params.system,
         )
 
     def _item(self, item_no: int) -> WorkItem:

@@ -143,11 +143,9 @@ class ComparisonImport:
         by_texts = self.store.with_pair_keys([c["pair_key"] for _, c, _ in read])
         new = []
         for row, comparison, is_own in read:
-            comparison_id, source_id, key = (
-                comparison["comparison_id"],
-                comparison["source_pair_id"],
-                comparison.pop("pair_key"),
-            )
+            comparison_id = comparison["comparison_id"]
+            source_id = comparison["source_pair_id"]
+            key = comparison.pop("pair_key")
             if (
                 source_id and by_source_id.get(source_id, comparison_id) != comparison_id
             ) or stored.get(comparison_id, key) != key:

@@ -184,10 +184,8 @@ def tuple_rows(votes: pd.DataFrame, comparisons: pd.DataFrame, project: str) -> 
     pairs, machine votes and votes on flagged comparisons and repeats. Raises UnknownComparison for
     a vote whose comparison is not in `comparisons`.
     """
-    cast, judged = (
-        check_frame(votes, EXPORTED_VOTES),
-        _fill_source(check_frame(comparisons, COMPARISONS), project),
-    )
+    cast = check_frame(votes, EXPORTED_VOTES)
+    judged = _fill_source(check_frame(comparisons, COMPARISONS), project)
     unknown = cast.loc[~cast["comparison_id"].isin(judged["comparison_id"])]
     if not unknown.empty:
         vote = unknown.iloc[0]

@@ -203,10 +203,8 @@ def _split_fields(
         if is_own and "prompt_id" in cells
         else prompt_id(prompt, None)
     )
-    group, split = (
-        parse_optional_identifier(cells.get("split_group"), "split_group"),
-        parse_optional_word(cells.get("split"), "split", NAMES),
-    )
+    group = parse_optional_identifier(cells.get("split_group"), "split_group")
+    split = parse_optional_word(cells.get("split"), "split", NAMES)
     return key, group, split, _abbreviate(prompt)
 
 

@@ -144,7 +144,9 @@ class ADWIN:
             bucket.idx = len(totals)
             bucket.total[: bucket.idx], bucket.variance[: bucket.idx] = totals, variances
             buckets.append(bucket)
-        adwin.num_instances, adwin.width, adwin.buckets = state["n"], state["width"], buckets
+        adwin.num_instances = state["n"]
+        adwin.width = state["width"]
+        adwin.buckets = buckets
         adwin.total, adwin.variance = state["total"], state["variance"]
         adwin.num_buckets, adwin.num_max_buckets = state["n_buckets"], state["n_max_buckets"]
         detector._seq_at = {position: seq for position, seq in state["seq_at"]}

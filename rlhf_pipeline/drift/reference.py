@@ -36,7 +36,9 @@ MAX_EMBEDDINGS = 1000
 # prefix of the reason why a test or picture is missing, where it is not too few rows
 LEFT_OUT = "Left out: "
 FOLDER = "models/reference"  # below the home: where windows of registered reward models lie
-FRAME, EMBEDDINGS, META = "window.parquet", "embeddings.npy", "window.json"
+FRAME = "window.parquet"
+EMBEDDINGS = "embeddings.npy"
+META = "window.json"
 
 
 @dataclass(frozen=True)

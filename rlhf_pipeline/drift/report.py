@@ -39,22 +39,31 @@ class DataDriftReport:
     html: Callable[[], str]
 
 
+@dataclass(frozen=True)
+class DriftSignals:
+    """What detectors and calibration tests found about one model.
+
+    Events and warnings may be its whole history; those of the day up to vote `last_seq` decide the
+    day's rows, so that the same votes give the same report whatever was voted since.
+    """
+
+    events: Sequence[DriftEvent] = ()
+    warnings: Sequence[StreamWarning] = ()
+    calibration_tests: Sequence[Mapping[str, Any]] = ()
+    last_seq: int | None = None
+
+
 def drift_report(
     day: str,
     *,
-    model_version: str | None,
-    reference: Window | None,
-    current: Window | None,
-    events: Sequence[DriftEvent] = (),
-    warnings: Sequence[StreamWarning] = (),
-    calibration_tests: Sequence[Mapping[str, Any]] = (),
-    last_seq: int | None = None,
+    model_version: str | None = None,
+    reference: Window | None = None,
+    current: Window | None = None,
+    signals: DriftSignals | None = None,
     params: DriftParams | None = None,
 ) -> pd.DataFrame:
     """One row per space and test, and `overall`, in the schema DRIFT_REPORTS.
 
-    `events` and `warnings` may be the model's whole history; those of `day` up to vote `last_seq`
-    decide its rows, so that the same votes give the same report whatever was voted since.
     `overall` is `drift` if at least `confirmations` of these say so: a detector (with an event in
     the last `confirmation_window` votes up to `last_seq`, by default that of the day's last event,
     or with others on that day that confirm each other), the error rate of the day, the calibration
@@ -62,14 +71,14 @@ def drift_report(
     no proof that the model is wrong); so does a warning of a window test, or of as many detectors.
     With too few votes and nothing to report it is `insufficient`, else `stable`.
     """
-    params = params or DriftParams()
-    until = float("inf") if last_seq is None else last_seq
+    params, signals = params or DriftParams(), signals or DriftSignals()
+    until = float("inf") if signals.last_seq is None else signals.last_seq
     own = [
         e
-        for e in events
+        for e in signals.events
         if e.model_version == model_version and str(e.day) <= day and e.seq <= until
     ]
-    warnings = [w for w in warnings if w.seq <= until]
+    warnings = [w for w in signals.warnings if w.seq <= until]
     compared = compare_windows(reference, current, params)
     n_current = 0 if current is None else int(current.rows["n_votes"].sum())
     n_reference = 0 if reference is None else len(reference.rows)
@@ -78,10 +87,10 @@ def drift_report(
             _detector_row(name, day, own, warnings, n_reference, n_current, params)
             for name in DETECTORS
         ],
-        *[_calibration_row(test, n_current) for test in calibration_tests],
+        *[_calibration_row(test, n_current) for test in signals.calibration_tests],
         *compared,
     ]
-    if not calibration_tests:
+    if not signals.calibration_tests:
         rows.append(
             _row(
                 "calibration",
@@ -92,7 +101,7 @@ def drift_report(
                 {"reason": "no calibration test was made"},
             )
         )
-    rows.append(_overall_row(rows, own, day, last_seq, n_reference, n_current, params))
+    rows.append(_overall_row(rows, own, day, signals.last_seq, n_reference, n_current, params))
     frame = pd.DataFrame([row.model_dump() for row in rows])
     frame["evidence"] = [
         json.dumps(row.evidence, sort_keys=True, allow_nan=False, default=str) for row in rows

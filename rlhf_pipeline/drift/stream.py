@@ -90,11 +90,9 @@ def scan(
         detector = kind(own)
         fingerprint = params_hash(detector)
         if saved is not None and saved["params_hash"] == fingerprint:
-            detector, last_seq, warnings = (
-                kind.from_state(own, saved["detector"]),
-                saved["last_seq"],
-                list(saved["warnings"]),
-            )
+            detector = kind.from_state(own, saved["detector"])
+            last_seq = saved["last_seq"]
+            warnings = list(saved["warnings"])
             read_before = 0
         else:
             last_seq, warnings = 0, []

@@ -31,10 +31,8 @@ def kolmogorov_smirnov(reference: Floats, current: Floats) -> TestResult:
     """
     from scipy.stats import ks_2samp
 
-    reference, current = (
-        _require_sample(reference, "reference"),
-        _require_sample(current, "current"),
-    )
+    reference = _require_sample(reference, "reference")
+    current = _require_sample(current, "current")
     result = ks_2samp(reference, current)
     return TestResult(float(result.statistic), float(result.statistic), float(result.pvalue))
 
@@ -50,10 +48,8 @@ def population_stability(reference: Floats, current: Floats, *, n_bins: int = 10
     """
     from scipy.stats import chi2
 
-    reference, current = (
-        _require_sample(reference, "reference"),
-        _require_sample(current, "current"),
-    )
+    reference = _require_sample(reference, "reference")
+    current = _require_sample(current, "current")
     edges = np.unique(np.quantile(reference, np.linspace(0, 1, n_bins + 1)[1:-1]))
     if len(edges) == 1:  # (nearly) constant reference: below, at and above
         edges = np.array([np.nextafter(edges[0], -np.inf), edges[0]])
@@ -81,10 +77,8 @@ def maximum_mean_discrepancy(
     Arrays (n, d) and (m, d). One Gram matrix serves all permutations. Gretton et al. 2012, A Kernel
     Two-Sample Test.
     """
-    reference, current = (
-        _require_sample(reference, "reference", 2),
-        _require_sample(current, "current", 2),
-    )
+    reference = _require_sample(reference, "reference", 2)
+    current = _require_sample(current, "current", 2)
     if reference.shape[1] != current.shape[1]:
         raise InvalidScores(
             f"Embeddings of {reference.shape[1]} and {current.shape[1]} dimensions cannot be "
@@ -137,10 +131,8 @@ def error_rate_rise(reference: Floats, current: Floats) -> TestResult:
     """
     from scipy.stats import norm
 
-    reference, current = (
-        _require_sample(reference, "reference"),
-        _require_sample(current, "current"),
-    )
+    reference = _require_sample(reference, "reference")
+    current = _require_sample(current, "current")
     rise = float(np.mean(current) - np.mean(reference))
     pooled = float(np.mean(np.concatenate([reference, current])))
     deviation = float(np.sqrt(pooled * (1 - pooled) * (1 / len(reference) + 1 / len(current))))

@@ -1,7 +1,7 @@
 """Compares a candidate policy with the champion on frozen prompts, and decides on its promotion."""
 
 from rlhf_pipeline.evaluation.gate import GateParams, decide_promotion
-from rlhf_pipeline.evaluation.judge import EvaluationParams, evaluate
+from rlhf_pipeline.evaluation.judge import CompletionJudge, EvaluationParams, JudgedPolicy, evaluate
 from rlhf_pipeline.evaluation.prompt_set import (
     frozen_prompt_ids,
     frozen_prompts,
@@ -10,8 +10,10 @@ from rlhf_pipeline.evaluation.prompt_set import (
 )
 
 __all__ = [
+    "CompletionJudge",
     "EvaluationParams",
     "GateParams",
+    "JudgedPolicy",
     "decide_promotion",
     "evaluate",
     "frozen_prompt_ids",

@@ -76,11 +76,9 @@ def _describe_power(rate: Interval, params: GateParams) -> str:
 
 
 def _check_answers(evaluation: Evaluation, params: GateParams) -> GateCheck:
-    difference, candidate, champion = (
-        evaluation.checkable_difference,
-        evaluation.checkable_candidate,
-        evaluation.checkable_champion,
-    )
+    difference = evaluation.checkable_difference
+    candidate = evaluation.checkable_candidate
+    champion = evaluation.checkable_champion
     if difference is None or candidate is None or champion is None:
         is_required = params.require_checkable == "always"
         what = (

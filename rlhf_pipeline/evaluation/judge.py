@@ -1,6 +1,7 @@
 """Completes the same prompts with candidate and champion, and compares both by a reward model."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,18 +53,31 @@ class EvaluationParams(BaseModel):
     )
 
 
+@dataclass(frozen=True)
+class JudgedPolicy:
+    """A policy and the label of its version."""
+
+    policy: Policy
+    label: str
+
+
+@dataclass(frozen=True)
+class CompletionJudge:
+    """The reward model that compares completions, its label, and a calibrator for P(preferred)."""
+
+    reward_model: RewardModel
+    label: str
+    calibrator: Calibrator | None = None
+
+
 def evaluate(
-    candidate: Policy,
-    champion: Policy,
+    candidate: JudgedPolicy,
+    champion: JudgedPolicy,
     prompts: pd.DataFrame,
-    reward_model: RewardModel,
+    judge: CompletionJudge,
     params: EvaluationParams,
     *,
     ledger: WorkLedger,
-    candidate_label: str,
-    champion_label: str,
-    reward_model_label: str,
-    calibrator: Calibrator | None = None,
     progress: Progress = ignore_progress,
 ) -> tuple[Evaluation, pd.DataFrame]:
     """Evaluate the candidate against the champion on `prompts` (PROMPTS). Also returns the judged
@@ -81,23 +95,26 @@ def evaluate(
     asked = _sample_prompts(prompts, params)
     texts = [
         _complete(
-            LocalBackend(policy, label), asked, params, ledger, (f"{role} completes", progress)
+            LocalBackend(one.policy, one.label),
+            asked,
+            params,
+            ledger,
+            (f"{role} completes", progress),
         )
-        for role, policy, label in (
-            ("candidate", candidate, candidate_label),
-            ("champion", champion, champion_label),
-        )
+        for role, one in (("candidate", candidate), ("champion", champion))
     ]
-    for label, written in zip((candidate_label, champion_label), texts, strict=True):
-        _refuse_empty_texts(label, written)
+    for one, written in zip((candidate, champion), texts, strict=True):
+        _refuse_empty_texts(one.label, written)
     samples = asked.assign(completion_candidate=texts[0], completion_champion=texts[1])
-    samples = _judge_samples(samples, reward_model, calibrator, progress)
-    samples["kl"] = kl_per_token(candidate, champion, samples["prompt"].tolist(), texts[0])
+    samples = _judge_samples(samples, judge.reward_model, judge.calibrator, progress)
+    samples["kl"] = kl_per_token(
+        candidate.policy, champion.policy, samples["prompt"].tolist(), texts[0]
+    )
     evaluation = _summarise(samples, params, prompts_hash(prompts))
     labels = {
-        "candidate": candidate_label,
-        "champion": champion_label,
-        "reward_model": reward_model_label,
+        "candidate": candidate.label,
+        "champion": champion.label,
+        "reward_model": judge.label,
     }
     return Evaluation(**labels, **evaluation), samples
 

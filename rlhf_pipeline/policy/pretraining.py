@@ -24,7 +24,10 @@ from rlhf_pipeline.records import content_hash
 
 REPORT = "training.json"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", REPORT)
-PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
+PAD = "<|pad|>"
+USER = "<|user|>"
+ASSISTANT = "<|assistant|>"
+END = "<|end|>"
 
 # One format for sampling, scoring and training: it is stored with the tokenizer, and all code reads
 # it from there.

@@ -166,11 +166,9 @@ def _parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
     difficulty = _normalise_word(row.get("difficulty")) or Difficulty.MEDIUM.value
     if difficulty not in tuple(Difficulty):
         return f"difficulty {difficulty!r}; difficulties: {', '.join(Difficulty)}"
-    reference, template, variables = (
-        row.get("reference"),
-        row.get("template_id"),
-        _parse_variables(row.get("variables"), domain),
-    )
+    reference = row.get("reference")
+    template = row.get("template_id")
+    variables = _parse_variables(row.get("variables"), domain)
     for name, said in (
         ("reference", reference),
         ("template_id", template),

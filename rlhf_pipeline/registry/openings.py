@@ -11,7 +11,10 @@ from rlhf_pipeline.registry.versions import Registry
 from rlhf_pipeline.votes.test_split import Opening, Recorder
 
 PAGE = 1000
-MODEL, PURPOSE, PAIRS, HASH = "rlhf.model", "rlhf.purpose", "rlhf.n_pairs", "rlhf.data_hash"
+MODEL = "rlhf.model"
+PURPOSE = "rlhf.purpose"
+PAIRS = "rlhf.n_pairs"
+HASH = "rlhf.data_hash"
 TAG_LENGTH = 5000  # MLflow's limit in characters
 
 OPENINGS = FrameSchema(

@@ -28,7 +28,9 @@ CEILING, UNKNOWN_CEILING = "noise_ceiling", "unknown"
 ACCURACY_METRIC = re.compile(r".*(?:accuracy|error_rate)(?P<of>.*?)(?:_low|_high)?")
 PARAM_LENGTH, DIGEST_LENGTH = 6000, 36
 # MLflow's limits per batch: 1000 entries, at most 100 parameters and 100 tags.
-BATCH_METRICS, BATCH_PARAMS, BATCH_TAGS = 800, 100, 100
+BATCH_METRICS = 800
+BATCH_PARAMS = 100
+BATCH_TAGS = 100
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -136,13 +138,13 @@ class Run:
         while metrics or params or tags:
             part = metrics[:BATCH_METRICS], params[:BATCH_PARAMS], tags[:BATCH_TAGS]
             self._tracking.write(partial(self._tracking.client.log_batch, self.run_id, *part))
-            metrics, params, tags = (
-                metrics[BATCH_METRICS:],
-                params[BATCH_PARAMS:],
-                tags[BATCH_TAGS:],
-            )
+            metrics = metrics[BATCH_METRICS:]
+            params = params[BATCH_PARAMS:]
+            tags = tags[BATCH_TAGS:]
         self._known_params |= self._params
-        self._metrics, self._params, self._tags = [], {}, {}
+        self._metrics = []
+        self._params = {}
+        self._tags = {}
 
     def close(self, status: Status) -> None:
         """Write the buffered entries and end the run."""

@@ -202,7 +202,9 @@ class EmbeddingRewardModel(RewardModel):
             l2 = min(losses, key=lambda l2: (losses[l2], -l2))
             if losses[l2] < best:
                 best, chosen = losses[l2], tried
-                self.held_out_loss_, self.l2_, self.context_penalty_ = losses, l2, context_penalty
+                self.held_out_loss_ = losses
+                self.l2_ = l2
+                self.context_penalty_ = context_penalty
             here = grid.index(l2)
             grid = grid[max(0, here - 1) : here + 2]
         return chosen

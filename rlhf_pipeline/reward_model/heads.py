@@ -327,17 +327,13 @@ def _train(
     rng, d = np.random.default_rng(seed), problem.differences.shape[1]
     chosen, rejected = (torch.as_tensor(side, dtype=torch.float32) for side in sides)
     base = torch.as_tensor(problem.differences @ head.weights, dtype=torch.float32)
-    targets, weights = (
-        problem.targets.to_torch(),
-        torch.as_tensor(problem.weights / problem.weights.mean(), dtype=torch.float32),
-    )
+    targets = problem.targets.to_torch()
+    weights = torch.as_tensor(problem.weights / problem.weights.mean(), dtype=torch.float32)
     layer = torch.tensor(
         rng.normal(0, 1 / np.sqrt(d), (params.hidden, d)), dtype=torch.float32, requires_grad=True
     )
-    bias, out = (
-        torch.zeros(params.hidden, requires_grad=True),
-        torch.zeros(params.hidden, requires_grad=True),
-    )
+    bias = torch.zeros(params.hidden, requires_grad=True)
+    out = torch.zeros(params.hidden, requires_grad=True)
     optimiser = torch.optim.AdamW(
         [layer, bias, out], lr=params.mlp_learning_rate, weight_decay=WEIGHT_DECAY
     )
@@ -353,17 +349,17 @@ def _train(
         )
         return (each * weights[pick]).mean()
 
-    inside, outside = (
-        np.flatnonzero(~is_held_out & (problem.weights > 0)),
-        np.flatnonzero(is_held_out & (problem.weights > 0)),
-    )
+    inside = np.flatnonzero(~is_held_out & (problem.weights > 0))
+    outside = np.flatnonzero(is_held_out & (problem.weights > 0))
     best, since = float("inf"), 0
     kept = tuple(part.detach().clone() for part in (layer, bias, out))
     for _ in range(params.mlp_epochs if len(inside) and len(outside) else 0):
         with torch.no_grad():
             now = float(loss(outside))
         if now < best - 1e-5:
-            best, since, kept = now, 0, tuple(part.detach().clone() for part in (layer, bias, out))
+            best = now
+            since = 0
+            kept = tuple(part.detach().clone() for part in (layer, bias, out))
         else:
             since += 1
         if since >= STOP_AFTER:

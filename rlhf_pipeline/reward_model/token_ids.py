@@ -60,10 +60,8 @@ class TokenReader:
         """Return the ids of each text and the number of truncated texts; prompts are first cut to
         their end.
         """
-        fronts, backs = (
-            self._encode_distinct(prompts),
-            self._encode_distinct([f"{SEPARATOR}{completion}" for completion in completions]),
-        )
+        fronts = self._encode_distinct(prompts)
+        backs = self._encode_distinct([f"{SEPARATOR}{completion}" for completion in completions])
         room = self.max_tokens - len(self.prefix) - len(self.suffix)
         n_cut = 0
         made = []

@@ -135,7 +135,9 @@ class JsonArray:
 
     def _rows(self) -> Iterator[FileRow]:
         text, blank = self._text, re.compile(r"\s*")
-        at, line, counted = self._start, 1, 0
+        at = self._start
+        line = 1
+        counted = 0
         at = _skip(blank, text, at)
         while text[at : at + 1] != "]":
             line, counted = line + text.count("\n", counted, at), at

@@ -282,10 +282,8 @@ def encode_copy_json(value: Any) -> str:
 
 
 def _describe_nul_row(table: Table, rows: Sequence[Any]) -> str:
-    names, keys = (
-        [column.name for column in stored_columns(table)],
-        [column.name for column in table.primary_key],
-    )
+    names = [column.name for column in stored_columns(table)]
+    keys = [column.name for column in table.primary_key]
     for row in rows:
         if any(isinstance(value, str) and "\x00" in value for value in row):
             named = ", ".join(

@@ -197,7 +197,9 @@ class FeedbackEntries:
         """Id, side and position are random: an annotator who recognises a correction, as by an id
         that follows from the texts, would know which text its author preferred.
         """
-        prompt, completion, correction = str(new.prompt), str(new.completion), str(new.correction)
+        prompt = str(new.prompt)
+        completion = str(new.completion)
+        correction = str(new.correction)
         prompt_id = content_id("prompt", prompt)
         now = self._database.clock.now()
         day = (new.given_at or now).astimezone(UTC).date().isoformat()  # in UTC, as its vote's

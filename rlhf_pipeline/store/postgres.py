@@ -155,7 +155,9 @@ class Watchdog:
                 return
             # a forked child inherits neither the thread nor connections that it may use
             if self._process != os.getpid():
-                self._process, self._lock, self._waiting = os.getpid(), threading.Lock(), {}
+                self._process = os.getpid()
+                self._lock = threading.Lock()
+                self._waiting = {}
             self._closed = threading.Event()
             self._thread = threading.Thread(
                 target=self._watch, args=(self._closed,), name="postgres-watchdog", daemon=True

@@ -80,7 +80,9 @@ def build_policy(folder: Path, *, has_chat_template: bool = True) -> Path:
 
 
 def _check_training(make: Callable[[], Strategy], folder: Path, pairs: pd.DataFrame) -> None:
-    name, policy, out = make().name, build_policy(folder / "policy"), folder / "out"
+    name = make().name
+    policy = build_policy(folder / "policy")
+    out = folder / "out"
     parent_hash, untouched = folder_hash(policy), pairs.copy()
     report = make().train(policy, pairs, out, PARAMS)
     assert folder_hash(policy) == parent_hash, f"{name}: changes the parent's folder."

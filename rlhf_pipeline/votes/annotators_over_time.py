@@ -310,7 +310,9 @@ def _kappa(tell: GroupStatistics, said: pd.DataFrame) -> Figures:
     others = given - own
     n_others = others.sum(axis=1)
     has = n_others > 0
-    code, own, others = _codes(first["cell"])[has], own[has], others[has] / n_others[has, None]
+    code = _codes(first["cell"])[has]
+    own = own[has]
+    others = others[has] / n_others[has, None]
     n = tell.count(code)
     by_chance: npt.NDArray[np.float64] = np.zeros(tell.n)
     with np.errstate(invalid="ignore", divide="ignore"):

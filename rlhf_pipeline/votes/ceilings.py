@@ -151,10 +151,8 @@ def _row(name: str, votes: pd.DataFrame, params: AgreementParams) -> dict[str, o
 
 def _estimate_ceiling(sided: pd.DataFrame, params: AgreementParams) -> Interval | None:
     counted = _count_sides(sided)
-    least, most = (
-        _agreement_with_others(counted, params),
-        _ceiling_interval(_pairwise_agreement(counted, params)),
-    )
+    least = _agreement_with_others(counted, params)
+    most = _ceiling_interval(_pairwise_agreement(counted, params))
     if least is None or most is None:
         return None
     value = float(np.clip(_mean_majority_share(counted), least.value, max(least.value, most.value)))

@@ -104,7 +104,10 @@ def pairwise_kappa(
     tables = together[:, one, :, other]  # (pairs, categories of one, categories of the other)
     n = tables.sum(axis=(1, 2))
     is_known = n >= min_overlap
-    tables, n, one, other = tables[is_known], n[is_known], one[is_known], other[is_known]
+    tables = tables[is_known]
+    n = n[is_known]
+    one = one[is_known]
+    other = other[is_known]
     agreement = np.trace(tables, axis1=1, axis2=2) / n
     by_chance = (tables.sum(axis=1) * tables.sum(axis=2)).sum(axis=1) / n**2
     low, high = wilson_bounds(agreement, n)

@@ -69,12 +69,10 @@ class ExpectationStep:
         self, part: slice, columns: Floats, steps: Floats, cavity: tuple[Floats, Floats], sums: Sums
     ) -> None:
         votes = self.votes
-        j, side, strength, shown = (
-            votes.annotator[part],
-            votes.side[part],
-            votes.strength[part],
-            votes.shown[part],
-        )
+        j = votes.annotator[part]
+        side = votes.side[part]
+        strength = votes.strength[part]
+        shown = votes.shown[part]
         begins = np.flatnonzero(np.diff(votes.comparison[part], prepend=-1))
         c, times = votes.comparison[part][begins], np.diff(begins, append=len(j))
         mean, sd = cavity[0][c], np.sqrt(cavity[1][c])  # cavity distribution of d

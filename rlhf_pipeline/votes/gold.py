@@ -61,10 +61,8 @@ def gold_ceiling(
     each other, and a model can exceed both. The bootstrap resamples prompts. Raises
     UnknownComparison for a vote whose comparison is missing from `comparisons`.
     """
-    votes, comparisons = (
-        drop_machine_votes(counting(votes)),
-        check_frame(comparisons, COMPARISONS),
-    )
+    votes = drop_machine_votes(counting(votes))
+    comparisons = check_frame(comparisons, COMPARISONS)
     lost = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
     if len(lost):
         raise UnknownComparison(

@@ -103,10 +103,8 @@ class Ends:
     def __init__(self, side: Ints, strength: Ints, width: Floats, scale: Floats, steps: Floats):
         far = np.concatenate([[0.0], np.cumsum(steps)])
         is_tie, is_bounded = side == 0, (strength > 0) & (strength < MOST_STRENGTH)
-        low_step, high_step = (
-            far[np.maximum(strength - 1, 0)],
-            far[np.minimum(strength, MOST_STRENGTH - 1)] * is_bounded,
-        )
+        low_step = far[np.maximum(strength - 1, 0)]
+        high_step = far[np.minimum(strength, MOST_STRENGTH - 1)] * is_bounded
         self.scale = scale
         self.low_by = (np.where(is_tie, -1.0, 1.0) * width, low_step * scale)
         self.high_by = (np.where(is_tie | is_bounded, 1.0, 0.0) * width, high_step * scale)

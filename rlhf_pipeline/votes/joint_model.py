@@ -209,7 +209,9 @@ def _build_utilities(judged: pd.DataFrame, comparisons: pd.DataFrame) -> Utiliti
 
 class _Fit:
     def __init__(self, votes: JudgementArrays, utilities: Utilities | None, params: JointParams):
-        self.votes, self.utilities, self.params = votes, utilities, params
+        self.votes = votes
+        self.utilities = utilities
+        self.params = params
         n, n_annotators = len(votes.ids), len(votes.names)
         self.expectation = ExpectationStep(votes, params.n_nodes)
         self.theta = np.tile(START, (n_annotators, 1))
@@ -226,11 +228,9 @@ class _Fit:
         """Copy annotators, population and comparisons from `other`. New annotators start at the
         population mean, new comparisons at the prior.
         """
-        self.mean, self.spread, self.steps = (
-            other.mean.copy(),
-            other.spread.copy(),
-            other.steps.copy(),
-        )
+        self.mean = other.mean.copy()
+        self.spread = other.spread.copy()
+        self.steps = other.steps.copy()
         who, there = _shared_positions(self.votes.names, other.votes.names)
         self.theta = np.tile(self.mean, (len(self.theta), 1))
         self.theta[who] = other.theta[there]

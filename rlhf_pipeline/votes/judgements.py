@@ -50,11 +50,9 @@ class JudgementArrays:
         self.shown = turned * left[order]
         self.n_prompts = judged["prompt_id"].nunique()
         self.starts = np.flatnonzero(np.diff(self.comparison, prepend=-1))
-        self.has_ties, self.has_strengths, self.has_sides = (
-            bool((side == 0).any()),
-            bool((strength > 0).any()),
-            bool(left.any()),
-        )
+        self.has_ties = bool((side == 0).any())
+        self.has_strengths = bool((strength > 0).any())
+        self.has_sides = bool(left.any())
 
     def __len__(self) -> int:
         return len(self.comparison)

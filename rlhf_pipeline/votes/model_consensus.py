@@ -60,10 +60,8 @@ def consensus_by_model(
         known[["comparison_id", "p_a", "p_low", "p_high"]], on="comparison_id"
     ).assign(up_to_seq=up_to_seq)
     p, low, high = (both[name].to_numpy(dtype=np.float64) for name in ("p_a", "p_low", "p_high"))
-    is_a, is_equal = (
-        p > 0.5,
-        (both["state"] == "agreed") & both["choice"].isin([Choice.TIE, Choice.BOTH_BAD]),
-    )
+    is_a = p > 0.5
+    is_equal = (both["state"] == "agreed") & both["choice"].isin([Choice.TIE, Choice.BOTH_BAD])
     share = np.maximum(p, 1 - p)
     is_told_apart = ((low > 0.5) | (high < 0.5)) & (share >= params.min_share - 1e-12)
     state = np.where(

@@ -87,10 +87,8 @@ def preference_pairs(
     FrameError if a frame breaks its schema (for example by a duplicate vote id).
     """
     params = params or PairParams()
-    votes, comparisons = (
-        _training_votes(counting(votes), params),
-        check_frame(comparisons, COMPARISONS),
-    )
+    votes = _training_votes(counting(votes), params)
+    comparisons = check_frame(comparisons, COMPARISONS)
     tallies = _tallies(_unrepeated_votes(votes, comparisons), params)
     kept = tallies[_is_pair(tallies, params)]
     if kept.empty:

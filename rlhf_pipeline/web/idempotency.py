@@ -140,7 +140,9 @@ class IdempotentRoute(APIRoute):
 async def _answer_once(
     site: Site, pending: PendingRequest, handle: Callable[[], Coroutine[Any, Any, Response]]
 ) -> Response:
-    requests, who, key = site.store.requests, pending.who, pending.key
+    requests = site.store.requests
+    who = pending.who
+    key = pending.key
     outer = _PENDING.set(pending)
     try:
         response = await handle()

@@ -302,7 +302,9 @@ def test_late_votes_for_an_old_day_touch_that_day_alone(
 def test_late_votes_change_only_windows_with_their_day(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
-    project, old, later = branch(grown), grown.day(2), grown.day(3)
+    project = branch(grown)
+    old = grown.day(2)
+    later = grown.day(3)
     ids = project.files.read_frame("comparisons", old)["comparison_id"].tolist()
     alone = {"ops": {"drift_report": {"config": {"window_days": 1}}}}
     cast(project, ids[40:80], later, by="next", times=2)
@@ -345,7 +347,9 @@ def test_broken_frame_of_another_day_only_drops_the_series(
 
 
 def test_vote_of_a_later_day_is_in_that_days_log(grown: Any, branch: Callable[..., Any]) -> None:
-    project, published, later = branch(grown), grown.day(2), grown.day(3)
+    project = branch(grown)
+    published = grown.day(2)
+    later = grown.day(3)
     project.materialise(["preference_pairs"])
     pairs = project.files.read_frame("preference_pairs")
     n_pairs, pairs = len(pairs), pairs[pairs["day"] == published]
@@ -375,7 +379,9 @@ def test_a_day_that_got_its_first_votes_late_keeps_its_other_predictions(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     """A vote of tomorrow on today's comparison must not take the prediction out of today's log."""
-    project, published, later = branch(grown), grown.day(2), grown.day(3)
+    project = branch(grown)
+    published = grown.day(2)
+    later = grown.day(3)
     voted = project.files.read_frame("comparisons", published)["comparison_id"].iloc[0]
     cast(project, [voted], later)
     project.run("feedback", later)

@@ -237,7 +237,10 @@ def spans(requests: Sequence[dg.RunRequest]) -> list[tuple[str | None, ...]]:
 def test_missing_days_of_a_range_are_requested_until_made(
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
-    first, second, third, last = "2026-01-02", "2026-01-03", "2026-01-04", "2026-01-05"
+    first = "2026-01-02"
+    second = "2026-01-03"
+    third = "2026-01-04"
+    last = "2026-01-05"
     with StubProvider(faults=[None, LONG]) as stub:
         assert not collect(stub, CONFIG, first, last).success
         [run] = store.generation.paused_runs()

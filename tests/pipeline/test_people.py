@@ -105,10 +105,8 @@ def test_only_votes_of_people_teach_and_are_compared_with_predictions(project: A
     project.run("feedback", project.day(3))
     project.materialise(["preference_pairs"])
     pairs = project.files.read_frame("preference_pairs")
-    pairs, log = (
-        pairs[pairs["day"] == project.day(3)],
-        project.files.read_frame("reflection_log", project.day(3)),
-    )
+    pairs = pairs[pairs["day"] == project.day(3)]
+    log = project.files.read_frame("reflection_log", project.day(3))
     assert set(pairs["comparison_id"]) == by_kind(project, "human")
     assert set(pairs["annotator_kind"]) == {"human"}
     assert set(log.loc[log["vote_id"].notna(), "annotator_kind"]) == {"human"}

@@ -200,10 +200,8 @@ def test_files_of_later_days_do_not_change_the_fitted_model(
     assert pairs["day"].max() == project.day(0)
     log = project.files.read_days("votes", project.files.days("votes"))
     known = counting(log[log["seq"] <= limit["up_to_seq"]])
-    labels, shown = (
-        project.files.read_frame("annotator_model"),
-        project.store.comparisons.with_ids(judged_comparison_ids(known)),
-    )
+    labels = project.files.read_frame("annotator_model")
+    shown = project.store.comparisons.with_ids(judged_comparison_ids(known))
     assert labels["max_seq"].max() <= limit["up_to_seq"]
     asked = known["comparison_id"].isin(shown.loc[shown["split"] != "test", "comparison_id"])
     assert 0 < asked.sum() < len(known)
@@ -260,10 +258,8 @@ def test_votes_without_a_time_are_in_no_replayed_day_and_no_stream(history: Any)
 
 
 def test_a_day_is_one_line_with_accuracy_beside_the_ceiling(history: Any) -> None:
-    first, turned = (
-        format_day(history.settings, history.day(0), 1.0),
-        format_day(history.settings, history.day(2), 2.5),
-    )
+    first = format_day(history.settings, history.day(0), 1.0)
+    turned = format_day(history.settings, history.day(2), 2.5)
     assert first.split()[:4] == [history.day(0), "240", "-", "0"]
     assert "drift" in turned
     judged = history.files.read_frame("reflection_log", history.day(2)).dropna(subset=["is_error"])

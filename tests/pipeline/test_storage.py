@@ -325,10 +325,8 @@ def test_a_server_project_is_not_replaced_during_a_run_or_with_a_daemon(
 def test_a_restore_takes_the_databases_of_its_own_home_and_no_other(
     home: Path, tmp_path: Path, postgres: PostgresServer, prefix: str
 ) -> None:
-    backup, server = (
-        tmp_path / "backup",
-        {"RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": prefix},
-    )
+    backup = tmp_path / "backup"
+    server = {"RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": prefix}
     assert (
         rlhf(
             home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix

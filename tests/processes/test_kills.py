@@ -101,10 +101,8 @@ def test_killed_while_casting_no_vote_is_lost_or_doubled(
 ) -> None:
     project, day = branch(unbroken), unbroken.day(4)
     project.run("collection", day, config=config(COLLECTION | {"prompts": {"n": 36}}))
-    n, n_comparisons = (
-        project.store.votes.count(),
-        len(project.files.read_frame("comparisons", day)),
-    )
+    n = project.store.votes.count()
+    n_comparisons = len(project.files.read_frame("comparisons", day))
     kill(project, "casting", "simulated_voting", stages={"cast_simulated_votes": {"day": day}})
     n_kept = project.store.votes.count() - n
     assert 0 < n_kept < 3 * n_comparisons  # whole transactions

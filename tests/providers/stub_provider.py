@@ -200,7 +200,10 @@ class StubProvider:
 
     def repair(self, model: str = "stub-model") -> None:
         """From here on every request for `model` is answered, whatever the key."""
-        self.model, self._api_key, self.chances, self._refuses = model, None, (), None
+        self.model = model
+        self._api_key = None
+        self.chances = ()
+        self._refuses = None
         self._faults.clear()
 
     def add_faults(self, faults: Iterable[Fault | None]) -> None:
@@ -305,10 +308,8 @@ def make_sentence(body: dict[str, Any]) -> str:
     """The same for the same body; with temperature 0 the same for every seed."""
     seed = body.get("seed") if body.get("temperature", 1) else None
     drawn = int(content_hash("stub", _prompt(body), seed)[:12], 16)
-    first, second = (
-        OPINIONS[drawn % len(OPINIONS)],
-        OPINIONS[drawn // len(OPINIONS) % len(OPINIONS)],
-    )
+    first = OPINIONS[drawn % len(OPINIONS)]
+    second = OPINIONS[drawn // len(OPINIONS) % len(OPINIONS)]
     return (
         f"On {_prompt(body)[:120]!r} I would say {first}, and {second} more than that "
         f"({drawn % 10_000})."
@@ -763,20 +764,16 @@ class StubBatches:
         fault = stub.receive(body)
         stub.end_request()
         if fault is not None and fault.kind == "status":
-            status, said = (
-                fault.status,
-                {"error": {"message": fault.message, "type": "stub", "code": fault.code}},
-            )
+            status = fault.status
+            said = {"error": {"message": fault.message, "type": "stub", "code": fault.code}}
         elif body.get("model") != stub.model:
-            status, said = (
-                404,
-                {
-                    "error": {
-                        "message": f"The model {body.get('model')!r} does not exist",
-                        "code": "model_not_found",
-                    }
-                },
-            )
+            status = 404
+            said = {
+                "error": {
+                    "message": f"The model {body.get('model')!r} does not exist",
+                    "code": "model_not_found",
+                }
+            }
         else:
             status, said = 200, stub.answer(body, fault.kind if fault else None)
             stub.bill(said, arrives=True)

@@ -29,6 +29,7 @@ from rlhf_pipeline.completions import (
     HostedBackend,
     OpenAICompatibleBackend,
     Reply,
+    RequestedBy,
     TemplateBackend,
     generate,
     open_backend,
@@ -149,7 +150,7 @@ def test_a_second_run_calls_for_nothing_in_this_process_or_the_next(
                 PARAMS,
                 ledger=reopened.generation,
                 calls=CallParams(**FAST),
-                asset="another",
+                requested_by=RequestedBy("another"),
             )
         assert stub.n_calls == 20
     assert again.frame.equals(first.frame)
@@ -545,7 +546,11 @@ class Refusing429:
     notes when it was asked.
     """
 
-    name, model, model_version, provider, has_answered = "refusing", "m", "m", "nowhere", True
+    name = "refusing"
+    model = "m"
+    model_version = "m"
+    provider = "nowhere"
+    has_answered = True
 
     def __init__(self) -> None:
         self.asked: list[float] = []

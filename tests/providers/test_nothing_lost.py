@@ -80,7 +80,9 @@ class Scripted:
     asked.
     """
 
-    name, model_version, has_answered = "scripted", "m", True
+    name = "scripted"
+    model_version = "m"
+    has_answered = True
 
     def __init__(
         self, answer: Callable[[int], Any], model: str = "m", provider: str = "nowhere"
@@ -205,7 +207,9 @@ def test_what_ends_a_run_while_a_call_is_being_begun_ends_it_too() -> None:
     request = CompletionRequest(
         prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9
     )
-    params, ledger, lane = CallParams(), temporary_ledger(), ("nowhere", "m")
+    params = CallParams()
+    ledger = temporary_ledger()
+    lane = ("nowhere", "m")
     items = [build_item(backend, request, params, item_no=0, position=0, key="k")]
     ledger.start("run", items, asset="a", record="{}")
     work = CompletionWork("run", ledger, items, Interrupted([request]), params, {0})
@@ -663,11 +667,9 @@ def test_a_waiting_time_holds_for_every_model_of_a_provider_and_for_no_other() -
 
         return slowly()
 
-    asking, same, other = (
-        Scripted(wait_once, "a"),
-        Scripted(steadily, "b"),
-        Scripted(steadily, "a", "elsewhere"),
-    )
+    asking = Scripted(wait_once, "a")
+    same = Scripted(steadily, "b")
+    other = Scripted(steadily, "a", "elsewhere")
     made = ask(temporary_ledger(), asking, same, other, n=40, concurrency=2)
     assert made.frame["error"].isna().all()
     refused_at = asking.asked[0] + 0.05

@@ -140,7 +140,11 @@ def test_a_call_that_waits_for_a_closed_provider_is_not_made() -> None:
     class Closing:
         """Asks for a little peace at first; then its key is refused while the others wait."""
 
-        name, model, model_version, provider, has_answered = "closing", "m", "m", "nowhere", True
+        name = "closing"
+        model = "m"
+        model_version = "m"
+        provider = "nowhere"
+        has_answered = True
 
         def __init__(self) -> None:
             self.n_calls = 0
@@ -321,7 +325,11 @@ def test_a_prompt_that_is_useless_is_not_tried_again_for_a_passing_reason() -> N
         busy for a moment.
         """
 
-        name, model, model_version, provider, has_answered = "odd", "m", "m", "nowhere", True
+        name = "odd"
+        model = "m"
+        model_version = "m"
+        provider = "nowhere"
+        has_answered = True
 
         def __init__(self) -> None:
             self.asked: list[int] = []

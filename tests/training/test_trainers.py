@@ -89,10 +89,8 @@ def test_trl_leaves_nothing_behind_but_weights(bert):
     import torch
 
     model = model_on(bert, **(FOR_TRL | {"precision": "bfloat16"}), steps=1).fit(word_pairs())
-    network, texts = (
-        model.networks_[0],
-        pad(model.reader.encode(["ask 1"], ["kind warm cold"])[0], model.reader.pad_id),
-    )
+    network = model.networks_[0]
+    texts = pad(model.reader.encode(["ask 1"], ["kind warm cold"])[0], model.reader.pad_id)
     with torch.inference_mode():
         assert network(*texts).logits.item() == network.score_pooled(network.pool(*texts)).item()
 

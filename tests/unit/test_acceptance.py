@@ -90,7 +90,9 @@ def test_model_worse_on_the_latest_window_is_refused():
 
 
 def test_window_is_of_the_latest_votes_whatever_the_order_of_rows():
-    frame, old, new = pairs(200), margins(200, 0.5), margins(200, 0.5)
+    frame = pairs(200)
+    old = margins(200, 0.5)
+    new = margins(200, 0.5)
     old[-50:], new[-50:] = 1.0, -1.0
     params = PARAMS.model_copy(update={"window_pairs": 50})
     order = np.random.default_rng(1).permutation(200)

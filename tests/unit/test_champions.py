@@ -254,10 +254,8 @@ def test_a_champions_calibrator_is_replaced_only_if_no_worse():
         voted.assign(split="calib", **REST), model, CalibrationParams(methods=["temperature"])
     )
     assert isinstance(mended, TemperatureScaling)
-    good, raw = (
-        Judge(version(), model, mended, "temperature@1"),
-        Judge(version(), model, NoCalibration(), "none"),
-    )
+    good = Judge(version(), model, mended, "temperature@1")
+    raw = Judge(version(), model, NoCalibration(), "none")
     kept, reason = compare_with_champion(raw, good, voted)
     assert not kept
     assert "through none, worse than" in reason
@@ -343,7 +341,9 @@ class Alternatives:
     """
 
     def __init__(self, champions, folder):
-        self.folder, self.first, self.second = folder, folder / "first", folder / "second"
+        self.folder = folder
+        self.first = folder / "first"
+        self.second = folder / "second"
         for seed, encoder in enumerate((self.first, self.second)):
             save_tiny_bert(encoder, seed=seed)
         registry = OneVersion(folder / "model")

@@ -212,10 +212,8 @@ def test_one_server_url_gives_three_databases_with_their_driver(tmp_path):
         },
         tmp_path,
     )
-    server, options = (
-        "postgresql+psycopg2://ann:p%40s@db:5433",
-        "?sslmode=require&connect_timeout=9",
-    )
+    server = "postgresql+psycopg2://ann:p%40s@db:5433"
+    options = "?sslmode=require&connect_timeout=9"
     assert settings.store_url == f"{server}/team_store{options}"
     # MLflow and Dagster set none
     limits = "&keepalives_idle=5&keepalives_interval=2&keepalives_count=3&tcp_user_timeout=10000"

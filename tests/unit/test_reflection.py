@@ -197,11 +197,9 @@ def test_log_rows_are_json_with_null_for_missing_values():
 
 
 def test_a_model_is_not_compared_with_its_own_votes():
-    people, machine = (
-        votes(("c1", "x", "b")),
-        votes(("c2", "demo.reward_model@1", "b")).assign(
-            annotator_kind="machine", seq=9, vote_id="m"
-        ),
+    people = votes(("c1", "x", "b"))
+    machine = votes(("c2", "demo.reward_model@1", "b")).assign(
+        annotator_kind="machine", seq=9, vote_id="m"
     )
     rows = reflect(predicted(), pd.concat([people, machine]))
     pd.testing.assert_frame_equal(rows, reflect(predicted(), people))

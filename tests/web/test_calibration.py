@@ -349,7 +349,9 @@ def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(
     """Whoever asks while somebody else's count is under way is given that count."""
     ids = publish(web, [0.9, 0.8])
     vote(web, ids[:1], "a")
-    read, gate, counting = Event(), Event(), ProbeCounter(web.store, UNCACHED)
+    read = Event()
+    gate = Event()
+    counting = ProbeCounter(web.store, UNCACHED)
     counted = counting._compute_probe
 
     def counted_and_slowly_told(asked: ProbeQuery) -> probe_counter.ProbeResult:
@@ -423,10 +425,8 @@ def test_who_judges_blind_sees_no_prediction_of_a_comparison(web: Web):
     assert web.client("annotator").get("/calibrations").status_code == 403
     assert listed(web.client("admin"), bin=0.925)
     with pages(web) as seen:
-        curator, annotating = (
-            seen.browser(web.add("curator")),
-            seen.browser(web.add("annotator", "engineer")),
-        )
+        curator = seen.browser(web.add("curator"))
+        annotating = seen.browser(web.add("annotator", "engineer"))
         for browser in (curator, annotating):
             for path in ("/calibration", "/calibration.csv", "/calibration/pairs"):
                 assert browser.get(f"{seen.url}{path}", params={"bin": 0.925}).status_code == 403

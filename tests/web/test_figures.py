@@ -196,7 +196,9 @@ def test_hidden_cards_count_as_they_stood_at_midnight(store: Store, clock: Clock
 
 def test_what_is_kept_at_hand_says_what_counting_anew_says(store: Store, clock: Clock):
     """Votes, skips, votes taken back, changed, sent late, over some days: asked after each."""
-    figures, rng, mine = AnnotatorStatistics(store), random.Random(7), []
+    figures = AnnotatorStatistics(store)
+    rng = random.Random(7)
+    mine = []
     for _ in range(250):
         clock.moment += timedelta(minutes=rng.choice((1, 1, 1, 1, 400)))
         one = f"{rng.choice('cd')}{rng.randrange(40):04}"

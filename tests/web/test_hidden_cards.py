@@ -112,7 +112,9 @@ def test_cards_that_are_given_back_and_leased_again_are_the_same_whatever_their_
 
 @on_sqlite
 def test_the_seed_that_places_hidden_cards_is_random_and_told_to_nobody_who_judges_blind(web: Web):
-    ann, curator, admin = web.client("annotator"), web.client("curator"), web.client("admin")
+    ann = web.client("annotator")
+    curator = web.client("curator")
+    admin = web.client("admin")
     seed = admin.get("/rules").json()["rules"]["seed"]
     assert seed > 0
     assert ann.get("/rules").json()["rules"]["seed"] is None

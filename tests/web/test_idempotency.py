@@ -142,7 +142,9 @@ def killed_after(web: Web, n: int) -> Iterator[None]:
     """The server's process commits `n` transactions more and nothing ever after: neither answers
     nor tidying up.
     """
-    database, writing, left = web.store.database, web.store.database.write_transaction, [n]
+    database = web.store.database
+    writing = web.store.database.write_transaction
+    left = [n]
 
     @contextmanager
     def mortal(*, urgent: bool = False) -> Iterator[object]:

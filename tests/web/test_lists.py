@@ -19,7 +19,9 @@ def test_users_and_tokens_are_listed_page_by_page(web: Web):
     for path, key in (("/users", "email"), ("/me/tokens", "token_id")):
         whole = browser.get(path).json()
         assert whole["next"] is None
-        found, cursor, n_pages = [], None, 0
+        found = []
+        cursor = None
+        n_pages = 0
         while True:
             page = browser.get(
                 path, params={"limit": 3} | ({"cursor": cursor} if cursor else {})

@@ -445,7 +445,9 @@ def after_commit(web: Web, n: int, act: Callable[[], object]) -> Iterator[list[i
     """Have `act` done right after the server's n-th transaction from now on, or at once; which it
     was, once it was done.
     """
-    database, writing, done = web.store.database, web.store.database.write_transaction, []
+    database = web.store.database
+    writing = web.store.database.write_transaction
+    done = []
     left = n
     if n == 0:
         act()

@@ -19,7 +19,9 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
     web.rule(repeat_share=0, gold_share=0)
     ids = web.publish(4)
     named = web.publish(2, prefix="n", offer=False)
-    engineer, ann, bo = web.client("engineer"), web.client("annotator"), web.client("annotator")
+    engineer = web.client("engineer")
+    ann = web.client("annotator")
+    bo = web.client("annotator")
     asked = {"ids": named, "annotator_id": ann.user.user_id}
     assert engineer.post("/comparisons:offer", json=asked).json() == {
         "n_comparisons": 2,
@@ -86,11 +88,9 @@ def test_nobody_is_asked_who_is_dealt_no_cards(web: Web, who: str):
 
 def test_offering_a_correction_by_name_does_not_tell_who_wrote_it(web: Web):
     web.rule(repeat_share=0, gold_share=0)
-    author, other, engineer = (
-        web.client("annotator"),
-        web.client("annotator"),
-        web.client("engineer"),
-    )
+    author = web.client("annotator")
+    other = web.client("annotator")
+    engineer = web.client("engineer")
     made = author.post(
         "/feedback",
         json={"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4"},

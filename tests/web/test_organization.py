@@ -119,7 +119,9 @@ def test_a_token_gives_no_role_of_the_organisation_which_would_outlive_it(web: W
     """Of a token for ten minutes came an admin of every project. What it does in its own project
     its scope says, and the chain tells.
     """
-    chief, ann, boss = everywhere(web, "admin"), web.add("annotator"), everywhere(web, "auditor")
+    chief = everywhere(web, "admin")
+    ann = web.add("annotator")
+    boss = everywhere(web, "auditor")
     writing = web.client(user=chief, scopes=["users.write", "users.read"], lasts=600)
     refused = [
         writing.post("/users", json={"email": "x@example.org", "organization_roles": ["auditor"]}),

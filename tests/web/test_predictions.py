@@ -97,10 +97,8 @@ def test_sides_exchanged_the_chances_sum_to_one(engineer: httpx.Client) -> None:
 
 
 def test_one_pair_is_asked_without_a_list_and_answered_as_in_one(engineer: httpx.Client) -> None:
-    alone, among = (
-        ask(engineer, PAIRS[1])["predictions"],
-        ask(engineer, {"pairs": PAIRS})["predictions"],
-    )
+    alone = ask(engineer, PAIRS[1])["predictions"]
+    among = ask(engineer, {"pairs": PAIRS})["predictions"]
     assert len(alone) == 1
     assert alone[0]["p_calibrated"] == pytest.approx(among[1]["p_calibrated"], abs=1e-6)
 
@@ -212,7 +210,9 @@ class Thinking:
     """Stands in for a model: says what it says only once it is allowed to."""
 
     def __init__(self, judge: Judge) -> None:
-        self.judge, self.may_answer, self.begun = judge, threading.Event(), threading.Event()
+        self.judge = judge
+        self.may_answer = threading.Event()
+        self.begun = threading.Event()
 
     def predict(self, questions: Any) -> Any:
         self.begun.set()

@@ -62,7 +62,9 @@ def told(client: httpx.Client) -> dict[str, dict]:
 def test_every_figure_leads_to_exactly_its_votes(web: Web):
     web.rule(repeat_share=0.0, gold_share=0.0)
     web.publish(12, overlap=2, completion_a=LONG, completion_b=LONG)
-    steady, hasty, reader = web.client("annotator"), web.client("annotator"), web.client("auditor")
+    steady = web.client("annotator")
+    hasty = web.client("annotator")
+    reader = web.client("auditor")
     same = judge(web, steady, 12)[1:]
     fast = [
         *judge(web, hasty, 5, seconds=1.0, choice="tie"),
@@ -105,7 +107,9 @@ def test_the_same_pair_again_is_found_under_another_comparison(web: Web):
 
 def test_who_votes_is_told_nothing_that_tells_others_choices(web: Web):
     ids = web.publish(4, overlap=2, completion_a=LONG, completion_b=LONG)
-    ann, curator, admin = web.client("annotator"), web.client("curator"), web.client("admin")
+    ann = web.client("annotator")
+    curator = web.client("curator")
+    admin = web.client("admin")
     made = judge(web, ann, 4, seconds=1.0)
     assert ann.get("/quality").status_code == 403
     assert told(admin)[ann.user.user_id]["same_as_before"] is not None

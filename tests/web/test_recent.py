@@ -136,7 +136,9 @@ def test_readers_do_not_share_counts():
 
 
 def test_one_request_of_a_reader_counts_and_others_get_the_previous_count():
-    clock, counting, gate = Hand(), threading.Event(), threading.Event()
+    clock = Hand()
+    counting = threading.Event()
+    gate = threading.Event()
     counts = ReaderCounts[int](CacheTimes(quick_s=0.05, rest=0), clock)
 
     def count(n: int) -> int:

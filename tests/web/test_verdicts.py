@@ -250,10 +250,8 @@ def test_a_list_that_was_begun_by_one_fit_is_not_gone_on_with_by_another(
     for c in made:
         seq = judge(web, c, "ab")
     fit(web, seq, **{c: (0.5 + i / 100, 0.2, 0.8) for i, c in enumerate(made)})
-    reader, asked = (
-        web.client("engineer"),
-        {"method": "joint_model", "limit": 2} | ({"state": state} if state else {}),
-    )
+    reader = web.client("engineer")
+    asked = {"method": "joint_model", "limit": 2} | ({"state": state} if state else {})
     begun = reader.get("/consensus", params=asked).json()
     assert reader.get("/consensus", params=asked | {"cursor": begun["next"]}).status_code == 200
     # the same votes, fitted otherwise

@@ -148,7 +148,9 @@ def test_leases_on_sqlite_are_dealt_one_at_a_time_and_all_of_them(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ):
     web.publish(32)
-    at_work, most, deal = [], [], Assignments.deal
+    at_work = []
+    most = []
+    deal = Assignments.deal
 
     def noted(self: Assignments, *args: Any) -> Any:
         at_work.append(1)

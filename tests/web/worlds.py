@@ -19,11 +19,15 @@ from rlhf_pipeline.store.schema import assignments, feedback, slots
 from rlhf_pipeline.web.auth import SECRET_FILE
 from tests.web.conftest import NOON, comparisons
 
-ANN, BOB, ROBOT = "ann", "bob", "robot"
+ANN = "ann"
+BOB = "bob"
+ROBOT = "robot"
 OTHERS = (ANN, BOB, ROBOT)
 ORDINARY = [f"c{i:04}" for i in range(12)]
 JUDGED, JUDGED_CORRECTION = ORDINARY[:4], "k0000"
-SKIPPED, TAKEN_BACK, HELD = ORDINARY[4], ORDINARY[5], ORDINARY[6:8]
+SKIPPED = ORDINARY[4]
+TAKEN_BACK = ORDINARY[5]
+HELD = ORDINARY[6:8]
 CORRECTION = "k0001"
 UNJUDGED = [*ORDINARY[4:], CORRECTION]
 EVERY = [*ORDINARY, JUDGED_CORRECTION, CORRECTION]
@@ -162,10 +166,8 @@ def _hidden_vote(rng: Random) -> Said:
 def _vote(rng: Random, who: str, comparison_id: str) -> Said:
     choice = rng.choice(["a", "b", "a", "b", "tie", "both_bad", "skip"])
     strength = rng.choice([1, 2, 3, 4, None]) if choice in "ab" else None
-    reason, duration_s = (
-        rng.choice(["led by style", "led by facts", ""]),
-        rng.choice([0.01, 3.0, 30.0]),
-    )
+    reason = rng.choice(["led by style", "led by facts", ""])
+    duration_s = rng.choice([0.01, 3.0, 30.0])
     return Said(
         who,
         comparison_id,

@@ -23,7 +23,9 @@ NAME = re.compile(r"^step-(\d{9})-([0-9a-f]{16})\.safetensors$")
 FINGERPRINT_FILE = "fingerprint.txt"
 OWN_FILES = re.compile(rf"{NAME.pattern}|^{re.escape(FINGERPRINT_FILE)}$|^\..+\.tmp$")
 N_KEPT = 2  # the newest, and the previous one in case that is damaged
-MODEL, MOMENTS, RANDOM = "model:", "optimizer:", "torch_random_state"
+MODEL = "model:"
+MOMENTS = "optimizer:"
+RANDOM = "torch_random_state"
 
 
 @dataclass(frozen=True)

@@ -90,12 +90,10 @@ class _Training:
     ) -> None:
         import torch
 
-        self.network, self.data, self.params, self.around = (
-            network.to(params.device),
-            data,
-            params,
-            around,
-        )
+        self.network = network.to(params.device)
+        self.data = data
+        self.params = params
+        self.around = around
         self.plan = BatchPlan(
             data,
             texts_per_batch=params.texts_per_batch,

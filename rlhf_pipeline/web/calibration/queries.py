@@ -154,10 +154,8 @@ def _build_probe(asked: ProbeQuery, probed: ProbeResult) -> ProbeOut:
 
 
 def _build_pairs(site: Site, principal: Principal, rows: pd.DataFrame) -> list[ProbedPair]:
-    may_read, may_see_votes = (
-        principal.may(Permission.COMPARISONS_READ),
-        principal.may(Permission.VOTES_READ),
-    )
+    may_read = principal.may(Permission.COMPARISONS_READ)
+    may_see_votes = principal.may(Permission.VOTES_READ)
     texts = (
         site.store.comparisons.texts(rows["comparison_id"].unique().tolist()) if may_read else {}
     )

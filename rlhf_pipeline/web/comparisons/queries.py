@@ -69,10 +69,8 @@ def _build_comparisons(
     if blind_reader_id(principal) is not None:
         hidden |= dict.fromkeys(SLOTS)
     # Each would tell which of them is a correction, and so which text its author preferred.
-    unsorted, untold = (
-        filter_unjudged(site, principal, ids),
-        {"source": None, "category": None, "prompt_id": None},
-    )
+    unsorted = filter_unjudged(site, principal, ids)
+    untold = {"source": None, "category": None, "prompt_id": None}
     found = []
     for row in rows:
         n_slots, n_done = slots.get(row["comparison_id"], (0, 0))

@@ -88,10 +88,8 @@ def show_page(
     except Problem as problem:
         if problem.kind not in INSTEAD:
             raise
-        found, nothing = (
-            queries.ConsensusPage(Page(items=[], next=None), 0),
-            (INSTEAD[problem.kind], problem.detail),
-        )
+        found = queries.ConsensusPage(Page(items=[], next=None), 0)
+        nothing = (INSTEAD[problem.kind], problem.detail)
     page = found.page
     n_since, of_next = (
         (0, None) if found.up_to_seq is None else queries.count_since(site, found.up_to_seq)

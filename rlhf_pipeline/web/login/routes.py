@@ -85,7 +85,9 @@ def login(
 
 @pages.post("/login", dependencies=OPEN)
 def submit_login(site: AnySite, request: Request, form: Form) -> Response:
-    token, email, after = form.text("token"), form.text("email"), _own_path(form.text("next"))
+    token = form.text("token")
+    email = form.text("email")
+    after = _own_path(form.text("next"))
     response = see_other(after)
 
     def enter() -> bool:

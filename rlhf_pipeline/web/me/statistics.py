@@ -69,10 +69,8 @@ def build_statistics(judged: StandingSnapshot, today: date) -> Statistics:
     paces = [*reversed(judged.today.values()), *judged.paces][:PACE_OF]
     seconds = [pace for pace in paces if pace is not None]
     days = set(judged.by_day) | ({today} if judged.today else set())
-    n_right, n_known = (
-        sum(one.n for one in judged.known if one.is_right),
-        sum(one.n for one in judged.known),
-    )
+    n_right = sum(one.n for one in judged.known if one.is_right)
+    n_known = sum(one.n for one in judged.known)
     return Statistics(
         votes_today=len(judged.today),
         votes_total=sum(judged.by_day.values()) + len(judged.today),

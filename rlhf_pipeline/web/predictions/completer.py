@@ -11,6 +11,7 @@ from rlhf_pipeline.completions import (
     CallParams,
     CompletionParams,
     HostedBackend,
+    RequestedBy,
     default_call_params,
     generate,
     open_backend,
@@ -56,10 +57,8 @@ class Completer:
         before the first event.
         """
         try:
-            backend, calls = (
-                open_backend(self._settings, self._refuse_policy),
-                default_call_params(self._settings, concurrency=1, stream=True),
-            )
+            backend = open_backend(self._settings, self._refuse_policy)
+            calls = default_call_params(self._settings, concurrency=1, stream=True)
             calls.budget  # noqa: B018  one that cannot be kept is refused before anything is asked
         except ConfigurationError as cause:
             raise Problem(
@@ -121,7 +120,7 @@ class Completer:
                 params,
                 ledger=self._store.generation,
                 calls=calls,
-                asset=ASSET,
+                requested_by=RequestedBy(ASSET),
                 on_text=listen,
             )
             row = made.frame.iloc[0]

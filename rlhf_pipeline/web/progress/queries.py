@@ -52,10 +52,8 @@ def is_current(site: Site, principal: Principal) -> bool:
 
 def metrics(site: Site, principal: Principal) -> Metrics:
     seen_by = blind_reader_id(principal)
-    counted, left = (
-        site.vote_counter.counts(seen_by=seen_by),
-        site.vote_counter.work() if seen_by is None else None,
-    )
+    counted = site.vote_counter.counts(seen_by=seen_by)
+    left = site.vote_counter.work() if seen_by is None else None
     version, _ = site.store.rules.latest()
     return Metrics(
         votes=counted.n_votes,

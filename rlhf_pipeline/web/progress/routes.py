@@ -78,7 +78,9 @@ async def stream_progress(
     look_s: float = LOOK_S,
     still_here_s: float = STILL_HERE_S,
 ) -> AsyncIterator[str]:
-    seen_seq, sent, quiet = -1, "", 0.0
+    seen_seq = -1
+    sent = ""
+    quiet = 0.0
     while True:
         newest = await run_in_threadpool(site.store.audit.head)
         if newest[0] != seen_seq:

@@ -49,10 +49,8 @@ def votes(
         seqs = site.quality_counters.find_marked(
             mark, only.get("annotator_id"), before_seq=before, limit=limit, seen_by=seen_by
         )
-        found, following = (
-            site.store.votes.with_seqs(seqs),
-            seqs[-1] if len(seqs) == limit else None,
-        )
+        found = site.store.votes.with_seqs(seqs)
+        following = seqs[-1] if len(seqs) == limit else None
         # the marks may have been counted before the reader took a judgement back
         if seen_by is not None:
             hidden = filter_unjudged(site, principal, [vote.comparison_id for vote in found])

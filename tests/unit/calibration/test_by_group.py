@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.calibration import (
+    PredictedVotes,
     all_ceilings,
     calibration_by_group,
     calibration_metrics,
@@ -43,7 +44,7 @@ def test_each_group_is_measured_by_itself_and_stands_beside_its_own_ceiling() ->
     p, y, ids, groups = rows({"web": 60, "chat": 120})
     ceiling = Interval(value=0.8, low=0.7, high=0.9, n=40)
     chat, web = calibration_by_group(
-        p, y, ids, groups, raw=p, ceilings={"source": {"web": ceiling}}
+        PredictedVotes(p, y, ids, raw=p), groups, ceilings={"source": {"web": ceiling}}
     )
     assert [(g.by, g.group, g.n) for g in (chat, web)] == [
         ("source", "chat", 120),
@@ -61,7 +62,7 @@ def test_each_group_is_measured_by_itself_and_stands_beside_its_own_ceiling() ->
 
 @pytest.mark.parametrize("n", [MIN_PAIRS, MIN_PAIRS + 3, 40])
 def test_no_figure_of_a_group_is_told_without_its_interval(n: int) -> None:
-    (group,) = calibration_by_group(*rows({"small": n})[:3], rows({"small": n})[3])
+    (group,) = calibration_by_group(PredictedVotes(*rows({"small": n})[:3]), rows({"small": n})[3])
     assert group.calibrated is not None
     for name in ("accuracy", "ece_debiased", "slope", "brier", "log_loss"):
         found = getattr(group.calibrated, name)
@@ -73,7 +74,7 @@ def test_no_figure_of_a_group_is_told_without_its_interval(n: int) -> None:
 @pytest.mark.parametrize("n", [1, 2, MIN_PAIRS - 1])
 def test_of_a_tiny_group_nothing_is_told_but_how_small_it_is(n: int) -> None:
     p, y, ids, groups = rows({"tiny": n})
-    (group,) = calibration_by_group(p, y, ids, groups, raw=p)
+    (group,) = calibration_by_group(PredictedVotes(p, y, ids, raw=p), groups)
     assert (group.n, group.raw, group.calibrated, group.calibrated_bins) == (n, None, None, ())
     assert group_cells(group)[2:] == [str(n), "too few", UNKNOWN_CEILING, "too few", "too few"]
 
@@ -81,7 +82,7 @@ def test_of_a_tiny_group_nothing_is_told_but_how_small_it_is(n: int) -> None:
 def test_a_small_group_that_is_always_right_is_no_certainty() -> None:
     ids = np.array([f"c{i}" for i in range(12)], dtype=object)
     (group,) = calibration_by_group(
-        np.full(12, 0.9), np.ones(12), ids, {"source": dict.fromkeys(ids, "s")}
+        PredictedVotes(np.full(12, 0.9), np.ones(12), ids), {"source": dict.fromkeys(ids, "s")}
     )
     assert group.calibrated is not None
     assert group.calibrated.accuracy.high == 1.0
@@ -97,21 +98,21 @@ def test_a_small_group_that_is_always_right_is_no_certainty() -> None:
 
 def test_one_group_only_is_the_whole() -> None:
     p, y, ids, groups = rows({"all of them": 50})
-    (group,) = calibration_by_group(p, y, ids, groups)
+    (group,) = calibration_by_group(PredictedVotes(p, y, ids), groups)
     assert group.calibrated == calibration_metrics(p, y, groups=ids, n=50)
 
 
 def test_comparisons_without_a_group_are_left_out_and_nothing_grouped_is_nothing() -> None:
     p, y, ids, _ = rows({"x": 30})
-    assert calibration_by_group(p, y, ids, {"source": {}}) == ()
-    assert calibration_by_group(p, y, ids, {}) == ()
+    assert calibration_by_group(PredictedVotes(p, y, ids), {"source": {}}) == ()
+    assert calibration_by_group(PredictedVotes(p, y, ids), {}) == ()
 
 
 def test_nan_is_refused_in_whichever_group_it_is() -> None:
     p, y, ids, groups = rows({"big": 40, "other": 20})
     p[-1] = np.nan
     with pytest.raises(InvalidScores, match="NaN"):
-        calibration_by_group(p, y, ids, groups)
+        calibration_by_group(PredictedVotes(p, y, ids), groups)
 
 
 def test_groups_are_sources_and_categories() -> None:
@@ -168,7 +169,7 @@ def test_a_group_without_overlap_has_the_ceiling_of_its_repeats() -> None:
 def test_what_cannot_be_told_of_many_is_unknown_and_not_for_want_of_pairs() -> None:
     """No slope where every probability is one half."""
     p, y, ids, groups = rows({"flat": 50})
-    (group,) = calibration_by_group(np.full(len(p), 0.5), y, ids, groups)
+    (group,) = calibration_by_group(PredictedVotes(np.full(len(p), 0.5), y, ids), groups)
     assert group.calibrated is not None
     assert group.calibrated.slope is None
     assert group_cells(group)[-1] == "unknown"
@@ -212,7 +213,7 @@ def test_the_panels_are_of_the_largest_groups_whatever_they_are_grouped_by() -> 
     """Twelve categories left no room for a source, and were called the larger ones."""
     p, y, ids, sources = rows({"web": 200, "tiny": 3})
     names = {i: f"c{n % 15}" for n, i in enumerate(dict.fromkeys(ids))}
-    found = calibration_by_group(p, y, ids, {"category": names, **sources})
+    found = calibration_by_group(PredictedVotes(p, y, ids), {"category": names, **sources})
     assert [(g.by, g.group) for g in largest_groups(found, 3)] == [
         ("category", "c0"),
         ("category", "c1"),

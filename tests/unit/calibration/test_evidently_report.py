@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.calibration import CalibrationThresholds, evidently_calibration_report
-from rlhf_pipeline.calibration.group_calibration import calibration_by_group
+from rlhf_pipeline.calibration.group_calibration import PredictedVotes, calibration_by_group
 from rlhf_pipeline.calibration.metrics import brier, ece_equal_mass
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughData
 from rlhf_pipeline.records import GroupCalibration, Interval
@@ -83,16 +83,14 @@ def grouped(frame: pd.DataFrame, sizes: dict[str, int]) -> tuple[GroupCalibratio
     of = dict(zip(dict.fromkeys(ids), names, strict=False))
     ceilings = {"source": {"big": Interval(value=0.8, low=0.75, high=0.85, n=99)}}
     return calibration_by_group(
-        frame["p"], frame["outcome"], ids, {"source": of}, ceilings=ceilings
+        PredictedVotes(frame["p"], frame["outcome"], ids), {"source": of}, ceilings=ceilings
     )
 
 
 def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_the_ceiling_and_the_groups():
     frame = rows(1.0)
-    ceiling, groups = (
-        Interval(value=0.81, low=0.777, high=0.85, n=50),
-        grouped(frame, {"big": 195, "tiny": 5}),
-    )
+    ceiling = Interval(value=0.81, low=0.777, high=0.85, n=50)
+    groups = grouped(frame, {"big": 195, "tiny": 5})
     result = evidently_calibration_report(frame, noise_ceiling=ceiling, by_group=groups)
     html = result.html().decode()
     assert len(html) > 1_000_000

@@ -34,10 +34,8 @@ def test_few_groups_are_no_certainty_and_say_so(n_groups):
     rng = np.random.default_rng(3)
     p = rng.uniform(0.5, 0.9, 120)
     y = (rng.random(120) < p).astype(float)
-    each, few = (
-        calibration_metrics(p, y),
-        calibration_metrics(p, y, groups=np.arange(120) % n_groups),
-    )
+    each = calibration_metrics(p, y)
+    few = calibration_metrics(p, y, groups=np.arange(120) % n_groups)
     for name in ("accuracy", "ece_equal_width", "ece_equal_mass", "brier", "log_loss"):
         wide, found = getattr(each, name), getattr(few, name)
         assert found.value == wide.value
@@ -303,11 +301,9 @@ def test_of_one_share_right_in_every_prompt_the_accuracy_has_wilsons_ends(stated
     """Three votes of four are predicted in each of twelve prompts: so are they in every resample,
     75.0 to 75.0 %.
     """
-    p, right, prompts = (
-        np.resize(stated, 12).repeat(4),
-        np.tile([1.0, 1.0, 1.0, 0.0], 12),
-        np.repeat(np.arange(12), 4),
-    )
+    p = np.resize(stated, 12).repeat(4)
+    right = np.tile([1.0, 1.0, 1.0, 0.0], 12)
+    prompts = np.repeat(np.arange(12), 4)
     found = calibration_metrics(p, right, groups=prompts)
     low, high = wilson_bounds(0.75, 12)
     assert (found.accuracy.value, found.accuracy.low, found.accuracy.high) == pytest.approx(

@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_pipeline.calibration import (
     CalibrationParams,
+    VoteFacts,
     calibrate,
     calibration_log,
     calibrator_from_json,
@@ -44,7 +45,9 @@ def make_pairs(n: int = 2000, n_votes: int = 3, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     rows = []
     for i in range(n):
-        a, b, prompt_id = f"{i} a", f"{i} b", f"p{i // 2}"
+        a = f"{i} a"
+        b = f"{i} b"
+        prompt_id = f"p{i // 2}"
         n_a = int(rng.binomial(n_votes, 1 / (1 + np.exp(logit_of(b) - logit_of(a)))))
         side = "a" if 2 * n_a > n_votes else "b"
         rows.append(
@@ -70,15 +73,15 @@ def make_pairs(n: int = 2000, n_votes: int = 3, seed: int = 0) -> pd.DataFrame:
 
 def run(pairs: pd.DataFrame, sharpen: float, **more):
     params = more.pop("params", CalibrationParams(n_resamples=200))
-    return calibrate(
+    calibrator, report = calibrate(
         pairs,
         SharpenedModel(sharpen),
         params,
         reward_model_label="demo.reward_model@1",
         data_hash="h",
-        fitted_at=MOMENT,
-        **more,
+        votes=VoteFacts(**more),
     )
+    return calibrator, report.model_copy(update={"fitted_at": MOMENT})
 
 
 def test_on_an_overconfident_model_ece_falls_by_far_more_than_30_percent():
@@ -246,11 +249,11 @@ def test_with_enough_pairs_the_same_allowance_changes_nothing():
             CalibrationParams(allow_uncalibrated=allowed),
             reward_model_label="rm@1",
             data_hash="d",
-            fitted_at=MOMENT,
         )[1]
         for allowed in (False, True)
     ]
-    assert made[0].model_copy(update={"params": {}}) == made[1].model_copy(update={"params": {}})
+    apart = {"params": {}, "fitted_at": MOMENT}
+    assert made[0].model_copy(update=apart) == made[1].model_copy(update=apart)
 
 
 def test_without_test_pairs_nothing_can_be_said_calibrated_or_not():

@@ -5,6 +5,7 @@ import pandas as pd
 
 from rlhf_pipeline.calibration import (
     CalibrationParams,
+    VoteFacts,
     calibrate_version,
     calibration_figures,
 )
@@ -72,10 +73,12 @@ def calibrated(
         of,
         SharpenedModel(2.0),
         pairs,
-        votes(pairs, each=2) if cast is None else cast,
-        comparisons(pairs),
+        VoteFacts.of(
+            votes(pairs, each=2) if cast is None else cast,
+            comparisons(pairs),
+            TasteChanges(CHANGE),
+        ),
         params,
-        taste_changes=TasteChanges(CHANGE),
         **more,
     )[1]  # type: ignore[arg-type]
 

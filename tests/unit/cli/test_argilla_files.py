@@ -91,12 +91,10 @@ def test_an_argilla_export_is_imported_and_exported_equal(tmp_path, theirs):
 
 
 def test_our_own_records_come_back_with_ids_times_and_people(tmp_path, theirs):
-    first, second, out, again = (
-        tmp_path / "first",
-        tmp_path / "second",
-        tmp_path / "ours.argilla.json",
-        tmp_path / "again.argilla.json",
-    )
+    first = tmp_path / "first"
+    second = tmp_path / "second"
+    out = tmp_path / "ours.argilla.json"
+    again = tmp_path / "again.argilla.json"
     rlhf(first, "import", "comparisons", theirs)
     noon = datetime(2026, 1, 1, 12, 0, 0, 7, tzinfo=UTC)
     with Store.open(f"sqlite:///{first}/store.db", organization="default", project="demo") as store:

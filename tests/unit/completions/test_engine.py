@@ -25,7 +25,9 @@ class Scripted:
     def __init__(
         self, *, failing: Sequence[str] = (), unavailable_at: int | None = None, lost: int = 0
     ) -> None:
-        self.failing, self.unavailable_at, self.lost = failing, unavailable_at, lost
+        self.failing = failing
+        self.unavailable_at = unavailable_at
+        self.lost = lost
         self.batches: list[int] = []
         self.seen: list[CompletionRequest] = []
 

@@ -94,11 +94,9 @@ def test_rejects_go_to_the_home_if_the_inputs_folder_is_not_writable(tmp_path, m
 
 
 def test_the_same_person_gets_the_same_pseudonym_in_one_home_only(tmp_path):
-    one, again, other = (
-        Pseudonyms.load(tmp_path / "a"),
-        Pseudonyms.load(tmp_path / "a"),
-        Pseudonyms.load(tmp_path / "b"),
-    )
+    one = Pseudonyms.load(tmp_path / "a")
+    again = Pseudonyms.load(tmp_path / "a")
+    other = Pseudonyms.load(tmp_path / "b")
     name = one("ann@example.org")
     assert PSEUDONYM.fullmatch(name)
     assert again("ann@example.org") == name != other("ann@example.org")

@@ -8,7 +8,13 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.drift.report import DriftParams, data_drift_report, drift_report, overall_verdict
+from rlhf_pipeline.drift.report import (
+    DriftParams,
+    DriftSignals,
+    data_drift_report,
+    drift_report,
+    overall_verdict,
+)
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
@@ -54,8 +60,15 @@ def event(detector: str, seq: int, day: str = DAY, model: str = MODEL) -> DriftE
 
 
 def report(current: Window | None = None, **more) -> pd.DataFrame:
-    more = {"calibration_tests": PASSED, "reference": window(1), "model_version": MODEL} | more
-    return drift_report(DAY, current=window(2) if current is None else current, **more)
+    signals = {"calibration_tests": PASSED}
+    signals |= {k: more.pop(k) for k in [*more] if k in DriftSignals.__dataclass_fields__}
+    more = {"reference": window(1), "model_version": MODEL} | more
+    return drift_report(
+        DAY,
+        current=window(2) if current is None else current,
+        signals=DriftSignals(**signals),
+        **more,
+    )
 
 
 def test_a_quiet_day_is_stable_in_every_space():
@@ -143,7 +156,7 @@ def test_a_warning_of_one_detector_shows_in_its_row_and_of_two_in_the_day():
 
 
 def test_missing_data_is_insufficient_never_stable():
-    nothing = drift_report(DAY, model_version=None, reference=None, current=None)
+    nothing = drift_report(DAY)
     assert set(nothing["verdict"]) == {Verdict.INSUFFICIENT}
     assert set(nothing["model_version"]) == {"none"}
     assert overall_verdict(report(window(2, 10), calibration_tests=())) == Verdict.INSUFFICIENT

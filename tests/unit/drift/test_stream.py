@@ -49,10 +49,8 @@ def test_scanning_in_parts_gives_the_same_events_warnings_and_states(seed):
     states, events = None, []
     for end in (1, 137, 500, 803, 901, 1200):
         part = scanned(frame.iloc[:end], states)  # rows already read are given again
-        states, events = (
-            json.loads(json.dumps(part.states, allow_nan=False)),
-            events + list(part.events),
-        )
+        states = json.loads(json.dumps(part.states, allow_nan=False))
+        events = events + list(part.events)
     assert tuple(events) == whole.events
     assert states == json.loads(json.dumps(whole.states))
     assert part.warnings == whole.warnings

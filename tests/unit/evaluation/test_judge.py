@@ -4,7 +4,9 @@ import pytest
 
 from rlhf_pipeline.errors import CompletionError, InvalidScores, ModelError, NotEnoughData
 from rlhf_pipeline.evaluation import (
+    CompletionJudge,
     EvaluationParams,
+    JudgedPolicy,
     evaluate,
     frozen_prompt_ids,
     frozen_prompts,
@@ -15,16 +17,18 @@ from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy
 from rlhf_pipeline.store import Store
 from tests.ledgers import temporary_ledger
 
-LABELS = {
-    "candidate_label": "demo.policy@2",
-    "champion_label": "demo.policy@1",
-    "reward_model_label": "demo.reward_model@1",
-}
 PARAMS = EvaluationParams(max_new_tokens=4, n_resamples=200, min_prompts=15)
 
 
-def judge(*asked, **more):
-    return evaluate(*asked, ledger=temporary_ledger(), **LABELS, **more)
+def judge(candidate, champion, prompts, reward_model, params=PARAMS, *, calibrator=None, **more):
+    return evaluate(
+        JudgedPolicy(candidate, "demo.policy@2"),
+        JudgedPolicy(champion, "demo.policy@1"),
+        prompts,
+        CompletionJudge(reward_model, "demo.reward_model@1", calibrator),
+        params,
+        **{"ledger": temporary_ledger()} | more,
+    )
 
 
 class LikesLength:
@@ -95,9 +99,7 @@ def test_frozen_prompts_are_the_same_every_time_and_known_by_their_hash(prompts)
 
 
 def test_a_policy_against_itself_wins_half_and_has_not_moved(champion, prompts):
-    result, samples = evaluate(
-        champion, champion, prompts, LikesLength(), PARAMS, ledger=temporary_ledger(), **LABELS
-    )
+    result, samples = judge(champion, champion, prompts, LikesLength(), PARAMS)
     assert (result.win_rate.value, result.win_rate.low, result.win_rate.high) == (0.5, 0.5, 0.5)
     assert (result.kl.value, result.length_ratio, result.checkable_difference.value) == (
         0.0,
@@ -112,9 +114,7 @@ def test_a_policy_against_itself_wins_half_and_has_not_moved(champion, prompts):
 def test_the_evaluation_is_reproducible_whatever_the_order_of_prompts(champion, prompts):
     candidate = tiny_policy(1)
     results = [
-        evaluate(
-            candidate, champion, frame, LikesLength(), PARAMS, ledger=temporary_ledger(), **LABELS
-        )[0]
+        judge(candidate, champion, frame, LikesLength(), PARAMS)[0]
         for frame in (prompts, prompts.iloc[::-1])
     ]
     assert results[0].samples_hash == results[1].samples_hash
@@ -126,15 +126,13 @@ def test_the_evaluation_is_reproducible_whatever_the_order_of_prompts(champion, 
 
 def test_what_the_reward_model_likes_wins_and_is_counted_by_prompt(champion, prompts):
     params = PARAMS.model_copy(update={"samples_per_prompt": 2})
-    result, samples = evaluate(
+    result, samples = judge(
         Says(champion, "a long completion"),
         Says(champion, "short"),
         prompts,
         LikesLength(),
         params,
         calibrator=Halves(),
-        ledger=temporary_ledger(),
-        **LABELS,
     )
     assert result.win_rate.value == 1.0
     assert result.win_rate.n == 20
@@ -146,14 +144,12 @@ def test_what_the_reward_model_likes_wins_and_is_counted_by_prompt(champion, pro
 
 def test_a_policy_that_writes_nothing_is_named(champion, prompts):
     with pytest.raises(CompletionError, match=r"demo\.policy@2 wrote nothing for all 20 prompts"):
-        evaluate(
+        judge(
             Says(champion, " "),
             champion,
             prompts,
             LikesLength(),
             PARAMS,
-            ledger=temporary_ledger(),
-            **LABELS,
         )
 
 
@@ -163,8 +159,8 @@ def test_texts_are_what_the_policy_alone_would_write_and_stand_in_the_ledger_onc
     candidate, params = tiny_policy(1), PARAMS.model_copy(update={"samples_per_prompt": 2})
     with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store:
         store.migrate()
-        result, samples = evaluate(
-            candidate, champion, prompts, LikesLength(), params, ledger=store.generation, **LABELS
+        result, samples = judge(
+            candidate, champion, prompts, LikesLength(), params, ledger=store.generation
         )
         runs = {
             run.states["succeeded"] + run.states.get("failed", 0)
@@ -182,9 +178,7 @@ def test_texts_are_what_the_policy_alone_would_write_and_stand_in_the_ledger_onc
         again = [
             Spent(policy.model, policy.tokenizer, name="spent") for policy in (candidate, champion)
         ]
-        repeated, _ = evaluate(
-            *again, prompts, LikesLength(), params, ledger=store.generation, **LABELS
-        )
+        repeated, _ = judge(*again, prompts, LikesLength(), params, ledger=store.generation)
     assert repeated.samples_hash == result.samples_hash
     for policy, column in ((candidate, "completion_candidate"), (champion, "completion_champion")):
         alone = [
@@ -205,21 +199,17 @@ def test_a_prompt_that_a_policy_cannot_complete_is_named(champion, prompts):
         CompletionError,
         match=f"could not complete prompt {prompts['prompt_id'].iloc[3]}: The prompt has",
     ):
-        evaluate(
-            champion, champion, long, LikesLength(), PARAMS, ledger=temporary_ledger(), **LABELS
-        )
+        judge(champion, champion, long, LikesLength(), PARAMS)
 
 
 def test_too_few_prompts_are_refused(champion, prompts):
     with pytest.raises(NotEnoughData, match="10 prompts to evaluate on; at least 15"):
-        evaluate(
+        judge(
             champion,
             champion,
             prompts.head(10),
             LikesLength(),
             PARAMS,
-            ledger=temporary_ledger(),
-            **LABELS,
         )
 
 
@@ -234,15 +224,13 @@ def test_a_reward_that_is_not_a_number_is_refused(champion, prompts):
 
 def test_progress_is_told_of_both_policies(champion, prompts):
     told = []
-    evaluate(
+    judge(
         champion,
         champion,
         prompts,
         LikesLength(),
         PARAMS,
-        ledger=temporary_ledger(),
         progress=lambda *what: told.append(what),
-        **LABELS,
     )
     assert told == [(20, 20, "candidate completes"), (20, 20, "champion completes")]
 
@@ -266,10 +254,8 @@ def test_kl_is_that_of_the_whole_distributions_at_every_position(champion):
 
 def test_kl_does_not_depend_on_the_batch(champion):
     candidate = tiny_policy(1)
-    prompts, texts = (
-        [f"prompt {'x' * i}" for i in range(9)],
-        [f"text {'y' * (9 - i)}" for i in range(9)],
-    )
+    prompts = [f"prompt {'x' * i}" for i in range(9)]
+    texts = [f"text {'y' * (9 - i)}" for i in range(9)]
     together = kl_per_token(candidate, champion, prompts, texts)
     alone = kl_per_token(candidate, champion, prompts, texts, max_logits=1)
     np.testing.assert_allclose(alone, together, rtol=1e-4)
@@ -282,9 +268,4 @@ def test_kl_between_vocabularies_is_refused(champion):
 
 def test_duplicated_prompts_count_once(champion, prompts):
     doubled = pd.concat([prompts, prompts.assign(day="2026-01-01")])
-    assert (
-        evaluate(
-            champion, champion, doubled, LikesLength(), PARAMS, ledger=temporary_ledger(), **LABELS
-        )[0].n_prompts
-        == 20
-    )
+    assert judge(champion, champion, doubled, LikesLength(), PARAMS)[0].n_prompts == 20

@@ -94,10 +94,8 @@ class LaterVote(NewVote):
 
 
 def test_a_field_added_to_votes_changes_no_body(make_vote_values) -> None:
-    before, after = (
-        hash_vote(NewVote(**make_vote_values)),
-        hash_vote(LaterVote(**make_vote_values, mood="merry")),
-    )
+    before = hash_vote(NewVote(**make_vote_values))
+    after = hash_vote(LaterVote(**make_vote_values, mood="merry"))
     assert (after.body_hash, after.vote_id) == (before.body_hash, before.vote_id)
 
 

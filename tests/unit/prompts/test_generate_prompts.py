@@ -158,10 +158,8 @@ def test_one_bad_line_of_instructions_costs_no_other(tmp_path):
 
 
 def test_the_report_counts_each_kind():
-    report, params = (
-        Report(),
-        PromptParams(n=30, categories={"creative": 1}, must_not=["rain"], max_similarity=0.5),
-    )
+    report = Report()
+    params = PromptParams(n=30, categories={"creative": 1}, must_not=["rain"], max_similarity=0.5)
     excluded = frozenset(generate(params, day=DAY)["prompt_id"][:10])
     generate(params, day=DAY, exclude=excluded, report=report)
     assert report.counts["kept"] == 30

@@ -128,10 +128,8 @@ def test_own_categories_and_the_topic_column_are_kept(tmp_path):
 def test_an_invalid_json_item_is_named_by_its_first_line(tmp_path):
     rows = [json.dumps({"prompt": f"Question {i}?"}, indent=1) for i in range(100)]
     rows[10], rows[50], rows[99] = '{"prompt": ""}', "7", '{"question": 3}'
-    path, report = (
-        written(tmp_path / "sample_batch.json", "[\n" + ",\n".join(rows) + "\n]\n"),
-        Report(),
-    )
+    path = written(tmp_path / "sample_batch.json", "[\n" + ",\n".join(rows) + "\n]\n")
+    report = Report()
     assert len(from_file(path, n=97, report=report)) == 97
     lines = path.read_text(encoding="utf-8").splitlines()
     named = [int(r.where.rpartition(" ")[2]) for r in report.rejections]
@@ -299,13 +297,11 @@ def test_lines_of_a_csv_file_may_end_in_any_way(tmp_path, end):
 
 
 def test_csv_rows_of_another_length_are_refused_and_never_cut(tmp_path):
-    path, report = (
-        written(
-            tmp_path / "p.csv",
-            'text,domain\nName a, tree,sea\nshort\n"Name a, rock",sea\n\n"a"b,sea\n',
-        ),
-        Report(),
+    path = written(
+        tmp_path / "p.csv",
+        'text,domain\nName a, tree,sea\nshort\n"Name a, rock",sea\n\n"a"b,sea\n',
     )
+    report = Report()
     assert from_file(path, report=report)["text"].tolist() == ["Name a, rock"]
     assert [str(r).rpartition(", line ")[2].partition(". ")[0] for r in report.rejections] == [
         "2: 3 cells, the header has 2",

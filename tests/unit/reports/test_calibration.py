@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_pipeline.calibration import calibration_by_group, reliability_table
+from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group, reliability_table
 from rlhf_pipeline.records import Interval, ReliabilityBin
 from rlhf_pipeline.reports.calibration import (
     MAX_PANELS,
@@ -65,7 +65,9 @@ def test_a_picture_names_the_source_of_its_ceiling(ceiling: Interval | None, wor
 
 def test_groups_have_panels_whatever_their_size_and_number() -> None:
     p, y, ids, groups = rows({f"g{i}": 8 + i for i in range(MAX_PANELS + 3)})
-    found = calibration_by_group(p, y, ids, groups, ceilings={"source": {"g7": CEILING}})
+    found = calibration_by_group(
+        PredictedVotes(p, y, ids), groups, ceilings={"source": {"g7": CEILING}}
+    )
     for some in (found, found[-1:]):
         pictures = draw_calibration(report(some))
         assert set(pictures) == {"reliability_diagram", "reliability_by_group"}

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.calibration import calibration_by_group
+from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group
 from rlhf_pipeline.drift.clusters import ClusterParams
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.drift.report import DriftParams, drift_report
+from rlhf_pipeline.drift.report import DriftSignals, drift_report
 from rlhf_pipeline.drift.stream import error_stream, scan
 from rlhf_pipeline.records import DriftEvent, Interval
 from rlhf_pipeline.reports.drift_page import (
@@ -138,11 +138,7 @@ def evidence(prompt: str | None = None) -> DayEvidence:
         model_version=MODEL,
         reference=reference,
         current=current,
-        events=events,
-        warnings=found.warnings,
-        calibration_tests=[failed, passed],
-        last_seq=1500,
-        params=DriftParams(),
+        signals=DriftSignals(events, found.warnings, [failed, passed], 1500),
     )
     metric = {"column": "prompt_length", "method": "ks", "threshold": 0.01}
     return DayEvidence(
@@ -171,9 +167,7 @@ def evidence(prompt: str | None = None) -> DayEvidence:
 
 
 def nothing() -> DayEvidence:
-    return DayEvidence(
-        "demo", DAY, drift_report(DAY, model_version=None, reference=None, current=None)
-    )
+    return DayEvidence("demo", DAY, drift_report(DAY))
 
 
 @pytest.fixture(scope="module")
@@ -290,9 +284,8 @@ def test_parts_are_missing_one_by_one() -> None:
 def test_a_day_without_errors_has_no_slope() -> None:
     full = evidence()
     agreeing = full.judged.assign(outcome=(full.judged["p"] > 0.5).astype(float), error=0)
-    ids = agreeing["group"].to_numpy()
     groups = calibration_by_group(
-        agreeing["p"], agreeing["outcome"], ids, {"source": dict.fromkeys(ids, "web")}
+        PredictedVotes.of_day(agreeing), {"source": dict.fromkeys(agreeing["group"], "web")}
     )
     text = Page(render_drift_page(replace(full, judged=agreeing, by_group=groups))).text
     assert "every vote went one way, or no side was taken" in text
@@ -362,7 +355,7 @@ def test_each_source_and_category_has_figures_unless_it_is_tiny() -> None:
         }
     }
     groups = calibration_by_group(
-        e.judged["p"], e.judged["outcome"], ids, {"source": names}, ceilings=ceilings
+        PredictedVotes.of_day(e.judged), {"source": names}, ceilings=ceilings
     )
     text = Page(render_drift_page(replace(e, by_group=groups))).text
     table = text[
@@ -388,9 +381,7 @@ def test_the_largest_groups_are_shown_and_long_names_fit() -> None:
         for n, i in enumerate(dict.fromkeys(ids))
     }
     groups = calibration_by_group(
-        e.judged["p"],
-        e.judged["outcome"],
-        ids,
+        PredictedVotes.of_day(e.judged),
         {"source": names, "category": dict.fromkeys(ids, "coding")},
     )
     assert len(groups) > MAX_GROUPS + 1

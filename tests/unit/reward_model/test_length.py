@@ -42,7 +42,9 @@ def test_the_slope_is_that_of_a_line_through_the_origin():
 
 def test_the_length_effect_is_removed_in_either_direction():
     rng = np.random.default_rng(1)
-    gaps, rest, turned = rng.normal(size=500), rng.normal(size=500), rng.random(500) < 0.5
+    gaps = rng.normal(size=500)
+    rest = rng.normal(size=500)
+    turned = rng.random(500) < 0.5
     margins = 2 * gaps + rest
     before = measure_length_effect(margins, gaps, turned, 2.0, is_debiased=False)
     after = measure_length_effect(margins - 2 * gaps, gaps, turned, 2.0, is_debiased=True)

@@ -62,7 +62,9 @@ def test_davidson_is_the_log_chance_of_three_outcomes():
     """Davidson 1970, equations 2.1 to 2.3 with worths exp(score): ties weigh width * sqrt(worth *
     worth).
     """
-    worth_a, worth_b, width = np.exp(1.5), np.exp(0.2), np.exp(WIDTH)
+    worth_a = np.exp(1.5)
+    worth_b = np.exp(0.2)
+    width = np.exp(WIDTH)
     total = worth_a + worth_b + width * np.sqrt(worth_a * worth_b)
     chances = {
         "a": worth_a / total,
@@ -132,7 +134,9 @@ def test_swapping_both_sides_changes_nothing(loss):
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_slopes_are_those_of_the_losses(loss):
-    params, step, m = LossParams(loss=loss), 1e-6, np.linspace(-4, 4, 8)
+    params = LossParams(loss=loss)
+    step = 1e-6
+    m = np.linspace(-4, 4, 8)
     above, below = (pair_losses(m + d, TARGETS, params, log_tie_width=WIDTH) for d in (step, -step))
     np.testing.assert_allclose(
         slopes(m, TARGETS, params, log_tie_width=WIDTH)[0], (above - below) / (2 * step), atol=1e-8

@@ -77,10 +77,8 @@ def test_nul_in_a_vote_is_refused_by_its_field(store, make_vote, field):
 
 
 def test_nul_in_other_texts_is_refused_by_its_column(store, make_comparisons):
-    few, many = (
-        make_comparisons(1, prefix="x").assign(prompt="a\0b"),
-        make_comparisons(40, prefix="y").assign(completion_b="a\0b"),
-    )
+    few = make_comparisons(1, prefix="x").assign(prompt="a\0b")
+    many = make_comparisons(40, prefix="y").assign(completion_b="a\0b")
     for frame, column in ((few, "prompt"), (many, "completion_b")):  # one by one, and in bulk
         with pytest.raises(
             UnstorableText, match=f"{column} holds a NUL character after 1 characters. Remove it"

@@ -46,10 +46,8 @@ def test_giving_way_ends_when_nobody_waits_and_after_a_while_in_any_case(tmp_pat
 
 
 def test_whoever_waits_leaves_a_mark_for_other_processes(tmp_path):
-    mine, theirs = (
-        WriteQueue(tmp_path / "mark", 1.0, "here"),
-        WriteQueue(tmp_path / "mark", 1.0, "here"),
-    )
+    mine = WriteQueue(tmp_path / "mark", 1.0, "here")
+    theirs = WriteQueue(tmp_path / "mark", 1.0, "here")
     assert not theirs._has_recent_waiter()
     looks = iter([False, False, True])
     assert mine.retry_until_begun(lambda: next(looks))

@@ -134,10 +134,8 @@ def test_votes_on_the_test_split_only_give_no_training_labels():
 
 def test_warm_start_gives_the_same_fit_in_fewer_iterations():
     truth = simulate(60, completions=3, n_annotators=8, seed=4)
-    learnt, anew = (
-        fit_annotator_model(truth.votes, truth.comparisons),
-        joint_model(truth.votes, truth.comparisons),
-    )
+    learnt = fit_annotator_model(truth.votes, truth.comparisons)
+    anew = joint_model(truth.votes, truth.comparisons)
     assert learnt.model.is_converged
     assert learnt.model.n_iterations < anew.n_iterations
     assert learnt.model.labels["utility"].to_numpy() == pytest.approx(

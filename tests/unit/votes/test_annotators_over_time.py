@@ -20,7 +20,10 @@ from rlhf_pipeline.votes.annotators_over_time import (
 )
 from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
 
-MONDAY, TUESDAY, SUNDAY, NEXT_MONDAY = "2026-01-05", "2026-01-06", "2026-01-11", "2026-01-12"
+MONDAY = "2026-01-05"
+TUESDAY = "2026-01-06"
+SUNDAY = "2026-01-11"
+NEXT_MONDAY = "2026-01-12"
 
 
 def casts(*said: tuple[str, int, int, str], **more: object) -> pd.DataFrame:

@@ -229,10 +229,8 @@ def test_the_interval_covers_the_share_of_a_crowd():
     )
     frame = consensus(cast)
     of_a = frame["choice"] == "a"
-    low, high = (
-        frame["low"].where(of_a, 1 - frame["high"]),
-        frame["high"].where(of_a, 1 - frame["low"]),
-    )
+    low = frame["low"].where(of_a, 1 - frame["high"])
+    high = frame["high"].where(of_a, 1 - frame["low"])
     assert 0.91 <= ((low <= 0.7) & (high >= 0.7)).mean() <= 0.99
 
 
@@ -289,9 +287,7 @@ def test_machine_votes_do_not_meet_gold():
         "gold": "a",
     }
     judged = check_frame(pd.DataFrame([row]), COMPARISONS)
-    people, machine = (
-        votes(("c", "x", "b", 1)),
-        votes(("c", "m", "a", None), kind="machine", first_seq=9),
-    )
+    people = votes(("c", "x", "b", 1))
+    machine = votes(("c", "m", "a", None), kind="machine", first_seq=9)
     assert gold_ceiling(pd.concat([people, machine]), judged) == gold_ceiling(people, judged)
     assert gold_ceiling(machine, judged) is None

@@ -45,10 +45,8 @@ def test_slopes_are_those_of_the_chance(low: float, high: float):
     by, tight = slopes(said, np.ones((n, 1)), np.ones((1, 1))), said.odds * (1 + said.odds)
 
     def second(of_low: float, of_high: float) -> np.ndarray:
-        above, below = (
-            log_chance(low + of_low, high + of_high),
-            log_chance(low - of_low, high - of_high),
-        )
+        above = log_chance(low + of_low, high + of_high)
+        below = log_chance(low - of_low, high - of_high)
         return (above - 2 * log_chance(low, high) + below) / step**2
 
     if np.isfinite(high):
@@ -72,11 +70,9 @@ def test_slopes_are_those_of_the_chance(low: float, high: float):
 
 def test_slopes_are_summed_over_feelings_with_weights_and_powers():
     low, high = np.array([0.3, -0.3]), np.array([np.inf, 0.3])
-    said, weights, x = (
-        chances(np.stack([FELT, -FELT]), low, high),
-        np.arange(10.0).reshape(2, 5) / 45,
-        np.linspace(-2, 2, 5),
-    )
+    said = chances(np.stack([FELT, -FELT]), low, high)
+    weights = np.arange(10.0).reshape(2, 5) / 45
+    x = np.linspace(-2, 2, 5)
     by = slopes(said, weights.copy(), np.stack([np.ones(5), x, x * x], axis=1))
     for row, felt in enumerate((FELT, -FELT)):
         for power in range(3):

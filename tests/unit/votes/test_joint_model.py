@@ -307,10 +307,8 @@ def test_a_repeat_of_unknown_sides_informs_utility_but_not_bias():
     """Its sides are the original's the other way round; which of the two had a left is as unknown
     as before.
     """
-    first, again = (
-        votes_of([0], [0], ["a"]),
-        votes_of([7], [0], ["b"]).assign(repeat_of="c00000", vote_id="again", seq=2),
-    )
+    first = votes_of([0], [0], ["a"])
+    again = votes_of([7], [0], ["b"]).assign(repeat_of="c00000", vote_id="again", seq=2)
     model = joint_model(pd.concat([first, again], ignore_index=True))
     assert model.annotators[BIAS].isna().all(axis=None)
     assert model.labels["p_a"].iloc[0] > joint_model(first).labels["p_a"].iloc[0]

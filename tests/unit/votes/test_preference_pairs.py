@@ -222,10 +222,8 @@ def test_machine_votes_give_no_pairs_by_default():
         kinds=("human", "machine", "machine", "machine"),
     )
     judged = comparisons("c1", "c2")
-    by_default, told = (
-        preference_pairs(cast, judged),
-        preference_pairs(cast, judged, PairParams(with_machine_votes=True)),
-    )
+    by_default = preference_pairs(cast, judged)
+    told = preference_pairs(cast, judged, PairParams(with_machine_votes=True))
     assert by_default[
         ["comparison_id", "chosen_side", "annotator_kind", "n_votes"]
     ].values.tolist() == [["c1", "a", "human", 1]]

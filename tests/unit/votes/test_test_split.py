@@ -141,10 +141,8 @@ def takes_test(source: str) -> Iterator[int]:
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare):
-            both, is_left_out = (
-                [node.left, *node.comparators],
-                any(isinstance(op, ast.NotEq | ast.NotIn) for op in node.ops),
-            )
+            both = [node.left, *node.comparators]
+            is_left_out = any(isinstance(op, ast.NotEq | ast.NotIn) for op in node.ops)
             if (
                 any(names_others(part) for part in both)
                 if is_left_out
