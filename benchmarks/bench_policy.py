@@ -27,7 +27,7 @@ from rlhf_pipeline.completions import CompletionParams, LocalBackend  # noqa: E4
 from rlhf_pipeline.completions import generate as complete_prompts  # noqa: E402
 from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts  # noqa: E402
-from rlhf_pipeline.evaluation.checkable_answers import grade_answers  # noqa: E402
+from rlhf_pipeline.evaluation.win_rate import grade_answers  # noqa: E402
 from rlhf_pipeline.frames import RETRAINING_SET  # noqa: E402
 from rlhf_pipeline.intervals import interval_of_mean  # noqa: E402
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy  # noqa: E402

@@ -37,7 +37,7 @@ from rlhf_pipeline.votes import (
     noise_ceiling_or_repeats,
     preference_pairs,
 )
-from rlhf_pipeline.votes.test_split import Recorder
+from rlhf_pipeline.votes.splits import Recorder
 
 NAME = "real.reward_model"
 DEFAULTS = {

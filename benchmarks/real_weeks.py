@@ -22,7 +22,7 @@ from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.drift import chart_timeline
 from rlhf_pipeline.reward_model import Encoder
 from rlhf_pipeline.votes import interval_of_mean, noise_ceiling_or_repeats
-from rlhf_pipeline.votes.test_split import Recorder
+from rlhf_pipeline.votes.splits import Recorder
 
 WEEKS = ("W04", "W05", "W06", "W07", "W08", "W09", "W10")
 TRAILING = 1000  # votes of the picture's error rate

@@ -7,7 +7,7 @@ from resources.progress import progress_resource
 from resources.simulation import simulated_clock, simulated_votes
 from resources.store import open_store, store_resource
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.champions.first_policy import register_first_policy
+from rlhf_pipeline.champions.champions import register_first_policy
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.registry import Registry

@@ -27,8 +27,8 @@ from rlhf_pipeline.records import CalibrationReport
 from rlhf_pipeline.reward_model import RewardModel
 from rlhf_pipeline.reward_model.training import change_weights
 from rlhf_pipeline.votes import log_opening, n_test_pairs, open_test_split
+from rlhf_pipeline.votes.splits import Recorder
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
-from rlhf_pipeline.votes.test_split import Recorder
 
 
 class CalibrationParams(BootstrapParams):

@@ -12,7 +12,7 @@ from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
 from rlhf_pipeline.reward_model import RewardModel
-from rlhf_pipeline.votes.test_split import Recorder, log_opening
+from rlhf_pipeline.votes.splits import Recorder, log_opening
 
 
 def calibrate_version(

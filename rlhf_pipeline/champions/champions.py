@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
+from filelock import FileLock
 
 from rlhf_pipeline.calibration import calibrator_from_json
 from rlhf_pipeline.champions.assessment import AcceptanceParams, assess
 from rlhf_pipeline.champions.encoders import Encoders
 from rlhf_pipeline.champions.judge import Judge
 from rlhf_pipeline.completions import CompletionBackend, open_backend
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.drift.reference import FOLDER, Window
 from rlhf_pipeline.errors import (
     EncoderNotFound,
@@ -313,3 +314,17 @@ class Champions:
         stage = tags["stage"]
         with self.registry.run(stage, tags, run_key=f"{stage}:{folder_hash(folder)}") as run:
             return self.registry.register("policy", folder, run=run, metrics=metrics)
+
+
+def register_first_policy(
+    champions: Champions, settings: Settings, progress: Progress = ignore_progress
+) -> ModelVersion:
+    """The champion policy; without one, that of the settings or the embedded one, which is trained
+    here once: about a minute.
+
+    Of two processes that need it the second waits for the first.
+    """
+    with FileLock(settings.home / "first_policy.lock"):
+        version = champions.initialise(settings.policy, progress=progress)
+    HomeFacts.change(settings.home, has_models=True, policy=None)
+    return version

@@ -22,7 +22,6 @@ from rlhf_pipeline.cli import (
     replay,
     reward,
     run,
-    runs,
     serve,
     settings,
     status,
@@ -52,7 +51,7 @@ app.command("vote")(vote.vote)
 app.command("run")(run.run)
 app.command("loop")(run.loop)
 app.command("status")(status.status)
-app.command("runs")(runs.runs)
+app.command("runs")(status.runs)
 app.command("generate")(generate.generate)
 app.command("replay")(replay.replay)
 app.add_typer(exports.app, name="export")

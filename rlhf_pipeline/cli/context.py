@@ -7,7 +7,7 @@ from pathlib import Path
 from rlhf_pipeline import homes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.champions.first_policy import register_first_policy
+from rlhf_pipeline.champions.champions import register_first_policy
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.protocols import Progress

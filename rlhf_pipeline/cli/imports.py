@@ -26,11 +26,10 @@ from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.datasets.argilla import ArgillaComparisons, ArgillaVotes, is_argilla
 from rlhf_pipeline.datasets.cells import MomentParser
 from rlhf_pipeline.datasets.comparisons import ComparisonImport
-from rlhf_pipeline.datasets.import_counts import ImportCounts
 from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.datasets.prompts import PromptImport
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.datasets.rejects import Rejects
+from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.datasets.votes import VoteImport
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError

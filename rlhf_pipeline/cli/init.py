@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from rlhf_pipeline import homes
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.champions.first_policy import register_first_policy
+from rlhf_pipeline.champions.champions import register_first_policy
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings

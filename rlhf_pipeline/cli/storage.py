@@ -1,6 +1,8 @@
 """`rlhf storage`: checks, cleans up, backs up and restores the databases and files of a home."""
 
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +10,7 @@ import typer
 from rich.table import Table
 
 from rlhf_pipeline import backups, homes
-from rlhf_pipeline.cli import driver, retention_table, storage_check
+from rlhf_pipeline.cli import driver, storage_check
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.home_activity import refuse_while_active
 from rlhf_pipeline.cli.init import make_missing_databases, prepare, server_databases
@@ -149,7 +151,7 @@ def retain(
             settings.variables | settings.dagster_environ,
             progress,
         )
-    retention_table.show_items(
+    _show_deleted(
         [DeletableItem(**fact["item"]) for fact in facts if "item" in fact], dry_run=dry_run
     )
 
@@ -186,3 +188,40 @@ def _make_dagster_tables(settings: Settings) -> None:
 def _database_urls(settings: Settings) -> dict[str, str | None]:
     mlflow = {} if settings.tracking_uri.startswith("http") else {"mlflow": settings.tracking_uri}
     return {"store": settings.store_url, **mlflow, "dagster": settings.dagster_storage}
+
+
+NAMES_PER_KIND = 20
+
+
+def _show_deleted(items: Sequence[DeletableItem], *, dry_run: bool) -> None:
+    """One row per item, at most `NAMES_PER_KIND` of a kind, and a row of sums."""
+    title = "would be deleted" if dry_run else "deleted"
+    if not items:
+        echo(f"Nothing {'would be' if dry_run else 'was'} deleted.")
+        return
+    table = Table("kind", "name", "number", "MB", title=title)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for kind, of_kind in groupby(items, key=lambda item: item.kind):
+        _add_rows(table, kind, list(of_kind))
+    table.add_section()
+    table.add_row(plain_text("all"), "", f"{sum(item.n for item in items):,}", _format_mb(items))
+    console().print(table)
+
+
+def _add_rows(table: Table, kind: str, items: Sequence[DeletableItem]) -> None:
+    for item in items[:NAMES_PER_KIND]:
+        table.add_row(plain_text(kind), plain_text(item.name), f"{item.n:,}", _format_mb([item]))
+    rest = items[NAMES_PER_KIND:]
+    if rest:
+        table.add_row(
+            plain_text(kind),
+            plain_text(f"and {len(rest):,} more, to {rest[-1].name}"),
+            f"{sum(item.n for item in rest):,}",
+            _format_mb(rest),
+        )
+
+
+def _format_mb(items: Sequence[DeletableItem]) -> str:
+    known = [item.n_bytes for item in items if item.n_bytes is not None]
+    return f"{sum(known) / 1e6:,.3f}" if known else "-"

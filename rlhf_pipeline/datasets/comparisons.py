@@ -19,13 +19,13 @@ from rlhf_pipeline.datasets.cells import (
 )
 from rlhf_pipeline.datasets.content_id_set import ContentIdSet
 from rlhf_pipeline.datasets.exported_rows import ExportedRows
-from rlhf_pipeline.datasets.import_counts import (
+from rlhf_pipeline.datasets.mapping import Binding, bind
+from rlhf_pipeline.datasets.rejects import (
     ImportCounts,
     ImportProgress,
+    Rejects,
     ignore_import_progress,
 )
-from rlhf_pipeline.datasets.mapping import Binding, bind
-from rlhf_pipeline.datasets.rejects import Rejects
 from rlhf_pipeline.datasets.split_conflicts import StoredSplit, refuse_split_conflicts
 from rlhf_pipeline.frames import COMPARISONS, FLAGS
 from rlhf_pipeline.prompts import prompt_id

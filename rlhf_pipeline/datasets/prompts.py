@@ -18,13 +18,13 @@ from rlhf_pipeline.datasets.cells import (
     parse_text,
 )
 from rlhf_pipeline.datasets.content_id_set import ContentIdSet
-from rlhf_pipeline.datasets.import_counts import (
+from rlhf_pipeline.datasets.mapping import bind
+from rlhf_pipeline.datasets.rejects import (
     ImportCounts,
     ImportProgress,
+    Rejects,
     ignore_import_progress,
 )
-from rlhf_pipeline.datasets.mapping import bind
-from rlhf_pipeline.datasets.rejects import Rejects
 from rlhf_pipeline.errors import DatasetError, PromptError
 from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.prompts import prompt_id

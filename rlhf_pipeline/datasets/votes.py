@@ -21,14 +21,14 @@ from rlhf_pipeline.datasets.cells import (
 )
 from rlhf_pipeline.datasets.content_id_set import ContentIdSet
 from rlhf_pipeline.datasets.exported_rows import ExportedRows
-from rlhf_pipeline.datasets.import_counts import (
-    ImportCounts,
-    ImportProgress,
-    ignore_import_progress,
-)
 from rlhf_pipeline.datasets.mapping import Binding, bind
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.datasets.rejects import Rejects
+from rlhf_pipeline.datasets.rejects import (
+    ImportCounts,
+    ImportProgress,
+    Rejects,
+    ignore_import_progress,
+)
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_id

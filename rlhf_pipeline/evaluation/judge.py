@@ -13,10 +13,14 @@ from rlhf_pipeline.completions.base import CompletionRequest
 from rlhf_pipeline.completions.local import LocalBackend
 from rlhf_pipeline.completions.results import complete_requests
 from rlhf_pipeline.errors import CompletionError, InvalidScores, NotEnoughData
-from rlhf_pipeline.evaluation.checkable_answers import compare_checkable_answers, grade_answers
 from rlhf_pipeline.evaluation.divergence import kl_per_token
 from rlhf_pipeline.evaluation.prompt_set import prompts_hash
-from rlhf_pipeline.evaluation.win_rate import score_wins, win_rate
+from rlhf_pipeline.evaluation.win_rate import (
+    compare_checkable_answers,
+    grade_answers,
+    score_wins,
+    win_rate,
+)
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.policy.causal_lm import Policy

@@ -1,9 +1,12 @@
-"""Computes the share of prompts on which the candidate's completion beats the champion's."""
+"""Compares completions of two policies by win rate and by correct checkable answers."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.intervals import Floats, mean_over_prompts
+from rlhf_pipeline.prompts import is_right
 from rlhf_pipeline.records import Interval
 
 
@@ -18,3 +21,41 @@ def win_rate(samples: pd.DataFrame, *, seed: int, n_resamples: int = 2000) -> In
     """
     won = score_wins(samples["score_candidate"].to_numpy(), samples["score_champion"].to_numpy())
     return mean_over_prompts(samples.assign(win=won), "win", seed=seed, n_resamples=n_resamples)
+
+
+@dataclass(frozen=True)
+class CheckableAnswers:
+    """Shares of correct answers. `difference` is candidate minus champion, paired by prompt, so
+    that the difficulty of prompts cancels.
+    """
+
+    candidate: Interval
+    champion: Interval
+    difference: Interval
+
+
+def grade_answers(references: pd.Series, completions: pd.Series) -> Floats:
+    """Grades (n,): 1 correct, 0 wrong, NaN if the prompt has no reference."""
+    return np.array(
+        [
+            float("nan") if pd.isna(reference) else float(is_right(reference, text))
+            for reference, text in zip(references, completions, strict=True)
+        ]
+    )
+
+
+def compare_checkable_answers(
+    samples: pd.DataFrame, *, seed: int, n_resamples: int = 2000
+) -> CheckableAnswers | None:
+    """Compare grades in `samples`, with columns prompt_id, right_candidate and right_champion; None
+    if no prompt has a checkable answer.
+    """
+    checked = samples.dropna(subset=["right_candidate", "right_champion"])
+    if checked.empty:
+        return None
+    paired = checked.assign(difference=checked["right_candidate"] - checked["right_champion"])
+    candidate, champion, difference = (
+        mean_over_prompts(paired, column, seed=seed, n_resamples=n_resamples)
+        for column in ("right_candidate", "right_champion", "difference")
+    )
+    return CheckableAnswers(candidate, champion, difference)

@@ -16,7 +16,7 @@ from rlhf_pipeline.registry.runs import (
     lacks_ceiling,
     missing_ceilings,
 )
-from rlhf_pipeline.registry.tracking import Tracking, make_tables
+from rlhf_pipeline.registry.tracking import Tracking, make_tables, web_server_command
 from rlhf_pipeline.registry.versions import (
     CANDIDATE,
     CHAMPION,
@@ -26,7 +26,6 @@ from rlhf_pipeline.registry.versions import (
     ListedModel,
     Registry,
 )
-from rlhf_pipeline.registry.web_server import web_server_command
 
 __all__ = [
     "CANDIDATE",

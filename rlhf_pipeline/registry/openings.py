@@ -8,7 +8,7 @@ import pandas as pd
 from rlhf_pipeline.frames import FrameSchema, check_frame, integer, text, time
 from rlhf_pipeline.registry.tracking import COMMIT
 from rlhf_pipeline.registry.versions import Registry
-from rlhf_pipeline.votes.test_split import Opening, Recorder
+from rlhf_pipeline.votes.splits import Opening, Recorder
 
 PAGE = 1000
 MODEL = "rlhf.model"

@@ -37,8 +37,8 @@ from rlhf_pipeline.reward_model.kinds import (
 from rlhf_pipeline.reward_model.losses import join_soft_labels, last_seq
 from rlhf_pipeline.reward_model.report import LengthEffect, RewardModelReport, TestAccuracy
 from rlhf_pipeline.votes.ceilings import noise_ceiling_or_repeats
+from rlhf_pipeline.votes.splits import Recorder, log_opening, n_test_pairs, open_test_split
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
-from rlhf_pipeline.votes.test_split import Recorder, log_opening, n_test_pairs, open_test_split
 
 DEFAULT_WEIGHT = 0.1  # for pairs from before a change, if there are too few new ones to choose by
 WEIGHTS_TRIED = (0.0, 0.03, 0.1, 0.3, 1.0)

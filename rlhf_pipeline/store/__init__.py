@@ -20,14 +20,13 @@ from rlhf_pipeline.store.evaluation_sets import EvaluationSets
 from rlhf_pipeline.store.events import Events
 from rlhf_pipeline.store.feedback import FeedbackEntries
 from rlhf_pipeline.store.file_hashes import FileHashes
-from rlhf_pipeline.store.gates import Gates
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import Import, Imports, UnfinishedImport
 from rlhf_pipeline.store.loop_settings import LoopSettingsLog
 from rlhf_pipeline.store.postgres import SILENT_S
 from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
-from rlhf_pipeline.store.promotions import Promotions
+from rlhf_pipeline.store.promotions import Gates, Promotions
 from rlhf_pipeline.store.replays import Replays
 from rlhf_pipeline.store.requests import Requests, StoredResponse
 from rlhf_pipeline.store.rules import Guidelines, Rules

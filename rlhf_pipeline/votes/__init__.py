@@ -34,9 +34,16 @@ from rlhf_pipeline.votes.preference_pairs import (
     preference_pairs,
     training_rows,
 )
-from rlhf_pipeline.votes.splits import SPLITS, prompts_in_several_splits, split_of
+from rlhf_pipeline.votes.splits import (
+    SPLITS,
+    Opening,
+    log_opening,
+    n_test_pairs,
+    open_test_split,
+    prompts_in_several_splits,
+    split_of,
+)
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges, separate_old_completions
-from rlhf_pipeline.votes.test_split import Opening, log_opening, n_test_pairs, open_test_split
 
 __all__ = [
     "ANNOTATORS",

@@ -13,9 +13,8 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
-from rlhf_pipeline.web.feedback import queries
 from rlhf_pipeline.web.idempotency import runs_once
-from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router
@@ -62,7 +61,7 @@ def read_all(
     """Feedback, newest first. Users who may vote, except admins, see others' corrections only of
     comparisons they have judged.
     """
-    return queries.feedback(
+    return _list_feedback(
         site,
         principal,
         kind=kind,
@@ -78,7 +77,7 @@ def read(
     site: AnySite, principal: Reader, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]
 ) -> Feedback:
     """One feedback entry."""
-    return queries.feedback_entry(site, principal, feedback_id)
+    return _read_entry(site, principal, feedback_id)
 
 
 def _check_time(site: Site, sent: NewFeedback) -> None:
@@ -116,7 +115,7 @@ class FeedbackFilters:
     def page(
         self, site: Site, principal: Principal, cursor: str | None, limit: int
     ) -> Page[Feedback]:
-        return queries.feedback(
+        return _list_feedback(
             site,
             principal,
             kind=self.kind or None,
@@ -160,3 +159,42 @@ def download(
 ) -> Response:
     rows = read_all_pages(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
     return csv_of("feedback", list(Feedback.model_fields), rows)
+
+
+def _list_feedback(
+    site: Site,
+    principal: Principal,
+    *,
+    kind: str | None = None,
+    session_id: str | None = None,
+    created_by: str | None = None,
+    cursor: str | None,
+    limit: int,
+) -> Page[Feedback]:
+    """Feedback, newest first, without corrections that are hidden from the reader; `next` does not
+    reveal them either.
+    """
+    place = parse_cursor(cursor, int)
+    found = site.store.feedback.page(
+        before_id=place[0] if place else None,
+        kind=kind,
+        session_id=session_id,
+        created_by=created_by,
+        seen_by=blind_reader_id(principal),
+        limit=limit,
+    )
+    return Page(
+        items=found, next=make_cursor(found[-1].feedback_id) if len(found) == limit else None
+    )
+
+
+def _read_entry(site: Site, principal: Principal, feedback_id: int) -> Feedback:
+    """Raises Problem 404, and in the same words for a correction of a comparison that the reader
+    has not judged yet.
+    """
+    found = site.store.feedback.page(
+        before_id=feedback_id + 1, seen_by=blind_reader_id(principal), limit=1
+    )
+    if not found or found[0].feedback_id != feedback_id:
+        raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
+    return found[0]

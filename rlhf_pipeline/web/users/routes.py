@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.api_types.accounts import AddedUser, LoginLink, NewUser, UserChange, UserOut
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.web.auth import Principal
@@ -14,12 +14,11 @@ from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import IfMatch, etag_of_record, require_etag
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.idempotency import runs_once
-from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.pagination import Cursor, Limit, cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.users import queries
 
 api = api_router("users")
 pages = APIRouter()
@@ -32,13 +31,13 @@ SHOWN = 50
 @api.get("/users", dependencies=READER)
 def read_all(site: AnySite, cursor: Cursor = None, limit: Limit = 50) -> Page[UserOut]:
     """All users of this project and of the organisation, by e-mail address."""
-    return queries.users(site, cursor=cursor, limit=limit)
+    return _list_users(site, cursor=cursor, limit=limit)
 
 
 @api.get("/users/{user_id}", dependencies=READER)
 def read(site: AnySite, response: Response, user_id: str) -> UserOut:
     """One user."""
-    found = queries.user_out(site.store.users.get(user_id))
+    found = _user_out(site.store.users.get(user_id))
     response.headers["ETag"] = etag_of_record(found)
     return found
 
@@ -60,7 +59,7 @@ def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> A
     link = None
     if principal.is_session:
         link, _ = site.auth.create_login_link(user.user_id, site.settings.web_url, principal)
-    known = queries.user_out(user)
+    known = _user_out(user)
     response.headers["ETag"] = etag_of_record(known)
     return AddedUser(**known.model_dump(), login_link=link)
 
@@ -81,9 +80,7 @@ def change(
     projects: its password, sessions and tokens end, and the user needs a new login link.
     Organisation roles are granted in a session, not with a token; a token with the scope
     `users.write` may change everything else."""
-    changed = queries.user_out(
-        change_user(site, principal, user_id, body, etag=require_etag(if_match))
-    )
+    changed = _user_out(change_user(site, principal, user_id, body, etag=require_etag(if_match)))
     response.headers["ETag"] = etag_of_record(changed)
     return changed
 
@@ -129,7 +126,7 @@ def change_user(
             raise _organization_problem()
         if asked.name is not None or asked.disabled is not None:
             _refuse_organization_account(principal, user)
-        if etag is not None and etag != etag_of_record(queries.user_out(user)):
+        if etag is not None and etag != etag_of_record(_user_out(user)):
             raise Problem(
                 412,
                 "The user was changed after you read them. Read them again and repeat your change.",
@@ -274,7 +271,7 @@ def _render_page(
     draft: dict[str, object] | None = None,
     cursor: str | None = None,
 ) -> Response:
-    users = queries.users(site, cursor=cursor, limit=SHOWN)
+    users = _list_users(site, cursor=cursor, limit=SHOWN)
     return render(
         "users/page.html",
         request,
@@ -291,3 +288,22 @@ def _render_page(
         problem=problem.detail if problem else None,
         draft=draft or {"email": "", "name": "", "roles": None, "organization_roles": []},
     )
+
+
+def _list_users(site: Site, *, cursor: str | None, limit: int) -> Page[UserOut]:
+    """By e-mail address. A cursor is the last one's id: addresses stand in no log of addresses that
+    were asked for.
+    """
+    place = parse_cursor(cursor, str)
+    try:
+        found = site.store.users.page(after=place[0] if place else None, limit=limit)
+    except NotFound:
+        raise cursor_problem() from None
+    return Page(
+        items=[_user_out(user) for user in found],
+        next=make_cursor(found[-1].user_id) if len(found) == limit else None,
+    )
+
+
+def _user_out(user: User) -> UserOut:
+    return UserOut.model_validate(user.model_dump())

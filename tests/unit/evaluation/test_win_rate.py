@@ -1,8 +1,12 @@
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.evaluation.checkable_answers import compare_checkable_answers, grade_answers
-from rlhf_pipeline.evaluation.win_rate import score_wins, win_rate
+from rlhf_pipeline.evaluation.win_rate import (
+    compare_checkable_answers,
+    grade_answers,
+    score_wins,
+    win_rate,
+)
 
 
 def samples(candidate, champion, prompts=None):

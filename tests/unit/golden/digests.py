@@ -69,8 +69,7 @@ from rlhf_pipeline.store.schema import (
 )
 from rlhf_pipeline.store.tokens import _hash as secret_hash
 from rlhf_pipeline.votes.preference_pairs import training_data_hash, training_rows
-from rlhf_pipeline.votes.splits import split_of
-from rlhf_pipeline.votes.test_split import Opening
+from rlhf_pipeline.votes.splits import Opening, split_of
 from rlhf_pipeline.web.auth import SECRET_FILE, Auth
 from rlhf_pipeline.web.idempotency import request_bytes
 from rlhf_pipeline.web.votes.casting import _store_key

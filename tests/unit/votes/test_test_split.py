@@ -12,7 +12,7 @@ from rlhf_pipeline.frames import frame_hash
 from rlhf_pipeline.votes import Opening, n_test_pairs, open_test_split
 
 ROOT = Path(__file__).parents[3]
-DOOR = "rlhf_pipeline/votes/test_split.py"
+DOOR = "rlhf_pipeline/votes/splits.py"
 PAIRS = pd.DataFrame(
     {"comparison_id": ["c1", "c2", "c3", "c4"], "split": ["train", "test", "calib", "test"]},
     index=[9, 8, 7, 6],
@@ -209,7 +209,7 @@ def leaves_others_out(node: ast.expr) -> bool:
         'pairs[pairs["split"] == TEST]',
         'pairs[pairs["split"] == test_split.TEST]',
         "_split(pairs, TEST)",
-        "from rlhf_pipeline.votes.test_split import TEST as split",
+        "from rlhf_pipeline.votes.splits import TEST as split",
         'certain[certain["split"] != "train"]',
         'pairs[pairs["split"] != "calib"]',
         'pairs[~pairs["split"].isin(["train", "calib"])]',
