@@ -59,7 +59,17 @@ class AnnotatorModelConfig(AnnotatorModelParams, dg.Config):
     )
 
 
-@unpartitioned_asset("annotator_model", "learn", "parquet", "mlflow")
+@unpartitioned_asset(
+    "annotator_model",
+    "learn",
+    "parquet",
+    "mlflow",
+    checks={
+        "has_converged": "The fit converged.",
+        "annotators_beat_chance": "Most annotators do better than a coin.",
+        "median_probability": "The median probability that a is better is 0.2 to 0.8.",
+    },
+)
 @check_schema
 def annotator_model(
     context: dg.AssetExecutionContext,
@@ -133,12 +143,12 @@ def annotator_model(
         ),
         checks=[
             make_rule(
-                "the fit converged",
+                "has_converged",
                 has_converged,
                 f"Not converged after {model.n_iterations} iterations. Raise max_iterations.",
             ),
             make_rule(
-                "most annotators do better than a coin",
+                "annotators_beat_chance",
                 (figures["reliability"] > 0.5).mean() > 0.5,
                 f"{(figures['reliability'] <= 0.5).sum()} of {len(figures)} annotators are no "
                 "better than chance. Check the least reliable ones.",
@@ -146,7 +156,11 @@ def annotator_model(
         ],
         usual=[
             expect_usually(
-                "expect_column_median_to_be_between", column="p_a", min_value=0.2, max_value=0.8
+                "median_probability",
+                "expect_column_median_to_be_between",
+                column="p_a",
+                min_value=0.2,
+                max_value=0.8,
             )
         ],
     )

@@ -52,7 +52,16 @@ class CalibrationConfig(LearningRange, CalibrateParams, dg.Config):
     """
 
 
-@unpartitioned_asset("calibration", "learn", "evidently", "mlflow")
+@unpartitioned_asset(
+    "calibration",
+    "learn",
+    "evidently",
+    "mlflow",
+    checks={
+        "log_loss_not_raised": "Calibration does not raise the log loss on unseen votes.",
+        "may_become_champion": "The calibrated model may become champion.",
+    },
+)
 def calibration(
     context: dg.AssetExecutionContext,
     config: CalibrationConfig,
@@ -109,13 +118,13 @@ def calibration(
             run=run,
             checks=[
                 make_rule(
-                    "calibration does not raise the log loss",
+                    "log_loss_not_raised",
                     report.calibrated.log_loss.value <= report.raw.log_loss.value + 0.01,
                     f"{report.method} raises the log loss on unseen votes from "
                     f"{report.raw.log_loss.value:.3f} to {report.calibrated.log_loss.value:.3f}: "
                     "the calibration split is small or unlike the test split.",
                 ),
-                make_rule("may become champion", report.refusal is None, outcome.summary),
+                make_rule("may_become_champion", report.refusal is None, outcome.summary),
             ],
         )
     if outcome.takes_over:

@@ -31,7 +31,15 @@ class CandidateConfig(CandidateParams, dg.Config):
     """Training strategy and its parameters."""
 
 
-@unpartitioned_asset("candidate_model", "improve", "torch", "trl", "mlflow", pool="training")
+@unpartitioned_asset(
+    "candidate_model",
+    "improve",
+    "torch",
+    "trl",
+    "mlflow",
+    pool="training",
+    checks={"training_is_healthy": "Training gave no warning."},
+)
 def candidate_model(
     context: dg.AssetExecutionContext,
     config: CandidateConfig,
@@ -112,9 +120,7 @@ def candidate_model(
             ),
             run=run,
             checks=[
-                make_rule(
-                    "no sign of a broken training", not report.warnings, " ".join(report.warnings)
-                )
+                make_rule("training_is_healthy", not report.warnings, " ".join(report.warnings))
             ],
         )
 

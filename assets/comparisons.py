@@ -34,7 +34,13 @@ class ComparisonsConfig(ComparisonsParams, dg.Config):
     """Parameters of a day's comparisons."""
 
 
-@daily_asset("comparisons", "generate", "parquet", "sqlite")
+@daily_asset(
+    "comparisons",
+    "generate",
+    "parquet",
+    "sqlite",
+    checks={"completion_length": "95 % of completions have two characters or more."},
+)
 @check_schema
 def comparisons(
     context: dg.AssetExecutionContext,
@@ -104,12 +110,14 @@ def comparisons(
         ),
         usual=[
             expect_usually(
+                "completion_length",
                 "expect_column_value_lengths_to_be_between",
                 column="completion_a",
                 min_value=2,
                 mostly=0.95,
             ),
             expect_usually(
+                "completion_length",
                 "expect_column_value_lengths_to_be_between",
                 column="completion_b",
                 min_value=2,

@@ -27,7 +27,16 @@ class CompletionsConfig(CompletionsParams, dg.Config):
     """Parameters of a day's completions."""
 
 
-@daily_asset("completions", "generate", "parquet", "transformers")
+@daily_asset(
+    "completions",
+    "generate",
+    "parquet",
+    "transformers",
+    checks={
+        "finish_reason": "Half of the completions end by themselves, nearly all without a fault.",
+        "completion_length": "Completions have two tokens or more on average.",
+    },
+)
 @check_schema
 def completions(
     context: dg.AssetExecutionContext,
@@ -74,18 +83,25 @@ def completions(
         ),
         usual=[
             expect_usually(
+                "finish_reason",
                 "expect_column_values_to_be_in_set",
                 column="finish_reason",
                 value_set=["stop", "length"],
                 mostly=0.95,
             ),
             expect_usually(
+                "finish_reason",
                 "expect_column_values_to_be_in_set",
                 column="finish_reason",
                 value_set=["stop"],
                 mostly=0.5,
             ),
-            expect_usually("expect_column_mean_to_be_between", column="n_tokens", min_value=2),
+            expect_usually(
+                "completion_length",
+                "expect_column_mean_to_be_between",
+                column="n_tokens",
+                min_value=2,
+            ),
         ],
     )
 

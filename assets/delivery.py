@@ -33,6 +33,12 @@ TIME_FIELDS = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibra
 PREVIEW_WIDTH = 80
 SHOWN_NUMBERS = 6
 NUMBERS = "numbers"  # all of them, as one JSON
+NO_CHECKS: Mapping[str, str] = {}
+HAS_ROWS = "has_rows"
+BLOCKING_CHECKS = {
+    "columns_and_keys": "Columns, types, keys, allowed values and ranges; a failure stops the run.",
+    "json_round_trip": "The record reads back from JSON unchanged; a failure stops the run.",
+}
 # MLflow's own tags; its public API has no names for them
 PARENT_RUN_TAG, NOTE_TAG = "mlflow.parentRunId", "mlflow.note.content"
 
@@ -45,21 +51,28 @@ _made_of: dict[str, tuple[Callable[..., Any], AssetDecorator]] = {}
 
 
 def daily_asset(
-    name: str, group: str, *kinds: str, deps: Sequence[dg.AssetSpec | str] = ()
+    name: str,
+    group: str,
+    *kinds: str,
+    checks: Mapping[str, str] = NO_CHECKS,
+    deps: Sequence[dg.AssetSpec | str] = (),
 ) -> AssetDecorator:
-    """`@dg.asset` for a stage with one frame per day; a range of days is one run."""
-    return _asset(name, group, kinds, days=DAYS, deps=deps)
+    """`@dg.asset` for a stage with one frame per day; a range of days is one run. `checks` are
+    those that only warn, with their descriptions.
+    """
+    return _asset(name, group, kinds, checks=checks, days=DAYS, deps=deps)
 
 
 def unpartitioned_asset(
     name: str,
     group: str,
     *kinds: str,
+    checks: Mapping[str, str] = NO_CHECKS,
     pool: str | None = None,
     deps: Sequence[dg.AssetSpec | str] = (),
 ) -> AssetDecorator:
     """`@dg.asset` for a stage over all days."""
-    return _asset(name, group, kinds, pool=pool, deps=deps)
+    return _asset(name, group, kinds, checks=checks, pool=pool, deps=deps)
 
 
 def _asset(
@@ -67,18 +80,27 @@ def _asset(
     group: str,
     kinds: Sequence[str],
     *,
+    checks: Mapping[str, str],
     days: dg.PartitionsDefinition[str] | None = None,
     deps: Sequence[dg.AssetSpec | str] = (),
     pool: str | None = None,
 ) -> AssetDecorator:
     schema = SCHEMAS.get(name)
-    blocking = "Columns, types, keys, allowed values and ranges."
-    warning = "Usual distributions; a failure only warns."
-    checks = [
+    described = BLOCKING_CHECKS[blocking_check(name)]
+    specs = [
         dg.AssetCheckSpec(
-            "schema", asset=name, blocking=True, description=blocking, partitions_def=days
-        ),
-        dg.AssetCheckSpec("distribution", asset=name, description=warning, partitions_def=days),
+            blocking_check(name),
+            asset=name,
+            blocking=True,
+            description=described,
+            partitions_def=days,
+        )
+    ]
+    if schema is not None:
+        checks = {HAS_ROWS: "The frame has rows."} | dict(checks)
+    specs += [
+        dg.AssetCheckSpec(check, asset=name, description=text, partitions_def=days)
+        for check, text in checks.items()
     ]
     decorator = dg.asset(
         name=name,
@@ -87,7 +109,7 @@ def _asset(
         tags={"cadence": "daily" if days else "on_demand", "part": group},
         kinds={"python", *kinds},
         code_version="1",
-        check_specs=checks,
+        check_specs=specs,
         metadata={"dagster/column_schema": column_schema(schema)} if schema else {},
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run() if days else None,
@@ -100,6 +122,11 @@ def _asset(
         return decorator(stage)
 
     return decorate
+
+
+def blocking_check(stage: str) -> str:
+    """The name of the check that stops a run before anything is written."""
+    return "columns_and_keys" if stage in SCHEMAS else "json_round_trip"
 
 
 def config_class(stage: dg.AssetsDefinition) -> type[dg.Config] | None:
@@ -153,7 +180,7 @@ def _change_defaults(config: type[C], values: Mapping[str, Any]) -> type[C]:
 
 
 def check_schema(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[Any]]:
-    """Decorate a stage so that a FrameError raised inside also fails its schema check in the UI."""
+    """Decorate a stage so that a FrameError raised inside also fails its blocking check."""
 
     @functools.wraps(stage)
     def checked_stage(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
@@ -162,7 +189,7 @@ def check_schema(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[Any]
                 yield from stage(*args, **kwargs)
         except FrameError as broken:
             yield dg.AssetCheckResult(
-                check_name="schema",
+                check_name=blocking_check(stage.__name__),
                 passed=False,
                 severity=dg.AssetCheckSeverity.ERROR,
                 description=str(broken),
@@ -222,7 +249,9 @@ def deliver(
     """
     name = context.asset_key.to_user_string()
     outcomes = [*checks, *_validate(name, value, usual)]
-    yield from _check_results(outcomes)
+    yield from _check_results(
+        name, [key.name for key in context.selected_asset_check_keys], outcomes
+    )
     failed = [o for o in outcomes if o.expectation.blocking and not o.passed]
     if failed:
         raise ExpectationFailed(
@@ -336,34 +365,32 @@ def _validate(
         same = type(value).from_json(value.model_dump_json()) == value
         return [
             make_rule(
-                "the record comes back from JSON unchanged",
+                blocking_check(name),
                 same,
                 f"{name} changes when it is written to JSON and read back.",
                 blocking=True,
             )
         ]
-    not_empty = DataExpectation(
-        type="expect_table_row_count_to_be_between", kwargs={"min_value": 1}
-    )
+    not_empty = expect_usually(HAS_ROWS, "expect_table_row_count_to_be_between", min_value=1)
     return validate(
         value, build_suite(SCHEMAS[name], extra=[not_empty, *([] if value.empty else usual)]), name
     )
 
 
 def make_rule(
-    name: str, passed: bool, message: str, *, blocking: bool = False
+    check: str, passed: bool, message: str, *, blocking: bool = False
 ) -> ExpectationOutcome:
     """An outcome of our own check; `message` describes the failure."""
     return ExpectationOutcome(
-        expectation=DataExpectation(type=name, blocking=blocking),
+        expectation=DataExpectation(type=check, blocking=blocking, check=check),
         passed=passed,
-        message=name if passed else message,
+        message=check if passed else message,
     )
 
 
-def expect_usually(kind: str, **kwargs: Any) -> DataExpectation:
-    """A non-blocking Great Expectations expectation."""
-    return DataExpectation(type=kind, kwargs=kwargs)
+def expect_usually(check: str, kind: str, **kwargs: Any) -> DataExpectation:
+    """A non-blocking Great Expectations expectation of a check of the stage."""
+    return DataExpectation(type=kind, kwargs=kwargs, check=check)
 
 
 def as_config(params: type[BaseModel]) -> Any:
@@ -398,15 +425,22 @@ def describe_bounds(config: type[C]) -> type[C]:
     return config
 
 
-def _check_results(outcomes: Sequence[ExpectationOutcome]) -> Iterator[dg.AssetCheckResult]:
-    for check, blocking in (("schema", True), ("distribution", False)):
-        mine = [o for o in outcomes if o.expectation.blocking is blocking]
+def _check_results(
+    stage: str, checks: Sequence[str], outcomes: Sequence[ExpectationOutcome]
+) -> Iterator[dg.AssetCheckResult]:
+    """One result per check of the stage. Without rows there is nothing to expect of them."""
+    blocking = blocking_check(stage)
+    for check in checks:
+        mine = [o for o in outcomes if (o.expectation.check or blocking) == check]
         failed = [o for o in mine if not o.passed]
         yield dg.AssetCheckResult(
             check_name=check,
             passed=not failed,
-            severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
-            description="; ".join(o.message for o in failed) or f"{len(mine)} expectations met",
+            severity=dg.AssetCheckSeverity.ERROR
+            if check == blocking
+            else dg.AssetCheckSeverity.WARN,
+            description="; ".join(o.message for o in failed)
+            or (f"{len(mine)} expectations met" if mine else "no rows, so nothing to check"),
             metadata={"expectations": len(mine), "failed": [o.message for o in failed]},
         )
 

@@ -63,7 +63,15 @@ class DriftConfig(as_config(DriftReportParams)):  # type: ignore[misc]
     )
 
 
-@daily_asset("drift_report", "watch", "frouros", "evidently")
+@daily_asset(
+    "drift_report",
+    "watch",
+    "frouros",
+    "evidently",
+    checks={
+        "champion_fits_the_day": "The reward model predicts the day as well as before: no drift."
+    },
+)
 @check_schema
 def drift_report(
     context: dg.AssetExecutionContext,
@@ -142,7 +150,7 @@ def drift_report(
         ),
         checks=[
             make_rule(
-                "the champion reward model fits the day",
+                "champion_fits_the_day",
                 last != Verdict.DRIFT,
                 f"Drift: {_describe_reasons(reports[-1])}.",
             )

@@ -22,7 +22,12 @@ class EvaluationConfig(EvaluationParams, dg.Config):
     """Sampling of both policies."""
 
 
-@unpartitioned_asset("evaluation", "improve", "mlflow")
+@unpartitioned_asset(
+    "evaluation",
+    "improve",
+    "mlflow",
+    checks={"close_to_champion": "The candidate is close to the champion (KL per token)."},
+)
 def evaluation(
     context: dg.AssetExecutionContext,
     config: EvaluationConfig,
@@ -99,7 +104,7 @@ def evaluation(
         ),
         checks=[
             make_rule(
-                "close to the champion",
+                "close_to_champion",
                 result.kl.value < KL_WARNING,
                 f"{result.kl.value:.2f} nats per token from the champion.",
             )

@@ -6,7 +6,13 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import StageReport, deliver, describe_bounds, unpartitioned_asset
+from assets.delivery import (
+    StageReport,
+    blocking_check,
+    deliver,
+    describe_bounds,
+    unpartitioned_asset,
+)
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import GateParams
 from rlhf_pipeline.evaluation import decide_promotion as decide
@@ -109,7 +115,7 @@ def _list_mismatches(
 
 def _failed_checks(instance: dg.DagsterInstance) -> list[str]:
     """Blocking checks of earlier stages that failed at their last execution."""
-    keys = [dg.AssetCheckKey(dg.AssetKey(stage), "schema") for stage in GUARDED_STAGES]
+    keys = [dg.AssetCheckKey(dg.AssetKey(stage), blocking_check(stage)) for stage in GUARDED_STAGES]
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     return [
         key.to_user_string() for key, record in latest.items() if record.status.value == "FAILED"

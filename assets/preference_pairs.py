@@ -43,7 +43,16 @@ class PreferencePairsConfig(PairParams, dg.Config):
     )
 
 
-@unpartitioned_asset("preference_pairs", "learn", "parquet")
+@unpartitioned_asset(
+    "preference_pairs",
+    "learn",
+    "parquet",
+    checks={
+        "splits_are_disjoint": "No prompt is in two splits.",
+        "agreement": "Annotators agree with the majority in 60 % of votes or more.",
+        "side_balance": "The chosen completion is on each side in 30 % of pairs or more.",
+    },
+)
 @check_schema
 def preference_pairs(
     context: dg.AssetExecutionContext,
@@ -80,7 +89,7 @@ def preference_pairs(
         ),
         checks=[
             make_rule(
-                "no prompt is in two splits",
+                "splits_are_disjoint",
                 not divided,
                 f"{len(divided)} prompts have pairs in several splits, first "
                 f"{next(iter(divided), '')}: models are tested on prompts they were trained on. "
@@ -88,14 +97,18 @@ def preference_pairs(
             )
         ],
         usual=[
-            expect_usually("expect_column_mean_to_be_between", column="agreement", min_value=0.6),
             expect_usually(
+                "agreement", "expect_column_mean_to_be_between", column="agreement", min_value=0.6
+            ),
+            expect_usually(
+                "side_balance",
                 "expect_column_values_to_not_be_in_set",
                 column="chosen_side",
                 value_set=["a"],
                 mostly=0.3,
             ),
             expect_usually(
+                "side_balance",
                 "expect_column_values_to_not_be_in_set",
                 column="chosen_side",
                 value_set=["b"],

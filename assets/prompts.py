@@ -38,7 +38,15 @@ class PromptsConfig(PromptsParams, dg.Config):
     """Parameters of a day's prompts."""
 
 
-@daily_asset("prompts", "generate", "parquet")
+@daily_asset(
+    "prompts",
+    "generate",
+    "parquet",
+    checks={
+        "text_length": "99 % of prompts have 8 to 4,000 characters.",
+        "several_categories": "The prompts are of two categories or more.",
+    },
+)
 @check_schema
 def prompts(
     context: dg.AssetExecutionContext,
@@ -122,6 +130,7 @@ def prompts(
         ),
         usual=[
             expect_usually(
+                "text_length",
                 "expect_column_value_lengths_to_be_between",
                 column="text",
                 min_value=8,
@@ -129,7 +138,10 @@ def prompts(
                 mostly=0.99,
             ),
             expect_usually(
-                "expect_column_unique_value_count_to_be_between", column="category", min_value=2
+                "several_categories",
+                "expect_column_unique_value_count_to_be_between",
+                column="category",
+                min_value=2,
             ),
         ],
     )

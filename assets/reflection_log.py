@@ -43,7 +43,16 @@ class ReflectionConfig(dg.Config):
     )
 
 
-@daily_asset("reflection_log", "watch", "parquet", "sqlite")
+@daily_asset(
+    "reflection_log",
+    "watch",
+    "parquet",
+    "sqlite",
+    checks={
+        "mean_probability": "Predictions favour neither side on average (0.3 to 0.7).",
+        "has_votes": "Half of the predictions have a vote.",
+    },
+)
 @check_schema
 def reflection_log(
     context: dg.AssetExecutionContext,
@@ -116,12 +125,15 @@ def reflection_log(
         ),
         usual=[
             expect_usually(
+                "mean_probability",
                 "expect_column_mean_to_be_between",
                 column="p_calibrated",
                 min_value=0.3,
                 max_value=0.7,
             ),
-            expect_usually("expect_column_values_to_not_be_null", column="vote_id", mostly=0.5),
+            expect_usually(
+                "has_votes", "expect_column_values_to_not_be_null", column="vote_id", mostly=0.5
+            ),
         ],
     )
 

@@ -36,7 +36,13 @@ class RetrainingSetConfig(SelectionParams, dg.Config):
     change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
 
 
-@unpartitioned_asset("retraining_set", "improve", "parquet", deps=[retraining_decision])
+@unpartitioned_asset(
+    "retraining_set",
+    "improve",
+    "parquet",
+    deps=[retraining_decision],
+    checks={"mean_weight": "The mean weight of a pair is 0.3 or more."},
+)
 @check_schema
 def retraining_set(
     context: dg.AssetExecutionContext,
@@ -97,5 +103,9 @@ def retraining_set(
             rows=frame[["prompt", "chosen", "rejected", "information", "reason"]],
         ),
         checks=checks,
-        usual=[expect_usually("expect_column_mean_to_be_between", column="weight", min_value=0.3)],
+        usual=[
+            expect_usually(
+                "mean_weight", "expect_column_mean_to_be_between", column="weight", min_value=0.3
+            )
+        ],
     )

@@ -34,7 +34,15 @@ class RewardModelConfig(LearningRange, as_config(launchpad_class())):  # type: i
     """How the reward model is fitted, and which votes count less."""
 
 
-@unpartitioned_asset("reward_model", "learn", "torch", "mlflow")
+@unpartitioned_asset(
+    "reward_model",
+    "learn",
+    "torch",
+    "mlflow",
+    checks={
+        "beats_longer_completion": "Accuracy is higher than by preferring the longer completion."
+    },
+)
 def reward_model(
     context: dg.AssetExecutionContext,
     config: RewardModelConfig,
@@ -107,7 +115,7 @@ def reward_model(
             run=run,
             checks=[
                 make_rule(
-                    "better than preferring the longer completion",
+                    "beats_longer_completion",
                     shown is None or shown.accuracy.value > shown.longer_wins.value,
                     f"{version.label} is no better than a ruler on {where}.",
                 )

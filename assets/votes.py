@@ -93,7 +93,18 @@ class VotesConfig(dg.Config):
     )
 
 
-@daily_asset("votes", "feedback", "parquet", "sqlite", deps=[votes_inbox, "comparisons"])
+@daily_asset(
+    "votes",
+    "feedback",
+    "parquet",
+    "sqlite",
+    deps=[votes_inbox, "comparisons"],
+    checks={
+        "sides_chosen": "Half of the votes choose a side.",
+        "side_balance": "No side gets more than three quarters of the votes.",
+        "several_annotators": "Two annotators or more voted.",
+    },
+)
 @check_schema
 def votes(
     context: dg.AssetExecutionContext,
@@ -152,25 +163,31 @@ def votes(
         ),
         usual=[
             expect_usually(
+                "sides_chosen",
                 "expect_column_values_to_be_in_set",
                 column="choice",
                 value_set=["a", "b"],
                 mostly=0.5,
             ),
             expect_usually(
+                "side_balance",
                 "expect_column_values_to_not_be_in_set",
                 column="choice",
                 value_set=["a"],
                 mostly=0.25,
             ),
             expect_usually(
+                "side_balance",
                 "expect_column_values_to_not_be_in_set",
                 column="choice",
                 value_set=["b"],
                 mostly=0.25,
             ),
             expect_usually(
-                "expect_column_unique_value_count_to_be_between", column="annotator_id", min_value=2
+                "several_annotators",
+                "expect_column_unique_value_count_to_be_between",
+                column="annotator_id",
+                min_value=2,
             ),
         ],
     )

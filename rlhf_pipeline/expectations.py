@@ -26,12 +26,13 @@ _CONTEXT = threading.Lock()
 
 class DataExpectation(Record):
     """One expectation, by its name in Great Expectations. `blocking` ones stop the run, others
-    warn.
+    warn. Expectations of one `check` are reported together.
     """
 
     type: str = Field(description="such as expect_column_values_to_be_between")
     kwargs: dict[str, Any] = {}
     blocking: bool = False
+    check: str = ""
 
     @property
     def subject(self) -> str:

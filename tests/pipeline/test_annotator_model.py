@@ -215,7 +215,7 @@ def test_a_fit_that_did_not_end_fails_its_check_and_stops_nothing(
     project = branch(grown)
     result = project.materialise(["annotator_model"], config=limited(max_iterations=1))
     checks = {c.check_name: c for c in result.get_asset_check_evaluations()}
-    assert checks["schema"].passed
-    assert not checks["distribution"].passed
-    assert "Raise max_iterations" in (checks["distribution"].description or "")
+    assert checks["columns_and_keys"].passed
+    assert not checks["has_converged"].passed
+    assert "Raise max_iterations" in (checks["has_converged"].description or "")
     assert len(project.files.read_frame("annotator_model")) > 0

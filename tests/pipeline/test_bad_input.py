@@ -362,14 +362,14 @@ class BrokenGenerator:
         selection.offer_all(Draft(f"Say {i // 2}.", "creative", "absurd") for i in range(100))
 
 
-def test_a_broken_schema_fails_its_check_and_blocks_the_run(
+def test_a_broken_frame_fails_its_check_and_blocks_the_run(
     small: Any, branch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, day = branch(small), small.day(0)
     before = frames(project)
     monkeypatch.setitem(GENERATORS._shipped, "freeform", BrokenGenerator)
     result = project.collect(day, ok=False, prompts={"n": 12, "source": "freeform"})
-    check = dg.AssetCheckKey(dg.AssetKey("prompts"), "schema")
+    check = dg.AssetCheckKey(dg.AssetKey("prompts"), "columns_and_keys")
     evaluations = {e.asset_check_key: e for e in result.get_asset_check_evaluations()}
     assert evaluations[check].passed is False
     assert evaluations[check].severity == dg.AssetCheckSeverity.ERROR
