@@ -384,7 +384,7 @@ def make_rule(
     return ExpectationOutcome(
         expectation=DataExpectation(type=check, blocking=blocking, check=check),
         passed=passed,
-        message=check if passed else message,
+        message="passed" if passed else message,
     )
 
 
@@ -439,10 +439,15 @@ def _check_results(
             severity=dg.AssetCheckSeverity.ERROR
             if check == blocking
             else dg.AssetCheckSeverity.WARN,
-            description="; ".join(o.message for o in failed)
-            or (f"{len(mine)} expectations met" if mine else "no rows, so nothing to check"),
+            description="; ".join(o.message for o in failed) or _describe_success(mine),
             metadata={"expectations": len(mine), "failed": [o.message for o in failed]},
         )
+
+
+def _describe_success(outcomes: Sequence[ExpectationOutcome]) -> str:
+    if not outcomes:
+        return "no rows, so nothing to check"
+    return outcomes[0].message if len(outcomes) == 1 else f"{len(outcomes)} expectations met"
 
 
 def _log_to_run(
@@ -465,7 +470,8 @@ def _build_metadata(
             f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})"
         )
     names = [name for name in report.shown or numbers if name in numbers]
-    metadata |= {name: numbers[name] for name in names[:SHOWN_NUMBERS]}
+    # six digits: what follows is noise on the page, and `numbers` has it
+    metadata |= {name: float(f"{numbers[name]:.6g}") for name in names[:SHOWN_NUMBERS]}
     metadata[NUMBERS] = dg.MetadataValue.json(dict(numbers))
     shown = value if isinstance(value, pd.DataFrame) and report.rows is None else report.rows
     if shown is not None:

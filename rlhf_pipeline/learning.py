@@ -136,6 +136,9 @@ def calibrate_model(
     return outcome
 
 
+REFUSED = "refused-"
+
+
 @dataclass(frozen=True)
 class NextFit:
     """Voted comparisons beyond what a model learnt from, and how many the next fit needs."""
@@ -148,12 +151,14 @@ class NextFit:
     @property
     def shortage(self) -> str | None:
         """What is missing, in words; None where there are enough."""
-        known = "nothing" if self.after == "0" else self.after
-        return (
-            f"{self.n} of {self.needed} voted comparisons beyond {known}"
-            if self.n < self.needed
-            else None
-        )
+        if self.n >= self.needed:
+            return None
+        counts = f"{self.n:,} of {self.needed:,}"
+        if self.after == "0":
+            return f"{counts} voted comparisons for the first reward model"
+        version = self.after.removeprefix(REFUSED)
+        refused = ", which was refused" if self.after.startswith(REFUSED) else ""
+        return f"{counts} newly voted comparisons since reward model {version}{refused}"
 
 
 def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> NextFit:
@@ -169,7 +174,7 @@ def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = N
         and refusal is not None
         and (champion is None or latest.reward_model != champion.label)
     ):
-        after = f"refused-{latest.reward_model.rpartition('@')[2]}"
+        after = f"{REFUSED}{latest.reward_model.rpartition('@')[2]}"
         data_seq, needed = refusal.data_seq, settings.retry_after_pairs
     elif champion is not None:
         # an uncalibrated champion is refitted as soon as a few more pairs may calibrate it

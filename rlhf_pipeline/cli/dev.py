@@ -62,7 +62,7 @@ def dev(
         f"{dagster_port}/server_info",
         f"{mlflow_port}/health",
     )
-    experiment = workspace.registry.tracking.experiment_id
+    runs = workspace.registry.tracking.runs_url.partition("#")[2]
     shown = (
         ("People   ", web_port, (("", "vote"), ("/calibration", "how far to trust the model"))),
         (
@@ -76,7 +76,7 @@ def dev(
         (
             "MLflow   ",
             mlflow_port,
-            ((f"/#/experiments/{experiment}", "runs by day"), ("/#/models", "model versions")),
+            ((f"/#{runs}", "runs by day"), ("/#/models", "model versions")),
         ),
     )
     plan = SupervisorPlan(

@@ -75,10 +75,18 @@ class Tracking:
 
     def run_url(self, run_id: str) -> str:
         """URL of the run's page below `ui`; relative if `ui` is empty."""
-        return (
-            f"{self.ui.rstrip('/') + '/' if self.ui else ''}"
-            f"#/experiments/{self.experiment_id}/runs/{run_id}"
-        )
+        return self._page(f"runs/{run_id}")
+
+    @property
+    def runs_url(self) -> str:
+        """URL of the list of runs."""
+        return self._page("runs")
+
+    def _page(self, path: str) -> str:
+        # without it the page opens in MLflow's GenAI view, which shows no metrics of runs
+        view = "workflowType=machine_learning"
+        base = self.ui.rstrip("/") + "/" if self.ui else ""
+        return f"{base}#/experiments/{self.experiment_id}/{path}?{view}"
 
     def open(self) -> tuple[Any, str]:
         """Client and experiment id. The first call migrates the database, sets SQLite to WAL mode

@@ -129,7 +129,7 @@ def test_loop_runs_what_is_due_once(project: Any) -> None:
         pass
     assert jobs_run(project) == ["collection", "feedback", "housekeeping"]
     assert find_run(project.instance, f"collection:{TODAY}") is not None
-    assert loop.waiting["learning"] == "0 of 350 voted comparisons beyond nothing"
+    assert loop.waiting["learning"] == "0 of 350 voted comparisons for the first reward model"
 
     another = Loop(runner_of(project))
     another.resume()

@@ -98,18 +98,24 @@ def test_first_refused_model_is_tried_again_after_a_few_more(
     settings: Settings, store: Store, vote: Callable[[int], int]
 ) -> None:
     vote(29)
-    assert plan_next_fit(settings, store).shortage == "29 of 30 voted comparisons beyond nothing"
+    assert (
+        plan_next_fit(settings, store).shortage
+        == "29 of 30 voted comparisons for the first reward model"
+    )
     seq = vote(1)
     assert plan_next_fit(settings, store).shortage is None
     calibrated(store, 1, seq, refused=True)
     vote(9)
-    assert plan_next_fit(settings, store).shortage == "9 of 10 voted comparisons beyond refused-1"
+    assert (
+        plan_next_fit(settings, store).shortage
+        == "9 of 10 newly voted comparisons since reward model 1, which was refused"
+    )
     vote(1)
     due = plan_next_fit(settings, store)
     assert (due.shortage, due.after) == (None, "refused-1")
     assert (
         plan_next_fit(settings, store, up_to_seq=seq).shortage
-        == "0 of 10 voted comparisons beyond refused-1"
+        == "0 of 10 newly voted comparisons since reward model 1, which was refused"
     )
 
 
@@ -119,12 +125,18 @@ def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(
     seq = vote(30)
     calibrated(store, 1, seq, refused=False)
     promoted(store, 1, seq)
-    assert plan_next_fit(settings, store).shortage == "0 of 100 voted comparisons beyond 1"
+    assert (
+        plan_next_fit(settings, store).shortage
+        == "0 of 100 newly voted comparisons since reward model 1"
+    )
     calibrated(store, 2, vote(5), refused=True)
     vote(10)
     assert plan_next_fit(settings, store).shortage is None
     calibrated(store, 3, store.votes.max_seq(), refused=False)  # not better, but not refused either
-    assert plan_next_fit(settings, store).shortage == "15 of 100 voted comparisons beyond 1"
+    assert (
+        plan_next_fit(settings, store).shortage
+        == "15 of 100 newly voted comparisons since reward model 1"
+    )
 
 
 def test_recalibration_does_not_end_the_retry_of_a_refused_model(
@@ -135,10 +147,16 @@ def test_recalibration_does_not_end_the_retry_of_a_refused_model(
     promoted(store, 9, seq)
     calibrated(store, 10, vote(5), refused=True)
     calibrated(store, 9, seq, refused=False, hours_later=1)
-    assert plan_next_fit(settings, store).shortage == "0 of 10 voted comparisons beyond refused-10"
+    assert (
+        plan_next_fit(settings, store).shortage
+        == "0 of 10 newly voted comparisons since reward model 10, which was refused"
+    )
     # it may become champion now
     calibrated(store, 10, store.votes.max_seq(), refused=False, hours_later=2)
-    assert plan_next_fit(settings, store).shortage == "5 of 100 voted comparisons beyond 9"
+    assert (
+        plan_next_fit(settings, store).shortage
+        == "5 of 100 newly voted comparisons since reward model 9"
+    )
 
 
 def test_refused_model_that_a_person_promoted_waits_for_a_refit(
@@ -147,7 +165,10 @@ def test_refused_model_that_a_person_promoted_waits_for_a_refit(
     seq = vote(30)
     calibrated(store, 1, seq, refused=True)
     promoted(store, 1, seq)
-    assert plan_next_fit(settings, store).shortage == "0 of 100 voted comparisons beyond 1"
+    assert (
+        plan_next_fit(settings, store).shortage
+        == "0 of 100 newly voted comparisons since reward model 1"
+    )
 
 
 def test_uncalibrated_champion_is_fitted_again_after_a_few_more(
@@ -157,8 +178,14 @@ def test_uncalibrated_champion_is_fitted_again_after_a_few_more(
     calibrated(store, 1, seq, refused=False, n_pairs=0)
     promoted(store, 1, seq)
     vote(9)
-    assert plan_next_fit(settings, store).shortage == "9 of 10 voted comparisons beyond 1"
+    assert (
+        plan_next_fit(settings, store).shortage
+        == "9 of 10 newly voted comparisons since reward model 1"
+    )
     vote(1)
     assert plan_next_fit(settings, store).shortage is None
     calibrated(store, 1, seq, refused=False, hours_later=1)
-    assert plan_next_fit(settings, store).shortage == "10 of 100 voted comparisons beyond 1"
+    assert (
+        plan_next_fit(settings, store).shortage
+        == "10 of 100 newly voted comparisons since reward model 1"
+    )

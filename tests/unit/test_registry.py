@@ -274,7 +274,8 @@ def test_runs_are_listed_newest_first_with_their_pages(registry: Registry, home:
         ("run 2", {"n": 2.0}, "FINISHED", "votes"),
         ("run 1", {"n": 1.0}, "FINISHED", "votes"),
     ]
-    page = f"#/experiments/{registry._tracking.experiment_id}/runs/{run.run_id}"
+    runs = f"#/experiments/{registry._tracking.experiment_id}/runs"
+    page = f"{runs}/{run.run_id}?workflowType=machine_learning"
     assert run.url == listed[0].url == page
     behind = Registry(
         registry.tracking_uri, home / "artifacts", registry.project, ui="http://127.0.0.1:5000/"
