@@ -7,6 +7,7 @@ import dagster as dg
 import pandas as pd
 
 from assets.delivery import (
+    LossLogger,
     StageReport,
     deliver,
     describe_bounds,
@@ -19,8 +20,7 @@ from assets.delivery import (
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.loop_settings import CandidateParams
-from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.registry import CANDIDATE, Registry, Run, is_accuracy
+from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
 from rlhf_pipeline.retraining.strategies import train_candidate
@@ -70,7 +70,7 @@ def candidate_model(
             retraining_set,
             out,
             params,
-            progress=_log_losses(run, progress("candidate_model")),
+            progress=LossLogger(run, progress("candidate_model")),
         )
         metrics = {
             "n_pairs": report.n_pairs,
@@ -123,16 +123,3 @@ def candidate_model(
                 make_rule("training_is_healthy", not report.warnings, " ".join(report.warnings))
             ],
         )
-
-
-def _log_losses(run: Run, progress: Progress) -> Progress:
-    """Also log what a strategy reports as `loss 0.63` as a metric, while it trains."""
-
-    def report(done: int, total: int, note: str = "") -> None:
-        name, _, value = note.partition(" ")
-        if name == "loss":
-            run.log_metrics({"training_loss": float(value)}, done)
-            run.flush()
-        progress(done, total, note)
-
-    return report

@@ -21,6 +21,7 @@ from rlhf_pipeline.errors import ExpectationFailed, FrameError
 from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome, build_suite, validate
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
 from rlhf_pipeline.memory_errors import translate_memory_errors
+from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run, missing_ceilings
 
@@ -310,6 +311,26 @@ def open_tracked_run(context: dg.AssetExecutionContext, registry: Registry) -> I
     with registry.run(f"{name} {partition}".removesuffix(" -"), tags, run_key=run_key) as run:
         run.log_params(_flatten_config(context.op_execution_context.op_config))
         yield run
+
+
+class LossLogger:
+    """Also logs what a training reports as `loss 0.63` to MLflow, while it runs.
+
+    Of an ensemble it logs the first member: the others count their steps anew.
+    """
+
+    def __init__(self, run: Run, progress: Progress) -> None:
+        self.last_step = 0
+        self._run = run
+        self._progress = progress
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        name, _, value = note.partition(" ")
+        if name == "loss" and done > self.last_step:
+            self.last_step = done
+            self._run.log_metrics({"training_loss": float(value)}, done)
+            self._run.flush()
+        self._progress(done, total, note)
 
 
 def log_frame(run: Run, stage: str, frame: pd.DataFrame, context: dg.AssetExecutionContext) -> None:

@@ -9,6 +9,7 @@ import dagster as dg
 import pandas as pd
 
 from assets.delivery import (
+    LossLogger,
     StageReport,
     as_config,
     deliver,
@@ -65,16 +66,17 @@ def reward_model(
     unfinished = settings.models / "reward_models" / f"{value_hash(data.pairs)[:12]}-{parent}"
     model = build_reward_model(config, champions.encoder(), checkpoints=unfinished)
     start = WarmStart.from_champion(champion, model)
-    fitted = fit_reward_model(
-        data,
-        config,
-        model=model,
-        warm_start=start.model,
-        record=opening_recorder(registry),
-        progress=progress("reward_model"),
-    )
-    report = fitted.report
     with open_tracked_run(context, registry) as run, tempfile.TemporaryDirectory() as folder:
+        losses = LossLogger(run, progress("reward_model"))
+        fitted = fit_reward_model(
+            data,
+            config,
+            model=model,
+            warm_start=start.model,
+            record=opening_recorder(registry),
+            progress=losses,
+        )
+        report = fitted.report
         version = register_fit(
             champions,
             data,
@@ -86,8 +88,9 @@ def reward_model(
         )
         log_frame(run, "preference_pairs", preference_pairs, context)
         log_frame(run, "votes", votes, context)
-        for step, loss in enumerate(report.loss_curve):
-            run.log_metrics({"training_loss": loss}, step)
+        if not losses.last_step:  # a head is fitted at once and reports its losses afterwards
+            for step, loss in enumerate(report.loss_curve, start=1):
+                run.log_metrics({"training_loss": loss}, step)
         shown = report.test_since_change or report.test
         since = "_since_change" if report.test_since_change else ""
         where = "pairs since the change" if report.test_since_change else "unseen pairs"

@@ -4,7 +4,6 @@ They are the defaults of every run, whether a schedule, a sensor, a command or a
 Each part is checked by the parameter class of its stage, installed members of a mapping included.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +20,7 @@ from rlhf_pipeline.drift.report import DriftParams
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.evaluation import EvaluationParams, GateParams
 from rlhf_pipeline.learning import CalibrateParams
+from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params
@@ -191,7 +191,7 @@ class LoopSettings:
         for name, values in _mapping(section, LOOP).items():
             path = f"{LOOP}.{name}"
             if name not in PARTS:
-                problems.append(f"{path} is unknown. {_suggest(name, PARTS)}")
+                problems.append(f"{path} is unknown. {suggest(name, PARTS)}")
             elif values is not None:
                 problems += _unknown_names(PARTS[name], _mapping(values, path), path)
                 given[name] = values
@@ -292,15 +292,10 @@ def _unknown_names(kind: type[BaseModel], values: Mapping[str, Any], path: str) 
     found = []
     for name, value in values.items():
         if name not in kind.model_fields:
-            found.append(f"{path}.{name} is unknown. {_suggest(name, kind.model_fields)}")
+            found.append(f"{path}.{name} is unknown. {suggest(name, kind.model_fields)}")
         elif (section := _section(kind, name)) is not None and isinstance(value, dict):
             found += _unknown_names(section, value, f"{path}.{name}")
     return found
-
-
-def _suggest(name: str, known: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
 
 
 def _validate(part: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Builds a parameter class from `NAME=VALUE` texts, as `--set` gives them."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import yaml
@@ -9,6 +10,13 @@ from pydantic import BaseModel, ValidationError
 from rlhf_pipeline.errors import ConfigurationError
 
 P = TypeVar("P", bound=BaseModel)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest known name, else with all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
 
 
 def parse_parameters(kind: type[P], changes: Sequence[str] | None, **given: Any) -> P:
@@ -20,8 +28,8 @@ def parse_parameters(kind: type[P], changes: Sequence[str] | None, **given: Any)
         name, equals, value = text.partition("=")
         if not equals or name not in kind.model_fields:
             raise ConfigurationError(
-                f"--set {text!r} changes no parameter. Write NAME=VALUE; there are "
-                f"{', '.join(kind.model_fields)}."
+                f"--set {text!r} changes no parameter. Write NAME=VALUE. "
+                f"{suggest(name, kind.model_fields)}"
             )
         try:
             wanted[name] = yaml.safe_load(value)

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rlhf_pipeline.calibration.base import Calibrator, Floats, check_rows
 from rlhf_pipeline.calibration.group_calibration import (
@@ -18,9 +18,10 @@ from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.methods import CALIBRATORS
 from rlhf_pipeline.calibration.metrics import log_loss
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
-from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
+from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.intervals import BootstrapParams, group_index
+from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport
@@ -57,6 +58,14 @@ class CalibrationParams(BootstrapParams):
         le=1,
         description="Weight of pairs voted before a detected change of taste",
     )
+
+    @field_validator("methods")
+    @classmethod
+    def _check_methods(cls, methods: list[str]) -> list[str]:
+        for name in methods:
+            if name not in CALIBRATORS:
+                raise ValueError(f"unknown calibrator {name!r}. {suggest(name, CALIBRATORS)}")
+        return methods
 
 
 @dataclass(frozen=True)
@@ -99,8 +108,7 @@ def calibrate(
 
     With too few pairs and `allow_uncalibrated` it is none, untried. Pairs voted on before the last
     change of taste in their category count `weight_before_change` in both. Raises NotEnoughData
-    (too few pairs, one class, no test pairs), InvalidScores (a NaN score), ConfigurationError
-    (unknown method).
+    (too few pairs, one class, no test pairs), InvalidScores (a NaN score).
     """
     params = params or CalibrationParams()
     votes = votes or VoteFacts()
@@ -148,8 +156,8 @@ def fit_calibrator(
     """What `calibrate` would choose, and each method's cross-validated log loss, with the test
     split left unopened.
 
-    Raises NotEnoughData (too few pairs in the calib split, one class), InvalidScores,
-    ConfigurationError as `calibrate` does.
+    Raises NotEnoughData (too few pairs in the calib split, one class), InvalidScores
+    as `calibrate` does.
     """
     params = params or CalibrationParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
@@ -236,11 +244,6 @@ def _make(method: str, params: CalibrationParams) -> Calibrator:
 
 
 def _known_methods(params: CalibrationParams) -> list[str]:
-    unknown = sorted(set(params.methods) - set(CALIBRATORS))
-    if unknown:
-        raise ConfigurationError(
-            f"Unknown calibration methods {unknown}. Known: {', '.join(CALIBRATORS)}."
-        )
     return [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
 
 

@@ -1,6 +1,5 @@
 """Collects the parameters of every training strategy, and reads them from a file."""
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from pydantic import ValidationError
 
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.retraining.strategies import STRATEGIES
 from rlhf_pipeline.retraining.training import TrainingParams
 
@@ -25,10 +25,8 @@ def parse_strategy_params(values: Mapping[str, Any]) -> StrategyParams:
     known = list(StrategyParams.model_fields)
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"Did you mean `{near[0]}`? " if near else ""
             raise ConfigurationError(
-                f"Unknown training parameter `{key}`. {hint}Known: {', '.join(known)}."
+                f"Unknown training parameter {key!r}. {suggest(str(key), known)}"
             )
     try:
         return StrategyParams(**values)

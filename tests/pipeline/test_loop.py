@@ -97,7 +97,7 @@ def test_materialisations_have_a_headline_and_link_to_their_mlflow_run(grown: An
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
         found = event.asset_materialization.metadata
         assert found["headline"].value, stage
-        run = runs[found["mlflow_run"].value.rpartition("/")[2]]
+        run = runs[found["mlflow_run"].value.partition("?")[0].rpartition("/")[2]]
         assert run.tags["dagster.run_id"] == event.run_id
         assert run.tags["dagster.asset"] == stage
         assert run.tags["dagster.partition"] == (event.asset_materialization.partition or "-")

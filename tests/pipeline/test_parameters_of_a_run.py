@@ -32,7 +32,7 @@ def test_values_of_the_params_file_override_the_launchpad(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        ("bta: 0.2", r"`bta`\. Did you mean `beta`"),
+        ("bta: 0.2", r"'bta'\. Did you mean beta"),
         ("beta: -1", "beta"),
         ("- beta", "a list"),
         (None, r"p\.yaml cannot be read"),

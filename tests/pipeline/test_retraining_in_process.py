@@ -295,7 +295,7 @@ def test_mlflow_runs_and_materialisations_link_to_each_other(retrained: Any) -> 
         event = retrained.instance.get_latest_materialization_event(dg.AssetKey(stage))
         url = event.asset_materialization.metadata["mlflow_run"].value
         assert urlparse(url).scheme == "http"
-        run = runs[url.rpartition("/")[2]]
+        run = runs[urlparse(url).fragment.partition("?")[0].rpartition("/")[2]]
         assert run.status == "FINISHED"
         wanted = {
             "dagster.run_id": event.run_id,
@@ -440,6 +440,23 @@ def test_a_killed_fine_tuning_resumes_to_the_same_weights(
     assert {name: version.params[name] for name in own} == own
     assert "l2_grid" not in version.params
     assert not list((resumed.settings.models / "reward_models").iterdir())
+    # the killed run has the losses it reached: they are logged while it trains
+    assert [_loss_steps(project) for project in (killed, resumed, whole)] == [
+        [1, 2, 3, 4, 5],
+        [5, 6],
+        [1, 2, 3, 4, 5, 6],
+    ]
+
+
+def _loss_steps(project: Any) -> list[int]:
+    """Steps of the losses of the newest run of the reward model in MLflow."""
+    tracking = project.registry.tracking
+    run = next(
+        run
+        for run in project.registry.latest_runs(20)
+        if run.tags.get("dagster.asset") == "reward_model"
+    )
+    return [one.step for one in tracking.client.get_metric_history(run.run_id, "training_loss")]
 
 
 def _reward_model_folder(project: Any) -> Path:

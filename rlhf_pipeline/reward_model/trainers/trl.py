@@ -165,12 +165,17 @@ def _make_callback(around: TrainingContext, progress: Progress, meter: Meter) ->
         def on_step_end(
             self, args: Any, state: Any, control: Any, *, model: Any, **kwargs: Any
         ) -> Any:
-            progress(state.global_step, state.max_steps, "steps")
             with meter.pause():
                 model.eval()
                 control.should_training_stop |= bool(around.watch(state.global_step, model))
                 model.train()
             return control
+
+        def on_log(
+            self, args: Any, state: Any, control: Any, *, logs: dict[str, Any], **kwargs: Any
+        ) -> None:
+            if "loss" in logs:
+                progress(state.global_step, state.max_steps, f"loss {float(logs['loss']):.3f}")
 
     return ProgressCallback()
 

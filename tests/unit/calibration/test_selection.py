@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from rlhf_pipeline.calibration import (
     CalibrationParams,
@@ -16,7 +17,7 @@ from rlhf_pipeline.calibration import (
     read_calibration_log,
     voted_rows,
 )
-from rlhf_pipeline.errors import ConfigurationError, DatasetError, InvalidScores, NotEnoughData
+from rlhf_pipeline.errors import DatasetError, InvalidScores, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.records import CalibrationReport, Interval
 from rlhf_pipeline.votes import TasteChanges
@@ -188,8 +189,8 @@ def test_nan_scores_are_refused():
 
 
 def test_an_unknown_method_is_named():
-    with pytest.raises(ConfigurationError, match="histogram"):
-        run(make_pairs(), 1.0, params=CalibrationParams(methods=["histogram"]))
+    with pytest.raises(ValidationError, match=r"'isotonik'\. Did you mean isotonic"):
+        CalibrationParams(methods=["isotonik"])
 
 
 def test_the_log_reads_back_unchanged_oldest_first():

@@ -11,7 +11,7 @@ from rlhf_pipeline.retraining.parameters import (
 def test_an_unknown_key_fails_with_a_hint():
     with pytest.raises(
         ConfigurationError,
-        match=r"Unknown training parameter `learning_rat`\. Did you mean `learning_rate`",
+        match=r"Unknown training parameter 'learning_rat'\. Did you mean learning_rate",
     ):
         parse_strategy_params({"learning_rat": 1e-4})
 
