@@ -20,7 +20,7 @@ def standing(votes: pd.DataFrame) -> pd.DataFrame:
     """The rows of VOTES that no other row supersedes, in seq order. Raises FrameError."""
     checked = check_frame(votes, VOTES)
     superseded = checked["vote_id"].isin(checked["supersedes"].dropna())
-    return checked[~superseded].sort_values("seq", ignore_index=True)
+    return _in_seq_order(checked[~superseded])
 
 
 def counting(votes: pd.DataFrame) -> pd.DataFrame:
@@ -30,18 +30,26 @@ def counting(votes: pd.DataFrame) -> pd.DataFrame:
     Raises FrameError.
     """
     checked = check_frame(votes, VOTES)
+    comparisons, _ = pd.factorize(checked["comparison_id"])
+    annotators, names = pd.factorize(checked["annotator_id"])
+    judge = comparisons * np.int64(len(names)) + annotators
+    if not pd.Series(judge).duplicated().any():  # as most logs; a million rows are not copied
+        return _in_seq_order(checked)
     unsaid = checked["pass_no"].isna()
     if unsaid.any():
-        unsaid = unsaid.groupby([checked[name] for name in JUDGE]).transform("any")
+        unsaid = unsaid.groupby(judge).transform("any")
     pass_no, revision_no = (
         checked[name].mask(unsaid, 0).fillna(0).to_numpy(np.int64)
         for name in ("pass_no", "revision_no")
     )
-    comparisons, _ = pd.factorize(checked["comparison_id"])
-    annotators, names = pd.factorize(checked["annotator_id"])
-    judge = comparisons * np.int64(len(names)) + annotators
     last = find_last_turns(judge, pass_no, revision_no, checked["seq"].to_numpy())
-    return checked.iloc[last].sort_values("seq", ignore_index=True)
+    return _in_seq_order(checked.iloc[last])
+
+
+def _in_seq_order(votes: pd.DataFrame) -> pd.DataFrame:
+    if votes["seq"].is_monotonic_increasing:
+        return votes.reset_index(drop=True)
+    return votes.sort_values("seq", ignore_index=True)
 
 
 def find_last_turns(judge: npt.NDArray[Any], *turn: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
