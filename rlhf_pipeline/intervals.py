@@ -9,17 +9,21 @@ and a bootstrap of six groups would claim as much certainty as one of six thousa
 gets Wilson's interval for the number of groups.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.records import Interval
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 

@@ -24,6 +24,7 @@ FOUNDATION = [
     "errors",
     "files",
     "terminal",
+    "owners",  # names of workers, of leases and of web servers
     "memory_errors",
     "parameters",
     "documents",
@@ -385,4 +386,5 @@ def test_no_asset_of_group_learn_reads_votes_from_the_store() -> None:
 
 
 def _is_of_learn(path: Path) -> bool:
-    return '_asset("' + path.stem + '", "learn"' in path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    return re.search(rf'_asset\(\s*"{path.stem}",\s*"learn"', text) is not None

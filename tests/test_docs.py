@@ -14,7 +14,7 @@ import typer.main
 from definitions import definitions_for, defs
 from docs import draw_graph
 from rlhf_pipeline.calibration import CALIBRATORS
-from rlhf_pipeline.cli import app
+from rlhf_pipeline.cli import COMMANDS, load_command
 from rlhf_pipeline.client import Client
 from rlhf_pipeline.completions import BACKENDS
 from rlhf_pipeline.config import ENV_PREFIX, Settings
@@ -70,8 +70,8 @@ DOCS = text_of(*PAGES)
 
 def commands(group: typer.main.TyperGroup | None = None, prefix: str = "rlhf") -> Iterator[str]:
     """Every command in full, such as `rlhf export prompts`."""
-    group = group or typer.main.get_group(app)
-    for name, command in group.commands.items():
+    listed = {name: load_command(name) for name in COMMANDS} if group is None else group.commands
+    for name, command in listed.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{prefix} {name}")
         else:

@@ -1,76 +1,152 @@
-"""The `rlhf` command: files and state of every stage from a terminal."""
+"""The `rlhf` command: files and state of every stage from a terminal.
+
+The module of a command is imported when the command is called: all of them together take seconds.
+"""
 
 import sys
+from functools import cache
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group_from_info
+from typer.models import TyperInfo
 
-from rlhf_pipeline.cli import (
-    annotation,
-    audit,
-    cache,
-    changes,
-    comparisons,
-    demo,
-    dev,
-    exports,
-    generate,
-    imports,
-    init,
-    keys,
-    models,
-    prompts,
-    replay,
-    reward,
-    run,
-    serve,
-    settings,
-    status,
-    storage,
-    users,
-    vote,
-    votes,
-)
 from rlhf_pipeline.cli.home_gate import gate
-from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import collect_garbage_rarely, share_cores, silence_telemetry
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.memory_errors import translate_memory_errors
 
+# By name: module and attribute, and the first line of the command's own help.
+COMMANDS = {
+    "init": (
+        "init.init",
+        "Make the databases and Dagster's home below RLHF_HOME, in seconds. Safe to repeat.",
+    ),
+    "demo": (
+        "demo.demo",
+        "Run the loop for several days with simulated annotators whose taste changes; another "
+        "call adds days.",
+    ),
+    "dev": (
+        "dev.dev",
+        "Start the web app, Dagster (web server and daemon) and MLflow's UI on loopback and print "
+        "their addresses.",
+    ),
+    "serve": (
+        "serve.serve",
+        "Start the web app and its API; the first start makes an admin and prints a one-time "
+        "login link.",
+    ),
+    "vote": (
+        "vote.vote",
+        "Vote on comparisons in the terminal, or by lines from a pipe, under the rules of the web "
+        "page. `?` shows the keys.",
+    ),
+    "run": ("run.run", "Run one job now, in this terminal, with one line per stage."),
+    "loop": (
+        "run.loop",
+        "Keep the project going in this terminal: collect, report, learn and retrain as it falls "
+        "due.",
+    ),
+    "status": (
+        "status.status",
+        "Show the last run of each stage, what the project waits for, and what comes next.",
+    ),
+    "runs": (
+        "status.runs",
+        "List the latest materialisations with their numbers and Dagster runs.",
+    ),
+    "generate": (
+        "generate.generate",
+        "Complete a file of prompts; write JSON, CSV and a log of every call. Started again, it "
+        "goes on where it was.",
+    ),
+    "replay": (
+        "replay.replay",
+        "Replay the imported days that wait, oldest first; after a kill or a failure the next "
+        "call continues.",
+    ),
+    "export": ("exports.app", "Write comparisons, votes and the loop's logs as files."),
+    "import": (
+        "imports.app",
+        "Import comparisons, votes or prompts from a Parquet, JSONL or CSV file, or a calibration "
+        "log. Importing a file twice changes nothing.",
+    ),
+    "prompts": ("prompts.app", "Make prompts."),
+    "models": ("models.app", "Models in the registry."),
+    "comparisons": ("comparisons.app", "Comparisons that are offered to people."),
+    "votes": ("votes.app", "Votes of people and of the reward model."),
+    "reward": ("reward.app", "The reward model by hand: train, calibrate, predict, probe."),
+    "changes": (
+        "changes.app",
+        "Changes of taste: votes cast before one weigh less in every later fit.",
+    ),
+    "users": ("users.app", "People and services that may log in."),
+    "guidelines": ("annotation.guidelines", "Instructions for annotators, in Markdown."),
+    "rules": (
+        "annotation.rules",
+        "How cards are dealt: overlap, repeats, gold, leases, undo, rubric.",
+    ),
+    "settings": ("settings.app", "Loop settings: what every run uses, as rlhf.yaml sets it."),
+    "audit": (
+        "audit.app",
+        "The audit chain: who did what to what, each link with the hash of the previous one.",
+    ),
+    "storage": (
+        "storage.app",
+        "Databases and files of the home: check, clean up, back up, restore, move to Postgres.",
+    ),
+    "cache": ("cache.app", "Cached completions."),
+    "keys": ("keys.app", "Provider keys, sealed in files."),
+}
+
+
+class LazyCommands(TyperGroup):
+    """Lists COMMANDS without importing them."""
+
+    def __init__(self, **options: Any) -> None:
+        listed = {name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()}
+        super().__init__(**options | {"commands": listed})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else load_command(name), rest
+
+
+@cache
+def load_command(name: str) -> Any:
+    """Import a command or a group of commands. It refuses a home that lost a part."""
+    module, attribute = COMMANDS[name][0].split(".")
+    found = getattr(import_module(f"rlhf_pipeline.cli.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        gate(found, f"{name} ")
+        return get_group_from_info(
+            TyperInfo(found, name=name),
+            pretty_exceptions_short=True,
+            suggest_commands=True,
+            rich_markup_mode=app.rich_markup_mode,
+        )
+    single = typer.Typer(add_completion=False)
+    single.command(name)(found)
+    gate(single)
+    return get_command(single)
+
+
 app = typer.Typer(
-    help="The RLHF loop: prompts, completions, votes, reward model, calibration, drift, "
-    "retraining.",
+    cls=LazyCommands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("init")(init.init)
-app.command("demo")(demo.demo)
-app.command("dev")(dev.dev)
-app.command("serve")(serve.serve)
-app.command("vote")(vote.vote)
-app.command("run")(run.run)
-app.command("loop")(run.loop)
-app.command("status")(status.status)
-app.command("runs")(status.runs)
-app.command("generate")(generate.generate)
-app.command("replay")(replay.replay)
-app.add_typer(exports.app, name="export")
-app.add_typer(imports.app, name="import")
-app.add_typer(prompts.app, name="prompts")
-app.add_typer(models.app, name="models")
-app.add_typer(comparisons.app, name="comparisons")
-app.add_typer(votes.app, name="votes")
-app.add_typer(reward.app, name="reward")
-app.add_typer(changes.app, name="changes")
-app.add_typer(users.app, name="users")
-app.add_typer(annotation.guidelines, name="guidelines")
-app.add_typer(annotation.rules, name="rules")
-app.add_typer(settings.app, name="settings")
-app.add_typer(audit.app, name="audit")
-app.add_typer(storage.app, name="storage")
-app.add_typer(cache.app, name="cache")
-app.add_typer(keys.app, name="keys")
-gate(app)
+
+
+@app.callback(
+    help="The RLHF loop: prompts, completions, votes, reward model, calibration, drift, retraining."
+)
+def rlhf() -> None:
+    """Make Typer build a group from an app without commands of its own."""
 
 
 def main() -> None:
@@ -84,5 +160,7 @@ def main() -> None:
         with translate_memory_errors("This command"):
             app()
     except PipelineError as error:
+        from rlhf_pipeline.cli.tables import echo
+
         echo(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
         sys.exit(1)

@@ -8,9 +8,7 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.cli.vote import find_voter
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.web.comparisons.offers import may_be_asked
 
 ACTOR = "rlhf comparisons"
 
@@ -108,6 +106,9 @@ def _offer_to_person(
     workspace: Workspace, email: str, comparison_ids: Sequence[str], *, priority: int
 ) -> str:
     """Offer them to one person and describe what is new; refuse a program."""
+    from rlhf_pipeline.cli.vote import find_voter
+    from rlhf_pipeline.web.comparisons.offers import may_be_asked
+
     user = find_voter(workspace, email)
     if not may_be_asked(user):
         raise ConfigurationError(

@@ -1,20 +1,24 @@
 """Opens what commands share: settings, store, registry and champions of a project, each once."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_pipeline import homes
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.champions.champions import register_first_policy
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.records import ModelVersion
-from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.server import ServerDatabases
+
+if TYPE_CHECKING:  # a command that needs only the store does without pandas and models
+    from rlhf_pipeline.artefacts import Artefacts
+    from rlhf_pipeline.champions import Champions
+    from rlhf_pipeline.protocols import Progress
+    from rlhf_pipeline.records import ModelVersion
+    from rlhf_pipeline.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -24,28 +28,28 @@ class Workspace:
     settings: Settings
 
     @classmethod
-    def open(cls) -> "Workspace":
+    def open(cls) -> Workspace:
         """The home of the environment. Raises ConfigurationError where it was not initialised."""
         workspace = cls.from_environment()
         workspace.require_initialised()
         return workspace
 
     @classmethod
-    def open_current(cls) -> "Workspace":
+    def open_current(cls) -> Workspace:
         """Like `open`, for commands that need only the store: its tables are made or upgraded."""
         workspace = cls.from_environment()
         workspace.store.migrate()
         return workspace
 
     @classmethod
-    def from_environment(cls, *, initialising: bool = False) -> "Workspace":
+    def from_environment(cls, *, initialising: bool = False) -> Workspace:
         """Like `open`, for commands that also work on a new home. Raises ConfigurationError for a
         home that lost a part.
         """
         return cls.from_settings(Settings.read(initialising=initialising))
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> "Workspace":
+    def from_settings(cls, settings: Settings) -> Workspace:
         """`from_environment` for a command that changes settings first."""
         homes.refuse_broken(settings)
         return cls(settings)
@@ -77,11 +81,16 @@ class Workspace:
 
     @cached_property
     def registry(self) -> Registry:
+        from rlhf_pipeline.registry import Registry
+
         s = self.settings
         return Registry(s.tracking_uri, s.home / "mlflow" / "artifacts", s.project, ui=s.mlflow_ui)
 
     @cached_property
     def champions(self) -> Champions:
+        from rlhf_pipeline.champions import Champions
+        from rlhf_pipeline.champions.champions import register_first_policy
+
         def first_policy(champions: Champions, progress: Progress) -> ModelVersion:
             return register_first_policy(champions, self.settings, progress)
 
@@ -91,6 +100,8 @@ class Workspace:
 
     @cached_property
     def files(self) -> Artefacts:
+        from rlhf_pipeline.artefacts import Artefacts
+
         return Artefacts(self.settings.frames, self.store.file_hashes)
 
     def require_initialised(self) -> None:

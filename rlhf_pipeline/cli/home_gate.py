@@ -6,7 +6,6 @@ from typing import Any
 
 import typer
 
-from rlhf_pipeline import homes
 from rlhf_pipeline.config import Settings
 
 # `init`, `demo` and `dev` may find no project yet and look themselves; `storage check` and `storage
@@ -38,6 +37,8 @@ def gate(app: typer.Typer, group: str = "") -> None:
 def _refusing(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def refuse_first(*arguments: Any, **options: Any) -> Any:
+        from rlhf_pipeline import homes  # opens databases: `--help` does without
+
         homes.refuse_broken(Settings.read())
         return command(*arguments, **options)
 

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from rlhf_pipeline.calibration.log import read_entries
 from rlhf_pipeline.cli.comparisons import offer_to_people
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
@@ -213,6 +212,8 @@ def calibration_log(
             f"{file} cannot be read: {why}. Name a calibration_log.json, as `rlhf export "
             "calibration-log` writes it."
         ) from cause
+    from rlhf_pipeline.calibration.log import read_entries
+
     read = read_entries(text)
     workspace = Workspace.from_settings(_read_settings(project))
     with _hold_import_lock(workspace, file):

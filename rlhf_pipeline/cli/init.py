@@ -1,17 +1,16 @@
 """`rlhf init`: makes the databases and Dagster's home, and registers a policy that is named."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import typer
 from pydantic import SecretStr
 
 from rlhf_pipeline import homes
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.champions.champions import register_first_policy
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
@@ -19,7 +18,11 @@ from rlhf_pipeline.errors import ArtefactError, ConfigurationError, FrameError
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.store import Store, database_copy
 from rlhf_pipeline.store.server import ServerDatabases
-from rlhf_pipeline.votes.counting import counting
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rlhf_pipeline.artefacts import Artefacts
 
 STORAGE_ON_POSTGRES = f"""
 # Written by `rlhf init`. The URL holds a password, and Dagster's UI shows this file, so it comes \
@@ -63,6 +66,8 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     workspace.registry.initialise()
     champion = workspace.registry.get("policy", "champion")
     if champion is None and settings.policy is not None:
+        from rlhf_pipeline.champions.champions import register_first_policy
+
         champion = register_first_policy(workspace.champions, settings)
     HomeFacts.change(
         settings.home,
@@ -95,6 +100,8 @@ def rewrite_votes_frames(store: Store, files: Artefacts) -> int:
     Votes that wait for their day's feedback go on waiting. A file that cannot be read, or that
     holds votes which the store lacks, stays as it is: `rlhf storage check` names it.
     """
+    from rlhf_pipeline.votes.counting import counting
+
     counted: pd.DataFrame | None = None
     n = 0
     for day in files.days("votes"):

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from rlhf_pipeline import web
 from rlhf_pipeline.cli.audit import add_todays_anchor
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
@@ -35,13 +34,16 @@ def serve(
         raise ConfigurationError(
             f"Port {port} on {host} is taken or not available. Choose another with --port."
         )
+    from rlhf_pipeline.web.auth import create_first_admin
+    from rlhf_pipeline.web.server import serve as serve_pages
+
     workspace = Workspace.from_environment()
     prepare(workspace)
     settings = workspace.settings
     if "web_url" not in settings.model_fields_set:
         settings = settings.model_copy(update={"web_url": _local_url(host, found)})
     echo(f"{settings.web_url}  project {settings.project!r}, Ctrl-C ends it")
-    link = web.create_first_admin(workspace.store, settings)
+    link = create_first_admin(workspace.store, settings)
     if link is not None:
         echo(f"log in as the first admin, once, within 24 hours: {link}")
     ended = threading.Event()
@@ -53,7 +55,7 @@ def serve(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with announce(settings.home, settings.web_url):
-            web.serve(settings, workspace.store, host=host, port=found)
+            serve_pages(settings, workspace.store, host=host, port=found)
     finally:
         ended.set()
         anchoring.join(10)

@@ -3,13 +3,14 @@
 Stored text may contain escape sequences and Rich markup: it is printed literally.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import pandas as pd
 import typer
 from rich.console import Console
 from rich.progress import Progress, TextColumn
@@ -18,6 +19,9 @@ from rich.text import Text
 
 from rlhf_pipeline import protocols
 from rlhf_pipeline.terminal import escape_controls, escape_markup
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def console() -> Console:
@@ -61,6 +65,8 @@ def show(
 
 def show_json(rows: pd.DataFrame | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:
     """One JSON array, or one object; missing values as null, times in ISO 8601."""
+    import pandas as pd
+
     if isinstance(rows, pd.DataFrame):
         rows = json.loads(
             rows.to_json(
@@ -76,6 +82,8 @@ def show_json(rows: pd.DataFrame | Sequence[Mapping[str, Any]] | Mapping[str, An
 
 def format_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
     """`0.912 [0.871, 0.947]`; a dash where nothing was measured."""
+    import pandas as pd
+
     return "-" if pd.isna(value) else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from rlhf_pipeline.api_types.votes import VoteFields
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.exports import write_votes
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.permissions import Permission, permissions_of
@@ -218,6 +217,8 @@ def vote(
         cast = len(session.cast)
     echo(f"{cast} votes of {user.email}")
     if export is not None:
+        from rlhf_pipeline.cli.exports import write_votes
+
         write_votes(workspace, export)
 
 

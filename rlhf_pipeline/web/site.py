@@ -1,7 +1,15 @@
-"""State shared by all routes of one project: store, settings and caches."""
+"""State shared by all routes of one project: store, settings and caches.
+
+What needs pandas or a model is imported when a route first asks for it, so that voting in the
+terminal starts without.
+"""
+
+from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import AnnotationRules
@@ -9,14 +17,16 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
 from rlhf_pipeline.web.calibration.log import CalibrationLog
-from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
-from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes
-from rlhf_pipeline.web.predictions.completer import Completer
-from rlhf_pipeline.web.predictions.predictor import Predictor
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
-from rlhf_pipeline.web.quality.counters import QualityCounters
 from rlhf_pipeline.web.streams import Streams
+
+if TYPE_CHECKING:
+    from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
+    from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
+    from rlhf_pipeline.web.predictions.completer import Completer
+    from rlhf_pipeline.web.predictions.predictor import Predictor
+    from rlhf_pipeline.web.quality.counters import QualityCounters
 
 # one costs three times what a vote does; on SQLite, which writes one at a time, more would only
 # keep votes waiting
@@ -48,14 +58,40 @@ class Site:
         self.streams = Streams()
         self.cards = CardDealer(store)
         self.vote_counter = VoteCounter(store, cache_times)
-        self.quality_counters = QualityCounters(store, cache_times)
-        self.predictor = Predictor(settings, store, cache_times.champion_s)
-        self.completer = Completer(settings, store)
-        self.probe_counter = ProbeCounter(store, cache_times)
         self.calibrations = CalibrationLog(store)
-        self.annotator_fits = AnnotatorFits(settings, store, cache_times)
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)
+        self._cache_times = cache_times
+
+    @cached_property
+    def quality_counters(self) -> QualityCounters:
+        from rlhf_pipeline.web.quality.counters import QualityCounters
+
+        return QualityCounters(self.store, self._cache_times)
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        from rlhf_pipeline.web.predictions.predictor import Predictor
+
+        return Predictor(self.settings, self.store, self._cache_times.champion_s)
+
+    @cached_property
+    def completer(self) -> Completer:
+        from rlhf_pipeline.web.predictions.completer import Completer
+
+        return Completer(self.settings, self.store)
+
+    @cached_property
+    def probe_counter(self) -> ProbeCounter:
+        from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
+
+        return ProbeCounter(self.store, self._cache_times)
+
+    @cached_property
+    def annotator_fits(self) -> AnnotatorFits:
+        from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
+
+        return AnnotatorFits(self.settings, self.store, self._cache_times)
 
     def _read_terms(self) -> Terms:
         version, rules = self.store.rules.latest()

@@ -15,7 +15,8 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotationRules, Role, User, Vote, utc_now
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED
 
 PROMPT = (

@@ -27,13 +27,13 @@ from rlhf_pipeline.completions import (
     generate,
 )
 from rlhf_pipeline.completions.openai_batches import OpenAIBatch, OpenAIBatches
-from rlhf_pipeline.completions.owners import make_owner
 from rlhf_pipeline.errors import (
     BackendUnavailable,
     CompletionError,
     ConfigurationError,
     ProviderParked,
 )
+from rlhf_pipeline.owners import make_owner
 from rlhf_pipeline.protocols import NO_CALLS_SUFFIX
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store

@@ -35,7 +35,6 @@ from rlhf_pipeline.completions import (
     open_backend,
 )
 from rlhf_pipeline.completions.faults import fault
-from rlhf_pipeline.completions.owners import is_dead, make_owner
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import (
     BackendUnavailable,
@@ -44,6 +43,7 @@ from rlhf_pipeline.errors import (
     ProviderParked,
     StoreError,
 )
+from rlhf_pipeline.owners import is_dead, make_owner
 from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction, WorkLedger
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store

@@ -15,7 +15,9 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotationRules, Role, User, utc_now
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import CacheTimes, WebServer, create_app
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.memory_cache import CacheTimes
+from rlhf_pipeline.web.server import WebServer
 
 DAY = "2026-01-02"
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -25,7 +25,7 @@ from fastapi.routing import APIRoute
 
 from rlhf_pipeline.records import NewVote, Role
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.progress import routes as progress
 from tests.web.conftest import DAY, NOON, UNCACHED
 from tests.web.worlds import (

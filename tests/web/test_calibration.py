@@ -27,10 +27,11 @@ from rlhf_pipeline.records import (
     Promotion,
     ReliabilityBin,
 )
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.calibration import probe_counter
 from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter, ProbeQuery
 from rlhf_pipeline.web.pagination import make_cursor
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web, comparisons
 from tests.web.databases import on_sqlite
 from tests.web.test_schemathesis import ODD

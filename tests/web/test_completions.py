@@ -15,8 +15,9 @@ from pydantic import SecretStr
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.predictions.completer import AT_MOST
+from rlhf_pipeline.web.server import WebServer
 from tests.providers.stub_provider import Fault, StubProvider
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.test_pages import MORE_PAGES, pages_of

@@ -13,7 +13,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import AnnotatorKind, NewVote, Role
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.progress import routes as progress
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
 from tests.web.conftest import NOON, UNCACHED, comparisons

@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 from tests.web.test_calibration import MODEL, report

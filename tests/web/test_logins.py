@@ -15,7 +15,10 @@ from argon2 import PasswordHasher, extract_parameters
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Role
-from rlhf_pipeline.web import CacheTimes, WebServer, create_app, create_first_admin
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.auth import create_first_admin
+from rlhf_pipeline.web.memory_cache import CacheTimes
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
@@ -61,7 +64,8 @@ def test_a_person_logs_in_and_out(web: Web):
 
 
 def test_cookies_go_over_https_alone_where_the_app_has_https(web: Web, settings, open_store):
-    from rlhf_pipeline.web import WebServer, create_app
+    from rlhf_pipeline.web.app import create_app
+    from rlhf_pipeline.web.server import WebServer
 
     store = open_store("demo")
     secure = settings.model_copy(update={"web_url": "https://vote.example.org"})

@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from rlhf_pipeline.records import Role, User
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 

@@ -13,8 +13,9 @@ from fastapi.routing import APIRoute
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.routing import PREFIX
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 

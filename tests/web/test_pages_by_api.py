@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi.routing import APIRoute
 
-from rlhf_pipeline.web import create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.rules.routes import LABELS
 from tests.web.conftest import UNCACHED
 from tests.web.databases import on_sqlite

@@ -14,7 +14,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.permissions import ROLE_PERMISSIONS, Permission
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store.users import VOTERS
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.blindness import RequiredAllVotes
 from rlhf_pipeline.web.dependencies import (
     PublicRoute,
@@ -24,6 +24,7 @@ from rlhf_pipeline.web.dependencies import (
     public,
     refuse_undeclared,
 )
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 from tests.web.test_organization import everywhere

@@ -20,8 +20,9 @@ from rlhf_pipeline.client import AsyncClient, Client
 from rlhf_pipeline.errors import ConflictingRequest, InvalidScores
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.predictions.predictor import AT_MOST, Predictor
+from rlhf_pipeline.web.server import WebServer
 from tests.learnt_home import LearntHome, learnt_home
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite

@@ -7,8 +7,9 @@ import uuid
 import httpx
 
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.quality.counters import QualityCounters
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web
 from tests.web.databases import on_sqlite
 

@@ -14,10 +14,11 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.dependencies import public
 from rlhf_pipeline.web.section import Section
 from rlhf_pipeline.web.sections import BUILT_IN
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 
 PACKAGE = {

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from rlhf_pipeline.web import WebServer
+from rlhf_pipeline.web.server import WebServer
 
 TIMEOUT_S = 0.1
 TICKS = 5  # of the stream of events, a timeout apart

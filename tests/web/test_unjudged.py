@@ -9,8 +9,9 @@ import uuid
 import httpx
 import pytest
 
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.pagination import parse_cursor
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 

@@ -19,10 +19,11 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import joint_model
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
-from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.consensus import annotator_fits
 from rlhf_pipeline.web.consensus import queries as consensus
 from rlhf_pipeline.web.consensus import routes as consensus_page
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 

@@ -7,7 +7,6 @@ from datetime import date, timedelta
 from statistics import median
 
 from rlhf_pipeline.api_types.votes import Confidence, GoldShare, Repeats, Statistics
-from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import Choice, Vote
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.judgements import (
@@ -111,5 +110,7 @@ def _wilson_interval(k: int, n: int) -> dict[str, float | None]:
     """
     if n == 0:
         return {"low": None, "high": None}
+    from rlhf_pipeline.intervals import interval_of_share  # numpy: `rlhf vote` starts without
+
     interval = interval_of_share(k / n, n)
     return {"low": interval.low, "high": interval.high}

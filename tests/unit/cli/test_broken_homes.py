@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from rlhf_pipeline import homes
-from rlhf_pipeline.cli import app
+from rlhf_pipeline.cli import COMMANDS, load_command
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
 from rlhf_pipeline.cli.init import prepare
@@ -31,7 +30,9 @@ PASSED = (("keys", "new"), ("keys", "seal"), ("prompts", "sources"), ("storage",
 
 def every_command() -> Iterator[tuple[str, ...]]:
     """Every command of `rlhf` but PASSED, with "1" for each number, text or file that it needs."""
-    for path, command in leaves(get_command(app)):
+    for path, command in itertools.chain.from_iterable(
+        leaves(load_command(name), (name,)) for name in COMMANDS
+    ):
         needed = [param for param in command.params if param.required]
         values = [
             [param.opts[0], "1"] if param.param_type_name == "option" else ["1"] for param in needed

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import create_app
+from rlhf_pipeline.web.app import create_app
 
 
 def test_a_client_that_disconnects_while_sending_is_not_a_bug(store: Store, settings: Settings):
