@@ -61,12 +61,14 @@ def serve_stub(
     latency_s: float = LATENCY_S,
     chunk_s: float = 0.0,
     refuses: str | None = None,
+    quota: tuple[int, float] | None = None,
 ) -> Iterator[StubServer]:
     asked = json.dumps(
         {
             "latency_s": latency_s,
             "chunk_s": chunk_s,
             "refuses": refuses,
+            "quota": quota,
             "chances": [(share, fault.model_dump()) for share, fault in chances],
         }
     )
@@ -116,7 +118,9 @@ def make_bench_prompts(n: int) -> pd.DataFrame:
     )
 
 
-def run_bare_loop(url: str, frame: pd.DataFrame, concurrency: int = CONCURRENCY) -> None:
+def run_bare_loop(
+    url: str, frame: pd.DataFrame, concurrency: int = CONCURRENCY, max_retries: int = 0
+) -> None:
     """What one writes without us: gather over a semaphore, on the same event loop. It keeps its
     texts in a list.
     """
@@ -125,7 +129,7 @@ def run_bare_loop(url: str, frame: pd.DataFrame, concurrency: int = CONCURRENCY)
         from openai import AsyncOpenAI
 
         gate = asyncio.Semaphore(concurrency)
-        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=max_retries) as client:
 
             async def one(text: str, seed: int) -> str:
                 async with gate:

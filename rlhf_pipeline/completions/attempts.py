@@ -34,10 +34,10 @@ def build_attempt(
     is_over = not is_done and reply.kind != "cancelled" and is_last_attempt(claim, reply, params)
     not_before = None
     if not is_done and not is_over and reply.kind != "long_wait":
-        # If the provider said how long to wait, the whole lane does; its calls come back a little
-        # spread.
+        # Where the provider said how long to wait, calls come back a little spread after that.
         n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1 - claim.n_before
-        not_before = utc_now() + timedelta(seconds=params.backoff(n_tries, rng))
+        wait_s = min(reply.wait_s or 0.0, params.max_pause_s) + params.backoff(n_tries, rng)
+        not_before = utc_now() + timedelta(seconds=wait_s)
     told_cost = params.cost(reply.n_prompt_tokens, reply.n_tokens)
     cost = {"unknown": params.max_cost(request), "metered": told_cost, "none": 0}[reply.billing]
     return Attempt(

@@ -60,8 +60,8 @@ class Reply:
     """What one call to a provider came to, told apart by `kind` (see `faults.KINDS`); no retry is
     in it.
 
-    `wait_s` is how long the provider asked to be left alone; with `closes` every further request
-    would be refused too.
+    `wait_s` is how long the provider asked to be left alone; with `is_quota_used` its headers say
+    that nothing remains until then, with `closes` every further request would be refused too.
     """
 
     outcome: Outcome
@@ -76,6 +76,7 @@ class Reply:
     partial: str | None = None
     wait_s: float | None = None
     is_fault: bool = True
+    is_quota_used: bool = False
     closes: bool = False
 
 

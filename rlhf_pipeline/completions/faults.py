@@ -150,8 +150,13 @@ def http_fault(
 ) -> Reply:
     """The Reply of an HTTP status of 400 and above."""
     wait_s = waiting_time(headers, now)
+    quota_s = seconds_until_quota_resets(headers, now)
     return fault(
-        _classify_status(status, code), f"HTTP {status}: {said}", status=status, wait_s=wait_s
+        _classify_status(status, code),
+        f"HTTP {status}: {said}",
+        status=status,
+        wait_s=quota_s if wait_s is None else wait_s,
+        is_quota_used=quota_s is not None,
     )
 
 

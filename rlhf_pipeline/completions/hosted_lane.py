@@ -296,7 +296,7 @@ class HostedLane(NetworkLane):
             reply = long_wait(self.key, wait_s, params.max_pause_s, status=reply.status)
             for each in asking:
                 each.park(reply, wait_s)
-        elif wait_s is not None:
+        elif wait_s is not None and self._holds_for_all(reply):
             for each in asking:
                 each.limiter.pause(min(wait_s, params.max_pause_s))
         if reply.closes:
@@ -315,6 +315,10 @@ class HostedLane(NetworkLane):
                 )
             )
         return reply
+
+    def _holds_for_all(self, reply: Reply) -> bool:
+        """Whether other calls wait too. A refusal that is one of few delays its own call alone."""
+        return reply.outcome == "succeeded" or reply.is_quota_used or self.limiter.is_full
 
 
 def long_wait(key: Lane, wait_s: float, max_pause_s: float, status: int | None = None) -> Reply:

@@ -3,6 +3,7 @@
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ from rlhf_pipeline.protocols import Budget
 
 # of the most allowed; lower, a provider that refuses at random would stop everything
 LEAST = 1 / 16
+RECENT = 12  # calls that ended last
+FULL = 6  # refusals among them that no provider gives at random: 1 in 7,000 where it refuses 8 %
+STRICT_S = 20.0  # after that many, a single refusal pauses the provider again
 BURST_S = 2.0  # seconds' worth of a rate that may be used at once
 BILLION = 1_000_000_000
 OVERHEAD = 64  # tokens that a chat template may add to a prompt
@@ -184,9 +188,11 @@ class Bucket:
 class Limiter:
     """Limits of one provider and model: concurrency, calls and tokens a minute, and pauses.
 
-    What is allowed at once grows by one for as many successes as are allowed, and is halved by a
-    refusal, once for all the calls that were under way by then (additive increase, multiplicative
-    decrease: Chiu and Jain 1989); the rates keep step.
+    A provider is full if it refuses half of the calls that ended last, or has never answered yet.
+    Other refusals are scattered: they delay their own call alone. Concurrency grows by one for as
+    many successes as are allowed at once. A full provider's refusal halves it, once for all calls
+    that were under way by then (additive increase, multiplicative decrease: Chiu and Jain 1989);
+    the rates keep step.
     """
 
     def __init__(self, params: CallParams, clock: Callable[[], float] = time.monotonic) -> None:
@@ -197,6 +203,9 @@ class Limiter:
         self.not_before = 0.0
         self._clock = clock
         self._cut_at = -math.inf
+        self._recent = deque[bool](maxlen=RECENT)  # whether it was refused
+        self._has_succeeded = False
+        self._strict_until = -math.inf
         rates = (params.requests_per_minute, params.tokens_per_minute)
         self._requests, self._tokens = (
             None if rate is None else Bucket(rate, clock()) for rate in rates
@@ -231,15 +240,25 @@ class Limiter:
     ) -> None:
         """A call ended; `n_used` tokens are what it came to, where that is known."""
         self.n_under_way -= 1
+        if is_refused or is_success:
+            self._recent.append(is_refused)
+            self._has_succeeded |= is_success
         if self._tokens is not None and n_used is not None:
             self._tokens.take(n_used - ticket.n_tokens)
-        if is_refused and ticket.begun > self._cut_at:
+        if is_refused and self.is_full and ticket.begun > self._cut_at:
             self.limit = max(1.0, self.most * LEAST, self.limit / 2)
             self.pace = max(LEAST, self.pace / 2)
             self._cut_at = self._clock()
         elif is_success:
             self.limit = min(float(self.most), self.limit + 1 / self.limit)
             self.pace = min(1.0, self.pace + 1 / (4 * self.most))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a refusal that came now is one of many."""
+        if sum(self._recent) >= FULL:
+            self._strict_until = self._clock() + STRICT_S
+        return not self._has_succeeded or self._clock() < self._strict_until
 
     def pause(self, seconds: float) -> None:
         """Allow no call before then."""

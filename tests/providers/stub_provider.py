@@ -97,6 +97,9 @@ class Counters(Record):
         default=0,
         description="requests by who had read a refusal, before its waiting time was over",
     )
+    n_early_retries: int = Field(
+        default=0, description="refused requests that came again before their waiting time was over"
+    )
     n_at_once: int = Field(default=0, description="most requests under way at the same time")
 
 
@@ -107,7 +110,8 @@ class StubProvider:
     each of `chances` strikes with its share, drawn with `seed`; a prompt with the words `refuses`
     is refused each time. With `api_key`, requests without it get 401. `requests` holds the bodies
     received, `counters` what they came to; `GET /stub/counters` tells a benchmark in another
-    process, `POST /stub/reset` begins anew.
+    process, `POST /stub/reset` begins anew. With `quota`, (most requests, seconds), more requests
+    in a window of that length are refused at once, until its end.
 
     >>> import urllib.request
     >>> with StubProvider() as stub:
@@ -124,6 +128,7 @@ class StubProvider:
         latency_s: float = 0.0,
         chunk_s: float = 0.0,
         batch_s: float = 0.0,
+        quota: tuple[int, float] | None = None,
         api_key: SecretStr | None = None,
         model: str = "stub-model",
         refuses: str | None = None,
@@ -137,6 +142,9 @@ class StubProvider:
         self.model = model
         self.chances = tuple(chances)
         self.batches = StubBatches(self, batch_s)
+        self._quota = quota
+        self._window = (0.0, 0)  # its end, and the requests in it
+        self._due: dict[str, float] = {}  # when a refused request may come again
         self.requests: list[dict[str, Any]] = []
         # paths that were asked, with the authorization that came with them
         self.shown: set[tuple[str, str]] = set()
@@ -232,6 +240,7 @@ class StubProvider:
         self.arrivals.append(now)
         self._count["n_calls"] += 1
         self._count["n_early"] += now < not_before
+        self._count["n_early_retries"] += now < self._due.get(content_hash(body), 0.0)
         self._under_way += 1
         self._count["n_at_once"] = max(self._count["n_at_once"], self._under_way)
         if self._faults:
@@ -245,10 +254,22 @@ class StubProvider:
             return Fault(kind="refusal")
         return None
 
+    def take_quota(self) -> float | None:
+        """Seconds until the window's end where nothing is left of it, else None and one is used."""
+        if self._quota is None:
+            return None
+        most, seconds = self._quota
+        now = self._now()
+        end, used = self._window if now < self._window[0] else (now + seconds, 0)
+        self._window = (end, used + 1)
+        return end - now if used >= most else None
+
     def end_request(self) -> None:
         self._under_way -= 1
 
-    def refuse(self, wait_s: float | None = None) -> tuple[float, dict[str, str]]:
+    def refuse(
+        self, wait_s: float | None = None, body: dict[str, Any] | None = None
+    ) -> tuple[float, dict[str, str]]:
         """Until when nobody is to ask, and the cookie that says so, with whose help a request begun
         before this refusal was read is told from one begun in spite of it: clients send it with
         whatever they make ready from then on."""
@@ -257,6 +278,8 @@ class StubProvider:
             return 0.0, {}
         self._n_waits += 1
         until = self._now() + wait_s
+        if body is not None:
+            self._due[content_hash(body)] = until
         # A name of its own: refusals are not read in the order in which they leave.
         return until, {
             "Set-Cookie": f"{WAIT}{self._n_waits}={until:.6f}; Path=/; "
@@ -399,6 +422,19 @@ class _StubConnection(asyncio.Protocol):
             fault = stub.receive(
                 body, max(self._not_before, *_parse_wait_cookies(headers.get("cookie", "")))
             )
+            wait_s = stub.take_quota()
+            if wait_s is not None:
+                stub.end_request()
+                self._send_error(
+                    path,
+                    429,
+                    "Rate limit reached",
+                    "rate_limit_exceeded",
+                    {"Retry-After": f"{math.ceil(wait_s)}"},
+                    wait_s=wait_s,
+                    body=body,
+                )
+                return
             delay = stub.latency_s + (fault.delay_s if fault else 0)
             # Each answer in a task of its own: streams wait between two words. It ends with the
             # loop.
@@ -441,15 +477,15 @@ class _StubConnection(asyncio.Protocol):
                 "odd_shape",
                 "invalid_utf8",
             ):
-                self._spoil(path, fault, is_streamed=bool(body.get("stream")))
+                self._spoil(path, fault, body)
             else:
                 await self._complete(path, body, fault)
         finally:
             stub.end_request()
 
-    def _spoil(self, path: str, fault: Fault, *, is_streamed: bool) -> None:
+    def _spoil(self, path: str, fault: Fault, body: dict[str, Any]) -> None:
         """An answer that nobody worked on."""
-        if is_streamed and fault.kind in ODD_EVENTS:
+        if body.get("stream") and fault.kind in ODD_EVENTS:
             self._send_bytes(200, "text/event-stream", b"data: " + ODD_EVENTS[fault.kind] + b"\n\n")
         elif fault.kind == "odd_shape":
             self._send(200, {"choices": [None], "content": [None]})
@@ -462,6 +498,7 @@ class _StubConnection(asyncio.Protocol):
                 fault.code,
                 _retry_after_headers(fault),
                 wait_s=wait,
+                body=body,
             )
         elif fault.kind == "html":
             self._send_bytes(
@@ -540,9 +577,11 @@ class _StubConnection(asyncio.Protocol):
         message: str,
         code: str | None = None,
         headers: dict[str, str] | None = None,
+        *,
         wait_s: float | None = None,
+        body: dict[str, Any] | None = None,
     ) -> None:
-        self._not_before, cookie = self.stub.refuse(wait_s)
+        self._not_before, cookie = self.stub.refuse(wait_s, body)
         headers = {**(headers or {}), **cookie}
         if path.endswith("messages"):
             code = code or {

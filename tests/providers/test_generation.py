@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from rlhf_pipeline.completions import (
     open_backend,
 )
 from rlhf_pipeline.completions.faults import fault
+from rlhf_pipeline.completions.limits import FULL
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import (
     BackendUnavailable,
@@ -510,14 +512,35 @@ def test_local_and_hosted_backends_share_a_run(store: Store) -> None:
 
 
 @pytest.mark.parametrize("as_", ["ms", "seconds", "date"])
-def test_a_waiting_time_in_any_form_pauses_the_provider(store: Store, as_: str) -> None:
-    with StubProvider(faults=[None, status(429, 1000, as_)]) as stub:
+def test_a_provider_that_never_answered_is_left_alone_as_long_as_it_asks(
+    store: Store, as_: str
+) -> None:
+    with StubProvider(faults=[status(429, 1000, as_)]) as stub:
         made = ask(store.generation, openai(stub), n=5, concurrency=1)
-        gaps = [b - a for a, b in zip(stub.arrivals[1:], stub.arrivals[2:], strict=False)]
+        gaps = [b - a for a, b in pairwise(stub.arrivals)]
         assert stub.counters.n_early == 0
     assert made.frame["error"].isna().all()
     assert gaps[0] >= 1.0, "nobody asked, neither this item nor another"
     assert sum(gap >= 1 for gap in gaps) == 1
+
+
+@pytest.mark.parametrize("as_", ["ms", "seconds", "date"])
+def test_a_scattered_refusal_delays_its_own_call_alone(store: Store, as_: str) -> None:
+    with StubProvider(faults=[None, status(429, 1000, as_)]) as stub:
+        made = ask(store.generation, openai(stub), n=5, concurrency=1)
+        gaps = [b - a for a, b in pairwise(stub.arrivals)]
+        assert stub.counters.n_early == 8, "the others went on"
+        assert stub.counters.n_early_retries == 0
+    assert made.frame["error"].isna().all()
+    assert [gap >= 0.5 for gap in gaps] == [False] * 9 + [True], "only the refused one waited"
+
+
+def test_a_full_provider_pauses_everything(store: Store) -> None:
+    with StubProvider(quota=(30, 2.0)) as stub:
+        made = ask(store.generation, openai(stub), n=30, concurrency=4)
+        assert stub.counters.n_early_retries == 0
+        assert stub.counters.n_refused <= FULL + 4, "those that told it, and those under way"
+    assert made.frame["error"].isna().all()
 
 
 def test_a_provider_that_waits_keeps_no_other_waiting(store: Store) -> None:

@@ -16,7 +16,14 @@ from rlhf_pipeline.completions.faults import (
     seconds_until_quota_resets,
     waiting_time,
 )
-from rlhf_pipeline.completions.limits import LEAST, OVERHEAD, Limiter
+from rlhf_pipeline.completions.limits import (
+    FULL,
+    LEAST,
+    OVERHEAD,
+    RECENT,
+    STRICT_S,
+    Limiter,
+)
 from rlhf_pipeline.completions.openai_compatible import capabilities_of
 from rlhf_pipeline.completions.redaction import TOLD, provider_of, redact
 from rlhf_pipeline.errors import ConfigurationError
@@ -194,6 +201,30 @@ def test_no_key_is_a_parameter() -> None:
         if "key" in name or field.annotation is SecretStr
     ]
     assert secrets == []
+
+
+def end(limiter: Limiter, *, is_refused: bool) -> None:
+    ticket = limiter.begin(1)
+    limiter.end(ticket, n_used=None, is_refused=is_refused, is_success=not is_refused)
+
+
+def test_a_provider_is_full_if_it_refuses_half_of_the_calls() -> None:
+    clock = Clock()
+    limiter = Limiter(CallParams(concurrency=64), clock)
+    assert limiter.is_full, "it has never answered"
+    for _ in range(20):
+        end(limiter, is_refused=False)
+    for _ in range(FULL - 1):
+        assert not limiter.is_full
+        end(limiter, is_refused=True)
+    assert (limiter.is_full, limiter.limit) == (False, 64.0), "scattered refusals change nothing"
+    end(limiter, is_refused=True)
+    assert (limiter.is_full, limiter.limit) == (True, 32.0)
+    for _ in range(RECENT):
+        end(limiter, is_refused=False)
+    assert limiter.is_full, "a single refusal counts for some seconds more"
+    clock.now += STRICT_S
+    assert not limiter.is_full
 
 
 def begin(limiter: Limiter, n: int) -> list[object]:
