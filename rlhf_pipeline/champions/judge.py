@@ -83,14 +83,16 @@ class Judge:
         *,
         progress: Progress = ignore_progress,
         now: datetime | None = None,
+        known: dict[tuple[str, str], float] | None = None,
     ) -> list[PairPrediction]:
         """Return a prediction for each question, in order. Exchanging a and b gives exactly 1 - p.
 
-        Raises InvalidScores if a score is NaN, and `load_error`.
+        `known` keeps scores by prompt and completion from call to call, so that a text in many
+        questions is scored once. Raises InvalidScores if a score is NaN, and `load_error`.
         """
         n, prompts = len(questions), [q.prompt for q in questions]
         completions = [*(q.completion_a for q in questions), *(q.completion_b for q in questions)]
-        scores = self._scores([*prompts, *prompts], completions, progress)
+        scores = self._scores([*prompts, *prompts], completions, progress, known)
         margins = scores[:n] - scores[n:]
         p_raw = preference_probability(margins)
         p_calibrated = (self.calibrator or NoCalibration()).transform(margins)
@@ -112,10 +114,22 @@ class Judge:
         ]
 
     def _scores(
-        self, prompts: Sequence[str], completions: Sequence[str], progress: Progress
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        progress: Progress,
+        known: dict[tuple[str, str], float] | None = None,
     ) -> npt.NDArray[np.float64]:
         """Score distinct texts in one order, so no digit depends on a text's side."""
-        *texts, place = distinct_texts(prompts, completions)
-        return np.asarray(self.reward_model.score(*texts, progress=progress), dtype=np.float64)[
-            place
-        ]
+        known = {} if known is None else known
+        distinct_prompts, distinct_completions, place = distinct_texts(prompts, completions)
+        texts = list(zip(distinct_prompts, distinct_completions, strict=True))
+        missing = [text for text in texts if text not in known]
+        if missing:
+            scores = self.reward_model.score(
+                [prompt for prompt, _ in missing],
+                [completion for _, completion in missing],
+                progress=progress,
+            )
+            known.update(zip(missing, np.asarray(scores, dtype=np.float64).tolist(), strict=True))
+        return np.array([known[text] for text in texts], dtype=np.float64)[place]

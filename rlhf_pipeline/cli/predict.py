@@ -100,10 +100,11 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
 
 def predict_all(judge: Judge, rows: list[dict[str, Any]], path: Path) -> int:
     with progress_bar(f"predictions of {judge.label}") as progress:
+        known: dict[tuple[str, str], float] = {}
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
             answers = judge.predict(
-                [Question(**{name: row[name] for name in FIELDS}) for row in some]
+                [Question(**{name: row[name] for name in FIELDS}) for row in some], known=known
             )
             append_lines(
                 path, (build_line(row, answer) for row, answer in zip(some, answers, strict=True))

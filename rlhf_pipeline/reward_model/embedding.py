@@ -174,7 +174,7 @@ class EmbeddingRewardModel(RewardModel):
             groups,
             self.params,
             float(self.l2_ or 0.0),
-            self.params.folds,
+            min(self.params.folds, int(groups.max()) + 1),
             start=self._starting_head(warm_start),
         )
         margins = (self.heads_.scores(sides[0]) - self.heads_.scores(sides[1])).mean(axis=1)

@@ -25,19 +25,16 @@ def fit_frozen_head(
     progress: Progress,
 ) -> EmbeddingRewardModel:
     """Fit a head on `encoder` with a window of `max_tokens`, with the label and the loss of
-    `params`; as many folds as prompts, four at most.
+    `params`.
 
     It learns the votes without `smoothing` and `ties_as_halves`. Raises NotEnoughData if there is
     only one prompt, or if all votes are ties.
     """
     own = EmbeddingParams(**params.model_dump(include=SHARED_PARAMS))
-    folds = min(own.folds, pairs.loc[weights > 0, "prompt_id"].nunique())
     # A separate encoder, so its truncated texts are counted in addition to the networks'.
     of_its_own = Encoder(encoder.choice, encoder.cache, max_tokens=max_tokens)
     try:
-        return EmbeddingRewardModel(own.model_copy(update={"folds": folds}), of_its_own).fit(
-            pairs, weights=weights, progress=progress
-        )
+        return EmbeddingRewardModel(own, of_its_own).fit(pairs, weights=weights, progress=progress)
     except NotEnoughData as cause:
         raise NotEnoughData(
             f"The frozen head cannot be fitted: {cause} Or leave frozen_head out."

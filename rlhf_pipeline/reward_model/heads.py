@@ -140,14 +140,16 @@ def choose_l2(
     """Return the held-out loss of each L2 by cross-validation over groups (prompts); the caller
     takes the smallest.
 
-    Groups go to folds in order of their number. Raises NotEnoughData with fewer groups than folds.
+    Groups go to folds in order of their number; with fewer groups than folds, each is a fold.
+    Raises NotEnoughData for a single group.
     """
-    fold = groups % n_folds
-    if len(np.unique(groups)) < n_folds:
+    n_folds = min(n_folds, len(np.unique(groups)))
+    if n_folds < 2:
         raise NotEnoughData(
-            f"{len(np.unique(groups))} prompts for {n_folds} folds. Collect votes on more prompts "
-            "or lower folds."
+            "All pairs are of one prompt, so no prompt is left to choose the penalty by. Collect "
+            "votes on more prompts."
         )
+    fold = groups % n_folds
     held_out = {l2: 0.0 for l2 in grid}
     for k in range(n_folds):
         inside, outside = problem.select(fold != k), problem.select(fold == k)

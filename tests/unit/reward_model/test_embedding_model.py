@@ -371,3 +371,15 @@ def test_a_model_saved_before_the_contexts_penalty_was_chosen_loads(fitted, tmp_
     old = EmbeddingRewardModel.load(tmp_path, encoder=WordEncoder())
     assert old.context_penalty_ is None
     assert old.weights_hash == fitted.weights_hash
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+def test_two_prompts_are_two_folds(head: str) -> None:
+    """As of 5,300 votes on two debates."""
+    pairs = make_pairs(200)
+    pairs["prompt_id"] = np.where(np.arange(200) < 100, "first", "second")
+    params = EmbeddingParams(head=head, n_members=3, hidden=8, mlp_epochs=3)
+    model = EmbeddingRewardModel(params, WordEncoder()).fit(pairs)
+    assert len(model.facts.held_out_loss) > 1
+    with pytest.raises(NotEnoughData, match="All pairs are of one prompt"):
+        EmbeddingRewardModel(params, WordEncoder()).fit(pairs.assign(prompt_id="only"))
