@@ -313,8 +313,10 @@ def test_a_refused_key_names_the_setting_and_not_the_key(
 def test_a_set_of_another_parameter_and_an_unknown_one(rlhf: Generate, prompts_file: Path) -> None:
     with StubProvider() as stub:
         assert rlhf(*asked(stub, prompts_file, "--set", "requests_per_minute=6000")).exit_code == 0
-        with pytest.raises(ConfigurationError, match="tokens_per_minute"):
-            rlhf(*asked(stub, prompts_file, "--set", "speed=9"))
+        with pytest.raises(ConfigurationError, match=r"Did you mean tokens_per_minute\?"):
+            rlhf(*asked(stub, prompts_file, "--set", "tokens_a_minute=9"))
+        with pytest.raises(ConfigurationError, match=r"Known: .*tokens_per_minute"):
+            rlhf(*asked(stub, prompts_file, "--set", "zzz=9"))
 
 
 def test_the_cache_is_counted_and_pruned(rlhf: Generate, prompts_file: Path) -> None:
