@@ -96,9 +96,12 @@ def resampled_sums(sums: Floats, params: BootstrapParams) -> Floats:
     rng = np.random.default_rng([params.seed, n_groups])
     totals = []
     for draws in _draw_rows(n_groups, params.n_resamples, rng):
-        cells = draws + np.arange(len(draws))[:, None] * n_groups
-        counts = np.bincount(cells.ravel(), minlength=cells.size).reshape(cells.shape)
-        totals.append(counts.astype(np.float64) @ sums)
+        shape = draws.shape
+        draws += np.arange(len(draws))[:, None] * n_groups
+        counts = np.bincount(draws.ravel(), minlength=draws.size)
+        del draws  # a block is 80 MB, and the next one is drawn before this one is replaced
+        totals.append(counts.reshape(shape).astype(np.float64) @ sums)
+        del counts
     return np.concatenate(totals)
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.records import Choice, Interval, Record
-from rlhf_pipeline.votes.counting import counting, drop_machine_votes, repeat_passes
+from rlhf_pipeline.votes.counting import counting, drop_machine_votes, keep_rows, repeat_passes
 
 SIDED = (Choice.A, Choice.B)
 JUDGING = (*SIDED, Choice.TIE, Choice.BOTH_BAD)
@@ -97,7 +97,7 @@ def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) ->
 def _judging_votes(votes: pd.DataFrame) -> pd.DataFrame:
     """Counting votes without machine votes and skips."""
     counted = drop_machine_votes(counting(votes))
-    return counted[counted["choice"] != Choice.SKIP]
+    return keep_rows(counted, counted["choice"] != Choice.SKIP)
 
 
 def _raw_agreement(first: pd.DataFrame, params: BootstrapParams) -> Interval | None:
@@ -128,7 +128,7 @@ def repeat_judgements(votes: pd.DataFrame, choices: Sequence[Choice] = JUDGING) 
     """
     people = drop_machine_votes(check_frame(votes, VOTES))
     counted = counting(people)
-    cards = _repeat_card_judgements(counted[counted["choice"].isin(choices)])
+    cards = _repeat_card_judgements(keep_rows(counted, counted["choice"].isin(choices)))
     passes = repeat_passes(people)
     both = passes[passes["choice"].isin(choices) & passes["choice_first"].isin(choices)]
     # A later pass does not swap the sides.

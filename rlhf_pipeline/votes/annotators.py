@@ -34,7 +34,7 @@ from rlhf_pipeline.frames import (
 )
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import repeat_judgements
-from rlhf_pipeline.votes.counting import counting, drop_machine_votes
+from rlhf_pipeline.votes.counting import counting, drop_machine_votes, keep_rows
 from rlhf_pipeline.votes.joint_model import JointModel
 from rlhf_pipeline.votes.statistics import (
     Figures,
@@ -141,7 +141,9 @@ def annotator_figures(
     known = model.annotators
     names = known["annotator_id"].to_numpy(dtype=str)
     # the joint model lacks annotators who judged only flagged comparisons
-    judged = judged[(judged["choice"] != Choice.SKIP) & judged["annotator_id"].isin(names)]
+    judged = keep_rows(
+        judged, (judged["choice"] != Choice.SKIP) & judged["annotator_id"].isin(names)
+    )
     tell = GroupStatistics(len(names), params.level)
 
     def encode_annotators(who: pd.Series) -> Ints:
@@ -152,7 +154,7 @@ def annotator_figures(
             measure, counted, encode_annotators(judged.loc[what.index, "annotator_id"]), what
         )
 
-    again = repeat_judgements(votes[votes["annotator_id"].isin(names)])
+    again = repeat_judgements(keep_rows(votes, votes["annotator_id"].isin(names)))
     timed, sure = judged[judged["duration_s"].notna()], compare_with_others(judged)
     figures = {
         "annotator_id": names,

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_pipeline.votes.graded_response import Ends, Floats, Slopes, chances, slopes
+from rlhf_pipeline.votes.graded_response import (
+    Chances,
+    Ends,
+    Floats,
+    Slopes,
+    chances,
+    slopes,
+)
 from rlhf_pipeline.votes.judgements import JudgementArrays
 
 # parameters of an annotator; tie width and strength scale are logarithms
@@ -14,14 +21,16 @@ DISCRIMINATION, BIAS, WIDTH, SCALE = range(4)
 
 @dataclass
 class Sums:
-    """Posterior moments of the comparisons, and expected first and second derivatives of the
-    log-likelihood by annotator parameters and strength steps.
+    """Posterior moments of the comparisons, expected first and second derivatives of the
+    log-likelihood by annotator parameters and strength steps, and the variance of the first ones.
     """
 
     mean: Floats  # (comparisons,)
     variance: Floats
     slope: Floats  # (annotators, 4)
     curve: Floats  # (annotators, 4, 4), positive semidefinite
+    # (annotators, 2, 2), of discrimination and bias, over the posteriors of the comparisons
+    slope_variance: Floats
     step_slope: Floats  # (3,)
     step_curve: Floats
     log_likelihood: float = 0.0
@@ -55,6 +64,7 @@ class ExpectationStep:
             np.ones(n),
             slope.T,
             curve.transpose(2, 0, 1),
+            np.zeros((n_annotators, 2, 2)),
             np.zeros(len(steps)),
             np.zeros(len(steps)),
         )
@@ -97,6 +107,10 @@ class ExpectationStep:
             mean + sd * first,
             np.maximum(sd**2 * (second - first**2), 1e-9),
         )
+        difference = np.repeat(mean, times)[:, None] + np.multiply.outer(
+            np.repeat(sd, times), self.nodes
+        )
+        self._add_slope_variance(sums, part, said, np.repeat(posterior, times, axis=0), difference)
         of_nodes = slopes(said, np.repeat(posterior, times, axis=0), self._powers)
         by_power = Slopes(
             *(
@@ -105,6 +119,23 @@ class ExpectationStep:
             )
         )
         self._add_slopes(sums, part, ends, toward, said.odds, by_power)
+
+    def _add_slope_variance(
+        self, sums: Sums, part: slice, said: Chances, weights: Floats, difference: Floats
+    ) -> None:
+        by_feeling = said.before.copy()
+        by_feeling[said.bounded] -= said.beyond
+        by_both = by_feeling * difference
+        first, second = (weights * by_both).sum(axis=1), (weights * by_feeling).sum(axis=1)
+        shown = self.votes.shown[part]
+        mixed = shown * ((weights * by_both * by_feeling).sum(axis=1) - first * second)
+        for p, q, variance in (
+            (DISCRIMINATION, DISCRIMINATION, (weights * by_both**2).sum(axis=1) - first**2),
+            (DISCRIMINATION, BIAS, mixed),
+            (BIAS, DISCRIMINATION, mixed),
+            (BIAS, BIAS, shown**2 * ((weights * by_feeling**2).sum(axis=1) - second**2)),
+        ):
+            np.add.at(sums.slope_variance[:, p, q], self.votes.annotator[part], variance)
 
     def _add_slopes(
         self, sums: Sums, part: slice, ends: Ends, toward: Floats, odds: Floats, by: Slopes

@@ -281,7 +281,7 @@ class _Fit:
             * self.is_free
         )
         self.theta = self.theta + move
-        self.covariance = np.linalg.inv(curve)
+        self.covariance = np.linalg.inv(_observed_information(sums) + np.diag(prior))
         n = len(self.theta)
         self.mean = np.where(
             self.is_free,
@@ -378,6 +378,19 @@ class _Fit:
         return np.asarray(
             (weights / weights.sum()) @ expit(np.abs(nodes)[:, None] * discrimination)
         )
+
+
+def _observed_information(sums: Sums) -> Floats:
+    """The information (annotators, 4, 4) that votes carry while the utilities are unknown: that of
+    known utilities less the variance of the first derivatives over their posterior (Louis 1982).
+    """
+    information = sums.curve.copy()
+    observed = information[:, :2, :2] - sums.slope_variance
+    values, vectors = np.linalg.eigh(observed)
+    information[:, :2, :2] = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(
+        1, 2
+    )
+    return information
 
 
 def _shared_positions(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> tuple[Ints, Ints]:
