@@ -91,8 +91,12 @@ def comparisons(
         registry,
         frame,
         StageReport(
-            headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, {n_predictions} "
-            f"predicted by {judge.label if judge else 'no model yet'}"
+            headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, "
+            + (
+                f"{n_predictions} predicted by {judge.label}"
+                if judge
+                else "not predicted: there is no reward model yet"
+            )
             + (
                 f"; {routed['n_people']} for people, {routed['n_machine']} answered by machine, "
                 f"{routed['n_open']} left open"

@@ -97,7 +97,7 @@ def resampled_sums(sums: Floats, params: BootstrapParams) -> Floats:
     totals = []
     for draws in _draw_rows(n_groups, params.n_resamples, rng):
         shape = draws.shape
-        draws += np.arange(len(draws))[:, None] * n_groups
+        np.add(draws, np.arange(len(draws))[:, None] * n_groups, out=draws)
         counts = np.bincount(draws.ravel(), minlength=draws.size)
         del draws  # a block is 80 MB, and the next one is drawn before this one is replaced
         totals.append(counts.reshape(shape).astype(np.float64) @ sums)

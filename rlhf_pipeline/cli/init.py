@@ -50,6 +50,10 @@ def init(
     embedded one.
     """
     workspace = Workspace(Settings.read(initialising=True))
+    if workspace.settings.config is not None:
+        from rlhf_pipeline.loop_settings import LoopSettings  # imports every stage
+
+        LoopSettings.read(workspace.settings)  # refuse an invalid file before anything is made
     initialise(workspace, join=join)
     HomeFacts.change(workspace.settings.home, config=workspace.settings.config)
 

@@ -4,10 +4,9 @@ from datetime import UTC, date, datetime
 
 import pandas as pd
 import pytest
-import typer.main
 
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.cli import app, main
+from rlhf_pipeline.cli import COMMANDS, load_command, main
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.exports import build_records
 from rlhf_pipeline.cli.init import prepare
@@ -30,23 +29,27 @@ EXPORTS = {
 }
 
 
-def command_paths(group=None, path=()):
-    group = group or typer.main.get_group(app)
+def command_paths(command, path):
     yield path
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from command_paths(command, (*path, name))
-        else:
-            yield (*path, name)
+    for name, child in getattr(command, "commands", {}).items():
+        yield from command_paths(child, (*path, name))
 
 
-@pytest.mark.parametrize("path", list(command_paths()), ids=" ".join)
+PATHS = [path for name in COMMANDS for path in command_paths(load_command(name), (name,))]
+
+
+def test_the_app_explains_itself(rlhf):
+    said = rlhf("--help").output
+    assert all(name in said for name in COMMANDS)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
 def test_every_command_explains_itself(rlhf, path):
     result = rlhf(*path, "--help")
     assert result.exit_code == 0
     assert "Usage" in result.output
-    options = typer.main.get_group(app)
-    for name in path:
+    options = load_command(path[0])
+    for name in path[1:]:
         options = options.commands[name]
     assert options.help
     assert all(parameter.help for parameter in options.params if parameter.name != "help")
@@ -314,3 +317,12 @@ def test_an_unknown_setting_is_one_line_too(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main()
     assert "policy" in capsys.readouterr().err
+
+
+def test_init_refuses_invalid_loop_settings_before_it_makes_anything(rlhf, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "new"))
+    (tmp_path / "rlhf.yaml").write_text("loop:\n  reward_modle: {kind: embedding}\n")
+    with pytest.raises(ConfigurationError, match=r"loop\.reward_modle .*Did you mean reward_model"):
+        rlhf("init")
+    assert not (tmp_path / "new").exists()
