@@ -19,7 +19,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
 
 
-def parse_parameters(kind: type[P], changes: Sequence[str] | None, **given: Any) -> P:
+def parse_parameters(kind: type[P], changes: Sequence[str] | None, /, **given: Any) -> P:
     """`kind` with what was `given` (None is not) and what `--set` changes. Raises
     ConfigurationError naming field and cure.
     """

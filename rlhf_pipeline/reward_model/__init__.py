@@ -11,6 +11,7 @@ from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewar
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.kinds import (
+    PRESETS,
     REWARD_MODELS,
     RewardModelParams,
     build_reward_model,
@@ -29,6 +30,7 @@ from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
 __all__ = [
+    "PRESETS",
     "REWARD_MODELS",
     "EmbeddingCache",
     "EmbeddingParams",
