@@ -1,4 +1,4 @@
-"""Calibration: how far the reward model's probabilities can be trusted, and how to mend them."""
+"""Calibration: how far the reward model's probabilities can be trusted, and how to correct them."""
 
 from rlhf_pipeline.calibration.base import Calibrator
 from rlhf_pipeline.calibration.calibration_windows import (

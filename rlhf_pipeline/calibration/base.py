@@ -1,4 +1,4 @@
-"""The protocol of a calibrator, and the checks of what it is fitted on.
+"""The protocol of a calibrator, and the checks of its fit data.
 
 A calibrator is antisymmetric: p(m) + p(-m) = 1 exactly, because the sides a and b are assigned at
 random. So it has no intercept: it is a function of |m|, mirrored at 0.
@@ -21,7 +21,7 @@ MIN_ROWS = 10
 class Calibrator(Protocol):
     """Turns margins score(a) - score(b) into P(a preferred).
 
-    It is made with an instance of its `Params`, or with nothing for their defaults.
+    The constructor takes an instance of its `Params`, or nothing for the defaults.
     """
 
     name: ClassVar[str]

@@ -13,10 +13,10 @@ from rlhf_pipeline.reward_model.base import preference_probability
 class BetaCalibration:
     """logit P(a preferred) = sign(m) · (gain · ln(2p) - loss · ln(2(1 - p))), p = sigmoid(|m|).
 
-    Kull, Silva Filho and Flach 2017 fit logit = a ln p - b ln(1 - p) + c. The c that keeps an even
-    chance even is ln 2 (a - b); mirrored at margin 0, the map favours no side. With gain = loss it
-    is a temperature; the slope is (gain + loss) / 2 at margin 0 and `loss` far from it. Both are at
-    least 0, so that pairs are never reordered. The targets are smoothed as in Platt scaling.
+    Kull, Silva Filho and Flach 2017 fit logit = a ln p - b ln(1 - p) + c. With c = ln 2 (a - b) a
+    probability of 0.5 stays 0.5; mirrored at margin 0, the map favours no side. With gain = loss
+    it is a temperature; the slope is (gain + loss) / 2 at margin 0 and `loss` far from it. Both
+    are at least 0, so that pairs are never reordered. The targets are smoothed as in Platt scaling.
     """
 
     name: ClassVar[str] = "beta"

@@ -1,8 +1,8 @@
 """Calibration over time: ECE and Brier of served predictions, window by window.
 
-A window is a day with the days before it. It rests on the votes of these days alone, so that a late
-vote for an old day changes the windows which hold that day and no other. Neighbouring windows share
-most of their votes, so they are not independent.
+A window is a day with the days before it. It uses only votes of these days, so that a late vote
+for an old day changes only the windows that contain it. Neighbouring windows share most of their
+votes, so they are not independent.
 """
 
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ CALIBRATION_OVER_TIME = FrameSchema(
     {
         "day": text("last UTC day of the window, YYYY-MM-DD"),
         "first_day": text("its first"),
-        "n_votes": integer("votes that met a prediction made before them", low=0),
+        "n_votes": integer("votes on comparisons that were predicted before", low=0),
         "n_comparisons": integer("comparisons of these", low=0),
         "n_prompts": integer("prompts of these, over which intervals are drawn", low=0),
         "reward_models": text(
-            "who predicted, in the order in which they were first judged", nullable=True
+            "reward models in the order in which their predictions were first judged", nullable=True
         ),
-        "last_seq": integer("highest vote seq among the judgements", nullable=True, low=1),
+        "last_seq": integer("highest seq of these votes", nullable=True, low=1),
         **{
             f"{name}{end}": number(
                 f"{what}{said}; missing where there are too few", nullable=True, **UNIT
@@ -68,20 +68,19 @@ class OverTimeParams(BaseModel):
         default=7,
         ge=1,
         le=366,
-        description="Days of a window of calibration over time, its own among them; 1 is each day "
-        "by itself",
+        description="Length of a window in days; 1 = single days",
     )
     n_windows: int = Field(
         default=28,
         ge=1,
         le=366,
-        description="Windows shown in a day's report: one ends on it, one on each day before",
+        description="Windows in a day's report: one ends on that day, one on each day before",
     )
 
 
 def report_days(day: str, first: str, params: OverTimeParams | None = None) -> list[str]:
-    """The last days of the windows that stand in the report of `day`: none before `first`, where
-    the records begin.
+    """The last days of the windows in the report of `day`; none is before `first`, the first day
+    with records.
     """
     n = (params or OverTimeParams()).n_windows
     return [
@@ -105,21 +104,21 @@ def calibration_over_time(
     days: Sequence[str],
     params: OverTimeParams | None = None,
 ) -> tuple[CalibrationWindow, ...]:
-    """A window for each of `days`, in their order, also for those without a judgement: n_votes is 0
-    there and no figure is given.
+    """One window per day of `days`, in their order; without a judgement n_votes is 0 and there are
+    no figures.
 
     `judged`: columns seq, day, p, outcome, group (comparison) and reward_model, as
-    `reflection.served_predictions` gives them: p is what was said before the vote, day that of the
-    vote. `votes`: VOTES of the same days, for the noise ceiling and the prompts, over which
-    intervals are drawn. Below MIN_PAIRS comparisons there is no figure. Rows may come in any order.
-    Raises FrameError for missing columns, InvalidScores for a p or an outcome that is none.
+    `reflection.served_predictions` gives them: p was predicted before the vote; day is that of the
+    vote. `votes`: VOTES of the same days, for the noise ceiling and for the prompts, which
+    intervals resample. Below MIN_PAIRS comparisons there is no figure. Rows may come in any order.
+    Raises FrameError for missing columns, InvalidScores for an invalid p or outcome.
     """
     params = params or OverTimeParams()
     missing = [name for name in JUDGED_COLUMNS if name not in judged]
     if missing:
         raise FrameError(
-            f"Judged predictions have no columns {missing}. Give what `served_predictions` makes "
-            "of the reflection log."
+            f"Judged predictions have no columns {missing}. Pass the result of "
+            f"`served_predictions`."
         )
     rows = judged.sort_values(["day", "seq"])
     cast = check_frame(votes, VOTES).sort_values(["day", "seq"])
@@ -144,9 +143,7 @@ def over_time_frame(windows: Sequence[CalibrationWindow]) -> pd.DataFrame:
 
 
 def new_models(windows: Sequence[CalibrationWindow]) -> list[tuple[int, str]]:
-    """Where a reward model was first judged, but for those of the first window: number of the
-    window and label.
-    """
+    """(Number of the window, label) of each reward model first judged after the first window."""
     known = set(windows[0].reward_models) if windows else set()
     found: list[tuple[int, str]] = []
     for i, window in enumerate(windows):
@@ -159,7 +156,7 @@ def new_models(windows: Sequence[CalibrationWindow]) -> list[tuple[int, str]]:
 def _measure_window(
     day: str, rows: pd.DataFrame, cast: pd.DataFrame, params: OverTimeParams
 ) -> CalibrationWindow:
-    # A vote that was superseded within the window was not their word on it.
+    # A vote that was superseded within the window does not count.
     rows = rows[rows["seq"].isin(standing(cast)["seq"])]
     n_comparisons = int(rows["group"].nunique())
     measured = (

@@ -22,7 +22,7 @@ from rlhf_pipeline.errors import FrameError, NotEnoughData
 from rlhf_pipeline.records import GroupCalibration, Interval
 
 SLOPE, OVERCONFIDENCE = "calibration_slope", "calibration_slope_p_value"
-RELIABILITY_QUANTITY = "ece_equal_width"  # the metric that brings the pictures and tables
+RELIABILITY_QUANTITY = "ece_equal_width"  # the metric that renders charts and tables
 
 
 class CalibrationThresholds(BaseModel):
@@ -36,27 +36,27 @@ class CalibrationThresholds(BaseModel):
         default=0.8,
         ge=0,
         le=1,
-        description="Fails where even the upper end of the slope's 95 % interval is below; 1 tests "
-        "perfection",
+        description="Fails if even the upper end of the slope's 95 % interval is below this "
+        "value; 1 tests perfection",
     )
     slope_level: float = Field(
         default=0.025,
         gt=0,
         lt=0.5,
-        description="Fails where a one-sided test of the latest `slope_rows` says that the slope "
-        "is below 1: overconfident; at this level",
+        description="Level of the one-sided test, on the latest `slope_rows`, that the slope is "
+        "below 1 (overconfident)",
     )
     slope_rows: int = Field(
         default=200,
         ge=50,
-        description="Voted predictions of that test, at most: as many on every day, so that a busy "
-        "day fires no sooner",
+        description="Most voted predictions of that test; a fixed number, so that a busy day "
+        "fires no sooner",
     )
     ece_at_most: float = Field(
         default=0.05,
         ge=0,
         le=0.5,
-        description="Fails where even the lower bound (97.5 %) of the ECE is above",
+        description="Fails if even the lower bound (97.5 %) of the ECE is above this value",
     )
     min_rows: int = Field(default=50, ge=10, description="Fewest voted predictions to test at all")
 
@@ -72,7 +72,7 @@ class CalibrationTest(TypedDict):
 
 @dataclass(frozen=True)
 class EvidentlyResult:
-    """`json` is small and for keeping; `html()` renders 3.7 MB, so only when somebody asks."""
+    """`json` is small and for keeping; `html()` renders 3.7 MB, so only on request."""
 
     json: dict[str, Any]
     tests: list[CalibrationTest]
@@ -85,9 +85,7 @@ class EvidentlyResult:
 
 
 def _slope_upper(frame: pd.DataFrame) -> float:
-    """There is one even where every vote went against the model, and that is the day to speak
-    of.
-    """
+    """It exists even if every vote went against the model, which is when it matters."""
     return slope_bounds(_rows(frame))[1]
 
 
@@ -134,11 +132,11 @@ def evidently_calibration_report(
     """An Evidently report on the columns `p` (P(a preferred)), `outcome` (1 where a was) and,
     optionally, `group`.
 
-    Rows come in the order of their votes, as the test of the latest needs. Those of one group
-    (comparison or prompt) are taken to move together; without the column each row stands alone.
-    `noise_ceiling` is drawn beside the share predicted right, `by_group` is a table of the page and
-    the JSON. Raises NotEnoughData below `min_rows`, FrameError for a missing column, InvalidScores
-    for NaN or infinite values.
+    Rows come in the order of their votes, as the test of the latest needs. Rows of one group
+    (comparison or prompt) are treated as correlated; without the column rows are independent.
+    `noise_ceiling` is shown beside the accuracy, `by_group` is a table of the page and the JSON.
+    Raises NotEnoughData below `min_rows`, FrameError for a missing column, InvalidScores for NaN
+    or infinite values.
     """
     thresholds = thresholds or CalibrationThresholds()
     now = _prepare(current, "current")

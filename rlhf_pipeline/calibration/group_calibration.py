@@ -27,12 +27,12 @@ from rlhf_pipeline.votes import (
 )
 from rlhf_pipeline.votes.ceilings import ALL, group_names
 
-MIN_PAIRS = 10  # of fewer comparisons, intervals would be guesses of guesses
-UNKNOWN_CEILING = "unknown: no two votes overlap, and nobody judged one again"
-OWN_SOURCE = "this project"  # comparisons that were imported from nowhere
+MIN_PAIRS = 10  # below this number of comparisons, intervals are unreliable
+UNKNOWN_CEILING = "unknown: no comparison has two votes or a repeat"
+OWN_SOURCE = "this project"  # group of comparisons that were not imported
 
-Groups = Mapping[str, Mapping[str, str]]  # what is grouped by -> comparison id -> group
-Ceilings = Mapping[str, Mapping[str, Interval]]  # the same -> group -> noise ceiling
+Groups = Mapping[str, Mapping[str, str]]  # grouping -> comparison id -> group
+Ceilings = Mapping[str, Mapping[str, Interval]]  # grouping -> group -> noise ceiling
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class PredictedVotes:
 
 @dataclass(frozen=True)
 class VoteFacts:
-    """What is known of the votes a calibration is measured on: noise ceilings of all and of each
-    group, and detected changes of taste.
+    """Facts about the votes of a calibration: noise ceilings of all and of each group, and changes
+    of taste.
     """
 
     noise_ceiling: Interval | None = None
@@ -82,8 +82,8 @@ class VoteFacts:
 
 
 def group_comparisons(comparisons: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """By source and by category (the domain, for what is imported) of COMPARISONS rows; a column
-    that is not there groups nothing.
+    """By source and by category (the domain, for what is imported) of COMPARISONS rows; a missing
+    column gives no grouping.
 
     Raises FrameError without comparison ids.
     """
@@ -118,8 +118,8 @@ def ceilings_by_group(votes: pd.DataFrame, groups: Groups) -> dict[str, dict[str
 
 
 def all_ceilings(votes: pd.DataFrame, groups: Groups) -> pd.DataFrame:
-    """CEILINGS after a column `grouped_by`: at least, at most and from repeats, of all votes and of
-    each group. Raises FrameError.
+    """CEILINGS after a column `grouped_by`: at least, at most and from repeats, of all votes and
+    of each group. Raises FrameError.
     """
     everything = ceilings(votes).assign(grouped_by=ALL)
     parts = [ceilings(votes, names).iloc[1:].assign(grouped_by=by) for by, names in groups.items()]
@@ -184,7 +184,7 @@ def calibration_by_group(
 
 
 def largest_groups(groups: Sequence[GroupCalibration], n: int) -> list[GroupCalibration]:
-    """The `n` largest, by what they are grouped by and there the largest first."""
+    """The `n` largest groups, by grouping, largest first."""
     found = sorted(groups, key=lambda group: (-group.n, group.by, group.group))[:n]
     return sorted(found, key=lambda group: (group.by, -group.n, group.group))
 
@@ -201,7 +201,7 @@ HEADER = (
 
 
 def group_cells(group: GroupCalibration) -> list[str]:
-    """A group as a row under HEADER: each figure with its interval, or words."""
+    """A group as a row under HEADER: each figure with its interval, or a reason."""
     m = group.calibrated
     figures = (
         ["too few"] * 3

@@ -18,8 +18,8 @@ from rlhf_pipeline.records import CalibrationReport
 
 @dataclass(frozen=True)
 class ParsedCalibrationLog:
-    """The entries of a log that are reports, and of those that are none the number, from 1, and the
-    cause with its cure.
+    """The valid reports of a log, and for each invalid entry its number (from 1) and the cause
+    with its cure.
     """
 
     reports: tuple[CalibrationReport, ...]
@@ -38,8 +38,8 @@ def calibration_log(reports: Sequence[CalibrationReport]) -> list[dict[str, Any]
 
 
 def read_calibration_log(text: str) -> list[CalibrationReport]:
-    """The reports of a `calibration_log.json`, in its order; those of earlier versions lack what
-    was not measured then.
+    """The reports of a `calibration_log.json`, in its order; those of earlier versions lack later
+    measures.
 
     Raises DatasetError naming the first entry that is not a calibration report.
     """
@@ -58,7 +58,7 @@ def read_entries(text: str) -> ParsedCalibrationLog:
     Raises DatasetError if the text is not a JSON list.
     """
     try:
-        # a number that is not finite costs its entry alone
+        # a number that is not finite invalidates only its entry
         entries = parse_json(text, is_finite=False)
     except (ValueError, RecursionError) as cause:
         raise DatasetError(
@@ -96,8 +96,8 @@ def _parse_report(entry: Any) -> CalibrationReport:
         raise DatasetError(
             f"fitted_at: {report.fitted_at} is outside the range of UTC times."
         ) from cause
-    except UnicodeEncodeError as cause:  # before ValueError, of which it is one
-        raise DatasetError("half a character (a lone surrogate) is in its text.") from cause
+    except UnicodeEncodeError as cause:  # before ValueError, its base class
+        raise DatasetError("its text contains a lone surrogate.") from cause
     except (ValueError, RecursionError) as cause:
         raise DatasetError(
             f"NaN, infinity or too deep a nesting ({cause}); write null for missing numbers."

@@ -49,8 +49,8 @@ class FoldedRows:
         w = np.ones_like(p) if weights is None else require_finite(weights, "weights")
         if not (len(p) == len(y) == len(w)):
             raise InvalidScores(
-                f"{len(p)} probabilities, {len(y)} outcomes, {len(w)} weights. Hand in one of each "
-                "per row."
+                f"{len(p)} probabilities, {len(y)} outcomes, {len(w)} weights. Pass one of each "
+                f"per row."
             )
         if not len(p) or w.sum() <= 0:
             raise NotEnoughData(
@@ -78,9 +78,7 @@ def equal_width_bins(rows: FoldedRows, n_bins: int = N_BINS) -> Ints:
 
 
 def equal_mass_bins(rows: FoldedRows, n_bins: int = N_BINS) -> Ints:
-    """Bin of each row: as nearly the same weight in each as equal confidences, which stay together,
-    allow.
-    """
+    """Bin of each row: equal weights per bin as far as ties allow, which stay together."""
     _, inverse = np.unique(rows.confidence, return_inverse=True)
     mass = np.bincount(inverse, weights=rows.weight)
     middle = np.cumsum(mass) - mass / 2
@@ -107,16 +105,16 @@ def ece_debiased(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_
     never below 0.
 
     Their resampled normal noise of each bin's accuracy is replaced by its mean in closed form (the
-    folded normal), with the variance of `variance_of_share`: three rows that are all right are no
-    certainty.
+    folded normal), with the variance of `variance_of_share`: three rows that are all right do not
+    prove perfection.
     """
     rows = FoldedRows.from_predictions(p, outcomes, weights=weights)
     return max(0.0, float(subtract_noise(*bin_gaps(rows, equal_mass_bins(rows, n_bins)))))
 
 
 def subtract_noise(gap: Floats, share: Floats, variance: Floats) -> Floats:
-    """sum over bins (the last axis) of share · (2 |gap| - what |gap| would be on average, drawn
-    again); can be below 0.
+    """sum over bins (the last axis) of share · (2 |gap| - expected |gap| of a redraw); can be
+    below 0.
     """
     from scipy.stats import norm
 

@@ -31,9 +31,9 @@ def overconfidence_test(
     """One-sided Wald test that the calibration slope is below 1; on a calibrated model it fires in
     `level` of the cases.
 
-    Errors are cluster-robust over `groups`. Where every vote went with the model, or against it,
-    the score test of 1. Raises NotEnoughData where every probability is 0.5 or fewer than 2 groups
-    exist, InvalidScores as the metrics do.
+    Errors are cluster-robust over `groups`. If all votes agree with the model or all disagree, it
+    is the score test of slope 1. Raises NotEnoughData where every probability is 0.5 or fewer than
+    2 groups exist, InvalidScores as the metrics do.
     """
     from scipy.stats import norm
 
@@ -66,7 +66,7 @@ def ece_lower_bound(
 
     ECE is at most the true one plus the noise of the bins' accuracies (triangle inequality). The
     `level` quantile of that noise, drawn by a wild bootstrap that flips the sign of each group's
-    residuals (Cameron, Gelbach and Miller 2008), is taken off. They are not centred on their bin,
+    residuals (Cameron, Gelbach and Miller 2008), is subtracted. They are not centred on their bin,
     which would lose a degree of freedom a bin and fire too often on small ones. `n_bins` follows
     from the number of groups, 2 to 10, unless given. Raises as the metrics do.
     """

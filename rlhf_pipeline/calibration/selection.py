@@ -40,8 +40,8 @@ class CalibrationParams(BootstrapParams):
     )
     target: Literal["votes", "majority"] = Field(
         default="votes",
-        description="What a probability is of: one vote for a, as every vote is later compared "
-        "with, or the majority for a",
+        description="Event of the probability: a single vote for a, as later evaluated, or a "
+        "majority for a",
     )
     folds: int = Field(
         default=5, ge=2, le=50, description="Folds over prompts by which methods are compared"
@@ -49,8 +49,7 @@ class CalibrationParams(BootstrapParams):
     min_pairs: int = Field(default=20, ge=10, description="Fewest pairs in the calib split")
     allow_uncalibrated: bool = Field(
         default=False,
-        description="With fewer, go on with the raw probabilities instead of failing; method none, "
-        "nothing compared",
+        description="With fewer pairs, use the raw probabilities (method none) instead of failing",
     )
     weight_before_change: float = Field(
         default=0.1,
@@ -70,8 +69,8 @@ class CalibrationParams(BootstrapParams):
 
 @dataclass(frozen=True)
 class VoteRows:
-    """Margins a - b (n,), outcomes 1 for a, weights, number of the prompt, comparison; n_pairs
-    comparisons lie behind them.
+    """Margins a - b (n,), outcomes 1 for a, weights, number of the prompt, comparison; they come
+    from n_pairs comparisons.
     """
 
     margins: Floats
@@ -103,12 +102,13 @@ def calibrate(
     """The method with the least cross-validated log loss on the calib split, or none; metrics are
     on the test split.
 
-    The test split is opened only after the calibrator was chosen, and `record` records it. `votes`
-    gives the measures of each group beside those of all.
+    The test split is opened only after the calibrator was chosen, and `record` records it. With
+    `votes`, the report also has measures of each group.
 
-    With too few pairs and `allow_uncalibrated` it is none, untried. Pairs voted on before the last
-    change of taste in their category count `weight_before_change` in both. Raises NotEnoughData
-    (too few pairs, one class, no test pairs), InvalidScores (a NaN score).
+    With too few pairs and `allow_uncalibrated` the method is none, without a comparison. Pairs
+    voted on before the last change of taste in their category count `weight_before_change` in
+    both. Raises NotEnoughData (too few pairs, one class, no test pairs), InvalidScores (a NaN
+    score).
     """
     params = params or CalibrationParams()
     votes = votes or VoteFacts()
@@ -153,8 +153,8 @@ def fit_calibrator(
     *,
     progress: Progress = ignore_progress,
 ) -> tuple[Calibrator, dict[str, float]]:
-    """What `calibrate` would choose, and each method's cross-validated log loss, with the test
-    split left unopened.
+    """The choice of `calibrate` and each method's cross-validated log loss, without opening the
+    test split.
 
     Raises NotEnoughData (too few pairs in the calib split, one class), InvalidScores
     as `calibrate` does.
@@ -178,13 +178,10 @@ def recalibrated_loss(
     method: str | None = None,
     progress: Progress = ignore_progress,
 ) -> float:
-    """Nats per vote that the reward model loses under the calibrator that suits it best, each
-    prompt predicted by one fitted without it.
-
-    So two models are compared by what they know, not by how well each was calibrated when; with
-    `method` two ways to calibrate one. Of pairs too few or too alike to fit a calibrator it is the
-    loss of the raw probabilities. Raises NotEnoughData without votes, InvalidScores for a NaN
-    score.
+    """Cross-validated log loss in nats per vote under the best calibrator, or under `method`. It
+    compares two models by their knowledge, not by their current calibration. If a calibrator
+    cannot be fitted, it is the loss of the raw probabilities. Raises NotEnoughData without votes,
+    InvalidScores for a NaN score.
     """
     params = params or CalibrationParams()
     rows = _vote_rows(
@@ -215,7 +212,7 @@ def voted_rows(pairs: pd.DataFrame, p_chosen: Floats) -> pd.DataFrame:
     n_for = (used["agreement"].to_numpy(dtype=np.float64) * n_votes).round()
     of = np.repeat(np.arange(len(used)), n_votes)
     nth = np.arange(len(of)) - np.repeat(np.cumsum(n_votes) - n_votes, n_votes)
-    # Chosen comes first in every pair: where it was b, p and the votes are turned.
+    # Chosen comes first in every pair: if it was b, p and the votes are swapped.
     turned, for_chosen = (used["chosen_side"] == "b").to_numpy(), nth < n_for[of]
     return pd.DataFrame(
         {
@@ -229,7 +226,7 @@ def voted_rows(pairs: pd.DataFrame, p_chosen: Floats) -> pd.DataFrame:
 def _choose_calibrator(
     calib: VoteRows, params: CalibrationParams
 ) -> tuple[Calibrator, dict[str, float]]:
-    """The best calibrator, fitted, and what every method lost on prompts held out."""
+    """The best calibrator, fitted, and the loss of every method on held-out prompts."""
     check_rows(calib.margins, calib.outcomes, calib.weights)
     candidates = {
         method: _held_out_loss(method, calib, params) for method in _known_methods(params)
@@ -254,8 +251,8 @@ def _vote_rows(
     changes: TasteChanges,
     progress: Progress,
 ) -> VoteRows:
-    """Of pairs of one split. For votes, each pair is two rows, weighted by the votes for each side;
-    pairs of ties alone are none.
+    """Rows of the pairs of one split. For votes, each pair is two rows, weighted by the votes for
+    each side; pairs with only ties give none.
     """
     majority_only = params.target == "majority"
     used = pairs[

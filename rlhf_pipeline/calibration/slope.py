@@ -9,8 +9,9 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import FEW_GROUPS, group_sums
 from rlhf_pipeline.records import Interval
 
-FARTHEST = 13.8  # logit of 1 - 1e-6: one certain prediction shall not outweigh all others
-# of a slope and of the ends of its interval, either way; one that stands there may be any larger
+FARTHEST = 13.8  # logit of 1 - 1e-6, so that one certain prediction does not outweigh all others
+# limit of a slope and of the ends of its interval, either way; a value at the limit may be any
+# larger one
 LARGEST = 100.0
 UNDERFLOW = 700.0  # beyond, exp is 0
 
@@ -48,14 +49,14 @@ def slope_interval(rows: FoldedRows, level: float = 0.95) -> Interval:
 
 
 def slope_bounds(rows: FoldedRows, level: float = 0.95) -> tuple[float, float]:
-    """The slopes that a score test (Rao 1948) does not reject, from the least to the largest.
+    """The interval of slopes that a score test (Rao 1948) does not reject.
 
-    As Wilson's interval of a share does, it takes the variance at the slope in question, not at the
-    estimate, and so holds where rows are few or nearly all right; Wald's and the bootstrap's shrink
-    to nothing there. The variance is that of independent votes (weights are counts of them) times
+    Like Wilson's interval, it uses the variance at the tested slope, not at the estimate, and so
+    holds for few rows or nearly perfect ones, where the intervals of Wald and of the bootstrap
+    shrink to nothing. The variance is that of independent votes (weights are counts of them) times
     how much more the sums of the groups scatter than that at the estimate, at least 1 (Rao and
-    Scott 1992); where all rows agree and nobody can know, a group counts as one vote. An end that
-    does not exist is ±LARGEST: of rows that agree, one does not. Raises NotEnoughData where all
+    Scott 1992); if all rows agree, so that this is unknown, a group counts as one vote. An
+    infinite end, as for rows that all agree, is ±LARGEST. Raises NotEnoughData where all
     probabilities are 0.5 or fewer than 2 groups exist.
     """
     from scipy.optimize import brentq
@@ -73,7 +74,7 @@ def slope_bounds(rows: FoldedRows, level: float = 0.95) -> tuple[float, float]:
         return float(residual.sum()) ** 2 - most * information
 
     def find_bound(start: float, stop: float) -> float:
-        if rejection_margin(start) > 0:  # what fits best lies beyond ±LARGEST
+        if rejection_margin(start) > 0:  # the best fit is beyond ±LARGEST
             return float(np.copysign(LARGEST, start))
         return (
             float(brentq(rejection_margin, start, stop))
@@ -122,7 +123,7 @@ def all_agree(rows: FoldedRows) -> bool:
 
 
 def log_odds(rows: FoldedRows) -> Floats:
-    """Of the stated confidence, (n,), 0 and up."""
+    """Log odds of the stated confidence, (n,), at least 0."""
     return np.asarray(
         np.minimum(
             np.log(rows.confidence) - np.log(np.maximum(1 - rows.confidence, 1e-300)), FARTHEST
@@ -141,7 +142,7 @@ def _checked_log_odds(rows: FoldedRows) -> Floats:
 
 
 def _common_direction(x: Floats, rows: FoldedRows) -> int:
-    """1 where all rows that lean were right, -1 where all were wrong, else 0."""
+    """1 if all rows with a preference were right, -1 if all were wrong, else 0."""
     right = rows.right[(x > 0) & (rows.weight > 0)]
     return int((right == 1).all()) - int((right == 0).all()) if len(right) else 0
 
@@ -169,13 +170,13 @@ def _scatter(x: Floats, rows: FoldedRows, slope: float) -> float:
 
 
 def _largest_scatter(x: Floats, rows: FoldedRows) -> float:
-    """What it would be if all votes of a group went together."""
+    """The between-group variance if all votes of a group agreed."""
     together = group_sums((rows.weight * x)[:, None], rows.group)[:, 0]
     return max(1.0, float(together @ together / (rows.weight @ x**2)))
 
 
 def _solve(x: Floats, rows: FoldedRows) -> float:
-    """Newton's method on one convex dimension, kept within ±LARGEST."""
+    """Newton's method on a convex function of one variable, within ±LARGEST."""
     slope = 1.0
     for _ in range(100):
         q = 1 / (1 + np.exp(-np.clip(slope * x, -500, 500)))

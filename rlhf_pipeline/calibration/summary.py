@@ -1,8 +1,8 @@
 """All calibration metrics with their intervals, and the reliability table.
 
-Brier's parts (Murphy 1973) are taken over the equal-mass bins k of the debiased ECE, with every row
-counted once for each side: which completion is called a is a coin's work, so the base rate is a
-half and the uncertainty 1/4.
+Brier's parts (Murphy 1973) are taken over the equal-mass bins k of the debiased ECE, with every
+row counted once for each side: sides are assigned at random, so the base rate is a half and the
+uncertainty 1/4.
 
     Brier = sum share_k (confidence_k - accuracy_k)^2     reliability
             - sum share_k (accuracy_k - 1/2)^2            resolution
@@ -13,11 +13,11 @@ half and the uncertainty 1/4.
 (Stephenson, Coelho and Jolliffe 2008), makes the sum exact. Reliability and resolution both hold
 noise of the bins' accuracies, the same in both.
 
-Resamples of rows that are all right are all right: where the rows of a bin agree, the bootstrap
-would claim certainty. There it is a parametric one (Davison and Hinkley 1997, section 2.2): as many
-votes as the bin has groups are drawn at the rate of (k + 1/2) / (n + 1), see `smooth_share`. Where
-all groups have the same share right (all, or three of four in each), accuracy has Wilson's
-interval, and Brier and log loss at least what they would be at its ends.
+If all rows of a bin agree, so do all resamples, and the bootstrap would claim certainty. Such a
+bin uses a parametric bootstrap (Davison and Hinkley 1997, section 2.2): as many votes as the bin
+has groups are drawn at the rate of (k + 1/2) / (n + 1), see `smooth_share`. Where all groups have
+the same share right (all, or three of four in each), accuracy has Wilson's interval, and Brier and
+log loss at least what they would be at its ends.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +55,7 @@ from rlhf_pipeline.records import BrierParts, CalibrationMetrics, Interval, Reli
 
 UNCERTAINTY = 0.25
 
-Around = Callable[[float, Floats], Interval]  # an estimate and the same of each resample
+Around = Callable[[float, Floats], Interval]  # an estimate, and its value in each resample
 Totals = Mapping[str, Floats]
 
 
@@ -71,11 +71,11 @@ def calibration_metrics(
     """All measures of P(a preferred) against outcomes (1 where a was), with bootstrap intervals
     over `groups` (prompts).
 
-    `n` is the number of comparisons, if not of rows. Every measure is computed on the same
+    `n` is the number of comparisons; default: of rows. Every measure is computed on the same
     resamples; bins stay as the rows made them. The slope has its score interval (`slope_bounds`)
-    instead, and is missing where nothing could tell one: every probability 0.5, one group, every
-    vote with the model or every one against it. Raises InvalidScores for NaN and values that are no
-    probability, NotEnoughData without rows.
+    instead, and is missing if it cannot be estimated: every probability 0.5, one group, or all
+    votes with or all against the model. Raises InvalidScores for NaN and values outside [0, 1],
+    NotEnoughData without rows.
     """
     params = params or BootstrapParams()
     rows = FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups)
@@ -199,11 +199,10 @@ def _perturb_uniform_bins(
     mass: Ints,
     params: BootstrapParams,
 ) -> tuple[dict[str, Floats], Floats]:
-    """Give the resamples' bins whose rows all agree what they cannot show, in place.
-
-    Gives the totals that these resamples are of, which have the smoothed rate in such bins, and
-    what the gap of each equal-mass bin would be of a calibrated model with as many votes as groups,
-    (n_resamples, bins); NaN where rows differ and the resamples show it.
+    """Add parametric noise, in place, to the resamples of bins whose rows all agree. Returns the
+    totals behind these resamples, with the smoothed rate in such bins, and each equal-mass bin's
+    gap for a calibrated model with as many votes as groups, (n_resamples, bins); NaN for bins
+    whose rows differ.
     """
     rng = np.random.default_rng([params.seed, len(rows.right)])
     supposed = {"mass": seen["mass"], "gap": seen["gap"].copy()}
@@ -287,7 +286,7 @@ def _by_bin(values: Floats, bins: Ints) -> Floats:
 
 
 def _mean(totals: Totals, name: str) -> Floats:
-    # Sums of what is never negative: rounding alone could make them so.
+    # Sums of non-negative terms, which only rounding could make negative.
     return np.asarray(np.maximum(totals[name][:, 0], 0) / totals["mass"][:, 0])
 
 
@@ -320,11 +319,9 @@ def _resolution(totals: Totals) -> Floats:
 def _debiased_interval(
     seen: Totals, supposed: Totals, again: Totals, by_chance: Floats, level: float, interval: Around
 ) -> Interval:
-    """The basic bootstrap interval: resamples scatter around the plain ECE of what they are of
-    (`supposed`), which holds the rows' noise, not around the true one.
-
-    It starts at 0 where noise alone could have made that plain ECE: no bootstrap of a size knows
-    how near to 0 the truth may lie. `by_chance` is the noise of bins whose rows agree, see
+    """The basic bootstrap interval: resamples scatter around the plain ECE of their source
+    (`supposed`), which contains the rows' noise, not around the true ECE. It starts at 0 if noise
+    alone could explain that plain ECE. `by_chance` is the noise of bins whose rows agree, see
     `_perturb_uniform_bins`.
     """
 

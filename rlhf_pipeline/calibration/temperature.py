@@ -9,7 +9,7 @@ from rlhf_pipeline.calibration.base import Floats, check_rows
 from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.reward_model.base import preference_probability
 
-BOUNDS = (0.01, 100.0)  # beyond these every margin means certainty, or nothing
+BOUNDS = (0.01, 100.0)  # beyond these bounds every margin means certainty, or nothing
 
 
 class TemperatureScaling:

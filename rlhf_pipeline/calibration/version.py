@@ -52,8 +52,8 @@ def calibrate_version(
 
 
 def calibration_figures(report: CalibrationReport) -> dict[str, float]:
-    """Estimates with the ends of their intervals, so that no MLflow chart shows an estimate
-    without its uncertainty. Unknown ones are left out.
+    """Estimates and interval bounds as metrics, so that MLflow shows no estimate without its
+    uncertainty. Unknown ones are left out.
     """
     raw = report.raw
     calibrated = report.calibrated

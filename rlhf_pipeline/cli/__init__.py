@@ -60,8 +60,8 @@ COMMANDS = {
     ),
     "generate": (
         "generate.generate",
-        "Complete a file of prompts; write JSON, CSV and a log of every call. Started again, it "
-        "goes on where it was.",
+        "Complete a file of prompts; write JSON, CSV and a log of every call. Run again, it "
+        "continues where it stopped.",
     ),
     "replay": (
         "replay.replay",

@@ -79,7 +79,7 @@ def show_rules() -> None:
         }
         for name, field in AnnotationRules.model_fields.items()
     ]
-    show(rows, title=f"rules, version {version}" if version else "rules, as they come", empty="")
+    show(rows, title=f"rules, version {version}" if version else "default rules", empty="")
 
 
 @rules.command("set")

@@ -39,9 +39,9 @@ def verify() -> None:
     since = (
         f", as {len(dropped)} anchors since {dropped[0].day} say"
         if dropped
-        else "; no anchor yet (`rlhf audit anchor` drops one)"
+        else "; no anchor yet (`rlhf audit anchor` adds one)"
     )
-    echo(f"{n:,} links, each in its place{since}")
+    echo(f"{n:,} links, chain intact{since}")
 
 
 @app.command("export")

@@ -28,12 +28,12 @@ def stats() -> None:
     )
     echo(
         f"{held.n_entries:,} completions kept, {held.n_characters / MILLION:,.1f} million "
-        f"characters{since}; {held.n_used_again:,} were asked for again"
+        f"characters{since}; {held.n_used_again:,} were reused"
     )
     for run in store.generation.paused_runs():
         n_open = run.states.get("open", 0) + run.states.get("leased", 0)
         echo(
-            f"parked until {run.parked_until:%Y-%m-%d %H:%M} UTC: {n_open:,} of {run.n_items:,} of "
+            f"paused until {run.parked_until:%Y-%m-%d %H:%M} UTC: {n_open:,} of {run.n_items:,} of "
             f"{run.asset}. {run.parked_why}"
         )
     rows = [
@@ -56,7 +56,8 @@ def stats() -> None:
     show(
         rows,
         title="calls",
-        empty="No completion was called for yet: `rlhf generate`, or materialise completions.",
+        empty="No completion has been requested yet. Run `rlhf generate`, or materialise "
+        "completions.",
     )
 
 
@@ -73,7 +74,7 @@ def prune(
         typer.Option(
             "--keep-mb",
             min=0,
-            help="Then delete the longest unused until this many megabytes are left.",
+            help="Then delete the least recently used until this many megabytes are left.",
         ),
     ] = None,
 ) -> None:
@@ -91,4 +92,4 @@ def prune(
     n, size = workspace.store.completions_cache.prune(
         unused_since=since, keep_characters=None if keep_mb is None else int(keep_mb * MILLION)
     )
-    echo(f"{n:,} completions taken out, {size / MILLION:,.1f} million characters")
+    echo(f"{n:,} completions deleted, {size / MILLION:,.1f} million characters")

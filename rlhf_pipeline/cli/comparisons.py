@@ -81,7 +81,7 @@ def withdraw(
     """Withdraw open slots; leased cards and judgements stay."""
     workspace = Workspace.open_current()
     n = workspace.store.assignments.withdraw(_split_ids(ids), actor=ACTOR)
-    echo(f"{n:,} judgements taken back")
+    echo(f"{n:,} open judgements withdrawn")
 
 
 def offer_to_people(

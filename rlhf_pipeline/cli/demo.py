@@ -64,7 +64,8 @@ def claim(workspace: Workspace) -> None:
         if n:
             raise ConfigurationError(
                 f"{settings.home} holds {n:,} comparisons, but {settings.demo_state.name}, which "
-                "says how far the demo came, is gone: it would overwrite its days. Put "
+                f"records the progress of the demo, is missing: the demo would overwrite its "
+                f"days. Put "
                 f"{settings.demo_state.name} back from a backup. To start over, name another "
                 "folder or move this one away."
             )
@@ -111,7 +112,7 @@ def _refuse_irreplaceable_file(home: Path, url: str) -> None:
         ) from cause
     if found:
         raise ConfigurationError(
-            f"{home} holds {' and '.join(found)}, which nothing can make again: nothing deleted. "
+            f"{home} holds {' and '.join(found)}, which cannot be made again: nothing deleted. "
             f"Save them with `rlhf storage backup`, then delete {home} yourself."
         )
 
@@ -122,7 +123,7 @@ def _drop_databases(settings: Settings, facts: HomeFacts, server: SecretStr) -> 
     if found:
         raise ConfigurationError(
             f"The databases {prefix}_… of {settings.home} hold {' and '.join(found)}, which "
-            "nothing can make again: nothing deleted. Save them with `rlhf storage backup`, drop "
+            "cannot be made again: nothing deleted. Save them with `rlhf storage backup`, drop "
             f"{prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
         )
     dropped = ServerDatabases(

@@ -148,12 +148,12 @@ def _parse_day(day: str) -> str:
         return date.fromisoformat(day).isoformat()
     except ValueError:
         raise ConfigurationError(
-            f"--day {day}: no day of the calendar. Write it as 2026-01-31."
+            f"Invalid --day {day}; expected YYYY-MM-DD, such as 2026-01-31."
         ) from None
 
 
 def _explain_missing_report(files: Artefacts, day: str | None) -> str:
-    """Why there is no page, and what makes one."""
+    """Explain why there is no page and how to make one."""
     made = files.report_days()
     if day is None or not made:
         return (

@@ -1,6 +1,4 @@
-"""`rlhf generate`: completions of a file of prompts, by any backend, through the work ledger. Knows
-files and flags; calls nobody itself.
-"""
+"""`rlhf generate`: completions of a file of prompts, by any backend, through the work ledger."""
 
 import csv
 import io
@@ -30,7 +28,7 @@ from rlhf_pipeline.prompts.dataset import read_drafts
 from rlhf_pipeline.prompts.rows import read_rows
 
 ASSET = "rlhf generate"
-# a file's prompts belong to no day, so that tomorrow's same command calls for nothing again
+# a file's prompts belong to no day, so that the same command tomorrow repeats no call
 NO_DAY = "2000-01-01"
 RESULT = (
     "prompt_id",
@@ -52,7 +50,7 @@ LOG = "raw_completions_log.jsonl"
 
 
 class GenerateParams(CompletionParams, CallParams):
-    """What is asked for and how, as one set of names for `--set`."""
+    """The parameters of sampling and of the backend under one set of names for `--set`."""
 
 
 def generate(
@@ -69,20 +67,23 @@ def generate(
         typer.Option(help="Folder for the results; default <RLHF_HOME>/exports/completions."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Calls at once to a provider.")
+        int | None, typer.Option(min=1, max=1024, help="Concurrent calls to a provider.")
     ] = None,
     temperature: Annotated[
-        list[float] | None, typer.Option(help="Sampling temperature; several are a grid.")
+        list[float] | None, typer.Option(help="Sampling temperature; several values form a grid.")
     ] = None,
     top_p: Annotated[
-        list[float] | None, typer.Option("--top-p", help="Nucleus mass; several are a grid.")
+        list[float] | None,
+        typer.Option("--top-p", help="Top-p of nucleus sampling; several values form a grid."),
     ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option("--max-tokens", min=1, help="Tokens after which a completion is cut off."),
     ] = None,
     k: Annotated[int, typer.Option(min=1, max=64, help="Completions per prompt.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed asks for other completions.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of sampling; another seed gives other completions.")
+    ] = 0,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     backend: Annotated[
         str | None,
@@ -92,36 +93,40 @@ def generate(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="A provider's name of the model; default RLHF_API_MODEL.")
+        str | None, typer.Option(help="The provider's name for the model; default RLHF_API_MODEL.")
     ] = None,
     base_url: Annotated[
         str | None,
-        typer.Option("--base-url", help="Where the provider answers; default RLHF_BASE_URL."),
+        typer.Option("--base-url", help="Base URL of the provider; default RLHF_BASE_URL."),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Most that this may cost; needs the two prices.")
+        float | None, typer.Option(min=0, help="Budget of this command; needs the two prices.")
     ] = None,
     prompt_price: Annotated[
-        float | None, typer.Option("--prompt-price", min=0, help="Of a million prompt tokens.")
+        float | None,
+        typer.Option("--prompt-price", min=0, help="Price of a million prompt tokens."),
     ] = None,
     completion_price: Annotated[
         float | None,
-        typer.Option("--completion-price", min=0, help="Of a million completion tokens."),
+        typer.Option("--completion-price", min=0, help="Price of a million completion tokens."),
     ] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Print each text as it comes.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Print each text as it arrives.")
+    ] = False,
     retry_lost: Annotated[
         bool,
         typer.Option(
-            "--retry-lost", help="Ask again for what a lost batch held, though it may be billed."
+            "--retry-lost",
+            help="Repeat the requests of lost batches, although they may already be billed.",
         ),
     ] = False,
     changes: Changes = None,
 ) -> None:
-    """Complete a file of prompts; write JSON, CSV and a log of every call. Started again, it goes
-    on where it was.
+    """Complete a file of prompts; write JSON, CSV and a log of every call. Run again, it continues
+    where it stopped.
 
-    A provider's key is read from RLHF_API_KEY or rlhf.yaml; no flag takes one, where it would stay
-    in the shell's history.
+    A provider's key is read from RLHF_API_KEY or rlhf.yaml; no flag takes one, because it would
+    stay in the shell's history.
     """
     settings = _read_settings(backend, model, base_url)
     params = parse_parameters(
@@ -158,7 +163,7 @@ def generate(
             )
     except KeyboardInterrupt:
         echo(
-            "Stopped. What came is kept; the same command goes on from here.",
+            "Stopped. Finished completions are kept; the same command continues from here.",
             fg=typer.colors.YELLOW,
             err=True,
         )
@@ -166,7 +171,7 @@ def generate(
     folder = out or settings.exports / "completions"
     _write(made, prompts, folder)
     n_calls = _write_log(workspace.store.generation.read_calls(made.run_id), folder / LOG)
-    # who closed a pipe knows
+    # the reader closed the pipe itself
     if made.callback_error is not None and not isinstance(made.callback_error, BrokenPipeError):
         why = f"{type(made.callback_error).__name__}: {made.callback_error}"
         echo(
@@ -201,17 +206,17 @@ def _read_prompts(path: Path) -> pd.DataFrame:
 
 
 def _make_printer() -> Any:
-    """Prints pieces of streams as they come: one prompt's after its number, where several run side
-    by side.
+    """Print pieces of streamed texts as they arrive, each after its prompt's number if several run
+    concurrently.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter
+        sys.stdout.reconfigure(errors="replace")  # the encoding of the terminal lacks a character
     lock, last = threading.Lock(), [-1]
 
     def print_piece(item_no: int, piece: str | None) -> None:
         with lock:
             if piece is None:
-                echo(f"\n[{item_no}] broke off, and is asked for again", nl=False)
+                echo(f"\n[{item_no}] was interrupted; asking again", nl=False)
                 last[0] = -1
                 return
             if last[0] != item_no:
@@ -250,7 +255,7 @@ def _write(made: Generation, prompts: pd.DataFrame, folder: Path) -> None:
 
 
 def _write_log(calls: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """One JSON object for each call that was made, also those of earlier tries; how many."""
+    """Write one JSON object per call, including those of earlier attempts; return their number."""
     n = 0
     with open_atomically(path) as file:
         for call in calls:

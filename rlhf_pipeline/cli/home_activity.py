@@ -18,7 +18,7 @@ def refuse_while_active(settings: Settings, *, replacing: bool = False) -> None:
     """Raises ConfigurationError while a run of this home beats, or Dagster's daemon does, on a
     server or in its files.
 
-    With `replacing`, damaged SQLite files are no obstacle: a restore is their cure.
+    With `replacing`, damaged SQLite files do not stop it: a restore repairs them.
     """
     _refuse_runs(settings, replacing=replacing)
     _refuse_daemon(settings, replacing=replacing)

@@ -134,9 +134,7 @@ def votes(
     ] = "UTC",
     undated: Annotated[
         bool,
-        typer.Option(
-            "--undated", help="The file has no column of times: put its votes under today."
-        ),
+        typer.Option("--undated", help="The file has no time column: date its votes today."),
     ] = False,
     keep_annotators: Annotated[
         bool,
@@ -207,7 +205,7 @@ def calibration_log(
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as cause:
-        why = cause.strerror if isinstance(cause, OSError) else f"it is no UTF-8 ({cause})"
+        why = cause.strerror if isinstance(cause, OSError) else f"it is not UTF-8 ({cause})"
         raise DatasetError(
             f"{file} cannot be read: {why}. Name a calibration_log.json, as `rlhf export "
             "calibration-log` writes it."
@@ -241,16 +239,15 @@ def calibration_log(
         echo(f"entry {n:,}: {why}")
     if read.refused and not read.reports:
         raise DatasetError(
-            f"No entry of {file} could be imported; why stands above. Mend them, or export the log "
+            f"No entry of {file} could be imported; see the reasons above. Fix them, or export "
+            f"the log "
             "again."
         )
 
 
 @dataclass
 class ImportSession:
-    """What every import has: its home, its file, its rejects, its row of provenance, and what it
-    will say at its end.
-    """
+    """State of one import: home, file, rejected rows, provenance record and closing report."""
 
     workspace: Workspace
     file: Path
@@ -266,16 +263,16 @@ class ImportSession:
 
     @contextlib.contextmanager
     def collect_counts(self, work: ComparisonImport | VoteImport | PromptImport) -> Iterator[None]:
-        """The counts of `work`, however it ends."""
+        """Add the counts of `work` when it ends, also after an error."""
         try:
             yield
         finally:
             self.counts = work.counts
         if work.unused:
-            self.notes.append(f"columns left alone: {', '.join(work.unused)}")
+            self.notes.append(f"unused columns: {', '.join(work.unused)}")
 
     def extend_start_day(self, first: date) -> None:
-        """Partitions begin no later than this day."""
+        """Move the first partition back to this day if it is later."""
         settings = self.workspace.settings
         facts = HomeFacts.load(settings.home) or HomeFacts.of(settings)
         earliest = min(filter(None, (facts.start_day, first)))
@@ -291,7 +288,7 @@ class ImportSession:
         }
 
     def report(self) -> None:
-        """The counts in one line, then what a reader should know. Raises DatasetError where every
+        """Print the counts in one line, then notes. Raises DatasetError where every
         row was rejected.
         """
         echo(str(self.counts))
@@ -303,7 +300,7 @@ class ImportSession:
             echo(f"rejected rows with their reasons: {self.rejects.path}")
         if self.rejects.n and self.rejects.n == self.counts.total:
             raise DatasetError(
-                f"No row of {self.file} could be imported. The first reasons stand above, all of "
+                f"No row of {self.file} could be imported. The first reasons are above, all of "
                 f"them in {self.rejects.path}."
             )
 
@@ -346,12 +343,12 @@ def import_votes(
     are_undated: bool = False,
     are_replayed: bool = True,
 ) -> None:
-    """Read the file, ask for the replay of its days, and cast its votes, in this order: a kill
-    leaves no day that nobody replays.
+    """Read the file, ask for the replay of its days, and cast its votes, in this order, so that no
+    imported day misses its replay after a kill.
 
     The days are noted with the import first, so that none of them is replayed with a part of its
     votes. Where all comparisons are the project's own, their predictions were made when they were
-    published: nothing is replayed, and the votes are taken as those of the page are.
+    published: nothing is replayed, and the votes are treated like those of the web page.
     """
     store = intake.workspace.store
     is_all_own = store.comparisons.n_imported() == 0
@@ -380,9 +377,7 @@ def import_votes(
 def open_import(
     kind: str, file: Path, project: str | None, names: ColumnMapping, delimiter: str | None
 ) -> Iterator[ImportSession]:
-    """Open file and home, alone in this home until the end; whatever happens stands in the table of
-    imports.
-    """
+    """Open file and home and hold the import lock; the table of imports records the outcome."""
     settings = _read_settings(project)
     rows = _unpack_rows(kind, open_rows(file, delimiter=delimiter), names)
     workspace = Workspace.from_settings(settings)
@@ -426,7 +421,7 @@ def open_import(
 
 
 def _unpack_rows(kind: str, rows: RowFile, names: ColumnMapping) -> RowFile:
-    """The rows of an Argilla export are records, of which comparisons and votes are each a part."""
+    """Split the records of an Argilla export, each of which holds a comparison with its votes."""
     if kind == "prompts" or not is_argilla(rows):
         return rows
     return ArgillaComparisons(rows) if kind == "comparisons" else ArgillaVotes(rows, names)
@@ -434,8 +429,8 @@ def _unpack_rows(kind: str, rows: RowFile, names: ColumnMapping) -> RowFile:
 
 @contextlib.contextmanager
 def _hold_import_lock(workspace: Workspace, file: Path) -> Iterator[None]:
-    """Two imports at once would each count the other's rows. The lock goes with the process,
-    however that ends.
+    """Hold the import lock: concurrent imports would count each other's rows. The lock ends with
+    the process.
     """
     lock = import_lock(workspace.settings)
     try:

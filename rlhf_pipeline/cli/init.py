@@ -90,7 +90,7 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
 
 
 def _record_start_day(settings: Settings) -> None:
-    """Days begin today, unless a setting or rows that are already there say otherwise."""
+    """Record today as the start day, unless a setting or existing rows give another."""
     facts = HomeFacts.load(settings.home)
     assert facts is not None  # `prepare` wrote them
     if facts.start_day is None and "start_day" not in settings.model_fields_set:

@@ -39,7 +39,7 @@ SHOWN: dict[Kind, tuple[str, ...]] = {
         "n_learnt",
     ),
 }
-# The first stands for the second where a version has both.
+# If a version has both metrics, only the first is shown.
 STANDS_FOR = (
     ("test_accuracy_since_change", "test_accuracy"),
     ("test_vote_accuracy_since_change", "test_vote_accuracy"),

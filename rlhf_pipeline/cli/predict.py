@@ -90,7 +90,7 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
     for number, row in enumerate(rows, start=1):
         for name in FIELDS:
             if not isinstance(row.get(name), str):
-                found = "is missing" if name not in row else f"is {row[name]!r:.40}, no text"
+                found = "is missing" if name not in row else f"is {row[name]!r:.40}, not a text"
                 raise DatasetError(
                     f"{path}, object {number}: {name} {found}. Every line needs "
                     f"{', '.join(FIELDS)}."

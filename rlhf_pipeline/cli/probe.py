@@ -1,5 +1,5 @@
 """`rlhf reward probe`: the reward model against people, on predictions that were made before their
-votes. Knows reflections and pictures.
+votes.
 """
 
 from pathlib import Path
@@ -69,7 +69,7 @@ def probe(
     if mine["is_error"].isna().all():
         n = mine["comparison_id"].nunique()
         raise NotEnoughData(
-            f"{label} predicted {n} comparisons, and nobody has preferred a side of one since. "
+            f"{label} predicted {n} comparisons, but no later vote prefers a side of one. "
             "Collect votes on them."
         )
     votes = workspace.store.votes.log(comparison_ids=mine["comparison_id"].unique().tolist())
@@ -109,7 +109,7 @@ def build_document(
     ceiling: Interval | None,
     bins: tuple[ReliabilityBin, ...],
 ) -> dict[str, Any]:
-    """What the table says, an accuracy beside its ceiling; null where nobody knows it."""
+    """Build the table as JSON: accuracy beside its noise ceiling, null if unknown."""
     told = {"accuracy": metrics.accuracy, "noise_ceiling": ceiling, "ece": metrics.ece_equal_mass}
     return {
         "model": label,
@@ -166,7 +166,7 @@ def _build_bin_row(found: ReliabilityBin) -> dict[str, str]:
 
 
 def _list_bin(mine: pd.DataFrame, wanted: ReliabilityBin, store: Store, *, as_json: bool) -> None:
-    """The votes of a bin with what they are on, the wrong ones first."""
+    """Build the table of the votes of a bin, wrong predictions first."""
     inside = pairs_of_bin(mine, wanted)
     shown = store.comparisons.with_ids(inside["comparison_id"].unique().tolist()).set_index(
         "comparison_id"

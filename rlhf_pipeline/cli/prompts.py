@@ -124,7 +124,7 @@ def sources() -> None:
 
 
 def _open_backend(settings: Settings) -> BackendTextGenerator:
-    """What the backend writes, through the work ledger, where it is counted."""
+    """Open the completion backend through the work ledger, which counts its calls."""
     workspace = Workspace.from_settings(settings)
     workspace.store.migrate()
     backend = workspace.champions.backend(settings)
@@ -138,9 +138,7 @@ def _open_backend(settings: Settings) -> BackendTextGenerator:
 
 @contextlib.contextmanager
 def _report_failures(texts: BackendTextGenerator | None) -> Iterator[None]:
-    """Why the backend wrote nothing, however the command ends: an empty text alone does not say
-    it.
-    """
+    """Report why the backend wrote nothing, even if the command fails."""
     try:
         yield
     finally:
@@ -150,7 +148,9 @@ def _report_failures(texts: BackendTextGenerator | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _open_report(rejects: Path | None) -> Iterator[Report]:
-    """A report whose rejections go to a file as they come, whole once the prompts are there."""
+    """Open a report that writes rejections to a file; the file appears when the prompts are
+    complete.
+    """
     if rejects is None:
         yield Report()
         return

@@ -41,7 +41,7 @@ def replay(
         days = workspace.store.replays.unrequested_days()
         workspace.store.replays.request(days)
         echo(
-            f"asked for: {len(days)} days from {days[0]} to {days[-1]}"
+            f"requested: {len(days)} days from {days[0]} to {days[-1]}"
             if days
             else "no imported day was left out"
         )
@@ -63,7 +63,7 @@ def accept_unfinished(workspace: Workspace) -> None:
         ) from cause
     for half in taken:
         days = f"{half.n_days} days from {half.first_day}" if half.first_day else "its days"
-        echo(f"taken as they are: {days}, of the unfinished import of {half.file}")
+        echo(f"accepted as they are: {days}, of the unfinished import of {half.file}")
     if not taken:
         echo("no import is unfinished")
 
@@ -86,6 +86,6 @@ def replay_pending(workspace: Workspace, *, after_import: bool = False) -> int:
         return 0
     prepare(workspace)
     workspace.registry.initialise()
-    # Threads that wait actively cost minutes where other processes want the cores.
+    # Busy-waiting threads cost minutes while other processes need the cores.
     options = ["--after-import"] if after_import else []
     return run_task(workspace.settings, "replay", *options, OMP_WAIT_POLICY="PASSIVE")

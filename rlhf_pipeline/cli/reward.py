@@ -1,4 +1,4 @@
-"""`rlhf reward`: trains, calibrates, asks and probes reward models by hand."""
+"""`rlhf reward`: trains, calibrates, queries and probes reward models by hand."""
 
 import json
 from pathlib import Path
@@ -86,7 +86,7 @@ def train(
         ),
     ] = None,
     retrain: Annotated[
-        bool, typer.Option("--retrain", help="Start from the champion instead of anew.")
+        bool, typer.Option("--retrain", help="Start from the champion instead of from scratch.")
     ] = False,
     checkpoint: Annotated[Path | None, typer.Option(help="Start from this folder instead.")] = None,
     change_seq: Annotated[
@@ -141,7 +141,7 @@ def train(
                 draw_png(chart_loss(curve, title=f"Loss of {version.label}")), "loss_curve.png"
             )
     echo(f"{version.label} from {start.label or 'nothing'} on {report.summary}, in {folder}")
-    no_test = "no test pairs yet: nothing says how good it is"
+    no_test = "no test pairs yet to measure it on"
     echo(report.test.describe() if report.test else no_test)
     if report.weight_note:
         echo(report.weight_note)
@@ -153,7 +153,8 @@ def calibrate(
         str | None,
         typer.Option(
             metavar="NAME@VERSION",
-            help="Which; default the candidate that was trained last, else the champion.",
+            help="Model to calibrate; default: the candidate that was trained last, else the "
+            "champion.",
         ),
     ] = None,
     data: Data = None,
@@ -161,8 +162,8 @@ def calibrate(
         bool,
         typer.Option(
             "--promote/--no-promote",
-            help="Make it champion where it predicts no worse; without, nothing that serves "
-            "changes.",
+            help="Make it champion if it predicts no worse. Without this flag the serving model "
+            "stays.",
         ),
     ] = True,
     change_seq: Annotated[
@@ -184,7 +185,7 @@ def calibrate(
     version = _find_reward_model(workspace, model)
     learnt_from = _read_data(workspace, data or files.training_data, change_seq)
     comparisons = workspace.store.comparisons.with_ids(judged_comparison_ids(learnt_from.votes))
-    # Only where it was asked for: its default was never weighed.
+    # Only an explicit value: the default was never weighed against the data.
     is_given = "weight_before_change" in params.model_fields_set
     with progress_bar(f"calibration of {version.label}") as progress:
         outcome = calibrate_model(
@@ -279,15 +280,13 @@ def _parse_fit(
     for change in changes or ():
         if change.partition("=")[0] == "kind":
             raise ConfigurationError(
-                f"--set {change!r}: say it with --kind, which knows {', '.join(REWARD_MODELS)}."
+                f"--set {change!r}: use --kind instead; kinds: {', '.join(REWARD_MODELS)}."
             )
     return parse_parameters(params_class(recipe["kind"]), changes, **recipe, label=label)
 
 
 def _load_start(workspace: Workspace, *, retrain: bool, checkpoint: Path | None) -> WarmStart:
-    """What a fit starts from; its label is that of the version whose files these are, or their
-    hash.
-    """
+    """Load the start of a fit, labelled by the version with the same files, else by its hash."""
     if checkpoint is not None:
         same = [
             v
@@ -302,7 +301,7 @@ def _load_start(workspace: Workspace, *, retrain: bool, checkpoint: Path | None)
                 raise
             raise ModelHashMismatch(
                 f"{cause} {same[-1].label} was fitted on {used}: to start from it, name that "
-                f"encoder, RLHF_ENCODER={used}, or as what to go on with, after a comma."
+                f"encoder, RLHF_ENCODER={used}, or list it as a fallback after a comma."
             ) from cause
         return WarmStart(model, same[-1].label if same else f"weights {model.weights_hash[:12]}")
     if not retrain:
@@ -330,7 +329,8 @@ def _find_reward_model(workspace: Workspace, label: str | None) -> ModelVersion:
         kind, version = find_version(workspace.registry, label)
         if kind != "reward_model":
             raise ConfigurationError(
-                f"{label} is a {kind}; calibrated are reward models. `rlhf models list` shows them."
+                f"{label} is a {kind}; only reward models can be calibrated. `rlhf models list` "
+                f"shows them."
             )
         return version
     found = workspace.registry.get("reward_model", CANDIDATE) or workspace.registry.get(

@@ -158,7 +158,7 @@ def token(
         scopes=None if scope is None else [*scope],
     )
     echo(secret)
-    # not into what is piped onwards
+    # on stderr, so that a pipe receives only the token
     echo(f"token {made.token_id} of {user.email}, ends {made.expires_at:%Y-%m-%d}", err=True)
 
 

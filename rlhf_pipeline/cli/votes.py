@@ -179,8 +179,8 @@ def prepare(
     )
     if divided := prompts_in_several_splits(pairs):
         echo(
-            f"{len(divided):,} prompts have pairs in several splits, first {divided[0]}: what is "
-            "learnt of them is judged on them too",
+            f"{len(divided):,} prompts have pairs in several splits, first {divided[0]}: a model "
+            f"would be judged on prompts that it learnt from",
             err=True,
         )
 
@@ -208,7 +208,7 @@ def annotators(
         bool,
         typer.Option(
             "--pairs",
-            help="Of every two who judged the same: how far they agree, and Cohen's kappa.",
+            help="Agreement and Cohen's kappa of each two annotators with shared comparisons.",
         ),
     ] = False,
     over_time: Annotated[
@@ -234,8 +234,8 @@ def annotators(
         bool,
         typer.Option(
             "--publish",
-            help="Leave what the model says of each comparison for the consensus page, as the "
-            "asset does.",
+            help="Publish the estimates of each comparison on the consensus page, as the asset "
+            "does.",
         ),
     ] = False,
     csv: Annotated[Path | None, typer.Option("--csv", help="File to write all figures to.")] = None,
@@ -249,24 +249,25 @@ def annotators(
     ] = 50,
 ) -> None:
     """Reliability, leaning, self-consistency, speed, gold and confidence of each annotator, with
-    intervals; a dash where nothing tells.
+    intervals; a dash where data is missing.
 
     With --since and --until only votes cast on these days count, also those that were changed on a
     later one.
     """
     if publish and (over_time or since or until):
         raise typer.BadParameter(
-            "--publish leaves what all votes say: leave --over-time, --since and --until out.",
+            "--publish uses all votes and cannot be combined with --over-time, --since or --until.",
             param_hint="--publish",
         )
     if over_time and change_seq is not None:
         raise typer.BadParameter(
-            "--over-time fits no model that a change of taste would mislead: leave it out.",
+            "--over-time fits no model, so a change of taste has no effect: leave --change-seq "
+            "out.",
             param_hint="--change-seq",
         )
     if over_time and pairs:
         raise typer.BadParameter(
-            "--pairs are of all votes at once: leave --over-time out, or --pairs.",
+            "--pairs uses all votes at once and cannot be combined with --over-time.",
             param_hint="--pairs",
         )
     workspace = Workspace.from_environment()
@@ -285,7 +286,7 @@ def annotators(
         )
         return
     votes = _read_log(store, up_to_seq, days)
-    if days is not None:  # self-consistency looks back at what was said first
+    if days is not None:  # self-consistency compares with the first pass
         log = store.votes.log(up_to_seq=up_to_seq)
         votes = add_earlier_votes(votes, log[log["pass_no"] == 1])
     try:
@@ -317,7 +318,7 @@ def annotators(
             )
         else:
             echo(
-                f"The consensus page keeps what votes up to {kept:,} say: these are older", err=True
+                f"The consensus page already shows votes up to {kept:,}; these are older", err=True
             )
     told = learnt.kappas if pairs else learnt.figures
     if csv is not None:
@@ -330,7 +331,7 @@ def annotators(
         show(
             [_build_pair_row(row) for _, row in least.iterrows()],
             title=f"{len(learnt.kappas)} pairs of annotators with 10 comparisons or more in "
-            "common, those who agree least first",
+            "common, least agreement first",
             empty="No two annotators have 10 comparisons in common.",
         )
         return
@@ -339,8 +340,8 @@ def annotators(
         [_build_annotator_row(row) for _, row in learnt.figures.head(limit).iterrows()],
         title=f"{len(learnt.figures)} annotators, the least reliable first",
         empty="",
-        caption=f"Krippendorff's alpha {learnt.alpha or 'unknown: nothing overlaps'}; a vote meets "
-        f"the majority of the others {agreed or '-'}; "
+        caption=f"Krippendorff's alpha {learnt.alpha or 'unknown: nothing overlaps'}; votes with "
+        f"the others' majority {agreed or '-'}; "
         f"{'converged' if learnt.model.is_converged else 'NOT converged'} after "
         f"{learnt.model.n_iterations} iterations",
     )
@@ -394,7 +395,7 @@ def _show_over_time(
         [_build_window_row(row) for _, row in latest.iterrows()],
         title=f"{figures['annotator_id'].nunique()} annotators over {len(together)} windows of "
         f"{params.window_days} days, the latest first",
-        empty="Nobody judged anything on these days." if days else "Nobody judged anything yet.",
+        empty="There are no votes on these days." if days else "There are no votes yet.",
     )
     if len(together):
         show(

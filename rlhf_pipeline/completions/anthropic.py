@@ -1,4 +1,4 @@
-"""Completes by Anthropic's messages API, spoken natively."""
+"""Completes by Anthropic's messages API."""
 
 import asyncio
 import json
@@ -68,8 +68,8 @@ class AnthropicBackend:
     """Completes by `POST {base_url}/messages`. The API has no seeds: samples differ by chance, and
     each is kept under its own index.
 
-    top_p is sent where it is below 1 only: newer models refuse it beside a temperature, and say so
-    in the row's error.
+    top_p is sent only if it is below 1; newer models refuse it together with a temperature, which
+    the error of the row reports.
     """
 
     name = "anthropic"
@@ -94,7 +94,7 @@ class AnthropicBackend:
 
     @classmethod
     def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
-        """At Anthropic's own address, unless the settings name another than their default."""
+        """Anthropic's own address is used unless the settings change the default base URL."""
         is_named = settings.base_url != Settings.model_fields["base_url"].default
         address = settings.base_url if is_named else ADDRESS
         return cls(settings.api_model, address, provider_key(settings), timeout_s=timeout_s)
@@ -133,7 +133,7 @@ class AnthropicBackend:
             await client.aclose()
 
     def _get_client(self) -> "httpx2.AsyncClient":
-        """Of this event loop: connections belong to the loop they were made in."""
+        """The client of this event loop: connections belong to the loop that opened them."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open[0] is not loop:
             headers = {
@@ -190,8 +190,7 @@ class AnthropicBackend:
         if not isinstance(blocks, list) or any(not isinstance(block, dict) for block in blocks):
             return fault(
                 "garbled",
-                f"{self._public_address} did not send a message but "
-                f"{redact(found, *self._secrets)!r}",
+                f"{self._public_address} sent no message but {redact(found, *self._secrets)!r}",
                 status=status,
             )
         self.has_answered = True
@@ -228,8 +227,8 @@ class AnthropicBackend:
     async def _stream(
         self, request: CompletionRequest, on_text: OnText, partial: list[str]
     ) -> Reply:
-        """Piece by piece; `partial` holds what came, also when this ends in an error. Nothing
-        counts without a stop reason.
+        """Read the stream; `partial` keeps the received pieces even if an error ends it. A stream
+        without a stop reason is incomplete.
         """
         reason: object = None
         usage: dict[str, Any] = {}
@@ -254,8 +253,8 @@ class AnthropicBackend:
                 )
             async for event in parse_events(answer.aiter_bytes(), self._secrets):
                 if error := find_error(event):  # within a stream whose status was 200
-                    # What a stream begins with counts next to nothing of its text: only a newer
-                    # count is one.
+                    # The count at the start of a stream covers almost none of its text: only a
+                    # newer count is one.
                     newest = event.get("usage")
                     last = (
                         usage | newest
@@ -277,7 +276,7 @@ class AnthropicBackend:
                 delta = get_object(event, "delta")
                 if delta.get("type") == "text_delta":
                     if "text" not in delta:
-                        raise UnreadableResponse("garbled", "streamed a piece of text without text")
+                        raise UnreadableResponse("garbled", "streamed a text event without text")
                     collector(get_text(delta, "text"))
                 reason = delta.get("stop_reason") or reason
         text = "".join(partial)

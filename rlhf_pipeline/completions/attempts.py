@@ -1,4 +1,4 @@
-"""Turns replies and results into attempts: what the ledger records and what becomes of an item."""
+"""Turns replies and results into attempts, which the ledger records and which settle items."""
 
 import random
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from rlhf_pipeline.records import utc_now
 
 
 def is_last_attempt(claim: Claim, reply: Reply, params: CallParams) -> bool:
-    """Whether an item that failed like this fails for good."""
+    """Whether an item fails permanently after this failure."""
     if reply.outcome == "terminal" or reply.kind == "long_wait":
         return reply.outcome == "terminal"
     n_faults = claim.n_faults + reply.is_fault
@@ -34,7 +34,7 @@ def build_attempt(
     is_over = not is_done and reply.kind != "cancelled" and is_last_attempt(claim, reply, params)
     not_before = None
     if not is_done and not is_over and reply.kind != "long_wait":
-        # Where the provider said how long to wait, calls come back a little spread after that.
+        # If the provider said how long to wait, retries are spread a little after that.
         n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1 - claim.n_before
         wait_s = min(reply.wait_s or 0.0, params.max_pause_s) + params.backoff(n_tries, rng)
         not_before = utc_now() + timedelta(seconds=wait_s)
@@ -67,8 +67,8 @@ def build_attempt(
 def build_unread_attempt(
     item: WorkItem, reply: Reply, started_at: datetime, latency_ms: float
 ) -> Attempt:
-    """The attempt of a call whose reply could not be processed: it was made, costs at most its
-    reserve, and is made again.
+    """The attempt of a call whose reply could not be processed: it costs at most its reserve, and
+    is repeated.
     """
     return Attempt(
         item_no=item.item_no,
@@ -84,8 +84,8 @@ def build_unread_attempt(
         billing="none" if reply.billing == "none" else "unknown",
         status=reply.status,
         cost=0 if reply.billing == "none" else item.reserve,
-        error=f"This side could not take the reply ({reply.kind}), and the run was ended; what it "
-        "costs is not known.",
+        error=f"The reply could not be processed ({reply.kind}), and the run was ended; its cost "
+        f"is unknown.",
     )
 
 
@@ -113,7 +113,7 @@ def build_local_attempt(item: WorkItem, result: CompletionResult, started_at: da
 
 
 def _fail_if_empty(result: CompletionResult) -> CompletionResult:
-    """An empty text is a failure: nobody could judge it."""
+    """Turn an empty text into a failure: it could not be judged."""
     if result.error is None and not (result.text or "").strip():
         return result.model_copy(
             update={"error": f"The completion is empty (finish reason {result.finish_reason})."}

@@ -1,4 +1,4 @@
-"""What a completion backend is: requests, results, replies and the protocols of backends."""
+"""Requests, results, replies and the protocols of completion backends."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class CompletionRequest(Record):
-    """One completion asked for. `seed` belongs to this sample alone; no two requests of one call
-    share `(prompt_id, sample_index)`.
+    """A request for one completion. `seed` belongs to this sample alone; no two requests of one
+    call share `(prompt_id, sample_index)`.
     """
 
     prompt_id: str
@@ -28,15 +28,15 @@ class CompletionRequest(Record):
     top_p: float = Field(gt=0, le=1)
     sample_index: int = Field(ge=0)
     seed: int = Field(
-        ge=0, lt=2**63, description="below 2**31 for a provider; on this machine torch takes more"
+        ge=0, lt=2**63, description="below 2**31 for a provider; torch on this machine accepts more"
     )
     max_tokens: int = Field(ge=1)
     system: str | None = Field(default=None, description="system message sent before the prompt")
 
 
 class CompletionResult(Record):
-    """What became of one request: `text`, or `error` with the reason in words. JSON of it is what
-    the cache keeps.
+    """The result of one request: `text`, or `error` with the reason. The cache stores it as
+    JSON.
     """
 
     text: str | None = None
@@ -57,11 +57,10 @@ class CompletionResult(Record):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one call to a provider came to, told apart by `kind` (see `faults.KINDS`); no retry is
-    in it.
-
-    `wait_s` is how long the provider asked to be left alone; with `is_quota_used` its headers say
-    that nothing remains until then, with `closes` every further request would be refused too.
+    """The outcome of one call to a provider, without retries; `kind` classifies it (see
+    `faults.KINDS`). `wait_s` is the waiting time that the provider asked for; with `is_quota_used`
+    its headers say that nothing remains until then, with `closes` every further request would be
+    refused too.
     """
 
     outcome: Outcome
@@ -80,7 +79,7 @@ class Reply:
     closes: bool = False
 
 
-OnText = Callable[[str], None]  # told each piece of a streamed text
+OnText = Callable[[str], None]  # receives each piece of a streamed text
 
 
 class DirectBackend(Protocol):
@@ -145,7 +144,7 @@ class HostedBackend(Protocol):
         name, model_version: as of a `DirectBackend`.
         provider: host and port of the address; its models share limits and a bill.
         model: the provider's name of the model; with `provider` it names what shares a limit.
-        has_answered: whether any completion ever came; before that, the address may be wrong.
+        has_answered: whether any completion has arrived; before that, the address may be wrong.
     """
 
     name: str
@@ -157,8 +156,8 @@ class HostedBackend(Protocol):
     def provider(self) -> str: ...
 
     async def call(self, request: CompletionRequest, on_text: OnText | None = None) -> Reply:
-        """Make one call without a retry: whatever the provider does is a Reply, never an error. No
-        secret appears in it. With `on_text` the answer is streamed to it.
+        """Make one call without a retry: everything the provider does becomes a Reply, never an
+        error, and contains no secret. With `on_text` the answer is streamed to it.
         """
         ...
 
@@ -169,18 +168,18 @@ class HostedBackend(Protocol):
 
 @runtime_checkable
 class BatchBackend(HostedBackend, Protocol):
-    """A hosted backend whose provider also takes many requests as one batch."""
+    """A hosted backend whose provider also accepts batches of requests."""
 
     def batches(self) -> "OpenAIBatches":
         """The provider's batches, within the event loop that calls this."""
         ...
 
     def error_types(self) -> tuple[type[Exception], ...]:
-        """What a call to the provider can raise."""
+        """Errors that a call to the provider can raise."""
         ...
 
     async def classify_error(self, cause: Exception) -> Reply:
-        """What such an error comes to."""
+        """The Reply that such an error means."""
         ...
 
 
@@ -189,7 +188,7 @@ ChampionPolicy = Callable[[], tuple[Path, str]]  # its folder and `name@version`
 
 
 class ConfiguredBackend(Protocol):
-    """What a class in `BACKENDS` has beside the methods of a direct or hosted backend."""
+    """Members of a class in `BACKENDS` in addition to those of a direct or hosted backend."""
 
     Params: ClassVar[type[BaseModel]]
 

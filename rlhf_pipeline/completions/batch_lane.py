@@ -1,8 +1,8 @@
 """Turns claims into batches of a provider: submitted, waited for and read.
 
 The ledger has a row for each batch before it is submitted, and the provider receives our id of it
-as metadata. So a batch whose submission nobody finished is found by one look-up, or its items are
-lost: perhaps billed, and asked for again only with `retry_lost`.
+as metadata. So a batch whose submission was interrupted is found by one look-up, or its items are
+lost: possibly billed, and requested again only with `retry_lost`.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class _Followed:
     submission_id: str
     submitted_at: float
     claims: Mapping[str, Claim]
-    batch_id: str | None  # the provider's; None until it is known
+    batch_id: str | None  # the provider's id; None until it is known
 
 
 class BatchLane(NetworkLane):
@@ -61,7 +61,7 @@ class BatchLane(NetworkLane):
         self._backend = backend
         self._followed: dict[str, _Followed] = {}  # by submission id
         self._most = 0  # requests that the next batch may hold; 0 until the batches are known
-        self._is_ready = False  # what waits is submitted now
+        self._is_ready = False  # waiting claims are submitted now
         self._is_submitting = False
         self._n_tries = 0  # submissions that failed in a row
 
@@ -82,7 +82,7 @@ class BatchLane(NetworkLane):
             self._is_ready = True
 
     async def _run(self) -> None:
-        """Look at the batches, submit what waits, and park once that takes too long."""
+        """Poll the batches, submit waiting claims, and park when waiting takes too long."""
         params = self.work.params
         began = monotonic()
         due = 0.0
@@ -101,7 +101,7 @@ class BatchLane(NetworkLane):
             await wait_for_event(self._changed, max(0.0, due - monotonic()))
 
     async def _look(self, batches: OpenAIBatches) -> None:
-        """Follow batches that nobody else follows, and report what is over."""
+        """Follow batches that no other process follows, and report finished ones."""
         ledger, work = self.work.ledger, self.work
         for known in self._persist(
             ledger.take_batches, work.run_id, work.owner, self.key, is_dead=is_dead
@@ -121,9 +121,8 @@ class BatchLane(NetworkLane):
         return each
 
     def _next_size(self) -> int:
-        """How many requests the next batch may hold. Once the provider's queue had no room for one,
-        they go one after the other: half as many as the last where that found no room either, else
-        twice as many.
+        """Size of the next batch. After the provider's queue had no room, batches go one at a
+        time: half the size if that found no room either, else twice the size.
         """
         sizes = self.work.ledger.batch_sizes(self.work.run_id, self.key)
         if not any(is_crowded for _, is_crowded in sizes):
@@ -137,10 +136,10 @@ class BatchLane(NetworkLane):
     # ----------------------------------------------------------------------------------------------
 
     async def _read(self, batches: OpenAIBatches, each: _Followed) -> None:
-        """Report a batch that is over."""
+        """Report a finished batch."""
         if each.batch_id is None and not await self._find(batches, each):
             if self.closed is None:
-                self._report_lost(each, "does not list it: its submission was cut off")
+                self._report_lost(each, "does not list it: its submission was interrupted")
             return
         batch = await self._ask(partial(batches.retrieve, str(each.batch_id), each.submitted_at))
         if batch is None:
@@ -151,7 +150,7 @@ class BatchLane(NetworkLane):
                     fault(
                         "unavailable",
                         f"{self.key[0]} does not know the batch {each.batch_id}. Set RLHF_API_KEY "
-                        "and RLHF_BASE_URL to those it was submitted with.",
+                        f"and RLHF_BASE_URL to the values at its submission.",
                     )
                 )
             return
@@ -168,7 +167,7 @@ class BatchLane(NetworkLane):
             self._report_batch(each, batch, replies)
 
     async def _find(self, batches: OpenAIBatches, each: _Followed) -> bool:
-        """Whether the provider lists a batch whose submission nobody finished."""
+        """Whether the provider lists a batch whose submission was interrupted."""
         batch = await self._ask(partial(batches.find, each.submission_id, each.submitted_at))
         if batch is None:
             return False
@@ -182,7 +181,9 @@ class BatchLane(NetworkLane):
     def _report_batch(
         self, each: _Followed, batch: OpenAIBatch, replies: Mapping[str, Reply]
     ) -> None:
-        """What came of a batch. If it was refused as a whole, each request fails that it held."""
+        """Report the results of a batch. If it was refused as a whole, each of its requests
+        fails.
+        """
         rest = each.claims.keys() - replies.keys()
         refused = None
         if batch.is_crowded:
@@ -195,14 +196,14 @@ class BatchLane(NetworkLane):
         self._report_replies(each, replies)
         if refused is not None:
             self.close(replace(refused, closes=True))
-        elif rest:  # fewer may find room
+        elif rest:  # a smaller batch may find room
             self._persist(self.work.ledger.return_batch, each.submission_id)
 
     def _report_lost(self, each: _Followed, why: str) -> None:
         lost = fault(
             "lost",
-            f"{self.key[0]} {why} (batch {each.submission_id}). It may be billed. Ask for it again "
-            "with --retry-lost.",
+            f"{self.key[0]} {why} (batch {each.submission_id}). It may be billed. Request its "
+            f"items again with --retry-lost.",
         )
         self._report_replies(each, dict.fromkeys(each.claims, lost))
 
@@ -259,7 +260,7 @@ class BatchLane(NetworkLane):
         self._name(each, batch)
 
     async def _recover(self, batches: OpenAIBatches, each: _Followed, reply: Reply) -> None:
-        """After a submission that failed here: the provider may have made the batch."""
+        """Recover after a failed submission: the provider may have created the batch."""
         self._n_tries += 1
         if reply.outcome != "terminal" and reply.kind not in NOT_SUBMITTED:
             if not await self._wait_before_retry(reply, self._n_tries):
@@ -284,8 +285,8 @@ class BatchLane(NetworkLane):
     async def _ask(
         self, call: Callable[[], Awaitable[T]], batch: OpenAIBatch | None = None
     ) -> T | None:
-        """The result, after retries. None if the lane was closed or parked instead: of a `batch`
-        that may be paid for, what cannot be read yet is read by a later run.
+        """The result, after retries. None if the lane was closed or parked instead: a later run
+        reads the rest of a `batch` that may be billed.
         """
         for n_tries in range(1, self.work.params.max_attempts + 1):
             try:
@@ -298,8 +299,8 @@ class BatchLane(NetworkLane):
                 return None
         if batch is not None and reply.outcome == "retryable" and not batch.is_old:
             self._park_until_next_poll(
-                f"{batch.batch_id} cannot be read yet: {reply.error}. It is read later, and "
-                "nothing in it is asked for again."
+                f"{batch.batch_id} cannot be read yet: {reply.error}. It is read later, and none "
+                f"of its requests is repeated."
             )
         else:
             self.close(reply)

@@ -30,7 +30,7 @@ from rlhf_pipeline.protocols import (
 )
 
 LONGEST_SLEEP_S = 5.0  # without a transaction
-LOOK_S = 0.5  # between two looks at items that another process has claimed
+LOOK_S = 0.5  # between two checks of items that another process has claimed
 AT_ONCE = 500  # attempts settled in one transaction: votes wait for the same lock
 NO_BUDGET = Budget()
 
@@ -51,8 +51,8 @@ class CompletionWork:
     on_settled: Callable[[], None] = lambda: None
     n_failed: int = 0
     n_of_prompt: int = 1  # items of one prompt, side by side
-    least: int = 1  # items of a prompt that must succeed for it to be of use
-    lost: Counter[int] = field(default_factory=Counter)  # items that failed for good, by prompt
+    least: int = 1  # items of a prompt that must succeed for the prompt to be useful
+    lost: Counter[int] = field(default_factory=Counter)  # permanently failed items by prompt
     parked: set[int] = field(default_factory=set)
     parked_until: datetime | None = None
     owner: str = field(default_factory=make_owner)
@@ -82,7 +82,7 @@ class CompletionWork:
         return {n for n in self.left if (self.items[n].provider, self.items[n].model) == lane}
 
     def leave_lane(self, lane: Lane, until: datetime | None = None) -> None:
-        """Leave what is left of a lane for a later run; with `until` the run is parked."""
+        """Leave the remaining items of a lane to a later run; with `until` the run is parked."""
         mine = self.items_of_lane(lane)
         self.left -= mine
         self.parked |= mine
@@ -97,11 +97,10 @@ class WorkLane(Protocol):
     that `start` receives whenever it has something to report.
 
     Attributes:
-        closed: why nothing more is asked of this lane; None while it is open.
-        parked_until: set with `closed` if the lane may go on later.
-        broken: a bug that ends the run once all is recorded.
-        waits_when_closed: whether a closed lane waits for items that other processes hold.
-        tick_s: pause between two transactions, in which reports gather.
+        closed: why this lane accepts no more claims; None while it is open.
+        parked_until: set with `closed` if the lane may resume later. broken: a bug that ends the
+        run once everything is recorded. waits_when_closed: whether a closed lane waits for items
+        that other processes hold. tick_s: pause between two transactions, in which reports gather.
     """
 
     key: Lane
@@ -141,12 +140,12 @@ class WorkLane(Protocol):
         ...
 
     def stop(self) -> None:
-        """End what is under way; everything that was called for is an attempt afterwards."""
+        """End running calls; each becomes an attempt."""
         ...
 
 
 class StopSignal:
-    """Ends a `drive` of another thread at once; what was called for is recorded."""
+    """Ends a `drive` in another thread at once; its calls are recorded."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -161,7 +160,7 @@ def drive(
     work: CompletionWork, lanes: Sequence[WorkLane], *, stopping: StopSignal | None = None
 ) -> None:
     """Complete all of `work`, or until `stopping` is set. Raises StoreError if the ledger refuses
-    for seconds on end, and what a lane raises; what was made by then is recorded.
+    for several seconds, and the errors of lanes; everything made by then is recorded.
     """
     _Drive(work, lanes, stopping or StopSignal()).run()
 
@@ -203,8 +202,8 @@ class _Drive:
         self._lanes = {lane.key: lane for lane in lanes}
         self._stopping = stopping
         self._wake = stopping.wake
-        self._attempts: list[Attempt] = []  # taken from the lanes and not recorded yet
-        self._cleared: set[Lane] = set()  # closed lanes of which nothing is open
+        self._attempts: list[Attempt] = []  # taken from the lanes, not recorded yet
+        self._cleared: set[Lane] = set()  # closed lanes without open items
         self._left: set[Lane] = set()  # closed lanes whose items a later run completes
 
     def run(self) -> None:
@@ -218,7 +217,7 @@ class _Drive:
 
     def _run_transactions(self) -> None:
         work = self._work
-        # Failures of a run that was cut off count too.
+        # Failures of an interrupted run count too.
         self._skip_useless([prompt * work.n_of_prompt for prompt in work.lost])
         while work.left:
             self._wake.clear()
@@ -228,13 +227,13 @@ class _Drive:
             wanted = {
                 key: lane.n_wanted for key, lane in self._lanes.items() if key not in self._left
             }
-            # Asked before the transaction: a lane that was idle then has nothing that is not in it.
+            # Read before the transaction: a lane that is idle now has reported everything.
             was_busy = self._is_busy()
             attempts, turn = self._settle_and_claim(wanted)
             failed = [attempt.item_no for attempt in attempts if attempt.becomes != "succeeded"]
             unneeded = self._hand_out(turn, wanted, set(work.find_useless(failed)))
             if turn.n_open or any(attempt.becomes == "open" for attempt in attempts):
-                self._cleared.clear()  # something came back, here or from another process
+                self._cleared.clear()  # an item was returned, here or by another process
             failed += self._settle_closed_lanes()
             failed += self._fail_over_budget(turn.over_budget)
             self._skip_useless(failed, unneeded)
@@ -286,7 +285,7 @@ class _Drive:
         return unneeded
 
     def _settle_closed_lanes(self) -> list[int]:
-        """Fail what is open in closed lanes, or park it; return what failed."""
+        """Fail or park the open items of closed lanes; return the failed ones."""
         work, failed = self._work, list[int]()
         for key, lane in self._lanes.items():
             if lane.closed is None or key in self._left:
@@ -297,14 +296,16 @@ class _Drive:
             if lane.parked_until is None and (uncalled or key not in self._cleared):
                 self._cleared.add(key)
                 failed += self._fail_open(key, "unavailable", f"Not called: {lane.closed.error}")
-            # A busy lane may give some back.
+            # A busy lane may return some claims.
             if not lane.is_busy and not (lane.parked_until is None and lane.waits_when_closed):
                 self._left.add(key)
                 work.leave_lane(key, lane.parked_until)
         return failed
 
     def _skip_useless(self, failed: Sequence[int], unneeded: Sequence[int] = ()) -> None:
-        """Fail uncalled items of the prompts of these failures of which no pair can come."""
+        """Fail uncalled items of prompts that can no longer give a pair because of these
+        failures.
+        """
         work = self._work
         useless = work.find_useless(failed)
         if not useless:
@@ -321,7 +322,7 @@ class _Drive:
             self._fail_open(key, "no_pair", why, useless)
 
     def _fail_over_budget(self, over: Mapping[Lane, BudgetShortfall]) -> list[int]:
-        """Fail what no budget covers any more."""
+        """Fail items that no budget covers any more."""
         failed: list[int] = []
         for lane, short in over.items():
             why = f"Not called: {short.why}. Raise the budget and run again."
@@ -351,7 +352,7 @@ class _Drive:
     def _wait(self, turn: LedgerTransaction, wanted: Mapping[Lane, int], *, is_busy: bool) -> None:
         """Sleep until there is something to settle or to claim; a tick at least."""
         lanes = self._lanes.values()
-        # More may be there than was wanted: a pause is over, or what was claimed is called already.
+        # A lane may want more by now: a pause is over, or its claims are being called.
         is_hungry = turn.n_open is None and any(
             lane.n_wanted > wanted.get(lane.key, 0) for lane in lanes
         )
@@ -394,7 +395,7 @@ class _Drive:
 
 
 def persist_with_retry(ledger: WorkLedger, do: Callable[..., T], *args: Any, **more: Any) -> T:
-    """Write to the ledger; retry while the store refuses, which then has kept nothing of it."""
+    """Write to the ledger; retry while the store refuses, because a refused write keeps nothing."""
     for wait_s in ledger.write_again_s:
         try:
             return do(*args, **more)
@@ -405,12 +406,12 @@ def persist_with_retry(ledger: WorkLedger, do: Callable[..., T], *args: Any, **m
 
 @contextmanager
 def renew_claims(work: CompletionWork) -> Iterator[None]:
-    """Keep claims from running out while a lane works for long in this thread."""
+    """Renew claims while a lane works in this thread for long."""
     is_over = threading.Event()
 
     def renew() -> None:
         while not is_over.wait(work.ledger.renew_s):
-            with suppress(StoreError):  # the next time is soon enough
+            with suppress(StoreError):  # the next renewal is soon enough
                 work.ledger.settle_and_claim(
                     work.run_id, work.owner, [], {}, NO_BUDGET, is_dead=is_dead
                 )

@@ -48,7 +48,7 @@ ROWS_AT_ONCE = 2_000
 @dataclass(frozen=True)
 class RequestedBy:
     """The asset or command that asks for completions, and its Dagster run, which is started again
-    where a provider asks for a longer wait.
+    if a provider asks for a longer wait.
     """
 
     asset: str = "completions"
@@ -73,17 +73,17 @@ class Generation:
 
     @property
     def cost(self) -> float:
-        """In the currency of the prices; known bills only."""
+        """Cost of calls with a known bill, in the currency of the prices."""
         return sum(s.cost for s in self.spent.values()) / 1e9
 
     @property
     def n_unknown(self) -> int:
-        """Calls of which the bill is unknown."""
+        """Number of calls whose bill is unknown."""
         return sum(s.n_unknown for s in self.spent.values())
 
     @property
     def cost_unknown(self) -> float:
-        """The most that these may have cost."""
+        """Upper bound of the cost of calls whose bill is unknown."""
         return sum(s.cost_unknown for s in self.spent.values()) / 1e9
 
 
@@ -103,15 +103,14 @@ def generate(
 
     The grid temperatures x top_ps is cycled over the k samples, each with a seed of its own that
     depends on neither the batch nor the order of the prompts. The same prompts, backends and
-    parameters are the same run: one that was cut off goes on where it was, one that ended calls
-    again only for what had failed. A request that failed for good is a row with an empty text and
-    its `error`.
+    parameters are the same run: an interrupted one continues, and a finished one repeats only
+    failed items. A request that failed permanently is a row with an empty text and its `error`.
 
     Raises ConfigurationError for parameters out of range, BackendUnavailable if no backend can work
-    at all, ProviderParked if a provider asks for a longer wait than a run makes (what is missing
-    stays open for the next run of the same job), CompletionError if every request failed or some
-    are neither made nor failed in the end, StoreError if the ledger cannot be written. An error of
-    `on_text` ends nothing: it is in the result.
+    at all, ProviderParked if a provider asks for a longer wait than a run makes (missing items
+    stay open for the next run of the same job), CompletionError if every request failed or some
+    stay unsettled, StoreError if the ledger cannot be written. An error of `on_text` does not end
+    the run: it is in the result.
     """
     calls = calls or CallParams()
     asked = RequestPlan(check_frame(prompts, PROMPTS), backends, params, calls)
@@ -190,7 +189,7 @@ class _Run:
         if not self.calls.batch:  # all samples of a prompt are in one batch
             network.least, network.n_of_prompt = self.asked.least, self.asked.n_of_prompt
             network.lost = lost
-        left.clear()  # the parts have it; of a hundred thousand prompts that is memory
+        left.clear()  # the parts hold the same; saves memory with a hundred thousand prompts
         works = [network, *parts.values()]
 
         def report_progress() -> None:
@@ -214,7 +213,9 @@ class _Run:
             self._park(network.parked, network.parked_until, _join_reasons(unavailable))
         if unavailable and len(unavailable) == len(self.asked.backends):
             if not unsettled_items(self.ledger, self.run_id):
-                self.ledger.end(self.run_id)  # once it is mended, all that failed is open again
+                self.ledger.end(
+                    self.run_id
+                )  # once the cause is fixed, all failed items are open again
             raise BackendUnavailable(_join_reasons(unavailable))
 
     def _lanes(self) -> tuple[dict[Lane, HostedBackend], dict[Lane, DirectBackend]]:
@@ -245,20 +246,20 @@ class _Run:
         self.ledger.pause(self.run_id, until, why)
         raise ProviderParked(
             f"{why} {len(parked):,} of {len(self.asked.items):,} completions wait until "
-            f"{until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. The sensor `paused_runs` runs "
-            "the asset again then; other runs go on where they were when they are started again."
+            f"{until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. The sensor `paused_runs` then "
+            f"runs the asset again; other runs continue when they are started again."
         )
 
 
 def _join_reasons(unavailable: Mapping[Lane, str]) -> str:
-    """Each reason once: what closes a provider closes all its models."""
+    """Each reason once, because a reason that closes a provider closes all its models."""
     return " ".join(dict.fromkeys(unavailable.values()))
 
 
 def _progress_note(
     n_made: int, n_failed: int, seconds: float, network: CompletionWork | None
 ) -> str:
-    """Failures and, of providers, the rate and the spending."""
+    """Failures and, for providers, rate and spending."""
     parts = [f"{n_failed} failed"] if n_failed else []
     if network is not None:
         parts.append(f"{n_made / max(seconds, 1e-9):.1f}/s")

@@ -1,4 +1,4 @@
-"""Classifies what can go wrong with a call: retried, failed for good, or closing the provider."""
+"""Classifies faults of calls: retried, permanent, or closing the provider."""
 
 import math
 import re
@@ -13,17 +13,17 @@ from rlhf_pipeline.completions.redaction import redact
 from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import utc_now
 
-PARTIAL = 20_000  # characters kept of a text that broke off
-# that anybody can mean: more is a mistake, and no calendar may hold it
+PARTIAL = 20_000  # characters kept of an interrupted text
+# longest plausible wait in seconds: more is an error, and may exceed the calendar
 LONGEST_WAIT_S = 366 * 86_400.0
-# seconds since 1970, from 2001 on: nobody asks to be left alone for thirty years
+# a number from here on is a Unix time (2001), not a waiting time of thirty years
 MOMENTS = (1e9, 1e10)
-DATE_SLACK_S = 1.0  # an HTTP date has whole seconds: without it a call may come up to one too early
+DATE_SLACK_S = 1.0  # an HTTP date has whole seconds, so a call could come up to one second early
 
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """What is done about it and what it may have cost. `is_fault` counts against the item's
+    """How a fault is handled and what it may have cost. `is_fault` counts against the item's
     attempts, `closes` ends the provider.
     """
 
@@ -34,30 +34,28 @@ class FaultKind:
     closes: bool = False
 
 
-# Every state that a call can end in but success; the name stands in the ledger, in the item's row
+# Every end of a call except success; the name appears in the ledger, in the item's row
 # and in the asset's metadata.
 KINDS: dict[str, FaultKind] = {
     "rate_limited": FaultKind(
         "retryable", "none", "429: too many requests or tokens", is_fault=False
     ),
     "overloaded": FaultKind(
-        "retryable", "none", "529, or an error that says so: the provider is full", is_fault=False
+        "retryable", "none", "529, or an equivalent error: the provider is full", is_fault=False
     ),
-    "conflict": FaultKind("retryable", "none", "409: somebody else holds a lock"),
+    "conflict": FaultKind("retryable", "none", "409: another request holds a lock"),
     "server_error": FaultKind("retryable", "none", "any other 5xx, and 408"),
     "unreachable": FaultKind("retryable", "none", "no connection: nothing was sent"),
     "timeout": FaultKind("retryable", "unknown", "no answer in time"),
     "dropped": FaultKind("retryable", "unknown", "the connection ended before an answer came"),
     "cut": FaultKind(
-        "retryable", "unknown", "an answer that broke off, or a stream without a finish reason"
+        "retryable", "unknown", "an interrupted answer, or a stream without a finish reason"
     ),
-    "html": FaultKind(
-        "retryable", "unknown", "a web page where an answer should be, as proxies send it"
-    ),
-    "invalid_utf8": FaultKind("retryable", "unknown", "bytes that are no text"),
-    "garbled": FaultKind("retryable", "unknown", "no JSON, or not that of an answer"),
+    "html": FaultKind("retryable", "unknown", "a web page instead of an answer, as proxies send"),
+    "invalid_utf8": FaultKind("retryable", "unknown", "bytes that are not UTF-8"),
+    "garbled": FaultKind("retryable", "unknown", "no JSON, or JSON of another form"),
     "cancelled": FaultKind(
-        "retryable", "unknown", "this side gave up: the run was ended", is_fault=False
+        "retryable", "unknown", "the run was ended during the call", is_fault=False
     ),
     "lost": FaultKind(
         "terminal",
@@ -68,16 +66,14 @@ KINDS: dict[str, FaultKind] = {
         "terminal", "none", "400, 413, 422 and any other 4xx: refused as it is"
     ),
     "content_filter": FaultKind("terminal", "metered", "stopped by the provider's filter"),
-    "refusal": FaultKind("terminal", "metered", "the model would not"),
+    "refusal": FaultKind("terminal", "metered", "the model refused"),
     "empty": FaultKind("terminal", "metered", "an answer without text"),
     "oversized": FaultKind("terminal", "unknown", "an answer of a megabyte or more"),
     "unstorable": FaultKind(
-        "terminal", "metered", "a text with NUL or half a character, which no database keeps"
+        "terminal", "metered", "a text with NUL or a lone surrogate, which databases refuse"
     ),
-    "backend_error": FaultKind(
-        "terminal", "none", "a backend on this machine said why it could not"
-    ),
-    "wrong_key": FaultKind("terminal", "none", "401 or 403: the key is refused", closes=True),
+    "backend_error": FaultKind("terminal", "none", "a backend on this machine reported an error"),
+    "wrong_key": FaultKind("terminal", "none", "401 or 403: the key was refused", closes=True),
     "unknown_model": FaultKind("terminal", "none", "404: no such model or address", closes=True),
     "no_credit": FaultKind(
         "terminal", "none", "402, or 429 insufficient_quota: the account is empty", closes=True
@@ -85,21 +81,21 @@ KINDS: dict[str, FaultKind] = {
     "long_wait": FaultKind(
         "retryable",
         "none",
-        "asked to wait for longer than a run waits: it is parked",
+        "the provider asked for a longer wait than a run makes: it is parked",
         is_fault=False,
         closes=True,
     ),
     "budget": FaultKind(
-        "terminal", "none", "the next call could exceed a budget: not made", closes=True
+        "terminal", "none", "not called: the call could exceed a budget", closes=True
     ),
     "unavailable": FaultKind(
         "terminal",
         "none",
-        "the provider was closed before this one's turn: not called",
+        "not called: the provider was closed before",
         closes=True,
     ),
 }
-# from somebody who may not be a provider
+# possibly not from the provider itself
 NO_ANSWER = {"unreachable", "timeout", "dropped", "html", "garbled", "invalid_utf8", "cut"}
 NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached", "billing_error"}
 OVERLOADED = {"overloaded_error", "engine_overloaded"}
@@ -130,7 +126,7 @@ STATUSES = {
 
 
 def fault(kind: str, error: str, **more: Any) -> Reply:
-    """The Reply of a kind. `billing` and `wait_s` may be said otherwise."""
+    """The Reply of a kind; `billing` and `wait_s` override its defaults."""
     known = KINDS[kind]
     return Reply(
         **{
@@ -176,10 +172,10 @@ def provider_fault(
     secrets: Sequence[str],
     **begun: Any,
 ) -> Reply:
-    """The Reply of what a provider says is wrong, with the cure where it would refuse everything;
-    `begun` is what came before it.
+    """The Reply to an error object of a provider, with the cure if every call would fail; `begun`
+    is what came before it.
     """
-    # `code` says more than `type`, where it is a word.
+    # `code` is more specific than `type` if it is a word.
     word = next(
         (word for word in (error.get("code"), error.get("type")) if isinstance(word, str) and word),
         None,
@@ -193,7 +189,7 @@ def provider_fault(
     )
     if reply.closes:
         cure = (
-            f"Mend the setting api_model (RLHF_API_MODEL), now {model!r}, or base_url "
+            f"Correct the setting api_model (RLHF_API_MODEL), now {model!r}, or base_url "
             "(RLHF_BASE_URL)"
         )
         reply = replace(reply, error=f"{reply.error}. {CURES.get(reply.kind, cure)}.")
@@ -201,7 +197,7 @@ def provider_fault(
 
 
 def status_of(error: Mapping[str, Any]) -> int:
-    """The status that an error within an answer would have come with before it.
+    """The HTTP status that fits an error object within an answer.
 
     >>> status_of({"code": 429}), status_of({"message": "oops"})
     (429, 500)
@@ -236,11 +232,10 @@ def _classify_status(status: int, code: str | None) -> str:
 
 
 def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds that a provider asks to be left alone for: `retry-after-ms`, or `Retry-After` in
-    seconds or as a date; None if it does not.
-
-    A date is compared with the provider's own clock where it says the time: ours may have jumped.
-    So is a number that can only be one.
+    """Waiting time in seconds that a provider asks for: `retry-after-ms`, or `Retry-After` in
+    seconds or as a date; None without one. A date is compared with the `Date` of the answer if
+    there is one, because this machine's clock may have jumped. So is a number that can only be a
+    Unix time.
 
     >>> now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> waiting_time({"retry-after-ms": "1500", "retry-after": "9"}, now)
@@ -265,8 +260,7 @@ def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def _normalise_wait(seconds: float, told_at: datetime) -> float:
-    """A wait as it was meant: some servers send the moment instead, in seconds since 1970 or in
-    milliseconds.
+    """Convert a wait that is a Unix time in seconds or milliseconds, which some servers send.
 
     >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> _normalise_wait(1767268830, noon), _normalise_wait(1767268830_000, noon)
@@ -298,8 +292,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds_until_quota_resets(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds until a provider whose answer says that nothing remains lets more in; None where
-    something remains, or nothing is said.
+    """Seconds until the quota resets, if the headers of an answer say that none remains; else None.
 
     >>> headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}
     >>> seconds_until_quota_resets(headers, datetime(2026, 1, 1, tzinfo=UTC))

@@ -24,7 +24,7 @@ from rlhf_pipeline.completions.local_lane import OnItem, ignore_text
 from rlhf_pipeline.protocols import Attempt, Claim, Lane, WorkItem
 from rlhf_pipeline.records import utc_now
 
-AT_HAND = 8  # items of a lane, however few of them may be called at once
+AT_HAND = 8  # least claims of a lane, however few may be called at once
 
 
 class NetworkLane:
@@ -33,7 +33,7 @@ class NetworkLane:
     """
 
     waits_when_closed = True
-    tick_s = 0.025  # reports that end meanwhile share a transaction
+    tick_s = 0.025  # so that reports share a transaction
 
     def __init__(
         self, work: CompletionWork, key: Lane, backend: HostedBackend, rng: random.Random
@@ -46,7 +46,7 @@ class NetworkLane:
         self.backend = backend
         self._rng = rng
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[Claim] = deque()  # claims of which no call has begun
+        self._waiting: deque[Claim] = deque()  # claims whose call has not begun
         self._attempts: deque[Attempt] = deque()
         self._n_held = 0  # claims neither reported nor withdrawn; changed by `drive` alone
         self._wake = threading.Event()
@@ -103,7 +103,7 @@ class NetworkLane:
             self._running.result()
 
     def close(self, reply: Reply) -> None:
-        """Ask nothing more of the provider; the first reason stands."""
+        """Make no more calls to the provider; the first reason is kept."""
         self.closed = self.closed or reply
         self._closing.set()
         self._changed.set()
@@ -154,8 +154,8 @@ class NetworkLane:
 
 
 class HostedLane(NetworkLane):
-    """Calls one provider and model. A waiting time that the provider asks for holds for all lanes
-    of `siblings` at the same provider.
+    """Calls one provider and model. A waiting time that the provider asks for applies to all lanes
+    of `siblings` at that provider.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class HostedLane(NetworkLane):
             self._break(bug)
 
     async def _call(self, claim: Claim, ticket: Ticket) -> None:
-        # Another call's refusal may have come since this one was begun.
+        # Another call may have been refused since this one began.
         while not self._closing.is_set() and (wait_s := self.limiter.paused_s) > 0:
             await wait_for_event(self._closing, wait_s)
         if self._closing.is_set():
@@ -234,7 +234,7 @@ class HostedLane(NetworkLane):
         item, request = self.work.items[claim.item_no], self.work.requests[claim.item_no]
         started_at, began = utc_now(), perf_counter()
         reply = fault(
-            "cancelled", "The run was ended during this call; whether it is billed is not known."
+            "cancelled", "The run was ended during this call; whether it is billed is unknown."
         )
         on_text = None if self._on_text is None else partial(self._on_text, claim.item_no)
         try:
@@ -242,7 +242,7 @@ class HostedLane(NetworkLane):
                 reply = await self.backend.call(request, on_text)
         finally:
             latency_ms = (perf_counter() - began) * 1000
-            # The call was made, so it is recorded, whatever goes wrong from here on.
+            # The call was made, so it is recorded whatever happens from here on.
             attempt = build_unread_attempt(item, reply, started_at, latency_ms)
             try:
                 with self._record_bug(item):
@@ -267,13 +267,13 @@ class HostedLane(NetworkLane):
 
     @contextmanager
     def _record_bug(self, item: WorkItem) -> Iterator[None]:
-        """Keep an error of this side for `drive`, which raises it once the call is recorded."""
+        """Keep an error of our own code for `drive`, which raises it once the call is recorded."""
         try:
             yield
         except Exception as bug:  # noqa: BLE001  raised there
             bug.add_note(
                 f"While item {item.item_no} was asked of {item.provider} ({item.model}); the call "
-                "is noted, what came before is kept."
+                f"is recorded, earlier results are kept."
             )
             self._break(bug)
 
@@ -285,10 +285,10 @@ class HostedLane(NetworkLane):
         )
 
     def _apply_pauses(self, claim: Claim, reply: Reply) -> Reply:
-        """Pause or park a provider that asks for it; close one that will refuse everything."""
+        """Pause or park a provider that asks for it; close one that refuses every call."""
         params = self.work.params
         wait_s = None if reply.closes or reply.wait_s is None else min(reply.wait_s, LONGEST_WAIT_S)
-        # A rate's remainder is one model's; a waiting time holds for the whole provider.
+        # A rate belongs to one model; a waiting time to the whole provider.
         asking = [self]
         if reply.outcome != "succeeded":
             asking = [each for each in self._siblings if each.key[0] == self.key[0]] or asking
@@ -317,7 +317,7 @@ class HostedLane(NetworkLane):
         return reply
 
     def _holds_for_all(self, reply: Reply) -> bool:
-        """Whether other calls wait too. A refusal that is one of few delays its own call alone."""
+        """Whether other calls wait too. A scattered refusal delays only its own call."""
         return reply.outcome == "succeeded" or reply.is_quota_used or self.limiter.is_full
 
 
@@ -325,7 +325,7 @@ def long_wait(key: Lane, wait_s: float, max_pause_s: float, status: int | None =
     """The fault of a provider that asks for a longer wait than a run makes."""
     return fault(
         "long_wait",
-        f"{key[0]} asks to be left alone for {wait_s:,.0f} s; a run waits {max_pause_s:,.0f} s at "
+        f"{key[0]} asks for a wait of {wait_s:,.0f} s; a run waits {max_pause_s:,.0f} s at "
         "most (max_pause_s).",
         status=status,
         wait_s=wait_s,

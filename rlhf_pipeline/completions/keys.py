@@ -11,19 +11,19 @@ from rlhf_pipeline.errors import ConfigurationError
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
-SEALED = "gAAAA"  # how every Fernet token begins: its version, and the highest bytes of the time
-LONGEST = 10_000  # bytes of a file that may be a key
+SEALED = "gAAAA"  # prefix of every Fernet token: its version and the highest bytes of the time
+LONGEST = 10_000  # most bytes of a key file
 
 
 def generate_sealing_key() -> SecretStr:
-    """One at random, for `Settings.sealing_key`."""
+    """Generate a random key for `Settings.sealing_key`."""
     from cryptography.fernet import Fernet
 
     return SecretStr(Fernet.generate_key().decode())
 
 
 def seal(key: SecretStr, sealing_key: SecretStr | None) -> str:
-    """What to write into a file: of no use to who has the file alone (Fernet: AES-128-CBC with
+    """Encrypt a key for a file, which is useless without the sealing key (Fernet: AES-128-CBC with
     HMAC-SHA256).
     """
     text = key.get_secret_value().strip()
@@ -39,8 +39,8 @@ def seal(key: SecretStr, sealing_key: SecretStr | None) -> str:
 
 
 def provider_key(settings: Settings) -> SecretStr | None:
-    """The key that the settings give or point at; None where they name neither. Raises
-    ConfigurationError, with nothing of the key in it.
+    """The key in the settings or in the file that they name; None without either. Raises
+    ConfigurationError, whose text contains no part of the key.
     """
     if settings.api_key is not None or settings.api_key_file is None:
         return clean_key(settings.api_key)
@@ -50,8 +50,7 @@ def provider_key(settings: Settings) -> SecretStr | None:
         return SecretStr(text)
     if settings.sealing_key is None:
         raise ConfigurationError(
-            f"{path} (api_key_file) is sealed, and there is no key to open it with. Set "
-            "RLHF_SEALING_KEY."
+            f"{path} (api_key_file) is sealed, and no sealing key is set. Set RLHF_SEALING_KEY."
         )
     from cryptography.fernet import InvalidToken
 
@@ -68,22 +67,21 @@ def provider_key(settings: Settings) -> SecretStr | None:
 
 
 def clean_key(key: SecretStr | None, where: str = "api_key (RLHF_API_KEY)") -> SecretStr | None:
-    """The key without the white space around it that `echo` and editors leave; no key where nothing
-    else is there.
-
-    Raises ConfigurationError, with nothing of the key in it, for what no request can carry.
+    """Strip the white space that `echo` and editors leave around a key; an empty key becomes none.
+    Raises ConfigurationError, without any part of the key, for characters that no request can
+    carry.
     """
     text = "" if key is None else key.get_secret_value().strip()
     if not text.isascii() or not text.isprintable() or len(text.split()) > 1:
         raise ConfigurationError(
-            f"{where} does not hold one key: it has a blank, a line break or a letter that no key "
-            "has. Set the key alone."
+            f"{where} does not hold one key: it contains a blank, a line break or an invalid "
+            f"character. Set the key alone."
         )
     return SecretStr(text) if text else None
 
 
 def _read_key_file(path: Path) -> str:
-    """What stands in the file. No cause is kept: a traceback would show what was read."""
+    """Read the file. Errors have no cause: a traceback would show the content."""
     try:
         with path.open("rb") as file:
             text = file.read(LONGEST + 1).decode("ascii").strip()

@@ -19,8 +19,8 @@ def complete_local(
     batch_size: int,
     on_text: OnItem | None = None,
 ) -> None:
-    """Complete all of `work` on this machine. Raises what the backend raises, after what was made
-    by then is recorded.
+    """Complete all of `work` on this machine. Raises the errors of the backend, once everything
+    made by then is recorded.
     """
     drive(work, [LocalLane(work, lane, backend, batch_size, on_text)])
 
@@ -31,8 +31,8 @@ def complete_hosted(
     *,
     on_text: OnItem | None = None,
 ) -> dict[Lane, Reply]:
-    """Complete all of `work` by providers; return the lanes that were closed, and why. A lane that
-    waits keeps no other waiting.
+    """Complete all of `work` by providers; return the lanes that were closed, and why. A waiting
+    lane does not delay the others.
     """
     if not work.left:
         return {}

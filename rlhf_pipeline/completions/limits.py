@@ -13,15 +13,15 @@ from rlhf_pipeline.completions.base import CompletionRequest
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.protocols import Budget
 
-# of the most allowed; lower, a provider that refuses at random would stop everything
+# least share of the allowed concurrency: lower, random refusals would stop everything
 LEAST = 1 / 16
 RECENT = 12  # calls that ended last
-FULL = 6  # refusals among them that no provider gives at random: 1 in 7,000 where it refuses 8 %
+FULL = 6  # refusals among them that are not random: 1 in 7,000 at 8 % refused calls
 STRICT_S = 20.0  # after that many, a single refusal pauses the provider again
-BURST_S = 2.0  # seconds' worth of a rate that may be used at once
+BURST_S = 2.0  # seconds of a rate that may be used at once
 BILLION = 1_000_000_000
 OVERHEAD = 64  # tokens that a chat template may add to a prompt
-CHARACTERS_PER_TOKEN = 4  # of a rate's estimate, settled by what the provider counts
+CHARACTERS_PER_TOKEN = 4  # of a rate's estimate, corrected by the provider's count
 
 
 class CallParams(BaseModel):
@@ -30,7 +30,7 @@ class CallParams(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     concurrency: int = Field(
-        default=16, ge=1, le=1024, description="Calls under way at once to one provider and model"
+        default=16, ge=1, le=1024, description="Concurrent calls to one provider and model"
     )
     requests_per_minute: float | None = Field(
         default=None,
@@ -46,13 +46,14 @@ class CallParams(BaseModel):
         default=8,
         ge=1,
         le=100,
-        description="Attempts that may fail by the provider's fault before an item fails for good",
+        description="Attempts that may fail by the provider's fault before an item fails "
+        "permanently",
     )
     max_refusals: int = Field(
         default=64,
         ge=1,
         le=10_000,
-        description="Attempts of one item that a full provider may turn away (429, 529)",
+        description="Attempts of one item that a full provider may refuse (429, 529)",
     )
     timeout_s: float = Field(
         default=60.0,
@@ -64,61 +65,63 @@ class CallParams(BaseModel):
         default=0.5,
         ge=0,
         le=60,
-        description="Before a second attempt: at random up to this, doubling",
+        description="Longest random wait before the second attempt in seconds; doubles each time",
     )
-    max_backoff_s: float = Field(default=30.0, ge=0, le=600, description="Up to which it doubles")
+    max_backoff_s: float = Field(
+        default=30.0, ge=0, le=600, description="Limit of that wait in seconds"
+    )
     max_pause_s: float = Field(
         default=600.0,
         ge=0,
         le=604_800,
-        description="A run whose provider asks to be left alone for longer is parked",
+        description="A run is parked if its provider asks for a longer wait (seconds)",
     )
     prompt_price: float | None = Field(
         default=None,
         ge=0,
         le=1_000_000,
-        description="Price of a million prompt tokens; empty = not known",
+        description="Price of a million prompt tokens; empty = unknown",
     )
     completion_price: float | None = Field(
         default=None,
         ge=0,
         le=1_000_000,
-        description="Price of a million completion tokens; empty = not known",
+        description="Price of a million completion tokens; empty = unknown",
     )
     budget_per_run: float | None = Field(
         default=None,
         ge=0,
         le=1_000_000_000,
-        description="Most that a run may cost, in the prices' currency; empty = no limit",
+        description="Budget of a run in the currency of the prices; empty = no limit",
     )
     budget_per_day: float | None = Field(
         default=None,
         ge=0,
         le=1_000_000_000,
-        description="Most that the project may spend on a day (UTC)",
+        description="Budget of the project per day (UTC)",
     )
     budget_per_provider: float | None = Field(
         default=None,
         ge=0,
         le=1_000_000_000,
-        description="Most that the project may ever spend with a provider",
+        description="Total budget of the project per provider",
     )
     stream: bool = Field(
         default=False,
-        description="Have texts streamed; costs about three times the CPU of whole answers",
+        description="Stream texts; costs about three times the CPU of whole answers",
     )
 
     batch: bool = Field(
         default=False,
-        description="Have OpenAI's Batch API make them: cheaper, within a day; the budget holds "
-        "for each batch",
+        description="Use OpenAI's Batch API: cheaper, within a day; the budget applies to each "
+        "batch",
     )
     batch_poll_s: float = Field(
-        default=30.0, gt=0, le=3600, description="Between two looks at a batch"
+        default=30.0, gt=0, le=3600, description="Seconds between two polls of a batch"
     )
     retry_lost: bool = Field(
         default=False,
-        description="Ask again for what a lost batch held, though it may be billed already",
+        description="Repeat the requests of lost batches, although they may already be billed",
     )
 
     @property
@@ -130,18 +133,18 @@ class CallParams(BaseModel):
             self.completion_price,
         ):
             raise ConfigurationError(
-                "A budget needs prices. Set prompt_price and completion_price to what the provider "
-                "takes for a million tokens, or drop the budget."
+                "A budget needs prices. Set prompt_price and completion_price to the provider's "
+                "prices of a million tokens, or drop the budget."
             )
         return Budget(*(None if limit is None else int(limit * BILLION) for limit in limits))
 
     def cost(self, n_prompt_tokens: int, n_tokens: int) -> int:
-        """Billionths of the currency, rounded up; 0 where prices are not known."""
+        """Billionths of the currency, rounded up; 0 without prices."""
         price = n_prompt_tokens * (self.prompt_price or 0) + n_tokens * (self.completion_price or 0)
         return math.ceil(round(price * 1000, 6))
 
     def max_cost(self, request: CompletionRequest) -> int:
-        """The most that one call for this can cost: a token is a byte at least."""
+        """Upper bound of the cost of a call: a token has at least one byte."""
         return self.cost(prompt_bytes(request) + OVERHEAD, request.max_tokens)
 
     def backoff(self, n_tries: int, rng: random.Random) -> float:
@@ -154,7 +157,9 @@ def prompt_bytes(request: CompletionRequest) -> int:
 
 
 def expected_tokens(request: CompletionRequest) -> int:
-    """Tokens of a call, for a rate: about those of the prompt, and the most of the completion."""
+    """Estimated tokens of a call for a rate: those of the prompt plus the limit of the
+    completion.
+    """
     return prompt_bytes(request) // CHARACTERS_PER_TOKEN + request.max_tokens
 
 
@@ -167,7 +172,9 @@ class Ticket:
 
 
 class Bucket:
-    """A token bucket: so many a minute, `BURST_S` of them at once. The level may go below zero."""
+    """A token bucket: a rate per minute, of which `BURST_S` seconds may be used at once. The level
+    may go below zero.
+    """
 
     def __init__(self, per_minute: float, now: float) -> None:
         self.per_s = per_minute / 60
@@ -176,7 +183,7 @@ class Bucket:
         self._at = now
 
     def wait_s(self, n: float, pace: float, now: float) -> float:
-        """Until n may be taken; more than the bucket holds may be taken when it is full."""
+        """Seconds until n may be taken; a full bucket may be overdrawn."""
         self.level = min(self.capacity, self.level + max(0.0, now - self._at) * self.per_s * pace)
         self._at = now
         return max(0.0, (min(n, self.capacity) - self.level) / (self.per_s * pace))
@@ -189,7 +196,7 @@ class Limiter:
     """Limits of one provider and model: concurrency, calls and tokens a minute, and pauses.
 
     A provider is full if it refuses half of the calls that ended last, or has never answered yet.
-    Other refusals are scattered: they delay their own call alone. Concurrency grows by one for as
+    Other refusals are scattered: they delay only their own call. Concurrency grows by one for as
     many successes as are allowed at once. A full provider's refusal halves it, once for all calls
     that were under way by then (additive increase, multiplicative decrease: Chiu and Jain 1989);
     the rates keep step.
@@ -216,8 +223,8 @@ class Limiter:
         return max(0.0, self.not_before - self._clock())
 
     def wait_s(self, n_tokens: int) -> float | None:
-        """0 where a call may begin now, else seconds until it is worth asking again; None: once
-        another call has ended.
+        """0 if a call may begin now, else seconds until the next check; None if another call must
+        end first.
         """
         if self.n_under_way >= max(1, int(self.limit)):
             return None
@@ -238,7 +245,7 @@ class Limiter:
     def end(
         self, ticket: Ticket, *, n_used: int | None, is_refused: bool, is_success: bool
     ) -> None:
-        """A call ended; `n_used` tokens are what it came to, where that is known."""
+        """Record the end of a call that used `n_used` tokens, if known."""
         self.n_under_way -= 1
         if is_refused or is_success:
             self._recent.append(is_refused)
@@ -255,7 +262,7 @@ class Limiter:
 
     @property
     def is_full(self) -> bool:
-        """Whether a refusal that came now is one of many."""
+        """Whether a refusal now would be one of many."""
         if sum(self._recent) >= FULL:
             self._strict_until = self._clock() + STRICT_S
         return not self._has_succeeded or self._clock() < self._strict_until

@@ -33,7 +33,7 @@ class LocalBackend:
     likes_equal_lengths = True
 
     def __init__(self, policy: str | Path | Policy, model_version: str) -> None:
-        self.policy = policy  # one that is loaded, or its folder or hub id
+        self.policy = policy  # a loaded policy, or its folder or hub id
         self.model_version = model_version
 
     @classmethod
@@ -90,7 +90,7 @@ def _complete(
             yield CompletionResult.failed(
                 f"The prompt has {length} tokens; with {max_tokens} new ones that is more than the "
                 f"{policy.context_length} of {policy.name}. Shorten the prompt or lower "
-                "max_new_tokens."
+                f"max_new_tokens."
             )
             continue
         one = next(made)

@@ -17,7 +17,7 @@ from rlhf_pipeline.errors import CompletionError
 from rlhf_pipeline.protocols import Attempt, Claim, Lane
 from rlhf_pipeline.records import utc_now
 
-# Receives pieces of an item's text; None: its stream broke off, what came does not count.
+# Receives pieces of an item's text; None: the stream was interrupted, earlier pieces are void.
 OnItem = Callable[[int, str | None], None]
 
 
@@ -42,8 +42,8 @@ def ignore_text(item_no: int, piece: str | None) -> None:
 
 
 class LocalLane:
-    """A `drive.WorkLane` that completes what it is handed at once, in the thread of `drive`: an
-    interrupt ends it within a batch.
+    """A `drive.WorkLane` that completes claims immediately in the thread of `drive`; an interrupt
+    ends it within a batch.
     """
 
     closed: Reply | None = None
@@ -77,7 +77,7 @@ class LocalLane:
         self._wake = wake
 
     def add(self, claims: Sequence[Claim], *, is_all: bool) -> None:
-        """Raises what the backend raises; attempts made by then are kept."""
+        """Raises the errors of the backend; attempts made by then are kept."""
         if not claims:
             return
         self._wake.set()
@@ -99,7 +99,9 @@ class LocalLane:
     def _complete(
         self, requests: Sequence[CompletionRequest], item_nos: Sequence[int]
     ) -> Iterator[CompletionResult]:
-        """Results, whose texts the callback receives while they are made if the backend streams."""
+        """Complete requests; the callback receives texts as they are made if the backend
+        streams.
+        """
         on_text = self._on_text
         if on_text is not None and isinstance(self._backend, StreamingBackend):
             yield from self._backend.stream(
@@ -111,7 +113,7 @@ class LocalLane:
             if on_text is not None and result.text:
                 on_text(item_no, result.text)
             yield result
-        yield from results  # one too many is an error
+        yield from results  # an extra result is an error
 
     def take_attempts(self, most: int) -> list[Attempt]:
         taken, self._attempts = self._attempts, []
@@ -121,4 +123,4 @@ class LocalLane:
         return []
 
     def stop(self) -> None:
-        """Nothing is under way between two calls of `add`."""
+        """Does nothing: no work is running between two calls of `add`."""

@@ -1,4 +1,4 @@
-"""Speaks OpenAI's Batch API: many requests in a file, answered within a day at half the price."""
+"""Uses OpenAI's Batch API: many requests in a file, answered within a day at half the price."""
 
 import json
 import math
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from openai.types import Batch as Told
 
 ENDPOINT: Final = "/v1/chat/completions"
-SUBMISSION = "rlhf_submission"  # in a batch's metadata: our own id of it
-MOST_REQUESTS = 50_000  # in one batch: https://platform.openai.com/docs/guides/batch
-# Final states; a batch in a state unknown here is over once it shows when it ended and a result.
+SUBMISSION = "rlhf_submission"  # key of our own id in a batch's metadata
+MOST_REQUESTS = 50_000  # requests in one batch: https://platform.openai.com/docs/guides/batch
+# Final states; a batch in an unknown state is over once it has an end time and a result.
 OVER = {"completed", "failed", "expired", "cancelled"}
 UNDER_WAY = {"validating", "in_progress", "finalizing", "cancelling"}
 GONE = (404, 410)  # statuses of a file or batch that does not exist
 DAY_S = 86_400.0
-KEPT_S = DAY_S  # after its batch ended, a missing result may still come
+KEPT_S = DAY_S  # time after the end of a batch in which a missing result may still appear
 # From submitting to the end, if that is not stated: a window of a day, and time to finish.
 LONGEST_S = 2 * DAY_S
-ODD_S = 7 * DAY_S  # no batch takes longer, whatever is stated
-CROWDED = "token_limit_exceeded"  # the queue had no room, and nothing was done
+ODD_S = 7 * DAY_S  # longest duration of a batch, whatever is stated
+CROWDED = "token_limit_exceeded"  # the queue had no room; nothing was processed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class OpenAIBatch:
 
     @property
     def is_old(self) -> bool:
-        """Whether what cannot be read of it by now never will be."""
+        """Whether results that are unreadable now will stay so."""
         return is_old(self.submitted_at, self.created_at, self.took_s)
 
     @property
@@ -70,8 +70,8 @@ class OpenAIBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Of a file: by the names of the requests what stands there, or why that cannot be taken.
-    `is_whole` where every line has a name.
+    """The lines of a result file by request name, or why a line cannot be used. `is_whole` if
+    every line has a name.
     """
 
     named: Sequence[tuple[str, dict[str, Any] | Reply]]
@@ -80,9 +80,7 @@ class _Lines:
 
 
 class OpenAIBatches:
-    """Of one backend: `body` says how a request is written there, `read` what an answer comes
-    to.
-    """
+    """The batches of one backend: `body` encodes a request, `read` parses an answer."""
 
     def __init__(
         self,
@@ -99,7 +97,7 @@ class OpenAIBatches:
         self._secrets = secrets
 
     async def upload(self, named: Mapping[str, CompletionRequest]) -> str:
-        """The id of a file of these requests; nothing is billed for it."""
+        """Upload a file of these requests and return its id; an upload is not billed."""
         lines = (
             json.dumps(
                 {"custom_id": name, "method": "POST", "url": ENDPOINT, "body": self._body(request)}
@@ -113,7 +111,7 @@ class OpenAIBatches:
         return file.id
 
     async def create(self, file_id: str, submission_id: str, submitted_at: float) -> OpenAIBatch:
-        """Submit a file. The batch exists once this returns, and may exist if this raises."""
+        """Submit a file. The batch exists once this returns, and may exist even if this raises."""
         made = await self._client.batches.create(
             input_file_id=file_id,
             endpoint=ENDPOINT,
@@ -148,10 +146,10 @@ class OpenAIBatches:
         self, batch: OpenAIBatch, names: Collection[str], *, is_last: bool = False
     ) -> dict[str, Reply]:
         """The replies of a batch that is over, by name: for all `names`, unless it failed as a
-        whole. A request without a line in a batch that was cut short was not made and is not
-        billed; the bill of whatever else cannot be read is unknown. Raises UnreadableResponse if
-        reading again may help: lines are missing and this is not the last look in a row, or nothing
-        can be read and the batch is not old.
+        whole. A request without a line in a batch that ended early was not made and is not billed;
+        the bill of other unreadable results is unknown. Raises UnreadableResponse if reading again
+        may help: lines are missing and this is not the last look in a row, or nothing can be read
+        and the batch is not old.
         """
         replies: dict[str, Reply] = {}
         absent, spoilt = list[str](), list[str]()
@@ -168,7 +166,7 @@ class OpenAIBatches:
             ):
                 spoilt.append(file)
             for name, line in lines.named:
-                # A file of errors takes nothing back of what was made.
+                # A file of errors does not replace results.
                 if name not in replies or replies[name].outcome != "succeeded":
                     replies[name] = (
                         line if isinstance(line, Reply) else self._parse_reply(batch, line)
@@ -177,8 +175,8 @@ class OpenAIBatches:
                     read.add(name)
         if batch.error is not None and not absent:
             return replies
-        # What it says that it made tells whether a line that is not there, or cannot be read, may
-        # be of one that was made. None made is what servers say that do not count.
+        # The stated number of completed requests shows whether a missing or unreadable line may
+        # belong to a completed one. Servers that do not count report none.
         are_made_missing = len(read) < batch.n_made if batch.n_made else not is_whole
         is_all = replies.keys() >= set(names) if names else bool(replies) and not are_made_missing
         if not is_all and not batch.is_old:
@@ -189,7 +187,7 @@ class OpenAIBatches:
             if spoilt:
                 raise UnreadableResponse(
                     "garbled",
-                    f"shows nothing that can be read in {spoilt[0]}, a result of {batch.batch_id}",
+                    f"shows nothing readable in {spoilt[0]}, a result of {batch.batch_id}",
                 )
         if not (is_all or is_last or absent or spoilt) and (
             are_made_missing or batch.may_lack_lines
@@ -200,17 +198,15 @@ class OpenAIBatches:
         if absent:
             why = fault(
                 "cancelled",
-                f"A file of the batch {batch.batch_id} is gone; what it made is lost, and whether "
-                "it is billed not known.",
+                f"A file of the batch {batch.batch_id} is gone; its results are lost, and their "
+                f"bill is unknown.",
             )
         elif batch.may_lack_lines or are_made_missing:
-            why = fault(
-                "garbled", f"The batch {batch.batch_id} has no line for it that can be read."
-            )
+            why = fault("garbled", f"The batch {batch.batch_id} has no readable line for it.")
         else:
             why = fault(
                 "server_error",
-                f"The batch {batch.batch_id} is {batch.status}, and did not come to it.",
+                f"The batch {batch.batch_id} is {batch.status}, and did not process it.",
             )
         return dict.fromkeys(names, why) | replies
 
@@ -229,7 +225,7 @@ class OpenAIBatches:
         said = (error.get("message") if isinstance(error, dict) else error) or "no answer"
         return fault(
             "server_error",
-            f"The batch {batch.batch_id} did not come to it: {redact(said, *self._secrets)}",
+            f"The batch {batch.batch_id} did not process it: {redact(said, *self._secrets)}",
         )
 
     async def _fetch_lines(self, file_id: str) -> _Lines | None:
@@ -247,7 +243,7 @@ class OpenAIBatches:
         return _Lines(named, len(named) == len(lines), not lines)
 
     def _parse_line(self, line: bytes) -> tuple[str | None, dict[str, Any] | Reply]:
-        """A line and whose it is, held to what any answer is held to."""
+        """Parse a line and its name, with the checks of every answer."""
         found = parse_answer(line, "", self._where, self._secrets)
         shown: object = found
         if isinstance(found, Reply):  # an error reply may still name the batch
@@ -264,7 +260,7 @@ class OpenAIBatches:
             if found.status == "failed" and found.errors is not None and found.errors.data
             else []
         )
-        # of a server that leaves it out the client makes an object without it
+        # the client builds an object without it if the server omits it
         n_made = getattr(found.request_counts, "completed", None)
         created_at, ended_at = _parse_moment(found.created_at), _ended_at(found)
         took_s = None if created_at is None or ended_at is None else ended_at - created_at
@@ -288,7 +284,7 @@ class OpenAIBatches:
                 ended_at or batch.output_file or batch.error_file
             )
             return replace(batch, is_over=batch.is_over or is_ended)
-        # What it made is somewhere, though it does not say yet where.
+        # Its results exist, although it does not name their file yet.
         says_where = batch.output_file is not None or (
             batch.error_file is not None and not batch.n_made
         )
@@ -306,8 +302,8 @@ class OpenAIBatches:
 def is_old(
     submitted_at: float, created_at: float | None = None, took_s: float | None = None
 ) -> bool:
-    """Whether a batch ended so long ago that a result missing now never comes. A time in the future
-    is a clock's error.
+    """Whether a batch ended so long ago that a result missing now never comes. A time in the
+    future is a clock error.
     """
     now = time.time()
     known = [at for at in (submitted_at, created_at) if at is not None and at <= now + DAY_S]
@@ -324,7 +320,7 @@ def _is_made(line: Mapping[str, Any] | Reply) -> bool:
 
 
 def _ended_at(found: "Told") -> float | None:
-    """When a batch ended, as the provider says; the newest of what it calls so."""
+    """End of a batch as the provider states it; the latest of several such times."""
     ends = map(
         _parse_moment,
         (

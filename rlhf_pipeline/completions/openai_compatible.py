@@ -1,4 +1,4 @@
-"""Completes by any server that speaks OpenAI's chat completions."""
+"""Completes by any server with OpenAI's chat completions API."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ class Capabilities:
     seed: bool = True
 
 
-# By host; other servers (vLLM, Ollama, llama.cpp) take what OpenAI's API describes.
+# By host; other servers (vLLM, Ollama, llama.cpp) follow OpenAI's API.
 OWN_SERVER = Capabilities()
 CAPABILITIES: dict[str, Capabilities] = {
     # max_tokens is deprecated there and refused by reasoning models
@@ -136,7 +136,7 @@ class OpenAICompatibleBackend:
             return await self.classify_error(cause, partial)
 
     def error_types(self) -> tuple[type[Exception], ...]:
-        """What a call to this provider can raise; see `classify_error`."""
+        """Errors that a call to this provider can raise; see `classify_error`."""
         from openai import APIError
 
         return (APIError, ValueError, *transport_errors())
@@ -156,7 +156,7 @@ class OpenAICompatibleBackend:
         )
 
     def batches(self) -> OpenAIBatches:
-        """The Batch API of this provider, where it has one; within the event loop that asks."""
+        """The Batch API of this provider, within the calling event loop."""
         return OpenAIBatches(
             self._get_client(),
             self._build_body,
@@ -178,7 +178,7 @@ class OpenAICompatibleBackend:
             await client.close()
 
     def _get_client(self) -> "AsyncOpenAI":
-        """Of this event loop: connections belong to the loop they were made in."""
+        """The client of this event loop: connections belong to the loop that opened them."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open[0] is not loop:
             from openai import AsyncOpenAI
@@ -211,7 +211,7 @@ class OpenAICompatibleBackend:
     async def _fetch_whole(self, request: CompletionRequest) -> Reply:
         import httpx2
 
-        # The bytes themselves: the client does not check what it makes models of, and making them
+        # The raw bytes: the client does not validate its models, and building them
         # costs a third of the call.
         answer = await self._get_client().post(
             "/chat/completions", cast_to=httpx2.Response, body=self._build_body(request)
@@ -237,7 +237,7 @@ class OpenAICompatibleBackend:
         if not isinstance(choices, list) or any(not isinstance(choice, dict) for choice in choices):
             return fault(
                 "garbled",
-                f"{self._public_address} did not send a chat completion but "
+                f"{self._public_address} sent no chat completion but "
                 f"{redact(found, *self._secrets)!r}",
                 status=status,
             )
@@ -295,8 +295,8 @@ class OpenAICompatibleBackend:
     async def _stream(
         self, request: CompletionRequest, on_text: OnText, partial: list[str]
     ) -> Reply:
-        """Piece by piece; `partial` holds what came, also when this ends in an error. Nothing
-        counts without a finish reason.
+        """Read the stream; `partial` keeps the received pieces even if an error ends it. A stream
+        without a finish reason is incomplete.
         """
         body = self._build_body(request) | {
             "stream": True,
@@ -326,7 +326,7 @@ class OpenAICompatibleBackend:
             async for event in parse_events(answer.iter_bytes(), self._secrets):
                 newest = event.get("usage")
                 if error := find_error(event):  # within a stream whose status was 200
-                    # A count that more came after is not what is billed.
+                    # A count followed by more text is not the billed one.
                     so_far = (
                         partial_reply_fields(partial, newest or last, COUNTS)
                         if has_begun
@@ -341,7 +341,7 @@ class OpenAICompatibleBackend:
                 ):
                     raise UnreadableResponse(
                         "garbled",
-                        f"streamed choices that are none: {redact(choices, *self._secrets)!r}",
+                        f"streamed invalid choices: {redact(choices, *self._secrets)!r}",
                     )
                 for choice in choices:
                     delta = get_object(choice, "delta")

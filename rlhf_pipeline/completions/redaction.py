@@ -12,12 +12,12 @@ from rlhf_pipeline.errors import ConfigurationError
 
 TOLD = 300  # characters kept of what a server says
 LEAST = 4  # characters; shorter secrets occur in every message and protect nothing
-# characters of what of an address is taken out of a message wherever it stands, not beside its name
-# alone
+# least characters of a secret of an address that is redacted anywhere in a message, not only after
+# its name alone
 SHORTEST_ALONE = 6
-LONG = 16  # characters that no ordinary word holds by chance
-# Of an address's question, in small letters without - and _: what the API is to do, which its
-# errors have to name.
+LONG = 16  # characters that no ordinary word contains
+# Query parameters, in lower case without - and _, that select a function of the API and which its
+# errors must name.
 PLAIN = {
     "apiversion",
     "version",
@@ -35,15 +35,15 @@ PLAIN = {
 
 
 class WholeWordSecret(str):
-    """A secret that may be an ordinary word too: within another one it is none."""
+    """A secret that may also be an ordinary word: it is redacted only as a whole word."""
 
     __slots__ = ()
 
 
 def check_address(base_url: str) -> str:
-    """The address as it is. Raises ConfigurationError, with nothing of it in it, where a part of
-    the password would be read as something else: that part would be sent to somebody, and shown, as
-    if it were host or path."""
+    """Return the address unchanged. Raises ConfigurationError, without any part of it, if a part
+    of the password would be parsed as host or path: it would then be sent and shown.
+    """
     try:
         parts = urlsplit(base_url)
         is_whole = not any("@" in part for part in (parts.path, parts.query, parts.fragment))
@@ -51,8 +51,9 @@ def check_address(base_url: str) -> str:
         is_whole = False
     if not is_whole:
         raise ConfigurationError(
-            "base_url (RLHF_BASE_URL) cannot be read: it has an @ behind the host, or brackets "
-            "that are no address. Percent-encode user, password, path and question: / as %2F, # as "
+            "base_url (RLHF_BASE_URL) cannot be read: it has an @ after the host, or brackets "
+            "that are not an IP address. Percent-encode user, password, path and query: / as %2F, "
+            "# as "
             "%23, ? as %3F, @ as %40, [ as %5B, ] as %5D."
         )
     return base_url
@@ -60,11 +61,9 @@ def check_address(base_url: str) -> str:
 
 @cache
 def secrets_of(base_url: str) -> tuple[str, ...]:
-    """The secrets of an address: user, password and query, as they stand in it, as
-    they mean and as they may be sent.
-
-    What is short is an ordinary word too: it counts only as it stands in the address. What a
-    question says of versions and the like is not secret.
+    """The secrets of an address: user, password and query, as written, decoded and as they may be
+    sent. A short one may be an ordinary word, so it counts only as written. Query parameters such
+    as versions are not secret.
 
     >>> sorted(secrets_of("https://me:secret@api.example.org/v1?key=x%2Byz&api-version=2024-02-01"))
     ['bWU6c2VjcmV0', 'key=x%2Byz', 'key=x+yz', 'me%3Asecret@', 'me:secret@', 'secret', 'x%2Byz']
@@ -95,7 +94,7 @@ def secrets_of(base_url: str) -> tuple[str, ...]:
 
 
 def _url_forms(written: str) -> set[str]:
-    """As it stands in an address, as it means, and as others would write it there."""
+    """The text as written, decoded, and percent-encoded again."""
     meant = {unquote(written), unquote_plus(written)}
     return (
         {written}
@@ -106,7 +105,7 @@ def _url_forms(written: str) -> set[str]:
 
 
 def redact(said: object, *secrets: str) -> str:
-    """What a server or a client library said, on one line, short, and without the key and the like,
+    """Shorten a message of a server or client library to one line, without keys and other secrets,
     which some servers repeat.
     """
     line = " ".join(str(said).split())
@@ -136,13 +135,11 @@ def redact(said: object, *secrets: str) -> str:
 
 
 def _escaped_forms(form: str) -> Iterator[str]:
-    """As it is, and as it stands within a page of HTML, in what Python shows of an object, and in
-    JSON.
-    """
+    """The text as it is, and as escaped in HTML, in a Python repr and in JSON."""
     yield form
     escaped = html.escape(form)
     yield from (escaped, escaped.replace("&#x27;", "&#39;"), html.escape(form, quote=False))
-    # which differs where quotes of both kinds stand in what is shown
+    # differs if the text contains both kinds of quotes
     beside_quotes = repr(form + "'\"")[1:-4]
     yield from (
         repr(form)[1:-1],
@@ -153,8 +150,7 @@ def _escaped_forms(form: str) -> Iterator[str]:
 
 
 def provider_of(base_url: str) -> str:
-    """Host and port of a URL: who sets limits and sends the bill. Without user, password, path and
-    query.
+    """Host and port of a URL, which identify the provider; without user, password, path and query.
 
     >>> provider_of("https://me:secret@api.openai.com/v1?key=x")
     'api.openai.com'

@@ -1,4 +1,4 @@
-"""Plans what is asked of backends: parameters, and every request and item, made when needed."""
+"""Plans the requests to backends: parameters, and each request and item, built when needed."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.protocols import Lane, WorkItem
 from rlhf_pipeline.records import content_hash
 
-SEEDS = 2**31  # what providers and torch both take
+SEEDS = 2**31  # upper bound of seeds for both providers and torch
 KEY_BYTES = 32
 KEY_VERSION = 2  # of what a cache key is made of
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class CompletionParams(BaseModel):
-    """How many completions of a prompt, sampled how."""
+    """Number of completions per prompt, and their sampling."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -32,7 +32,7 @@ class CompletionParams(BaseModel):
         default=[0.7, 1.0], min_length=1, description="Sampling temperatures, 0 to 2; 0 is greedy"
     )
     top_ps: list[float] = Field(
-        default=[1.0, 0.9], min_length=1, description="Nucleus masses, above 0 and up to 1"
+        default=[1.0, 0.9], min_length=1, description="Top-p values, above 0 and up to 1"
     )
     max_new_tokens: int = Field(
         default=48, ge=1, le=32768, description="Tokens after which a completion is cut off"
@@ -46,7 +46,7 @@ class CompletionParams(BaseModel):
         default=64,
         ge=1,
         le=4096,
-        description="Requests handed at once to a backend on this machine",
+        description="Requests per batch of a backend on this machine",
     )
     system: str | None = Field(
         default=None, description="System prompt, for providers; empty = none"
@@ -55,8 +55,8 @@ class CompletionParams(BaseModel):
         default=1,
         ge=1,
         le=64,
-        description="Once fewer completions of a prompt than this can still succeed, a provider is "
-        "not asked for its others; a pair needs 2",
+        description="If fewer completions of a prompt than this can still succeed, the others "
+        "are not requested; a pair needs 2",
     )
 
 
@@ -74,7 +74,7 @@ def parameter_grid(params: CompletionParams) -> list[tuple[float, float]]:
 
 
 def cache_key(backend: CompletionBackend, request: CompletionRequest) -> str:
-    """A hash of everything that decides the text, and of nothing else."""
+    """Hash of everything that determines the text, and of nothing else."""
     whose = (
         backend.name,
         getattr(backend, "provider", ""),
@@ -130,7 +130,7 @@ def encode_sampling(request: CompletionRequest) -> str:
 
 
 class RequestPlan:
-    """Everything asked for, by item number. Items are made from the prompts when needed: those of a
+    """All requests by item number. Items are made from the prompts when needed: those of a
     hundred thousand prompts would fill a gigabyte.
     """
 
@@ -151,7 +151,7 @@ class RequestPlan:
         self.params = params
         self._calls = calls
         serving = Counter((backend.name, backend.model_version) for backend in backends)
-        # Two providers of one model may write the same text: these are still two completions.
+        # The same text from two providers of one model still makes two completions.
         self._makers = [
             f"{b.name} at {lane_of(b)[0]}" if serving[b.name, b.model_version] > 1 else b.name
             for b in backends
@@ -180,13 +180,13 @@ class RequestPlan:
         return self._makers[self._place(item_no)[2]]
 
     def _place(self, item_no: int) -> tuple[int, int, int]:
-        """Which prompt, sample and backend."""
+        """Prompt, sample and backend of an item."""
         of_sample, which = divmod(item_no, len(self.backends))
         return *divmod(of_sample, len(self._grid)), which
 
     def _request(self, item_no: int) -> CompletionRequest:
         row, index, _ = self._place(item_no)
-        # By day too: a prompt that comes again another day gets other completions, with ids of
+        # The day too: a prompt that returns on another day gets other completions, with ids of
         # their own.
         first_seed = int(
             content_hash("seed", self.params.seed, self._days[row], self._ids[row])[:12], 16
@@ -219,8 +219,8 @@ class RequestPlan:
         self, item_no: int, backend: CompletionBackend, request: CompletionRequest
     ) -> int:
         if getattr(backend, "likes_equal_lengths", False):
-            return len(request.prompt)  # rows of like length share a batch where padding costs
-        # first samples first: what becomes of them says which others are worth their price
+            return len(request.prompt)  # rows of similar length share a batch, which saves padding
+        # first samples first: their outcome decides which others are requested
         if self.least > 1:
             return request.sample_index * len(self._ids) + self._place(item_no)[0]
         return item_no

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import httpx2
 
 LONGEST_ANSWER = 1_000_000  # bytes
-LONGEST_STREAM = 64 * LONGEST_ANSWER  # each of its words stands in an event of hundreds of bytes
-CUT_OFF = "without sending complete message body"  # what httpx2 says of an answer that broke off
+LONGEST_STREAM = 64 * LONGEST_ANSWER  # each token arrives in an event of hundreds of bytes
+CUT_OFF = "without sending complete message body"  # message of httpx2 for an interrupted answer
 
 
 class TextCollector:
-    """The pieces of a stream's text, told as they come and kept in `partial`. Raises Unreadable for
-    more than is taken of an answer.
+    """Collects the pieces of a streamed text in `partial` and passes them on. Raises
+    UnreadableResponse beyond the size limit of an answer.
     """
 
     def __init__(self, on_text: OnText, partial: list[str]) -> None:
@@ -51,14 +51,14 @@ class UnreadableResponse(ValueError):
 
 @cache
 def transport_errors() -> tuple[type[Exception], ...]:
-    """What a call can end in before, within or instead of an answer."""
+    """Errors that can end a call before, within or instead of an answer."""
     import httpx2
 
     return (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError)
 
 
 async def read_remaining(answer: Any) -> bytes:
-    """What a refusal says, whether or not it was read yet; nothing where that fails too."""
+    """The body of a refusal, read if necessary; empty if reading fails."""
     try:
         return bytes(await answer.aread())
     except transport_errors():
@@ -103,7 +103,7 @@ def transport_fault(
 def parse_answer(
     content: bytes, content_type: str, where: str, secrets: Sequence[str]
 ) -> dict[str, Any] | Reply:
-    """The JSON object in an answer, or the fault that it is none."""
+    """Parse the JSON object of an answer, or return its fault."""
     if len(content) >= LONGEST_ANSWER:
         return fault(
             "oversized",
@@ -115,14 +115,16 @@ def parse_answer(
     except UnicodeDecodeError as cause:
         return fault(
             "invalid_utf8",
-            f"{where} sent bytes that are no UTF-8 ({cause.reason} at byte {cause.start})",
+            f"{where} sent bytes that are not UTF-8 ({cause.reason} at byte {cause.start})",
         )
     if "html" in content_type or text.lstrip()[:15].lower().startswith(("<!doctype html", "<html")):
-        return fault("html", f"{where} sent a web page, no completion: {redact(text, *secrets)!r}")
+        return fault(
+            "html", f"{where} sent a web page instead of a completion: {redact(text, *secrets)!r}"
+        )
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as cause:
-        return fault("garbled", f"{where} sent no whole JSON ({redact(cause, *secrets)})")
+        return fault("garbled", f"{where} sent incomplete JSON ({redact(cause, *secrets)})")
     if not isinstance(value, dict):
         return fault("garbled", f"{where} did not send a completion but {redact(text, *secrets)!r}")
     return value
@@ -131,8 +133,8 @@ def parse_answer(
 async def parse_events(
     chunks: AsyncIterator[bytes], secrets: Sequence[str] = ()
 ) -> AsyncIterator[dict[str, Any]]:
-    """The JSON objects of a stream of server-sent events. Raises Unreadable for what is none, and
-    for more than is taken.
+    """The JSON objects of a stream of server-sent events. Raises UnreadableResponse for invalid
+    events and beyond the size limit.
     """
     rest, n_bytes = b"", 0
     async for chunk in chunks:
@@ -152,12 +154,12 @@ async def parse_events(
 
 
 def _parse_event(line: bytes, secrets: Sequence[str]) -> dict[str, Any] | None:
-    """What one line of a stream says, where it says anything."""
+    """Parse one line of a stream; None for a line without data."""
     try:
         text = line.decode("utf-8").strip()
     except UnicodeDecodeError as cause:
         raise UnreadableResponse(
-            "invalid_utf8", f"streamed bytes that are no UTF-8 ({cause.reason})"
+            "invalid_utf8", f"streamed bytes that are not UTF-8 ({cause.reason})"
         ) from None
     if not text.startswith("data:") or (data := text[5:].strip()) in ("", "[DONE]"):
         return None
@@ -165,7 +167,7 @@ def _parse_event(line: bytes, secrets: Sequence[str]) -> dict[str, Any] | None:
         event = json.loads(data)
     except (ValueError, RecursionError) as cause:
         raise UnreadableResponse(
-            "garbled", f"streamed no whole JSON ({redact(cause, *secrets)})"
+            "garbled", f"streamed incomplete JSON ({redact(cause, *secrets)})"
         ) from None
     if not isinstance(event, dict):
         raise UnreadableResponse(
@@ -175,8 +177,8 @@ def _parse_event(line: bytes, secrets: Sequence[str]) -> dict[str, Any] | None:
 
 
 def find_error(found: object) -> dict[str, Any] | None:
-    """The error that an answer or an event is, as the one server or the other says it; None where
-    it is none.
+    """The error object of an answer or event, in either of the common forms; None if it is not an
+    error.
 
     >>> find_error({"error": "no"}), find_error({"object": "error", "message": "no"})["message"]
     ({'message': 'no'}, 'no')
@@ -194,13 +196,13 @@ def find_error(found: object) -> dict[str, Any] | None:
 def open_client(
     base_url: str, timeout_s: float, headers: Mapping[str, str] | None = None
 ) -> "httpx2.AsyncClient":
-    """A client for `address_of(base_url)`. User, password and question of it go with every request,
-    and into no log.
+    """A client for `address_of(base_url)`. User, password and query of the URL are sent with every
+    request and never logged.
     """
     import httpx2
 
     url = httpx2.URL(base_url)
-    # which is there once, however often it is added
+    # added only once, however often this runs
     logging.getLogger("httpx2").addFilter(_strip_query)
     return httpx2.AsyncClient(
         auth=(url.username, url.password) if url.userinfo else None,
@@ -213,8 +215,8 @@ def open_client(
 
 
 def _strip_query(record: logging.LogRecord) -> bool:
-    """httpx2 logs the address of each request, and some providers take their key as a question of
-    it.
+    """Remove the query from logged addresses: httpx2 logs each address, and some providers take
+    their key in the query.
     """
     import httpx2
 
@@ -226,8 +228,8 @@ def _strip_query(record: logging.LogRecord) -> bool:
 
 
 def get_object(event: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A named object within an event; empty where there is none. Raises Unreadable where it is
-    something else.
+    """A named object of an event, or {} if it is absent. Raises UnreadableResponse for another
+    type.
     """
     found = event.get(name)
     if found is not None and not isinstance(found, dict):
@@ -263,7 +265,7 @@ def build_reply(
         "n_tokens": n_tokens,
         "status": status,
     }
-    # Without its count nobody knows what the provider will bill.
+    # Without a token count the bill is unknown.
     counted["billing"] = "metered" if is_told else "unknown"
     if reason == "content_filter":
         return fault(
@@ -279,23 +281,24 @@ def build_reply(
     if "\x00" in text or not _is_encodable(text):
         return fault(
             "unstorable",
-            f"{model} sent a text with NUL or half a character, which no database keeps.",
+            f"{model} sent a text with NUL or a lone surrogate, which databases refuse.",
             **counted,
         )
     return Reply(outcome="succeeded", kind="succeeded", text=text, finish_reason=reason, **counted)
 
 
 def billing_of(usage: object) -> Billing:
-    """Whether the provider said what an answer costs: without its count nobody knows."""
+    """Whether the bill of an answer is known: it is unknown without a token count."""
     return "metered" if isinstance(usage, dict) and usage else "unknown"
 
 
 def partial_reply_fields(
     partial: Sequence[str], usage: object, counts: tuple[str, str]
 ) -> dict[str, Any]:
-    """What a stream had come to that then ends in an error, for its Reply: billed as counted by
-    then, else nobody knows. Only one that begins with its error is free: of another something was
-    made, though it may be nothing that is shown."""
+    """Fields of the Reply to a stream that ended in an error: billed as counted by then, else
+    unknown. A stream that begins with its error is free; any other made something, perhaps without
+    visible text.
+    """
     counted = usage if isinstance(usage, dict) else {}
     n_prompt, n = (parse_count(counted.get(name)) for name in counts)
     return {
@@ -307,14 +310,12 @@ def partial_reply_fields(
 
 
 def error_billing_fields(usage: object, counts: tuple[str, str]) -> dict[str, Any]:
-    """What is billed for an answer that is an error and nothing else: nothing, unless it says what
-    it counted.
-    """
+    """Billing of an answer that is only an error: nothing, unless it contains a token count."""
     return partial_reply_fields((), usage, counts) if billing_of(usage) == "metered" else {}
 
 
 def parse_count(value: object) -> int:
-    """A number of tokens as told, 0 for what is none."""
+    """A number of tokens as reported; 0 for anything else."""
     return (
         value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53

@@ -19,16 +19,16 @@ from rlhf_pipeline.errors import BackendUnavailable, CompletionError
 from rlhf_pipeline.protocols import LedgerSettlement, Progress, WorkLedger, ignore_progress
 from rlhf_pipeline.records import content_id
 
-# What a cache lost meanwhile, or was left open, is asked for again in the next round.
+# Items that the cache lost or that stayed open are requested again in the next round.
 ROUNDS = 3
-BATCH = 64  # requests handed at once to a backend on this machine
+BATCH = 64  # requests per batch of a backend on this machine
 
 
 class RunResults(Protocol):
     """The results of a run so far."""
 
     gone: list[int]  # items whose text the store no longer has
-    n_unsettled: int  # items that are open, or under way
+    n_unsettled: int  # items that are open or running
 
 
 R = TypeVar("R", bound=RunResults)
@@ -37,8 +37,8 @@ R = TypeVar("R", bound=RunResults)
 def complete_in_rounds(
     ledger: WorkLedger, run_id: str, total: int, ask: Callable[[], None], read: Callable[[], R]
 ) -> R:
-    """Ask until every item has succeeded or failed, and all texts are there. Raises CompletionError
-    if that fails.
+    """Repeat rounds until every item has succeeded or failed and all texts are stored. Raises
+    CompletionError if that fails.
     """
     for _ in range(ROUNDS):
         ask()
@@ -46,16 +46,16 @@ def complete_in_rounds(
         if not made.gone and not made.n_unsettled:
             return made
         if made.gone:
-            ledger.reopen(run_id, made.gone)  # pruned, or not what was stored
+            ledger.reopen(run_id, made.gone)  # pruned or damaged
     if made.n_unsettled:
         raise CompletionError(
             f"{made.n_unsettled:,} of {total:,} completions are neither made nor failed; the "
-            "others are kept. Run again: it goes on from there. If that says the same, another "
-            "process holds them, or the store loses what is written: check its disk."
+            f"others are kept. Run again to continue. If this repeats, another process holds "
+            f"them, or the store loses writes: check its disk."
         )
     raise CompletionError(
-        f"The store loses completions as they are made: {len(made.gone):,} of {total:,} are gone. "
-        "Check its disk."
+        f"The store loses completions as they are made: {len(made.gone):,} of {total:,} are "
+        f"missing. Check its disk."
     )
 
 
@@ -127,7 +127,7 @@ def complete_requests(
             work.budget = calls.budget
             if closed := complete_hosted(work, {lane: backend}):
                 if not unsettled_items(ledger, run_id):
-                    ledger.end(run_id)  # the same again tries what failed again
+                    ledger.end(run_id)  # the same requests retry failed items
                 raise BackendUnavailable(str(closed[lane].error))
         else:
             complete_local(work, lane, backend, BATCH)
@@ -164,7 +164,7 @@ def iterate_results(
 
 
 def failure_of(settled: LedgerSettlement) -> CompletionResult:
-    """The result of what failed for good."""
+    """The result of a permanently failed item."""
     reason = "content_filter" if settled.kind == "content_filter" else "error"
     return CompletionResult.failed(
         settled.error or f"It failed as {settled.kind}.", finish_reason=reason

@@ -29,12 +29,12 @@ CLOSINGS = (
     "Please ask a real policy for the rest.",
     "This text was filled in from a template.",
 )
-LONGEST_QUOTE = 200  # characters of the prompt that are repeated
+LONGEST_QUOTE = 200  # characters of the prompt that are quoted
 
 
 class TemplateBackend:
-    """Completes offline, at once and always the same; lets the whole loop run where no policy is at
-    hand.
+    """Completes offline, instantly and deterministically, so that the loop can run without a
+    policy.
     """
 
     name = "template"

@@ -13,8 +13,8 @@ class BackendTextGenerator:
     """`TextGenerator` by a backend. A text that cannot be completed is "", which is not a prompt;
     `failures_` counts the reasons.
 
-    Texts are asked for through `ledger`, under the name `asset`: noted, made and paid for once,
-    within the budget of `calls`.
+    Requests go through `ledger` under the name `asset`: recorded, made and paid once, within the
+    budget of `calls`.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class BackendTextGenerator:
         self.failures_: dict[str, int] = {}
 
     def generate_texts(self, instructions: Sequence[str], *, seed: int) -> list[str]:
-        """One text an instruction, in their order. Raises BackendUnavailable where nothing can be
+        """One text per instruction, in order. Raises BackendUnavailable if nothing can be
         completed at all.
         """
         return [text or "" for text in self._complete(instructions, seed)]
 
     def complete_twice(self, prompts: Sequence[str], seed: int) -> list[tuple[str, str] | None]:
-        """Two completions of each prompt; None where one failed, was empty, or both are the same:
-        such two cannot be compared.
+        """Two completions of each prompt; None if one failed or is empty, or both are equal,
+        because such a pair cannot be compared.
         """
         both = self._complete([*prompts, *prompts], seed)
         pairs = zip(both[: len(prompts)], both[len(prompts) :], strict=True)

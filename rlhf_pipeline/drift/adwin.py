@@ -20,8 +20,10 @@ class ADWINParams(BaseModel):
         lt=1,
         description="ADWIN: confidence of one cut; larger is earlier and less certain",
     )
-    adwin_clock: int = Field(default=8, ge=1, description="ADWIN: votes between two looks")
-    adwin_min_votes: int = Field(default=30, ge=10, description="ADWIN: votes before it looks")
+    adwin_clock: int = Field(default=8, ge=1, description="ADWIN: votes between two checks")
+    adwin_min_votes: int = Field(
+        default=30, ge=10, description="ADWIN: votes before the first check"
+    )
 
 
 class ADWIN:
@@ -59,7 +61,7 @@ class ADWIN:
             )
         )
         # Position in the stream -> vote seq, kept only where a bucket begins: buckets only ever
-        # merge, so no other is asked for.
+        # merge, so no other is needed.
         self._seq_at: dict[int, int] = {}
 
     def update(self, value: float, seq: int) -> Signal | None:
@@ -67,8 +69,8 @@ class ADWIN:
         error = require_error(value, self.name, seq)
         total, width = adwin.total + error, adwin.width + 1
         self._seq_at[adwin.num_instances + 1] = seq
-        # Frouros divides by zero for the smallest window it allows: an infinite bound there, hence
-        # no cut, as it should be.
+        # Frouros divides by zero for its smallest window, which gives an infinite bound and hence
+        # no cut, which is correct.
         with np.errstate(divide="ignore", invalid="ignore"):
             adwin.update(value=error)
         if adwin.num_instances % self.params.adwin_clock == 0:
@@ -97,8 +99,8 @@ class ADWIN:
         self._seq_at = {position: self._seq_at[position] for position, _, _ in self._buckets()}
 
     def _locate_change(self, cut_total: float, n_cut: int) -> tuple[dict[str, float], int]:
-        """Error rates before and after the most likely change in what is left of the window, and
-        its seq.
+        """Error rates before and after the most likely change in the rest of the window, and its
+        seq.
 
         `cut_total` errors in `n_cut` votes were already cut off; they count as before the change.
         """
@@ -154,7 +156,7 @@ class ADWIN:
 
 
 def _log_likelihood(total: Floats, n: Floats) -> Floats:
-    """Of `total` errors in `n` votes at their own rate; 0 where there are no votes."""
+    """Log likelihood of `total` errors in `n` votes at their own rate; 0 without votes."""
     rate = np.clip(total / np.maximum(n, 1), 1e-12, 1 - 1e-12)
     likelihood: Floats = total * np.log(rate) + (n - total) * np.log(1 - rate)
     return likelihood

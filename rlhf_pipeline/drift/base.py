@@ -11,8 +11,8 @@ from rlhf_pipeline.errors import InvalidScores
 from rlhf_pipeline.records import Record, content_id, fields_to_hash
 
 Floats = npt.NDArray[np.floating[Any]]
-# The parameters each detector had first: they are always hashed. Stored events and states are found
-# by that hash.
+# The original parameters of each detector, which are always hashed: stored events and states are
+# found by that hash.
 FIRST_PARAMS = {
     "ddm": ("ddm_warning_level", "ddm_drift_level", "ddm_min_votes"),
     "adwin": ("adwin_delta", "adwin_clock", "adwin_min_votes"),
@@ -34,8 +34,8 @@ class Signal(Record):
 class DriftDetector(Protocol):
     """A change detector over a stream of errors in [0, 1], restartable from its JSON state.
 
-    It is made with an instance of its `Params`, whose fields carry the detector's name in front:
-    the launchpad shows those of all detectors together.
+    It is made with an instance of its `Params`, whose field names begin with the detector's name,
+    because the launchpad shows all detectors together.
     """
 
     name: ClassVar[str]
@@ -67,10 +67,8 @@ class DriftDetector(Protocol):
 
 
 def params_hash(detector: DriftDetector) -> str:
-    """Identifies a detector and its parameters: a changed value starts a new stream of events.
-
-    A parameter that was added to a shipped detector later is hashed only where it is not at its
-    default.
+    """Identifies a detector and its parameters: a changed value starts a new stream of events. A
+    parameter added to a shipped detector later is hashed only if it differs from its default.
     """
     params = detector.params
     return content_id(

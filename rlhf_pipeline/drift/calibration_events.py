@@ -22,9 +22,9 @@ def calibration_events(
     """One event per failed test of {name, passed, value, threshold}, at the highest vote seq of the
     day's reflection rows.
 
-    The change is dated at the first judged vote of the day, the best that a test over a whole day
-    can say. A test with `passed` None had too little data and gives no event. Events up to vote
-    `read_before` are replayed. Raises InvalidScores for a failed test without judged rows.
+    The change is dated at the first judged vote of the day, because a test covers a whole day. A
+    test with `passed` None had too little data and gives no event. Events up to vote `read_before`
+    are replayed. Raises InvalidScores for a failed test without judged rows.
     """
     failed = [test for test in tests if test["passed"] is not None and not test["passed"]]
     if not failed:
@@ -64,8 +64,8 @@ def next_test_state(
 ) -> dict[str, Any]:
     """The state after votes up to `last_seq` were tested against `thresholds`.
 
-    Its `read_before` is the last vote that was tested against earlier thresholds: what the tests
-    find up to there is replayed.
+    Its `read_before` is the last vote that was tested against earlier thresholds: events up to
+    there are replayed.
     """
     fingerprint = content_hash(thresholds.model_dump(mode="json"))
     if state is None:

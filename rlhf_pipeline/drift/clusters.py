@@ -1,6 +1,6 @@
 """Clusters the prompts of two windows by k-means; tests which grew, shrank or got worse.
 
-Points are clustered without looking at the window they come from, so under one distribution the
+Points are clustered without their windows, so under one distribution the
 windows' shares in a cluster differ by chance alone, and an exact test of them holds whatever the
 clusters are.
 """
@@ -24,8 +24,8 @@ from rlhf_pipeline.records import Interval
 
 Labels = npt.NDArray[np.int32]
 
-MAX_RELATIVE_SPREAD = 3  # times the median spread of the columns
-N_FOR_K = 400  # points that the number of clusters is chosen on
+MAX_RELATIVE_SPREAD = 3  # largest spread of a column, in medians over the columns
+N_FOR_K = 400  # points used to choose the number of clusters
 ORDER = {"grew": 0, "shrank": 1, "steady": 2}
 
 
@@ -37,21 +37,19 @@ class ClusterParams(WindowParams):
     prompts_per_cluster: int = Field(
         default=25,
         ge=5,
-        description="Prompts of both windows for each cluster: fewer make wide intervals",
+        description="Prompts of both windows per cluster; fewer make wide intervals",
     )
-    max_clusters: int = Field(
-        default=8, ge=2, le=26, description="Most clusters: more are not read"
-    )
+    max_clusters: int = Field(default=8, ge=2, le=26, description="Maximum number of clusters")
     min_in_cluster: int = Field(
         default=10,
         ge=5,
-        description="Prompts of a window in a cluster for an error rate to be given",
+        description="Least prompts of a window in a cluster for an error rate",
     )
     share_effect: float = Field(
         default=0.05,
         gt=0,
         le=1,
-        description="Change of a cluster's share of the prompts that counts",
+        description="Least change of a cluster's share of the prompts that counts",
     )
     cluster_seed: int = Field(default=0, ge=0, description="Seed of k-means")
 
@@ -82,8 +80,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class SemanticClusters:
-    """`clusters`: worse ones first, then those that grew, shrank, stayed. `p_value`: that both
-    windows fill them alike.
+    """`clusters`: worse ones first, then those that grew, shrank, stayed. `p_value`: under the
+    hypothesis that both windows have equal shares.
     """
 
     clusters: tuple[Cluster, ...]
@@ -118,7 +116,7 @@ def semantic_clusters(
     if reference.embeddings.shape[1] != current.embeddings.shape[1]:
         raise InvalidScores(
             f"Embeddings of {reference.embeddings.shape[1]} and {current.embeddings.shape[1]} "
-            "dimensions make no clusters. Embed both with one encoder."
+            f"dimensions cannot be clustered together. Embed both with one encoder."
         )
     points = _directions(
         np.concatenate(
@@ -182,15 +180,13 @@ def _require_enough(before: pd.DataFrame, now: pd.DataFrame, params: ClusterPara
 
 
 def _directions(points: Floats) -> Floats:
-    """Rows of length 1 around the common mean, no column louder than LOUDEST usual ones: clusters
-    are of meaning, not of length.
-
-    The features hold counts beside the encoder's columns, and grow with a completion's length as a
-    whole.
+    """Rows centred and scaled to length 1, with each column's spread limited to LOUDEST medians,
+    so that clusters follow meaning, not length: the features contain counts and grow with the
+    length of a completion.
     """
     if not np.isfinite(points).all():
         raise InvalidScores(
-            "An embedding is NaN or infinite. Check the encoder; no row is left out silently."
+            "An embedding is NaN or infinite. Check the encoder; no row is dropped silently."
         )
     spread = points.std(axis=0)
     most = MAX_RELATIVE_SPREAD * float(np.median(spread[spread > 0])) if (spread > 0).any() else 1.0
@@ -205,7 +201,7 @@ def _k_means(points: Floats, params: ClusterParams) -> tuple[Labels, Floats, flo
 
     if (points == points[0]).all():
         raise NotEnoughData(
-            "No clusters: all embeddings are equal. Is the encoder one that tells texts apart?"
+            "No clusters: all embeddings are equal. Check that the encoder distinguishes texts."
         )
     fitted = KMeans(
         _choose_n_clusters(points, params), n_init=4, random_state=params.cluster_seed
@@ -216,8 +212,8 @@ def _k_means(points: Floats, params: ClusterParams) -> tuple[Labels, Floats, flo
 
 
 def _choose_n_clusters(points: Floats, params: ClusterParams) -> int:
-    """The k of the highest mean silhouette on at most N_FOR_K of the points (Rousseeuw 1987); of
-    equal ones the smallest.
+    """The k of the highest mean silhouette on at most N_FOR_K of the points (Rousseeuw 1987); the
+    smallest k of equal ones.
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import pairwise_distances, silhouette_score
@@ -229,7 +225,7 @@ def _choose_n_clusters(points: Floats, params: ClusterParams) -> int:
     if most <= 2:
         return 2
     distances = pairwise_distances(sample)
-    np.fill_diagonal(distances, 0)  # rounding leaves a little there
+    np.fill_diagonal(distances, 0)  # rounding leaves small differences there
     score: dict[int, float] = {}
     for k in range(2, most + 1):
         label = KMeans(k, n_init=1, random_state=params.cluster_seed).fit(sample).labels_

@@ -9,7 +9,7 @@ from rlhf_pipeline.records import DriftEvent
 
 
 class ConfirmationParams(BaseModel):
-    """How many detectors must agree, and how near to each other."""
+    """How many detectors must agree, and within how many votes."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -40,7 +40,7 @@ def find_confirming_events(
     events: Sequence[DriftEvent], params: ConfirmationParams
 ) -> tuple[DriftEvent, ...]:
     """The events between which most distinct detectors report, within `confirmation_window` votes;
-    () if too few ever do.
+    () if too few report.
 
     Of spans with equally many detectors the shortest counts, then the earliest: a false alarm some
     hundred votes before a change does not confirm it, and a detector that fires again afterwards

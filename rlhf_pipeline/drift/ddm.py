@@ -26,8 +26,8 @@ class DDMParams(BaseModel):
     ddm_min_votes: int = Field(
         default=100,
         ge=30,
-        description="DDM: votes before it looks; fewer make a lucky start look like the model's "
-        "true level",
+        description="DDM: votes before the first check; with fewer, a lucky start passes for the "
+        "model's true level",
     )
 
 

@@ -21,7 +21,9 @@ class HDDMAParams(BaseModel):
         lt=1,
         description="HDDM-A: significance at which a warning begins; above the drift significance",
     )
-    hddm_a_min_votes: int = Field(default=30, ge=10, description="HDDM-A: votes before it looks")
+    hddm_a_min_votes: int = Field(
+        default=30, ge=10, description="HDDM-A: votes before the first check"
+    )
 
 
 class HDDMA:
@@ -77,8 +79,8 @@ class HDDMA:
         return None
 
     def _evidence(self, error: float) -> dict[str, float]:
-        """Means before and after the cut with this vote counted. Taken first: Frouros forgets both
-        means when it fires.
+        """Means before and after the cut with this vote counted. Computed first, because Frouros
+        drops both means when it fires.
         """
         x, z = self._hddm.test_type.x, self._hddm.test_type.z
         n_after = z.num_values + 1 - x.num_values

@@ -33,7 +33,7 @@ COLUMNS = {
     "embedding_row": "int64",
 }
 MAX_EMBEDDINGS = 1000
-# prefix of the reason why a test or picture is missing, where it is not too few rows
+# prefix of the reason for a missing test or picture, unless there are too few rows
 LEFT_OUT = "Left out: "
 FOLDER = "models/reference"  # below the home: where windows of registered reward models lie
 FRAME = "window.parquet"
@@ -48,7 +48,7 @@ class Window:
     `rows`: comparison_id, prompt_id, prompt_length and completion_length (characters, side a), p
     (calibrated P(a preferred)), error (share of the a/b votes that disagree), n_votes,
     embedding_row (-1 = not embedded). `embeddings`: (n, d) float32 of one completion per prompt.
-    `not_embedded`: why there are none, where the cause is not too few rows.
+    `not_embedded`: why there are none, unless there are too few rows.
     """
 
     model_version: str
@@ -58,7 +58,7 @@ class Window:
 
     def one_row_per_prompt(self) -> pd.DataFrame:
         """One comparison per prompt: completions of one prompt resemble each other, and a test
-        would count them as many.
+        would count them as independent.
 
         The smallest comparison_id is kept. Ids are content hashes, so the choice is arbitrary and
         reproducible.
@@ -91,9 +91,7 @@ class Window:
 
     @classmethod
     def load(cls, folder: Path, hashes: FileHashes | None = None) -> "Window":
-        """Raises ArtefactError naming the folder when a file is missing, unreadable or not what was
-        saved.
-        """
+        """Raises ArtefactError naming the folder if a file is missing, unreadable or changed."""
         try:
             contents = {name: (folder / name).read_bytes() for name in (FRAME, EMBEDDINGS, META)}
             changed = [] if hashes is None else hashes.find_changed(_hash_names(folder, contents))
@@ -144,11 +142,11 @@ def reference_window(
     """From preference pairs of the calib split and the calibrated P(chosen preferred) of each, in
     the pairs' order.
 
-    Pairs from before the last of `taste_changes` are left out: a model is not to be compared with
-    the taste it left. A pair's error is the share of its votes the prediction misses, so that
-    reference and current window both count single votes; pairs that nobody took a side of are left
-    out, as of a day. Raises FrameError for a pair of another split, InvalidScores for a p that is
-    no probability.
+    Pairs from before the last of `taste_changes` are left out: a model must not be compared with a
+    taste that it no longer follows. A pair's error is the share of its votes that contradict the
+    prediction, so that both windows count single votes; pairs without a vote for a side are left
+    out, as in a day's window. Raises FrameError for a pair of another split, InvalidScores for a p
+    outside [0, 1].
     """
     wrong = pairs.loc[pairs["split"] != "calib", ["comparison_id", "split"]]
     if len(wrong):
@@ -209,7 +207,7 @@ def current_window(
     lost = rows.loc[~rows["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
     if len(lost):
         raise FrameError(
-            f"{len(lost)} judged comparisons are not among the comparisons given, first "
+            f"{len(lost)} judged comparisons are missing from the given comparisons, first "
             f"{lost.iloc[0]}. Give those of the same day."
         )
     known = comparisons[["comparison_id", "prompt_id", "prompt", "completion_a"]]

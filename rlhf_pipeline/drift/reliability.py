@@ -17,8 +17,9 @@ from rlhf_pipeline.records import Interval, ReliabilityBin
 
 @dataclass(frozen=True)
 class Reliability:
-    """Calibration of one window, over groups of comparisons. `slope` is None where no probability
-    differs from 0.5, and where every vote went with the model or every one against it."""
+    """Calibration of one window, over groups of comparisons. `slope` is None if every probability
+    is 0.5, or if all votes agree with the model or all disagree.
+    """
 
     n: int
     bins: tuple[ReliabilityBin, ...]
@@ -32,7 +33,7 @@ class Reliability:
 def reliability_of_reference(
     window: Window, thresholds: CalibrationThresholds | None = None
 ) -> Reliability:
-    """One row per comparison, as heavy as its votes. Raises NotEnoughData below `min_rows`."""
+    """One row per comparison, weighted by its votes. Raises NotEnoughData below `min_rows`."""
     rows = window.rows
     p, error = rows["p"].to_numpy(dtype=float), rows["error"].to_numpy(dtype=float)
     # `error` is the share of votes against the side predicted
@@ -46,7 +47,7 @@ def reliability_of_reference(
 def reliability_of_day(
     judged: pd.DataFrame, thresholds: CalibrationThresholds | None = None
 ) -> Reliability:
-    """Columns `p`, `outcome`, `group` of single votes, as calibration tests see them. Raises
+    """Columns `p`, `outcome`, `group` of single votes, as in the calibration tests. Raises
     NotEnoughData below `min_rows`.
     """
     return _measure_reliability(

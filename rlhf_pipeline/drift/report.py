@@ -44,7 +44,7 @@ class DriftSignals:
     """What detectors and calibration tests found about one model.
 
     Events and warnings may be its whole history; those of the day up to vote `last_seq` decide the
-    day's rows, so that the same votes give the same report whatever was voted since.
+    day's rows, so that later votes do not change the report.
     """
 
     events: Sequence[DriftEvent] = ()
@@ -67,9 +67,9 @@ def drift_report(
     `overall` is `drift` if at least `confirmations` of these say so: a detector (with an event in
     the last `confirmation_window` votes up to `last_seq`, by default that of the day's last event,
     or with others on that day that confirm each other), the error rate of the day, the calibration
-    tests (as one). Any other drift makes it `warning`, data drift included (a change of the data is
-    no proof that the model is wrong); so does a warning of a window test, or of as many detectors.
-    With too few votes and nothing to report it is `insufficient`, else `stable`.
+    tests (as one). Any other drift makes it `warning`, data drift included (a change of the data
+    does not prove that the model is wrong); so does a warning of a window test, or of as many
+    detectors. With too few votes and nothing to report it is `insufficient`, else `stable`.
     """
     params, signals = params or DriftParams(), signals or DriftSignals()
     until = float("inf") if signals.last_seq is None else signals.last_seq
@@ -139,8 +139,8 @@ def data_drift_report(
         rows = window.one_row_per_prompt()
         if rows.empty:
             raise NotEnoughData(
-                f"The {name} window of {window.model_version} is empty; Evidently has nothing to "
-                "compare. Collect votes first."
+                f"The {name} window of {window.model_version} is empty; so Evidently cannot "
+                f"compare windows. Collect votes first."
             )
         frames.append(
             rows.assign(confidence=rows["p"].where(rows["p"] > 0.5, 1 - rows["p"]))[columns]
@@ -220,7 +220,7 @@ def _overall_row(
         if until is not None and until - params.confirmation_window < e.seq <= until
     ]
     saying = {event_source(e) for e in recent}
-    # On a day of thousands of votes a change of its morning lies further back than that window, and
+    # On a day of thousands of votes, a change in the morning lies outside that window, and
     # the trigger still fires on it.
     saying |= set(
         event_sources(find_confirming_events([e for e in events if str(e.day) == day], params))
@@ -239,7 +239,7 @@ def _overall_row(
         for r in rows
         if r.verdict == Verdict.DRIFT or (r.verdict == Verdict.WARNING and r not in warned)
     ]
-    # a detector's warning level is passed by chance on many days, two at once seldom
+    # one detector passes its warning level by chance on many days, two at once rarely
     if len(warned) >= params.confirmations:
         suspects += warned
     if len(saying) >= params.confirmations:

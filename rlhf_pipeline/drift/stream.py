@@ -13,7 +13,7 @@ from rlhf_pipeline.errors import ConfigurationError, FrameError
 from rlhf_pipeline.plugins import NoParams, select_params
 from rlhf_pipeline.records import DriftEvent, Record, utc_now
 
-MAX_KEPT_WARNINGS = 200  # of one detector: more than any report looks back
+MAX_KEPT_WARNINGS = 200  # warnings kept per detector: more than any report shows
 
 
 class StreamWarning(Record):
@@ -35,8 +35,8 @@ class ScanResult(Record):
 
 
 def error_stream(reflections: pd.DataFrame, model_version: str) -> pd.DataFrame:
-    """The judged predictions of one model as seq, day and error (0 or 1), in seq order; a vote for
-    neither side judges nothing.
+    """The judged predictions of one model as seq, day and error (0 or 1), in seq order; votes for
+    neither side are left out.
     """
     rows = reflections[
         (reflections["reward_model"] == model_version) & reflections["is_error"].notna()
@@ -66,10 +66,10 @@ def scan(
 
     A detector skips votes up to the seq of its saved state. If that state was saved under other
     parameters, the detector drops it and starts at the first row, so pass the whole stream of the
-    model version. What it then finds up to the seq of that state is `is_replayed`: those votes were
-    read before, and only a new vote may start a retraining. Raises ConfigurationError for a state
-    of another model or stream, FrameError for a duplicate seq, InvalidScores for an error outside
-    [0, 1].
+    model version. Events up to the seq of that state are then `is_replayed`: those votes were read
+    before, and only a new vote may start a retraining. Raises ConfigurationError for a state of
+    another model or stream, FrameError for a duplicate seq, InvalidScores for an error outside [0,
+    1].
     """
     rows = _rows_in_order(errors)
     params = params or NoParams()

@@ -14,8 +14,8 @@ TIE = 1e-12
 
 @dataclass(frozen=True)
 class TestResult:
-    """`effect` is the statistic without what chance alone adds for these sample sizes; `p_value`
-    under one distribution.
+    """`effect` is the statistic less its expectation by chance for these sample sizes; `p_value`
+    is under the hypothesis of one distribution.
     """
 
     __test__ = False  # not a pytest class
@@ -38,12 +38,10 @@ def kolmogorov_smirnov(reference: Floats, current: Floats) -> TestResult:
 
 
 def population_stability(reference: Floats, current: Floats, *, n_bins: int = 10) -> TestResult:
-    """PSI over quantile bins of the reference, half a count added to each bin so that none is
-    empty.
-
-    Under one distribution PSI / (1/n + 1/m) is chi-squared with bins - 1 degrees of freedom
+    """PSI over quantile bins of the reference, with half a count added to each bin so that none is
+    empty. Under one distribution PSI / (1/n + 1/m) is chi-squared with bins - 1 degrees of freedom
     (Yurdakul, Naranjo 2020, Statistical Properties of the Population Stability Index), so it has a
-    p-value, and its expectation there is taken off the effect: a fixed limit of 0.2 is exceeded by
+    p-value, and its expectation is subtracted from the effect: a fixed limit of 0.2 is exceeded by
     chance in small samples.
     """
     from scipy.stats import chi2
@@ -99,11 +97,13 @@ def maximum_mean_discrepancy(
 
 
 def _gram_matrix(points: Floats) -> Floats:
-    """RBF kernel of all pairs, its diagonal zero: a point beside itself says nothing."""
+    """RBF kernel of all pairs with a zero diagonal, because the estimate excludes pairs of a point
+    with itself.
+    """
     norms = np.sum(points**2, axis=1)
     squared = np.maximum(norms[:, None] + norms[None, :] - 2 * points @ points.T, 0)
     distances = squared[np.triu_indices(len(points), k=1)]
-    # many equal points: median 0; all equal: any width will do
+    # many equal points: median 0; all equal: any width works
     scale = np.median(distances) or np.mean(distances) or 1.0
     gram: Floats = np.exp(-squared / (2 * scale))
     np.fill_diagonal(gram, 0)
@@ -159,17 +159,17 @@ def _require_sample(values: Floats, name: str, n_dimensions: int = 1) -> Floats:
     sample = np.asarray(values, dtype=float)
     if sample.ndim != n_dimensions:
         raise InvalidScores(
-            f"The {name} sample has {sample.ndim} dimensions, the test takes {n_dimensions}."
+            f"The {name} sample has {sample.ndim} dimensions; the test needs {n_dimensions}."
         )
     if len(sample) < 2:
         raise NotEnoughData(
-            f"The {name} sample has {len(sample)} rows; a two-sample test needs 2 and is worth "
-            "little below 30."
+            f"The {name} sample has {len(sample)} rows; a two-sample test needs 2 and has little "
+            f"power below 30."
         )
     if not np.isfinite(sample).all():
         row = int((~np.isfinite(sample)).nonzero()[0][0])
         raise InvalidScores(
-            f"The {name} sample is not finite at row {row}. Find what produced NaN or infinity "
-            "there; nothing is dropped silently."
+            f"The {name} sample is not finite at row {row}. Find the source of the NaN or "
+            f"infinity; nothing is dropped silently."
         )
     return sample

@@ -44,8 +44,8 @@ class WindowParams(BaseModel):
     min_reference: int = Field(
         default=15,
         ge=10,
-        description="Rows the reference needs; few make wide tests, and after a change of taste "
-        "there are few",
+        description="Rows that the reference needs; few make weak tests, and after a change of "
+        "taste there are few",
     )
     ks_effect: float = Field(
         default=0.2,
@@ -56,7 +56,8 @@ class WindowParams(BaseModel):
     psi_effect: float = Field(
         default=0.2,
         gt=0,
-        description="Population stability index, beyond what chance adds, that counts as drift",
+        description="Population stability index, less its expectation by chance, that counts as "
+        "drift",
     )
     mmd_effect: float = Field(
         default=0.02, gt=0, description="Squared maximum mean discrepancy that counts as drift"
@@ -105,8 +106,8 @@ class SpaceVerdict(Record):
 def compare_windows(
     reference: Window | None, current: Window | None, params: WindowParams
 ) -> list[SpaceVerdict]:
-    """One verdict per test, always the same eight. `insufficient` where a window is too small or
-    not there at all.
+    """One verdict per test, always the same eight. `insufficient` if a window is too small or
+    missing.
     """
     tests = [_run_test(name, reference, current, params) for name in _THRESHOLDS]
     done = [i for i, (result, _, _) in enumerate(tests) if result is not None]
@@ -133,7 +134,7 @@ def _add_reason(verdict: SpaceVerdict, why: str) -> SpaceVerdict:
     )
 
 
-# (space, test) -> the parameter that holds its least effect, in the order of the report
+# (space, test) -> parameter of its least effect, in the order of the report
 _THRESHOLDS = {
     ("errors", "error_rate"): "error_effect",
     ("prompt_length", "ks"): "ks_effect",
@@ -149,7 +150,7 @@ _THRESHOLDS = {
 def _run_test(
     name: tuple[str, str], reference: Window | None, current: Window | None, params: WindowParams
 ) -> tuple[TestResult | None, Floats, Floats]:
-    """The test's result, None where there is too little, and the two samples it was done on."""
+    """The test's result, None for too little data, and the two samples."""
     space, test = name
     before, now = _space_values(space, reference), _space_values(space, current)
     needed = params.min_votes if space == "errors" else params.min_prompts

@@ -28,7 +28,7 @@ GENERATORS = Members[type[PromptGenerator]](
         "distilabel": DistilabelGenerator,
     },
 )
-EXISTING_SOURCES = ("templates", "dataset")  # they read prompts that were written before
+EXISTING_SOURCES = ("templates", "dataset")  # sources that read prompts and cannot write any
 
 __all__ = [
     "GENERATORS",
@@ -61,10 +61,10 @@ def generate(
     """The PROMPTS of `day`: exactly `params.n`, the same for the same params and day.
 
     `params` may be a SourceParams, which also has the parameters of each source. `source_file` is
-    what the source reads: a template library, a data set or a list of instructions. `exclude` holds
-    prompt ids to leave out (earlier days, the frozen evaluation set); `report` collects what became
-    of every prompt; `embed` is a sentence encoder, which a topic needs. Raises PromptError with the
-    row and the fix.
+    the input of the source: a template library, a data set or a list of instructions. `exclude`
+    holds prompt ids to leave out (earlier days, the frozen evaluation set); `report` collects the
+    outcome of every prompt; `embed` is a sentence encoder, which a topic needs. Raises PromptError
+    with the row and the fix.
     """
     if params.source not in GENERATORS:
         raise PromptError(f"No prompt source {params.source!r}. Known: {', '.join(GENERATORS)}.")
@@ -96,8 +96,7 @@ def generate_with(
     what: str | None = None,
 ) -> pd.DataFrame:
     """`generate` with a generator that the caller made, such as an evolution with another fitness.
-
-    `what` names it in the error where it has too few prompts.
+    `what` names it in the error if it has too few prompts.
     """
     seed = day_seed(params.seed, day)
     selection = Selection(params, exclude=exclude, report=report, embed=embed)

@@ -35,7 +35,9 @@ class PromptParams(ConstraintParams):
         {}, description="Share per category; empty = the source's own, templates: all six equally"
     )
     difficulties: dict[str, float] = Field(
-        {}, description="Share per difficulty within each category; empty = as they come"
+        {},
+        description="Share per difficulty within each category; empty = in the proportions "
+        "of the source",
     )
     source: str = Field(
         "templates", description="Source of the prompts; `rlhf prompts sources` lists them"
@@ -43,8 +45,8 @@ class PromptParams(ConstraintParams):
     seed: int = Field(0, description="Seed; the seed of a day is derived from it and the day", ge=0)
     max_similarity: float = Field(
         1.0,
-        description="Prompts that share more of their runs of five characters with an earlier one "
-        "are left out; 1 = equal ones only",
+        description="Most similarity to an earlier prompt (share of common runs of five "
+        "characters); 1 = only equal prompts are left out",
         gt=0,
         le=1,
     )
@@ -67,15 +69,15 @@ class PromptParams(ConstraintParams):
 class PromptGenerator(Protocol):
     """A source of prompts.
 
-    It is made with what it may read (`source_file`) and what may write for it (`text_generator`).
-    `Params` holds the parameters that it alone has.
+    The constructor receives its input file (`source_file`) and a writer (`text_generator`).
+    `Params` holds its own parameters.
 
     `generate` offers drafts to `selection` until it is full or the source has no more: the same
     drafts in the same order for the same params and seed. `params` has the common parameters and
     those of every source: `select_params(Params, params)` gives its own. The selection applies
-    quotas and constraints, drops duplicates and excluded ids, builds the frame, and raises where
-    the source gave too few. Report a row that is not a prompt to `selection.report`; the other rows
-    still count. Raises PromptError where the source cannot be used at all.
+    quotas and constraints, drops duplicates and excluded ids, builds the frame, and raises if the
+    source gave too few. Report a row that is not a prompt to `selection.report`; the other rows
+    still count. Raises PromptError if the source cannot be used at all.
 
     >>> from rlhf_pipeline.plugins import NoParams
     >>> class Greetings:
@@ -113,7 +115,7 @@ class Draft:
 
 
 def prompt_id(text: str, reference: str | None) -> str:
-    """Content id of a prompt: its text and its checkable answer."""
+    """Hash of a prompt's text and checkable answer."""
     return content_id("prompt", text, reference or "")
 
 

@@ -19,8 +19,8 @@ from rlhf_pipeline.errors import PromptError
 Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 
 MAX_PROMPT_BYTES = 100_000
-# py3langid tells 97 and more apart, dialects among them, and takes a short English question for
-# Nigerian Pidgin now and then (1 of the 54 shipped instructions). Among these none was mistaken.
+# py3langid knows 97 languages, including dialects, and takes a short English question for
+# Nigerian Pidgin now and then (1 of the 54 shipped instructions). Among these, no mistake occurred.
 LANGUAGES = (
     "ar",
     "bg",
@@ -67,49 +67,51 @@ LANGUAGES = (
     "vi",
     "zh",
 )
-LEAST_LETTERS = 8  # of a shorter text no language can be told
-# Thai to Khmer, kana, ideographs and Hangul: written without blanks, or with endings, so that a
-# term stands within other signs.
+LEAST_LETTERS = 8  # least letters to detect a language
+# Thai to Khmer, kana, ideographs and Hangul: written without spaces, or with endings, so that a
+# term occurs within other characters.
 UNSPACED = (
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
     r"\U00020000-\U0003ffff]"
 )
-# similarities to the topic, so that no text is embedded twice in a row of questions about it
+# cached similarities to the topic, so that no text is embedded twice
 MAX_CACHED_SIMILARITIES = 20_000
 
 
 class RuleViolation(NamedTuple):
-    """A rule that a prompt breaks, and the reason in words."""
+    """A broken rule, and the reason as a sentence."""
 
     rule: str
     reason: str
 
 
 class ConstraintParams(BaseModel):
-    """What every prompt must keep; by default everything may pass."""
+    """Rules for every prompt; by default all pass."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    min_chars: int = Field(1, description="Least characters of a prompt", ge=1, le=MAX_PROMPT_BYTES)
+    min_chars: int = Field(
+        1, description="Minimum length of a prompt in characters", ge=1, le=MAX_PROMPT_BYTES
+    )
     max_chars: int = Field(
-        MAX_PROMPT_BYTES, description="Most characters of a prompt", ge=1, le=MAX_PROMPT_BYTES
+        MAX_PROMPT_BYTES,
+        description="Maximum length of a prompt in characters",
+        ge=1,
+        le=MAX_PROMPT_BYTES,
     )
     must: list[str] = Field(
         [],
-        description="Terms that every prompt holds, as whole words in any case and any form of "
-        "Unicode",
+        description="Terms that every prompt must contain, as whole words in any case and "
+        "Unicode form",
     )
     must_not: list[str] = Field(
         [],
-        description="Terms that no prompt holds, as whole words in any case and any form of "
-        "Unicode",
+        description="Terms that no prompt may contain, as whole words in any case and Unicode form",
     )
     language: str = Field(
         "", description=f"Language of every prompt, of {', '.join(LANGUAGES)}; empty = any"
     )
-    topic: str = Field(
-        "", description="What every prompt is about, in a few words; empty = anything"
-    )
+    topic: str = Field("", description="Topic of every prompt, in a few words; empty = any")
     min_topic_similarity: float = Field(
         0.3, description="Least cosine of the embeddings of prompt and topic", ge=-1, le=1
     )
@@ -139,15 +141,14 @@ class ConstraintParams(BaseModel):
 
 
 class Constraints:
-    """The rules of `params`, ready to be asked. Raises PromptError where a topic is named and
-    nothing can embed it.
+    """Checks texts against the rules of `params`. Raises PromptError for a topic without an
+    encoder.
     """
 
     def __init__(self, params: ConstraintParams, embed: Embed | None = None) -> None:
         if params.topic and embed is None:
             raise PromptError(
-                f"The topic {params.topic!r} needs a sentence encoder, and none was handed in. "
-                "Hand one in as `embed`."
+                f"The topic {params.topic!r} needs a sentence encoder. Pass one as `embed`."
             )
         self._params = params
         self._must = {term: _compile_term(term) for term in params.must}
@@ -157,12 +158,12 @@ class Constraints:
         self._similarities: dict[str, float] = {}
 
     def find_violation(self, text: str) -> RuleViolation | None:
-        """The first rule that `text` breaks, the cheap ones first; None where it keeps all."""
+        """The first rule that `text` breaks, cheap rules first; None if it keeps all."""
         return self._find_cheap_violation(text) or self._check_topic(text)
 
     def cache_similarities(self, texts: Iterable[str]) -> None:
-        """Embeds at once what `find_violation` will be asked of, several times faster than one by
-        one; nothing where no topic is asked for.
+        """Embed texts for later `find_violation` calls in one batch, several times faster than
+        singly; does nothing without a topic.
         """
         if self._embed is None:
             return
@@ -174,7 +175,7 @@ class Constraints:
         if not new:
             return
         for text, vector in zip(new, self._embed(new), strict=True):
-            # An embedding depends on its batch in the sixth digit; no verdict should.
+            # An embedding depends on its batch in the sixth digit; the verdict must not.
             self._similarities[text] = round(float(vector @ self._topic), 4)
         while len(self._similarities) > max(MAX_CACHED_SIMILARITIES, len(new)):
             del self._similarities[next(iter(self._similarities))]
@@ -191,14 +192,14 @@ class Constraints:
         if len(text) < self._params.min_chars:
             return RuleViolation(
                 "length",
-                f"{len(text):,} characters, at least {self._params.min_chars:,} are asked for "
-                "(min_chars)",
+                f"{len(text):,} characters, at least {self._params.min_chars:,} are required "
+                f"(min_chars)",
             )
         if len(text) > self._params.max_chars:
             return RuleViolation(
                 "length",
-                f"{len(text):,} characters, at most {self._params.max_chars:,} are asked for "
-                "(max_chars)",
+                f"{len(text):,} characters, at most {self._params.max_chars:,} are allowed "
+                f"(max_chars)",
             )
         return None
 
@@ -208,14 +209,10 @@ class Constraints:
         text = _fold(text)
         for term, pattern in self._must.items():
             if not pattern.search(text):
-                return RuleViolation(
-                    "must", f"{term!r} is not in it, as every prompt must have it (must)"
-                )
+                return RuleViolation("must", f"{term!r} is missing, but required (must)")
         for term, pattern in self._must_not.items():
             if pattern.search(text):
-                return RuleViolation(
-                    "must_not", f"{term!r} is in it, as no prompt may have it (must_not)"
-                )
+                return RuleViolation("must_not", f"{term!r} occurs, but is forbidden (must_not)")
         return None
 
     def _check_language(self, text: str) -> RuleViolation | None:
@@ -225,12 +222,12 @@ class Constraints:
         found = detect_language(text)
         if found is None:
             return RuleViolation(
-                "language", f"too few letters to tell a language, {wanted} is asked for (language)"
+                "language", f"too few letters to detect a language; {wanted} is required (language)"
             )
         return (
             None
             if found == wanted
-            else RuleViolation("language", f"it reads as {found}, {wanted} is asked for (language)")
+            else RuleViolation("language", f"it reads as {found}; {wanted} is required (language)")
         )
 
     def _check_topic(self, text: str) -> RuleViolation | None:
@@ -243,15 +240,13 @@ class Constraints:
             return None
         return RuleViolation(
             "topic",
-            f"similarity {cosine:.2f} to {self._params.topic!r}, at least {least:.2f} is asked for "
-            "(topic, min_topic_similarity)",
+            f"similarity {cosine:.2f} to {self._params.topic!r}, at least {least:.2f} is required "
+            f"(topic, min_topic_similarity)",
         )
 
 
 def find_unusable(text: str) -> RuleViolation | None:
-    """Why no prompt may be this text, whatever is asked for: empty, over the limit, or what a
-    database cannot keep.
-    """
+    """Why this text can never be a prompt: empty, too long, or refused by databases."""
     if not text.strip():
         return RuleViolation("empty", "the prompt is empty. Give every row a text")
     if (why := find_unstorable(text)) is not None:
@@ -266,7 +261,7 @@ def find_unusable(text: str) -> RuleViolation | None:
 
 
 def find_unstorable(text: str) -> str | None:
-    """What in a text no file or database can keep, with the cure.
+    """What in a text no file or database can store, with the cure.
 
     >>> find_unstorable("tea"), find_unstorable("t\\0a")
     (None, 'holds a NUL character, which databases keep none of. Take it out')
@@ -286,13 +281,12 @@ def find_unstorable(text: str) -> str | None:
 
 
 def detect_language(text: str) -> str | None:
-    """The code of the language among LANGUAGES that `text` reads as; None where it has too few
-    letters to tell.
+    """Detect the language of `text` among LANGUAGES; None if it has too few letters.
 
     >>> detect_language("Was ist die Hauptstadt von Frankreich?"), detect_language("2 + 2 = ?")
     ('de', None)
     """
-    # A syllable or ideograph says more than a letter: three are enough there.
+    # Three syllables or ideographs are enough.
     weight = sum(1 if sign < "\u3000" else 3 for sign in text if sign.isalpha())
     return str(_load_identifier().classify(text)[0]) if weight >= LEAST_LETTERS else None
 
@@ -307,8 +301,8 @@ def _load_identifier() -> Any:
 
 
 def _fold(text: str) -> str:
-    """In one case and one form of Unicode: what reads the same is the same, full-width and
-    ligatures too.
+    """Normalise case and Unicode form, so that texts that look the same compare equal, full-width
+    and ligatures too.
     """
     return normalize("NFKC", normalize("NFKC", text).casefold())
 

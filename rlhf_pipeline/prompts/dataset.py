@@ -40,16 +40,15 @@ class DatasetParams(BaseModel):
     split: str = Field("train", description="Of that data set", min_length=1)
     domain: str = Field(
         "",
-        description="Of the source dataset: kept beside each prompt that names no domain of its "
-        "own",
+        description="Of the source dataset: domain of prompts whose row names none",
     )
 
 
 class DatasetGenerator:
-    """Draws from a JSONL, JSON, CSV or Parquet file, a folder of texts, or a data set of the hub or
-    in a folder (`dataset`).
+    """Draws prompts from a JSONL, JSON, CSV or Parquet file, a folder of texts, or a data set of
+    the hub or in a folder (`dataset`).
 
-    Rows have a text column and, where they know them, category, difficulty, reference and domain.
+    Rows have a text column and optionally category, difficulty, reference and domain.
     """
 
     name: ClassVar[str] = "dataset"
@@ -72,7 +71,7 @@ class DatasetGenerator:
             drafts.append(draft)
         if not drafts and not selection.report.n_rejected.total():
             raise PromptError(
-                f"{own.dataset or self._path} holds no rows. Give it one prompt a row, in a "
+                f"{own.dataset or self._path} holds no rows. Give one prompt per row, in a "
                 f"column {' or '.join(TEXT_COLUMNS)}."
             )
         order = np.random.default_rng(seed).permutation(len(drafts))
@@ -93,10 +92,9 @@ class DatasetGenerator:
 def read_drafts(
     rows: Iterator[PromptRow], report: Report, domain: str = ""
 ) -> Iterator[tuple[str, Draft]]:
-    """The draft of each row with the row's place; `domain` is that of rows which name none.
-
-    Equal texts come once, also if their accents are encoded differently. `report` receives rows
-    that are not prompts, and counts repeats.
+    """Yield the draft of each row with the row's place; `domain` is the domain of rows without
+    one. Equal texts come once, even if their accents are encoded differently. `report` receives
+    rows that are not prompts, and counts repeats.
     """
     seen: set[str] = set()
     for row in rows:
@@ -113,8 +111,8 @@ def read_drafts(
 
 
 def write_jsonl(frame: pd.DataFrame, path: Path) -> int:
-    """PROMPTS as one JSON object a line; returns the number of lines. Never half a file; raises
-    ArtefactError where the disk refuses.
+    """PROMPTS as one JSON object a line; returns the number of lines. Never writes a partial file;
+    raises ArtefactError if the disk refuses.
     """
     checked = check_frame(frame, PROMPTS)
     with open_atomically(path) as file:
@@ -142,11 +140,11 @@ def read_jsonl(path: Path) -> pd.DataFrame:
     try:
         return check_frame(pd.DataFrame(rows), PROMPTS)
     except FrameError as cause:
-        raise PromptError(f"{path} holds no exported prompts: {cause}") from cause
+        raise PromptError(f"{path} is not a file of exported prompts: {cause}") from cause
 
 
 def _parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
-    """The draft of a row, or why it is none, with the cure."""
+    """The draft of a row, or the fault with its cure."""
     text = next((row[c] for c in TEXT_COLUMNS if isinstance(row.get(c), str)), None)
     if text is None:
         return (
@@ -192,17 +190,17 @@ def _normalise_word(said: Any) -> Any:
 
 
 def _find_unstorable(said: Any) -> str | None:
-    """Why a cell beside the text cannot be kept."""
+    """Why a cell other than the text cannot be stored."""
     if isinstance(said, list):
         return "is a list, not a text. Give one"
     if isinstance(said, Mapping):
-        # where NUL is an escape, which can be kept
+        # as JSON, where NUL is an escape and can be stored
         said = json.dumps(dict(said), ensure_ascii=False, default=str)
     return find_unstorable(said) if isinstance(said, str) else None
 
 
 def _parse_variables(said: Any, domain: str) -> Mapping[str, Any]:
-    """Of an exported row they are JSON, of another an object or nothing."""
+    """Variables of a row: JSON in an exported row, else an object or missing."""
     if isinstance(said, str):
         try:
             said = json.loads(said)

@@ -1,4 +1,4 @@
-"""Prompts by distilabel's Self-Instruct, where that package is installed.
+"""Prompts by distilabel's Self-Instruct, if that package is installed.
 
 Without the package, `freeform` and `evolution` fill the same columns.
 """
@@ -29,8 +29,8 @@ NUMBERING = re.compile(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+")
 
 
 class Task(Protocol):
-    """What of a distilabel task is used: rows with `input` go in, batches of the same rows with
-    `instructions` come out.
+    """The part of a distilabel task that is used: takes rows with `input`, yields batches of these
+    rows with `instructions`.
     """
 
     def process(self, inputs: Any) -> Iterator[Sequence[Mapping[str, Any]]]: ...
@@ -50,14 +50,14 @@ class DistilabelGenerator:
         text_generator: TextGenerator | None = None,
         task: Task | None = None,
     ) -> None:
-        """`task` is another of distilabel's tasks with the same columns, with an LLM of its own."""
+        """`task` is another of distilabel's tasks with the same columns, with its own LLM."""
         self._path = INSTRUCTIONS if source_file is None else source_file
         self._generator = text_generator
         self._task = task
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
-        """See `PromptGenerator`. Raises PromptError where distilabel is not installed, or nothing
-        was handed in that writes.
+        """See `PromptGenerator`. Raises PromptError if distilabel is not installed, or without a
+        text generator.
         """
         lines = load_instructions(self._path, selection)
         rng = np.random.default_rng(seed)
@@ -68,7 +68,7 @@ class DistilabelGenerator:
             self._ask(task, [lines[i] for i in rng.permutation(len(lines))], selection)
 
     def _ask(self, task: Task, lines: Sequence[Draft], selection: Selection) -> None:
-        """Rows for all that is still wanted, in one call."""
+        """Request all missing prompts in one call."""
         wanted = [
             (
                 line,
@@ -105,7 +105,7 @@ class DistilabelGenerator:
 
 def build_self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) -> Task:
     """distilabel's SelfInstruct over a text generator. Raises PromptError naming what is missing
-    and the way round.
+    and an alternative.
     """
     instead = "or use the source freeform or evolution, which fill the same columns"
     try:
@@ -117,14 +117,11 @@ def build_self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) 
             f"{instead}."
         ) from cause
     if text_generator is None:
-        raise PromptError(
-            "The source distilabel needs a text generator, and none was handed in. Hand one in, "
-            f"{instead}."
-        )
+        raise PromptError(f"The source distilabel needs a text generator. Pass one, {instead}.")
     writer: TextGenerator = text_generator
 
     class TextGeneratorLLM(LLM):  # type: ignore[misc]
-        """The text generator as distilabel's LLM: one generation an input."""
+        """The text generator as distilabel's LLM: one generation per input."""
 
         @property
         def model_name(self) -> str:

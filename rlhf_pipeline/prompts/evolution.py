@@ -33,7 +33,7 @@ from rlhf_pipeline.prompts.templates import (
 from rlhf_pipeline.protocols import TextGenerator
 
 TOURNAMENT = 3
-# drawn for each place of the first generation, because some nearly repeat another
+# candidates drawn per place of the first generation, because some nearly repeat another
 SEEDS_PER_PLACE = 3
 MOST_SEEDS = 100_000
 
@@ -69,7 +69,7 @@ class Individual:
 
     @property
     def draft(self) -> Draft:
-        """The draft with its descent among the variables, where PROMPTS keeps it."""
+        """The draft with its ancestry among the variables, where PROMPTS stores it."""
         draft = self.child.made.draft
         descent = {
             "generation": self.generation,
@@ -119,7 +119,7 @@ class EvolutionGenerator:
         )
         if not living:
             raise PromptError(
-                "Evolution has no prompt to begin from: no seed could be used. Loosen the "
+                "Evolution has no prompt to start from: no seed can be used. Loosen the "
                 "constraints, or give other seeds."
             )
         places = _count_survivors(living, own.population, selection)
@@ -252,9 +252,7 @@ def _select_fittest(living: Iterable[Individual], places: Mapping[str, int]) -> 
 def _draw_pairs(
     living: Iterable[Individual], places: Mapping[str, int], rng: np.random.Generator
 ) -> Iterable[tuple[Individual, Individual]]:
-    """As many parents as places, each the fittest of TOURNAMENT drawn, with another of its category
-    drawn beside it.
-    """
+    """Draw a parent for each place, the fittest of TOURNAMENT, and a second one of its category."""
     for category, of in _group_by_category(living).items():
         for _ in range(places[category]):
             *drawn, other = rng.integers(len(of), size=TOURNAMENT + 1)

@@ -40,8 +40,8 @@ MAX_POWER = 64
 
 
 def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any:
-    """The value of `expression` over `variables`: a whole number or a text; None where a number
-    would not be whole.
+    """The value of `expression` over `variables`: a whole number or a text; None if a number is
+    not whole.
 
     Raises PromptError naming `where` for anything but an expression of OPERATORS and
     FUNCTIONS, and for values it cannot use.
@@ -64,7 +64,7 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
         OverflowError,
     ) as cause:
         raise PromptError(
-            f"{where}: {expression!r} cannot be computed of {dict(variables)} ({cause}). Correct "
+            f"{where}: {expression!r} cannot be computed from {dict(variables)} ({cause}). Correct "
             "`derived:`."
         ) from cause
     if isinstance(value, Fraction):
@@ -73,7 +73,7 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
 
 
 def names_in(expression: str, *, where: str) -> set[str]:
-    """The variables an expression reads. Raises PromptError where it is none."""
+    """The variables an expression reads. Raises PromptError for an invalid expression."""
     try:
         tree = _parse(expression)
     except SyntaxError as cause:
@@ -117,6 +117,6 @@ def _evaluate(node: ast.expr, variables: Mapping[str, Any]) -> Any:
     ):
         return FUNCTIONS[node.func.id](*(_evaluate(argument, variables) for argument in node.args))
     raise PromptError(
-        f"{ast.unparse(node)!r} is nothing an expression may hold. Use variables, whole numbers, + "
+        f"{ast.unparse(node)!r} is not allowed in an expression. Use variables, whole numbers, + "
         f"- * / // % **, and {', '.join(FUNCTIONS)}."
     )

@@ -1,4 +1,4 @@
-"""Scores how much a prompt is worth asking: what evolution selects by.
+"""Scores how much a prompt is worth asking, for the selection of evolution.
 
 A prompt is worth more the harder it is judged to be, or the less sure the reward model is of which
 of two completions of it is better: votes on it then teach more (Freund et al. 1997, query by
@@ -43,7 +43,7 @@ JUDGE = (
 
 
 class Fitness(Protocol):
-    """Scores texts: higher is worth more. None where a text could not be judged: it is left out,
+    """Scores texts; higher is better. None for a text that could not be judged: it is left out,
     never guessed.
     """
 
@@ -53,7 +53,7 @@ class Fitness(Protocol):
 
 
 class Demands:
-    """Judged difficulty without a judge: how much a text asks for, counted. The offline twin of
+    """Difficulty counted from the demands of a text, without a judge: the offline counterpart of
     `JudgedDifficulty`.
 
     The logarithm of its words, and what it asks, sets as a condition and counts. It reads words,
@@ -80,8 +80,8 @@ class JudgedDifficulty:
 
 
 class RewardModelUncertainty:
-    """How far the members of a reward model are apart on two completions of each prompt, as
-    `reward_model.disagreement` says it, 0 to 0.5.
+    """Disagreement of a reward model's members on two completions of each prompt, 0 to 0.5; see
+    `reward_model.disagreement`.
     """
 
     name = "reward_model_uncertainty"
@@ -104,8 +104,8 @@ class RewardModelUncertainty:
         doubts = self._doubts([texts[i] for i in made], a, b)
         if len(doubts) != len(made) or not np.isfinite(doubts).all():
             raise InvalidScores(
-                f"{len(doubts)} doubts for {len(made)} prompts, or some are no numbers. Find what "
-                "the reward model made of them."
+                f"{len(doubts)} doubts for {len(made)} prompts, or some are not numbers. Check "
+                f"the reward model."
             )
         for i, doubt in zip(made, doubts, strict=True):
             found[i] = float(doubt)

@@ -1,4 +1,4 @@
-"""Prompts from free-form instructions, written by a text generator or taken as they stand."""
+"""Prompts from free-form instructions, written by a text generator or used unchanged."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,9 +23,7 @@ MAX_ROUNDS = 5
 
 
 class FreeformGenerator:
-    """Instruction lines by category: handed to a text generator, or, without one, asked as they
-    stand.
-
+    """Instruction lines by category: given to a text generator or, without one, used as prompts.
     The lines are the shipped ones or those of a file: YAML of `category: [lines]`, plain text with
     a line each, or any file the dataset source reads.
     """
@@ -40,8 +38,8 @@ class FreeformGenerator:
         self._generator = text_generator
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
-        """See `PromptGenerator`; a text generator is asked again, up to five times, while its texts
-        repeat or break a rule.
+        """See `PromptGenerator`; a text generator is called again, up to five times, while its
+        texts repeat or break a rule.
         """
         lines = load_instructions(self._path, selection)
         shuffled = [lines[i] for i in np.random.default_rng(seed).permutation(len(lines))]
@@ -56,8 +54,8 @@ class FreeformGenerator:
     def _write(
         self, generator: TextGenerator, lines: list[Draft], seed: int, selection: Selection
     ) -> None:
-        """One text for every prompt still wanted. The level of a cell is asked for in words,
-        because the lines know none of their own.
+        """Request one text per missing prompt. The request names the level of a cell, because the
+        lines have none.
         """
         wanted = [
             (

@@ -21,19 +21,19 @@ LEAKS = (
 )
 PAGE = re.compile(r"<(?:!doctype|html|head|body|\?xml|script)\b", re.IGNORECASE)
 FAULT = re.compile(r"\{\s*[\"']?(?:error|detail|message)[\"']?\s*:", re.IGNORECASE)
-REPLACEMENT_CHARACTER = "\ufffd"  # what stands where bytes were no text
+REPLACEMENT_CHARACTER = "\ufffd"  # replacement character of undecodable bytes
 
 
 def ask(text_generator: TextGenerator, asked: Sequence[str], *, seed: int) -> list[str]:
-    """One text for each of `asked`. Raises PromptError where the generator gave another number of
-    them.
+    """Request one text for each of `asked`. Raises PromptError if the generator returns another
+    number.
     """
     said = list(text_generator.generate_texts(asked, seed=seed)) if asked else []
     if len(said) != len(asked):
         raise PromptError(
             f"The text generator {type(text_generator).__name__} gave {len(said)} texts for "
-            f"{len(asked)} instructions: which is whose cannot be told. Let it give one each, "
-            "empty where it has none."
+            f"{len(asked)} instructions, so they cannot be matched. It must return one each, "
+            f"empty if it has none."
         )
     return said
 
@@ -55,10 +55,10 @@ def find_prompt_fault(text: str) -> str | None:
     if FAULT.match(text):
         return "an error message was written"
     if REPLACEMENT_CHARACTER in text:
-        return "bytes that are no text were written"
+        return "undecodable bytes were written"
     if sum(sign.isalpha() for sign in text) < 3:
-        return "no word was written"
+        return "the text contains no word"
     folded = text.casefold().replace("\u2019", "'")
     if leak := next((leak for leak in LEAKS if leak in folded), None):
-        return f"what was written talks about the prompt or refuses: {leak!r}"
+        return f"the text talks about the prompt or refuses: {leak!r}"
     return None

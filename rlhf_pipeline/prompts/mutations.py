@@ -23,7 +23,7 @@ from rlhf_pipeline.records import Difficulty
 RULES = Path(__file__).with_name("mutations.yaml")
 LEVELS = tuple(Difficulty)
 DEPTH_SHARE = 0.6
-# more, and nobody could keep them all in mind; there are more kinds, so one is always free
+# more could not be kept in mind; there are more kinds, so one is always free
 MOST_CLAUSES = 3
 
 HOW: dict[str, dict[str, str]] = {
@@ -46,15 +46,15 @@ ASK = {
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What a mutation begins from: a draft, and how it was put together, if by rules: the draft at
-    its root and the clauses it has since.
+    """The start of a mutation: a draft and, if rules built it, its root draft and the clauses
+    added since.
     """
 
     draft: Draft
     root: Draft
     before: str | None = None
     after: tuple[str, ...] = ()
-    is_double: bool = False  # the root is two prompts in one already
+    is_double: bool = False  # the root already combines two prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Child:
 
 
 class Mutator(Protocol):
-    """One child of each pair (parent, another of the population that it may be crossed with), or
-    why there is none.
+    """Make one child of each pair (parent, another of the population to cross with), or give the
+    reason.
     """
 
     def mutate(
@@ -77,8 +77,8 @@ class Mutator(Protocol):
 
 
 class RuleMutations:
-    """By the clauses of mutations.yaml, by other values of the same template, and by two prompts in
-    one: no model, no key.
+    """Mutates by clauses of mutations.yaml, other values of the same template, or combining two
+    prompts; needs no model.
     """
 
     def __init__(self, templates: Sequence[Template] = ()) -> None:
@@ -109,7 +109,7 @@ class RuleMutations:
 
 
 class WrittenMutations:
-    """By a text generator; text beside or instead of a prompt is not a child."""
+    """Mutates by a text generator; text around or instead of a prompt is no child."""
 
     def __init__(self, text_generator: TextGenerator) -> None:
         self._generator = text_generator
@@ -159,7 +159,7 @@ def _add_clause(parent: Parent, rng: np.random.Generator) -> Child | RuleViolati
 
 
 def _refill(parent: Parent, template: Template, rng: np.random.Generator) -> Child | RuleViolation:
-    for _ in range(20):  # combinations that cannot be filled give none
+    for _ in range(20):  # combinations that cannot be filled are skipped
         draft = template.fill(int(rng.integers(template.n_combinations)))
         if draft is not None and draft.text != parent.root.text:
             kept = draft if parent.root.reference is not None else replace(draft, reference=None)
@@ -175,7 +175,7 @@ def _change_audience(parent: Parent, rng: np.random.Generator) -> Child | RuleVi
 
 
 def _combine(parent: Parent, other: Parent) -> Child | RuleViolation:
-    """Two prompts in one, as they were at their roots: what is checkable of each is not of both."""
+    """Combine the roots of two prompts; the result has no checkable answer."""
     text = (
         f"Do both, and say what they have in common. First: {parent.root.text} Second: "
         f"{other.root.text}"

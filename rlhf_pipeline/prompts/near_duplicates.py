@@ -3,10 +3,9 @@
 A text is the set of its runs of SHINGLE characters, case and spacing aside; two texts are as
 similar as the share of runs they have in common (Jaccard). N_HASHES minima estimate it; bands of
 them find the texts to compare (Leskovec, Rajaraman and Ullman, chapter 3), and the runs themselves
-confirm, so that no text is called a near-duplicate that is none.
-
-Own, because of memory: `datasketch` keeps Python objects for every band of every text; here a text
-costs N_HASHES numbers of 4 bytes, two more a band, and its characters.
+confirm, so that there are no false positives. Our own code because of memory: `datasketch` keeps
+Python objects for every band of every text; here a text costs N_HASHES numbers of 4 bytes, two
+more a band, and its characters.
 """
 
 import numpy as np
@@ -15,22 +14,22 @@ import numpy.typing as npt
 SHINGLE = 5
 N_HASHES = 64
 PRIME = (1 << 31) - 1
-LEAST_FOUND = 0.99  # of the texts that are as similar as the limit
-# three standard errors of an estimate from 64 minima: below the limit by more, and the runs are not
+LEAST_FOUND = 0.99  # share found of the texts that are as similar as the limit
+# three standard errors of an estimate from 64 minima: further below the limit, the runs are not
 # compared
 SLACK = 0.15
 FIRST_SIZE = 1024
 
 Ints = npt.NDArray[np.int32]
-# Drawn once, written down by their seed: signatures are the same on every machine.
+# Drawn from a fixed seed, so that signatures are the same on every machine.
 _FACTORS, _TERMS = np.random.default_rng(5_1997).integers(
     1, PRIME, size=(2, N_HASHES, 1), dtype=np.int64
 )
 
 
 class NearDuplicates:
-    """Texts seen so far; says whether a new one nearly repeats one of them. Nothing in it depends
-    on anything but the texts and their order.
+    """Finds near-duplicates among the texts seen so far. Results depend only on the texts and
+    their order.
     """
 
     def __init__(self, max_similarity: float) -> None:
@@ -45,7 +44,7 @@ class NearDuplicates:
         return len(self._texts)
 
     def find(self, text: str) -> tuple[float, str] | None:
-        """A text above the limit, with its similarity; None where there is none."""
+        """An earlier text above the limit, with its similarity; None if there is none."""
         mine, minima = shingles(text), signature(text)
         alike = self._candidates(minima)
         estimates = (self._signatures[alike] == minima).mean(axis=1)
@@ -130,7 +129,7 @@ def shingles(text: str) -> frozenset[str]:
 
 
 def jaccard(a: frozenset[str], b: frozenset[str]) -> float:
-    """The share of runs that both have, 0 to 1.
+    """The share of common runs, 0 to 1.
 
     >>> jaccard(frozenset("ab"), frozenset("bc"))
     0.3333333333333333

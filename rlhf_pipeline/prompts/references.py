@@ -1,4 +1,4 @@
-"""Checkable answers: how a template computes one, and when a completion gives it."""
+"""Checkable answers: computes those of templates, and finds them in completions."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

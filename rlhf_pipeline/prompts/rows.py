@@ -1,6 +1,6 @@
 """Reads prompts row by row: from a file of rows, a folder of texts, or a data set of the hub.
 
-A row that cannot be read comes as a `PromptRow` with a fault; the others are still read. A file
+An unreadable row becomes a `PromptRow` with a fault; the others are still read. A file
 that cannot be read at all raises PromptError.
 """
 
@@ -18,9 +18,7 @@ DOCUMENTS = (".txt", ".md")
 
 
 class PromptRow(NamedTuple):
-    """One row: the place that names it in an error, and its cells; or the fault that keeps it from
-    being read, with its cure.
-    """
+    """One row: its place for errors, and its cells; or its fault with the cure."""
 
     where: str
     cells: Mapping[str, Any]
@@ -57,7 +55,7 @@ def _read_file(path: Path) -> Iterator[PromptRow]:
 
 
 def is_row_file(path: Path) -> bool:
-    """Whether the name is one that `read_rows` reads."""
+    """Whether `read_rows` reads files of this name."""
     return path.is_dir() or path.suffix.lower() in SUFFIXES
 
 

@@ -1,7 +1,7 @@
 """Selects among a generator's drafts by quotas, duplicates and constraints.
 
 Every generator offers its drafts to one `Selection`, so quotas are exact, no prompt comes twice and
-none breaks a rule, whichever the generator. A `Report` counts what became of each draft.
+none breaks a rule, whichever the generator. A `Report` counts the outcome of each draft.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from rlhf_pipeline.prompts.near_duplicates import NearDuplicates
 KEPT_REJECTIONS = 1_000
 SHOWN_CHARS = 200
 SHOWN_REJECTIONS = 3
-# drafts that are embedded at once: few at first, because few may be needed
+# drafts per embedding batch: few at first, because few may be needed
 FIRST_AHEAD, MOST_AHEAD = 8, 128
 
 Cell = tuple[str | None, str | None]
@@ -27,8 +27,8 @@ Cell = tuple[str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A prompt that did not come in: where it stood, which rule it broke, why in words, and how it
-    begins.
+    """A rejected prompt: its place, the broken rule, the reason as a sentence, and its
+    beginning.
     """
 
     where: str
@@ -42,7 +42,7 @@ class Rejection:
 
 @dataclass
 class Report:
-    """What became of all that was offered. All rejections go to `sink`; the first KEPT_REJECTIONS
+    """The outcome of all offered drafts. All rejections go to `sink`; the first KEPT_REJECTIONS
     are in `rejections`, so that memory is bounded.
     """
 
@@ -63,7 +63,7 @@ class Report:
             self.sink(rejection)
 
     def add(self, other: "Report") -> None:
-        """What became of prompts that were only a step on the way, kept ones apart."""
+        """Add the outcome of intermediate prompts, without kept ones."""
         self.n_duplicates += other.n_duplicates
         self.n_near_duplicates += other.n_near_duplicates
         self.n_excluded += other.n_excluded
@@ -72,7 +72,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many of each, by what became of them."""
+        """Counts by outcome."""
         return {
             "kept": self.n_kept,
             "duplicates": self.n_duplicates,
@@ -105,8 +105,8 @@ class Selection:
         report: Report | None = None,
         embed: Embed | None = None,
     ) -> None:
-        """`exclude` holds ids that must not come; `embed` is what a topic needs. Raises PromptError
-        for a topic without it.
+        """`exclude` holds ids to leave out; `embed` is a sentence encoder, which a topic needs.
+        Raises PromptError for a topic without it.
         """
         self.report = report if report is not None else Report()
         self._exclude = exclude
@@ -119,8 +119,8 @@ class Selection:
         self._set_quotas(params)
 
     def divide_equally(self, categories: Iterable[str]) -> None:
-        """Equal shares of the source's own categories, where the params name none; to be called
-        before anything is offered.
+        """Set equal shares of the source's categories if the params name none; call it before
+        anything is offered.
         """
         if not self._params.categories:
             self._set_quotas(
@@ -128,8 +128,9 @@ class Selection:
             )
 
     def derive(self, params: PromptParams) -> "Selection":
-        """An empty one that excludes the same, for `params`, and may stay short of them; its
-        rejections go to the same sink, its counts to a report of its own."""
+        """An empty selection for `params` with the same exclusions, which may stay short of its
+        quotas. It has the same sink and its own report.
+        """
         other = Selection(
             params, exclude=self._exclude, report=Report(sink=self.report.sink), embed=self._embed
         )
@@ -145,7 +146,7 @@ class Selection:
 
     @property
     def drafts(self) -> Iterator[Draft]:
-        """What was taken, cell by cell in the order of the quotas."""
+        """The accepted drafts, cell by cell in the order of the quotas."""
         return (draft for taken in self._taken.values() for _, draft in taken)
 
     @property
@@ -154,7 +155,7 @@ class Selection:
 
     @property
     def open_cells(self) -> dict[Cell, int]:
-        """How many prompts are still wanted, by (category or None for any, difficulty or None for
+        """Number of missing prompts by (category or None for any, difficulty or None for
         any); full cells left out.
         """
         return {
@@ -164,8 +165,8 @@ class Selection:
         }
 
     def offer_all(self, drafts: Iterable[Draft], places: Iterable[str] = ()) -> None:
-        """Offers until the selection is full; what is lazy is read little further. `places` are the
-        words that name each draft.
+        """Offer drafts until the selection is full; iterators are read little further. `places`
+        name the drafts in rejections.
         """
         # `places` may be fewer
         for draft, where in zip(self.read_ahead(drafts), chain(places, repeat(""))):  # noqa: B905
@@ -174,8 +175,8 @@ class Selection:
             self.offer(draft, where)
 
     def read_ahead(self, drafts: Iterable[Draft]) -> Iterator[Draft]:
-        """The same drafts, read ahead where a topic is asked for, because many texts are embedded
-        faster than one by one.
+        """The same drafts, read ahead if a topic is required, because texts are embedded faster in
+        batches.
         """
         if self._embed is None or not self._params.topic:
             yield from drafts
@@ -187,7 +188,7 @@ class Selection:
             ahead = min(2 * ahead, MOST_AHEAD)
 
     def cache_similarities(self, drafts: Iterable[Draft]) -> None:
-        """Says what will be offered soon."""
+        """Embed texts that will be offered soon."""
         self._constraints.cache_similarities(
             d.text
             for d in drafts
@@ -201,7 +202,7 @@ class Selection:
         return len(self._taken.get(cell, ())) < self._quotas.get(cell, 0)
 
     def offer(self, draft: Draft, where: str = "") -> bool:
-        """Takes the draft, if it may stay and its cell has room; says whether it did."""
+        """Take the draft if it is acceptable and its cell has room; return whether it was taken."""
         self._offered_categories.add(draft.category)
         if not self._has_room(draft) or not self.accepts(draft, where):
             return False
@@ -209,7 +210,9 @@ class Selection:
         return True
 
     def accepts(self, draft: Draft, where: str = "") -> bool:
-        """Whether the draft may stay, quotas aside; otherwise the report records the reason."""
+        """Whether the draft is acceptable, quotas aside; otherwise the report records the
+        reason.
+        """
         name = draft.prompt_id
         if name in self._exclude:
             self.report.n_excluded += 1
@@ -226,7 +229,7 @@ class Selection:
         return True
 
     def take(self, draft: Draft) -> None:
-        """Takes a draft that `accepts` let pass."""
+        """Take a draft that `accepts` accepted."""
         name = draft.prompt_id
         self._ids.add(name)
         if self._alike is not None:
@@ -267,7 +270,7 @@ class Selection:
             f"Lower n or the share of {kind}, or add prompts."
         )
         if self.report.n_excluded:
-            said += f" {self.report.n_excluded:,} more are held out of this run."
+            said += f" {self.report.n_excluded:,} more are excluded from this run."
         if category and self._offered_categories and category not in self._offered_categories:
             said += f" Its categories: {', '.join(sorted(self._offered_categories))}."
         rejected = self.report.rejections

@@ -22,20 +22,20 @@ from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Difficulty, parse_category
 
 LIBRARY = Path(__file__).with_name("library.yaml")
-# What the embedded policy was taught (policy/answers.yaml) and is judged on stands apart: to it,
-# all others are noise.
+# The library that the embedded policy learnt (policy/answers.yaml) and is judged on is separate:
+# to it, all others are noise.
 LIBRARIES = {"taught": LIBRARY, "wide": LIBRARY.with_name("library_wide.yaml")}
 MAX_TRIES = 200_000
 # Near-duplicates, texts off the topic, and all that break a rule, after which a template is given
 # up: one whose fixed words break a rule would else be filled 200,000 times. To embed a text takes
 # 10 ms, and few lists have more than 40 values.
 MAX_REFUSALS_IN_A_ROW = (200, 40, 2_000)
-# what a level may say otherwise than its template, beside variables
+# fields that a level may override, in addition to variables
 LEVEL_FIELDS = ("text", "derived", "distinct", "reference")
 
 
 class Reference(BaseModel):
-    """How the checkable answer is computed: a rule of RULES over the named variables."""
+    """The rule of RULES that computes the checkable answer from named variables."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -110,7 +110,7 @@ class TemplateParams(BaseModel):
 
 
 class TemplateGenerator:
-    """Fills the templates of a library, shipped or a file's: no key, no download."""
+    """Fills the templates of a shipped library or a file; needs no key and no download."""
 
     name: ClassVar[str] = "templates"
     Params: ClassVar[type[BaseModel]] = TemplateParams
@@ -131,7 +131,8 @@ class TemplateGenerator:
         for name in params.categories:
             if name not in known:
                 raise PromptError(
-                    f"There are no templates of category {name!r}. Theirs are {', '.join(known)}: "
+                    f"There are no templates of category {name!r}. The known ones are "
+                    f"{', '.join(known)}: "
                     "choose among them, or another source."
                 )
         selection.divide_equally(known)
@@ -148,8 +149,8 @@ class TemplateGenerator:
                 selection,
             )
             if selection.must_be_full and (category, difficulty) in selection.open_cells:
-                # it can be filled no more, and that is an error: the other cells would be work for
-                # nothing
+                # a quota can no longer be filled, which is an error: filling the other cells would
+                # be work for nothing
                 return
 
 
@@ -316,8 +317,8 @@ def _take_turns(
 
 
 def _next_draft(stream: Iterator[Draft], selection: Selection) -> Draft | None:
-    """The next draft that may stay; None at the end, and where so many in a row may not that the
-    rest hardly will.
+    """The next acceptable draft; None at the end, or after so many refusals in a row that the rest
+    is hopeless.
     """
     began = _count_refusals(selection.report)
     for draft in stream:
@@ -334,7 +335,7 @@ def _next_draft(stream: Iterator[Draft], selection: Selection) -> Draft | None:
 
 
 def _count_refusals(report: Report) -> tuple[int, int, int]:
-    """As IN_A_ROW has them."""
+    """Count the refusals that IN_A_ROW limits."""
     return report.n_near_duplicates, report.n_rejected["topic"], report.n_rejected.total()
 
 

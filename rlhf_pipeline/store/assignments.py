@@ -55,7 +55,7 @@ class RemainingCards(Record):
 
 
 class Assignments:
-    """Leases end by the clock alone: nobody has to clean up after an annotator who left."""
+    """Leases end by the clock alone: nothing needs to be cleaned up after an annotator who left."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -108,9 +108,9 @@ class Assignments:
         the number of new slots.
 
         Skips comparisons that they have judged, hold or were asked for already, and flagged ones,
-        which nobody is dealt. These cards are dealt before anything else; skipped ones are left to
-        anybody. A comparison that they wrote gets a slot and is never dealt to them: leaving it out
-        of the number would reveal who wrote which text. Raises UnknownComparison.
+        which nobody is dealt. These cards are dealt before anything else; skipped ones are open to
+        anybody. A comparison that they wrote gets a slot and is never dealt to them: leaving it
+        out of the number would reveal who wrote which text. Raises UnknownComparison.
         """
         n_new = 0
         for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
@@ -161,7 +161,7 @@ class Assignments:
             assignments, assignments.c.annotator_id == annotator_id, ~gone
         ) | select_ids(votes, votes.c.annotator_id == annotator_id)
         asked = select_ids(slots, slots.c.annotator_id == annotator_id, slots.c.state != "done")
-        # They judged these by writing them, which must not show.
+        # They judged these by writing them, which must not be revealed.
         written = select_ids(comparisons, comparisons.c.written_by == annotator_id)
         return (met - written) | asked | select_ids(comparisons, comparisons.c.flag.is_not(None))
 

@@ -39,10 +39,10 @@ RULES_PUT = "rules.put"
 EVALUATION_SET_ADD = "evaluation_set.add"
 LOOP_SETTINGS_PUT = "loop_settings.put"
 VERIFY_ROWS = 5_000  # read at a time
-PAGE_LOOKS_AT = 50_000  # links at most, whatever is looked for
+PAGE_LOOKS_AT = 50_000  # links that a page reads at most, whatever the filter
 
 # The columns of each digest are written out, so that a column added to a table changes no digest
-# that lies in somebody's home. A new column goes into NOT_DIGESTED, or into DIGESTED for rows that
+# in an existing home. A new column goes into NOT_DIGESTED, or into DIGESTED for rows that
 # fill it alone, as LATER_COLUMNS do for votes.
 VOTE_COLUMNS = (
     "seq",
@@ -70,8 +70,8 @@ VOTE_COLUMNS = (
     "guideline_version",
     "details",
 )
-# In the digests of a vote where they say something, so that votes from before there were such
-# columns still match theirs.
+# In the digest of a vote only if they have a value, so that votes from before these
+# columns existed still match their digests.
 LATER_COLUMNS = ("task_id", "assignment_id", "is_swapped", "guideline_version", "details")
 LINK_COLUMNS = (
     "organization_id",
@@ -528,8 +528,8 @@ class Audit:
         if (head.seq, head.hash) != (seq, previous):
             raise self._broken_chain_error(
                 min(seq, head.seq) + 1,
-                f"is the first where chain (end {seq}) and head ({head.seq}) part: the tail was "
-                "cut",
+                f"is the first at which chain (end {seq}) and head ({head.seq}) differ: the tail "
+                f"was cut",
             )
         for action, (table, _, _) in AUDITED_TABLES.items():
             n = n_kept[action]

@@ -30,7 +30,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
             _convert_values(convert, [row[name] for row in rows])
             for name, convert in zip(names, converters, strict=True)
         ]
-    except (ValueError, TypeError) as cause:  # a time without its zone, for one
+    except (ValueError, TypeError) as cause:  # for example a time without a zone
         raise StatementError(str(cause), f"INSERT INTO {table.name}", None, cause) from cause
     (_insert_many if is_sqlite else _copy_rows)(
         connection, table.name, names, zip(*values, strict=True)
@@ -50,7 +50,7 @@ def _convert_values(convert: Converter | None, values: list[Any]) -> list[Any]:
     """Values of a column converted for the driver."""
     if convert is None:
         return values
-    known: dict[Any, Any] = {}  # most moments of a transaction are the same one
+    known: dict[Any, Any] = {}  # most times of a transaction are equal
     return [
         known[value] if value in known else known.setdefault(value, convert(value))
         for value in values
@@ -83,7 +83,7 @@ def _copy_rows(
         raise DBAPIError.instance(
             statement, None, cause, errors.Error, dialect=connection.dialect
         ) from cause
-    except UnicodeError as cause:  # half a character
+    except UnicodeError as cause:  # a lone surrogate
         raise StatementError(str(cause), statement, None, cause) from cause
     finally:
         driver.close()

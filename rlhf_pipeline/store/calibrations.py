@@ -14,8 +14,8 @@ from rlhf_pipeline.store.conversion import batches, json_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import calibrations
 
-NO_CALIBRATOR = "null"  # of an imported report, in JSON: there is nothing that could serve
-# of an entry in the order of the log: fitted_at, reward model, version
+NO_CALIBRATOR = "null"  # calibrator of an imported report, in JSON: none that could serve
+# sort key of the log: fitted_at, reward model, version
 EntryKey = tuple[datetime, str, int]
 
 
@@ -96,7 +96,7 @@ class Calibrations:
             .order_by(calibrations.c.version.desc())
         )
         with self._database.read_transaction() as connection:
-            # the newest is the one, as a rule: reports are long, so they are read one by one
+            # usually the newest one serves; reports are long, so they are read one by one
             for n_refused in count():
                 row = connection.execute(wanted.limit(1).offset(n_refused)).one_or_none()
                 if row is None:

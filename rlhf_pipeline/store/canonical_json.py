@@ -11,7 +11,9 @@ from json.encoder import encode_basestring
 from math import isfinite
 from typing import Any
 
-Keys = tuple[tuple[str, str], ...]  # column and how it opens its value, in the order of the text
+Keys = tuple[
+    tuple[str, str], ...
+]  # column and the JSON text before its value, in the order of the output
 
 
 def keys_of(names: Iterable[str]) -> Keys:

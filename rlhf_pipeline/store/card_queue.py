@@ -29,12 +29,12 @@ from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope,
 from rlhf_pipeline.store.schema import assignments, comparisons, slots
 
 WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
-MOST_COUNTED = 200  # of what is open for one annotator: more is many
-# of the oldest cards that may be repeated: an annotator's first weeks are not asked about for ever
+MOST_COUNTED = 200  # open cards that are counted for one annotator
+# oldest cards among which repeats are drawn, so that an annotator's first weeks do not dominate
 REPEATS_FROM = 200
 # numbers up to here are anybody's slots, of which there are as many as people overlap
 RESERVED_SLOTS_FROM = 100
-# of the newest cards those that were given back or ran out come again before new ones
+# newest cards of an annotator that are searched for released or expired ones
 RETURNED_CARDS_WINDOW = 200
 
 Reason = Literal[
@@ -273,7 +273,7 @@ class AnnotatorQueue:
                 _SELECT_RESERVED.rows(self.connection, self._parameters(most=WINDOW + n))
             )
         }
-        # what this annotator was asked for by name comes before what anybody may judge
+        # comparisons reserved for this annotator come before those open to anybody
         named = set(free)
         for row in _SELECT_OPEN.rows(
             self.connection, self._parameters(most=(WINDOW + n) * self.rules.overlap)
@@ -282,7 +282,7 @@ class AnnotatorQueue:
         for c in sorted(
             free, key=lambda c: (c not in named, free[c].priority, self._drawn_number("order", c))
         ):
-            own = free[c]  # a card given back or run out long ago comes with its sides
+            own = free[c]  # a card that was released or expired long ago keeps its sides
             is_swapped = self._is_swapped(c) if own.assignment_id is None else own.is_swapped
             card = self._build_card(
                 c, AssignmentKind.NORMAL, pass_no=1, is_swapped=is_swapped, slot_no=own.slot_no
@@ -341,7 +341,7 @@ class AnnotatorQueue:
         return scope_of(self.database, annotator=self.annotator_id, now=self.now, **parameters)
 
 
-@lru_cache(maxsize=65_536)  # the next lease draws among much the same cards
+@lru_cache(maxsize=65_536)  # the next lease draws among nearly the same cards
 def _number_of(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6])
 
@@ -352,7 +352,7 @@ def assignment_of(row: Any) -> Assignment:
 
 
 def is_unfinished() -> ColumnElement[bool]:
-    # word for word as the index says it, or SQLite does not use it
+    # must equal the condition of the index, or SQLite does not use it
     return slots.c.state != literal_column("'done'")
 
 
@@ -472,8 +472,8 @@ def _select_returned_cards() -> Select[Any]:
     """The annotator's newest released or expired cards that may be dealt again, in order, each with
     a free slot.
     """
-    # Found by number and not, as SQLite would, by state: of given back ones that others took there
-    # are more with every year.
+    # Selected by number, not by state as SQLite would: released cards that others took
+    # accumulate over the years.
     state = assignments.c.state.concat("")
     is_gone = or_(
         state == "released", and_(state == "leased", assignments.c.leased_until <= bindparam("now"))

@@ -19,7 +19,7 @@ from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, is_among, scope_of
 from rlhf_pipeline.store.schema import assignments, slots
 
-RELEASE_S = 600.0  # for which a card whose vote was taken back stays with the annotator
+RELEASE_S = 600.0  # for which a card whose vote was undone stays with the annotator
 
 
 @dataclass
@@ -55,7 +55,8 @@ class VotedCards:
         if card["comparison_id"] != vote.comparison_id or card["is_swapped"] != vote.is_swapped:
             raise InvalidVote(
                 f"Vote {vote.idempotency_key!r}: assignment {vote.assignment_id!r} dealt another "
-                "comparison, or other sides. Send the vote with what the assignment says."
+                "comparison, or other sides. Send the vote for the comparison and sides of the "
+                "assignment."
             )
         if card["state"] in ("voted", "skipped") and vote.supersedes is None:
             raise AlreadyVoted(
@@ -167,7 +168,7 @@ _SLOT = PreparedStatement(
         state=bindparam("new_state"),
         assignment_id=bindparam("new_card"),
         leased_until=bindparam("new_until"),
-        # What somebody who was asked by name skips is left to anybody, until they take the skip
+        # A card that a named annotator skips is open to anybody, until they undo the skip
         # back.
         annotator_id=case(
             (bindparam("new_state") == literal_column("'open'"), None),

@@ -39,7 +39,7 @@ from rlhf_pipeline.store.schema import comparisons, idempotency, votes
 
 VOTES_PER_TRANSACTION = MAX_ROWS
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-# of Python's: what lies behind it may have no UTC
+# last date of Python: a later time may have no UTC
 END_OF_CALENDAR = datetime(9999, 12, 30, tzinfo=UTC)
 # of one vote, whatever stands beside it
 REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict, AlreadyVoted, NotFound)
@@ -58,7 +58,7 @@ _TURN_COLUMNS = (
     "details",
 )
 _STORED_FIELDS = tuple(NewVote.model_fields)
-# What makes two votes under one key the same; those of LATER_COLUMNS where they say something. A
+# Fields that make two votes under one key equal; those of LATER_COLUMNS only if set. A
 # field added to NewVote changes no hash.
 BODY_FIELDS = (
     "comparison_id",
@@ -131,7 +131,7 @@ class HashedVote(NamedTuple):
     vote: NewVote
     body_hash: str
     vote_id: str
-    columns: VoteRow  # as stored, but for what the store adds
+    columns: VoteRow  # as stored, without what the store adds
 
 
 def hash_vote(vote: NewVote) -> HashedVote:
@@ -203,7 +203,7 @@ class _VoteTransaction:
     """
 
     database: Database
-    received_at: datetime  # one moment for all: they are committed together
+    received_at: datetime  # one time for all, because they are committed together
     published: set[str]
     recorded: dict[str, tuple[str, VoteRow]]  # idempotency key -> body hash, vote
     turns: dict[tuple[str, str], list[VoteRow]]  # (comparison, annotator) -> their earlier votes
@@ -281,7 +281,7 @@ class _VoteTransaction:
         known_hash, row = self.recorded[vote.idempotency_key]
         if known_hash != body_hash:
             raise IdempotencyConflict(
-                f"Idempotency key {vote.idempotency_key!r} already stands for vote "
+                f"Idempotency key {vote.idempotency_key!r} already belongs to vote "
                 f"{row['vote_id']} with another body. Send a new key for a new vote, or repeat the "
                 "first body unchanged."
             )
@@ -328,7 +328,7 @@ class _VoteTransaction:
             raise self._supersede_error(
                 vote, "somebody else cast it", "Annotators supersede their own votes only."
             )
-        # of which annotators know no id
+        # whose ids annotators do not know
         raise self._supersede_error(
             vote, "it is on another comparison", "Vote on the same comparison."
         )

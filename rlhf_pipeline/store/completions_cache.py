@@ -15,7 +15,9 @@ from rlhf_pipeline.store.schema import completion_cache, generation_items, gener
 log = logging.getLogger(__name__)
 
 HASH_LENGTH = 64
-TOUCH_INTERVAL = timedelta(hours=1)  # a use is noted no oftener: the same run again writes nothing
+TOUCH_INTERVAL = timedelta(
+    hours=1
+)  # a use is recorded at most once in this time, so that repeating a run writes nothing
 
 
 class CacheStats(Record):
@@ -213,5 +215,5 @@ class CompletionsCache:
 
 
 def _prefix_hash(key: str, value: str) -> str:
-    # Half a character, which no database takes, is for the insert to refuse.
+    # A lone surrogate, which no database accepts, is refused by the insert.
     return hashlib.sha256(f"{key}\n{value}".encode("utf-8", "surrogatepass")).hexdigest() + value

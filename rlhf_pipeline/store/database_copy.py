@@ -45,7 +45,7 @@ from rlhf_pipeline.store.schema import metadata as store_tables
 ROWS = 5_000  # read and written at a time
 MODULUS = 1 << 256
 VERSIONS = {"alembic_version"}  # written by the owner of the tables
-SEALED = ("audit", "votes")  # every act of consequence writes one of them
+SEALED = ("audit", "votes")  # every act that must survive writes one of them
 
 
 class CopiedTable(Record):
@@ -195,7 +195,7 @@ def _copy_each_table(
         target.begin() as writing,
     ):
         for table in reversed(tables):
-            # what making the tables put there, as MLflow's first experiment
+            # rows that creating the tables inserted, such as MLflow's first experiment
             if _has_rows(writing, table.name):
                 writing.execute(table.delete())
         for table in tables:

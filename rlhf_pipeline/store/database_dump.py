@@ -61,7 +61,7 @@ def copy_sqlite(source: Path, target: Path, *, uri: str | None = None) -> dict[s
             ) as old,
             closing(sqlite3.connect(target)) as new,
         ):
-            # in one step: one that lets writers in between starts again after each of them, perhaps
+            # in one step: otherwise the copy restarts after each write in between, perhaps
             # for ever
             old.backup(new)
             new.execute("PRAGMA journal_mode=DELETE")  # one file, not three

@@ -24,7 +24,7 @@ from rlhf_pipeline.store.taste_changes import record_change
 
 Rule = Callable[[TriggerEvidence], TriggerDecision | None]
 MAX_ATTEMPTS = 3
-# Of the digest in a decision's links; a field added to TriggerDecision changes none.
+# Fields in the digest of a decision; a field added to TriggerDecision changes no digest.
 DIGESTED = (
     "decision_id",
     "action",
@@ -37,7 +37,7 @@ DIGESTED = (
     "state",
     "run_id",
 )
-# Digested where it is filled: decisions of homes made before it have none.
+# Digested only if set: older decisions lack it.
 DIGESTED_IF_FILLED = ("actor",)
 
 
@@ -307,7 +307,7 @@ class Decisions:
             return known
         of_range = self._database.in_project(votes), votes.c.seq > known.until, votes.c.seq <= until
         replaced = votes.alias("replaced")
-        # Asked from the few that supersede: to look for a successor of each vote takes twice as
+        # Queried from the few that supersede: looking for a successor of each vote takes twice as
         # long.
         gone = (
             select(func.count())
@@ -426,7 +426,7 @@ def _is_held(last: Row[Any] | None) -> ColumnElement[bool]:
 
 
 def _is_trainable(table: Any) -> ColumnElement[bool]:
-    # Answers of the reward model itself, and skips, are no reason to train it again.
+    # Votes of the reward model itself, and skips, are no reason to train it again.
     return and_(
         table.c.annotator_kind != AnnotatorKind.MACHINE.value, table.c.choice != Choice.SKIP.value
     )

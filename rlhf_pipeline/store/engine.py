@@ -50,7 +50,7 @@ BUSY_TIMEOUT_S = 30.0
 # a quarter of the rows after which Postgres measures a table for the first time
 FIRST_MEASURED = 100
 MAX_ROWS = 500  # of one write transaction, so that nobody waits long for the lock
-MAX_PARAMETERS = 10_000  # of one IN list: below SQLite's 32,766 and Postgres's 65,535
+MAX_PARAMETERS = 10_000  # values of one IN list: below SQLite's 32,766 and Postgres's 65,535
 
 _LOCKED = text(
     "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND "
@@ -58,7 +58,7 @@ _LOCKED = text(
     "pg_database WHERE datname = current_database()))"
 )
 
-# A process that hangs in the middle of its transaction must not hold the lock for ever.
+# A process that hangs in the middle of its transaction must not hold the lock forever.
 _TAKE_LOCK = text(
     f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_S}s', true), "
     "pg_advisory_xact_lock(:key)"
@@ -252,7 +252,7 @@ class Database:
         ]
         for name in due:
             self._measured[name] = self._grown[name]
-            # A convenience: if it fails, the written data is still there.
+            # Optional: if it fails, the written data is still there.
             with suppress(SQLAlchemyError), self.engine.connect() as connection:
                 connection.execution_options(isolation_level="AUTOCOMMIT").execute(
                     text(f"ANALYZE (SKIP_LOCKED) {name}")
@@ -285,7 +285,7 @@ def _parse(url: str) -> URL:
         raise StoreError(
             f"Database {parsed.get_backend_name()!r} is not supported. Use sqlite or postgresql."
         )
-    # The one driver that is installed, also where a URL names none or another.
+    # The only installed driver, even if the URL names none or another.
     return (
         parsed.set(drivername="postgresql+psycopg2")
         if parsed.get_backend_name() == "postgresql"

@@ -56,7 +56,8 @@ CURES: tuple[tuple[str, str], ...] = (
     ),
     (
         "disk i/o error",
-        "the disk refused. Check free space and the health of the disk, then try again; committed "
+        "the disk reported an error. Check free space and the health of the disk, then try again; "
+        "committed "
         "rows are kept.",
     ),
     ("no such table", "its tables are missing. Run `rlhf init` (Store.migrate) first."),
@@ -78,12 +79,13 @@ CURES: tuple[tuple[str, str], ...] = (
     ),
     (
         "permission denied to create database",
-        "this user may not make databases. Run ALTER ROLE … CREATEDB, or have them made.",
+        "this user may not create databases. Run ALTER ROLE … CREATEDB, or have an administrator "
+        "create them.",
     ),
     (
         "permission denied",
-        "this user may not do that in the database. Have its owner grant it, or use the owner's "
-        "name in the URL.",
+        "this user lacks a permission in the database. Ask its owner to grant it, or use the "
+        "owner's name in the URL.",
     ),
     ("too many clients", NO_CONNECTION),
     ("too many connections", NO_CONNECTION),  # for a role or a database
@@ -104,7 +106,7 @@ CURES: tuple[tuple[str, str], ...] = (
     ),
     (
         "idle-in-transaction timeout",
-        "this process stood still in the middle of a transaction, which the server ended. Try "
+        "this process paused in the middle of a transaction, which the server then ended. Try "
         "again; nothing of it was kept.",
     ),
     ("no answer from the server", SILENT),
@@ -124,7 +126,7 @@ CURES: tuple[tuple[str, str], ...] = (
     ("timeout expired", UNREACHABLE),
     ("no route to host", UNREACHABLE),
     ("network is unreachable", UNREACHABLE),
-    # while connecting; later it stands behind "could not receive data"
+    # while connecting; later it follows "could not receive data"
     ("connection timed out", UNREACHABLE),
     ("connection reset by peer", CUT_OFF),
     ("could not translate host name", UNREACHABLE),
@@ -145,13 +147,12 @@ CURES: tuple[tuple[str, str], ...] = (
     ),
     (
         "file is not a database",
-        "the file is something else. Point the store at another file, or restore a backup.",
+        "the file is not an SQLite database. Point the store at another file, or restore a backup.",
     ),
     ("malformed", "the file is damaged. Restore the last backup."),
     (
         "this store was moved to",
-        "its rows go on there. End this process and start it again; nothing of this transaction "
-        "was kept.",
+        "its rows are there now. Restart this process; nothing of this transaction was kept.",
     ),
     (
         "is append-only",
@@ -168,19 +169,19 @@ def translate_errors(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except StatementError as cause:  # the driver's errors, and values that it cannot take
+    except StatementError as cause:  # the driver's errors, and values that it cannot convert
         if isinstance(cause.orig, UnstorableText):
             raise cause.orig from None
         raise StoreError(f"The store {where}: {explain(str(cause.orig))}") from cause
     except (
         UnicodeEncodeError,
         ValueError,
-    ) as cause:  # of the driver: SQLAlchemy lets these through
+    ) as cause:  # from the driver: SQLAlchemy does not translate these
         if not isinstance(cause, UnicodeEncodeError) and "NUL" not in str(cause):
             raise
         raise UnstorableText(
-            f"The store {where}: a text cannot be kept ({cause}). Take NUL and lone surrogates out "
-            "of it."
+            f"The store {where}: a text cannot be stored ({cause}). Remove NUL characters and "
+            f"lone surrogates from it."
         ) from cause
     except PoolTimeout as cause:
         raise StoreError(

@@ -202,10 +202,14 @@ class FeedbackEntries:
         correction = str(new.correction)
         prompt_id = content_id("prompt", prompt)
         now = self._database.clock.now()
-        day = (new.given_at or now).astimezone(UTC).date().isoformat()  # in UTC, as its vote's
-        seed = secrets.randbits(48)  # as files and readers of numbers take it whole
+        day = (
+            (new.given_at or now).astimezone(UTC).date().isoformat()
+        )  # in UTC, like the day of its vote
+        seed = secrets.randbits(
+            48
+        )  # within the integers that files and JSON readers represent exactly
         draw = Random(seed)
-        # Of the day, or of the newest before it: in the morning a day may have no others yet.
+        # From this day, or the newest day before it: in the morning a day may have no others yet.
         place = (
             comparisons.c.day.desc(),
             comparisons.c.position.desc(),

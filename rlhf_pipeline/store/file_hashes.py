@@ -97,7 +97,7 @@ class FileHashes:
         """Delete earlier hashes, but not one that another writer of the file has pending.
 
         A hash from the far future was written by a clock that ran ahead and counts as earlier, else
-        its content would be accepted for ever.
+        its content would be accepted forever.
         """
         is_past = or_(
             and_(files.c.state == "written", files.c.written_at <= began_at),

@@ -36,7 +36,7 @@ from rlhf_pipeline.store.schema import generation_runs as runs
 LEASE_S = 120.0
 # No wait is longer: a later time was recorded by a clock that has jumped back since.
 LONGEST_WAIT_S = 3600.0
-ENDS = ("ended_at", "parked_until", "parked_why")  # of a run that goes on, nothing
+ENDS = ("ended_at", "parked_until", "parked_why")  # nothing for a run that continues
 
 
 class GenerationLedger(LedgerReports, LedgerBatches):
@@ -58,7 +58,7 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         self._database = database
         self._cache = cache
         self._lease = timedelta(seconds=lease_s)
-        self._renewed: dict[str, datetime] = {}  # when, by owner
+        self._renewed: dict[str, datetime] = {}  # time of the last renewal by owner
 
     # --- a run
     # ----------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         if is_known and retry_lost:
             self._reopen_failed(run_id, items.c.kind == "lost")
         if has_ended:
-            # Not before: a process that is killed in between reopens the rest the next time.
+            # Only now: if a process is killed in between, the next one reopens the rest.
             with self._database.write_transaction() as connection:
                 connection.execute(
                     update(runs).where(self._is_of_run(runs, run_id)).values(ended_at=None)
@@ -345,7 +345,7 @@ class GenerationLedger(LedgerReports, LedgerBatches):
             if dead[r.owner] or r.leased_until < now or r.leased_until > now + 2 * self._lease
         ]
         if len(ended) > MAX_ROWS:
-            del self._renewed[owner]  # the next turn takes more
+            del self._renewed[owner]  # the next call renews more
         lost: dict[str, list[Any]] = {}
         for row in ended[:MAX_ROWS]:
             lost.setdefault(row.run_id, []).append(row)
@@ -374,7 +374,7 @@ class GenerationLedger(LedgerReports, LedgerBatches):
                 "billing": "unknown" if row.is_metered else "none",
                 "cost": row.reserved if row.is_metered else 0,
                 "error": "The worker ended during this call, or before it; whether it was made is "
-                "not known.",
+                "unknown.",
             }
             for row in gone
         ]
@@ -428,7 +428,7 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         budget: Budget,
         now: datetime,
     ) -> tuple[list[Claim], list[int], BudgetShortfall | None]:
-        """Claim up to n items that are due, whose key nobody is asking for and which the budgets
+        """Claim up to n items that are due, whose key is not being requested and which the budgets
         cover. Return the claims, the items that the cache answers, and a budget that is too small.
         """
         twin = items.alias("twin")

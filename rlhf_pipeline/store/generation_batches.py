@@ -17,7 +17,7 @@ RELEASED: dict[str, Any] = {"state": "open", "owner": None, "leased_until": None
 
 
 def is_held_by_batch(table: Any) -> ColumnElement[bool]:
-    """Whether a leased item is in a batch; such a lease does not run out."""
+    """Whether a leased item is in a batch; such a lease does not expire."""
     held: ColumnElement[bool] = table.c.owner.startswith(BATCH_PREFIX)
     return held
 
@@ -93,7 +93,7 @@ class LedgerBatches:
         )
         with self._database.read_transaction() as connection:
             known = connection.execute(wanted).all()
-        # A lease that ends later than any could was noted by a clock that jumped back since.
+        # A lease that ends later than possible was recorded by a clock that has jumped back since.
         free = [
             row
             for row in known

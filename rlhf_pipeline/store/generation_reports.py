@@ -19,7 +19,7 @@ PAGE = 5_000  # items read at once
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run as listed: what was asked for, and its items by state."""
+    """One run as listed: its request, and its items by state."""
 
     run_id: str
     asset: str
@@ -35,7 +35,7 @@ class RunRow:
 
 
 class LedgerReports(LedgerSpending):
-    """What `GenerationLedger` knows of its runs."""
+    """The reports of `GenerationLedger`."""
 
     def item_states(self, run_id: str) -> Iterator[LedgerSettlement]:
         columns = [items.c[name] for name in LedgerSettlement.__dataclass_fields__]
@@ -73,7 +73,7 @@ class LedgerReports(LedgerSpending):
                 yield dict(row)
 
     def paused_runs(self) -> list[RunRow]:
-        """Runs that wait for a provider, the one that may go on first in front."""
+        """Runs that wait for a provider, the one that may resume first in front."""
         return sorted(
             self.list_runs(is_parked=True), key=lambda run: run.parked_until or run.started_at
         )

@@ -1,4 +1,4 @@
-"""Money of the work ledger: what calls came to, by day, and what budgets have left."""
+"""Money of the work ledger: spending by day, and remaining budgets."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -49,8 +49,8 @@ class LedgerSpending:
     def _spend(
         self, connection: Connection, run_id: str, rows: Sequence[Mapping[str, Any]], now: datetime
     ) -> None:
-        """Add calls to the sums of their day; nothing else changes them, so they equal the
-        calls'.
+        """Add calls to the sums of their day. Nothing else changes these, so they equal the sums
+        of the calls.
         """
         by_lane: dict[Lane, dict[str, int]] = {}
         for row in rows:
@@ -89,8 +89,8 @@ class LedgerSpending:
     def _remaining_budgets(
         self, connection: Connection, run_id: str, lane: Lane, budget: Budget, now: datetime
     ) -> list[tuple[int, BudgetShortfall]]:
-        """For each budget, what is left beside all calls under way, and what would be left if those
-        came to nothing.
+        """For each budget, the money left after the reserves of all running calls, and without
+        these reserves.
         """
         scopes: tuple[tuple[str, int | None, ColumnElement[bool], ColumnElement[bool]], ...] = (
             ("this run", budget.run, spending.c.run_id == run_id, items.c.run_id == run_id),
@@ -117,7 +117,7 @@ class LedgerSpending:
             under_way = select(func.sum(items.c.reserved)).where(
                 self._database.in_project(items),
                 items.c.state == "leased",
-                # Another run's batch may take days: nobody waits for what it leaves.
+                # Another run's batch may take days, so its reserve is not waited for.
                 or_(~is_held_by_batch(items), items.c.run_id == run_id),
                 is_reserved,
             )

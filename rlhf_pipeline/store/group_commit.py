@@ -15,12 +15,12 @@ Kept = TypeVar("Kept")
 
 
 class GroupCommit(Generic[Sent, Kept]):
-    """Call it with an item: the first thread that gets the turn records the items of all that wait
-    by then.
+    """Call it with an item: the first thread that gets the turn records the items of all waiting
+    threads.
 
     `record` writes all items in order in one transaction, or raises and keeps nothing. If it raises
-    one of `refusals`, the items are recorded one by one, so that nobody is refused for another's
-    fault; any other error is raised for all of them.
+    one of `refusals`, the items are recorded one by one, so that no item is refused because of
+    another; any other error is raised for all of them.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class GroupCommit(Generic[Sent, Kept]):
 
     def _answer_group(self, group: Sequence[tuple[Sent, Future[Kept]]]) -> None:
         """Resolve every future of the group, whatever happens: a thread whose future stays open
-        would wait for ever.
+        would wait forever.
         """
         try:
             self._record_group(group)

@@ -67,7 +67,7 @@ class Heartbeats:
             thread.join()
             _beating_here.discard(run_id)
             if ended:
-                # the row of a run that ended is taken away later
+                # the row of an ended run is deleted later
                 with contextlib.suppress(StoreError):
                     self.clear(run_id)
 

@@ -16,8 +16,8 @@ from rlhf_pipeline.store.schema import comparisons, idempotency, imports, votes
 
 ImportState = Literal["started", "finished", "failed"]
 KILLED = (
-    "ended without a word: killed, or the machine stopped. What it had stored is kept; the "
-    "same import again completes it."
+    "ended without a report: it was killed or the machine stopped. Stored rows are kept; "
+    "importing the file again completes them."
 )
 # In the record of an import of votes: the days it began to cast votes of, and when somebody took
 # them for whole as they are.
@@ -45,7 +45,7 @@ class UnfinishedImport(Record):
     file: str
     state: ImportState
     started_at: datetime
-    first_day: str | None  # None: still `started`, and which days it will cast is not known yet
+    first_day: str | None  # None: still `started`, and its days are not known yet
     n_days: int
     error: str | None
 
@@ -182,7 +182,7 @@ class Imports:
     def find_votes(
         self, comparison_ids: Sequence[str]
     ) -> set[tuple[str, str, str, datetime | None]]:
-        """(comparison, annotator, choice, moment) of every vote on these comparisons, imported or
+        """(comparison, annotator, choice, time) of every vote on these comparisons, imported or
         not.
         """
         wanted = select(

@@ -54,7 +54,7 @@ def find_orphans(database: Database) -> list[str]:
                 )
                 n = connection.execute(lost).scalar_one()
                 if n:
-                    found.append(f"{n} {table.name} refer to {parent.name} that are not there")
+                    found.append(f"{n} {table.name} refer to missing {parent.name}")
     return found
 
 

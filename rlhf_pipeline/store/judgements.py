@@ -23,8 +23,8 @@ class GoldCount(NamedTuple):
 
 @dataclass(frozen=True)
 class StandingSnapshot:
-    """The judgements that stood at `seq`: counts of the days before a day; of that day each, by
-    vote_id and in order, and its skips.
+    """The judgements that stood at `seq`: counts of earlier days; those of the day itself by
+    vote_id, in order, and its skips.
     """
 
     seq: int
@@ -143,8 +143,8 @@ class StandingJudgements:
 def is_standing_judgement(
     database: Database, vote: Any, annotator_id: str, *, at: datetime | None = None
 ) -> ColumnElement[bool]:
-    """The vote is a standing judgement of the annotator, no skip; with `at`, by the votes received
-    before then.
+    """The vote is a standing judgement of the annotator and no skip; with `at`, as of the votes
+    received before then.
     """
     own = [
         database.in_project(vote),

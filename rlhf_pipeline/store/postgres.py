@@ -17,19 +17,19 @@ from sqlalchemy.engine import URL
 
 from rlhf_pipeline.config import CONNECTION_OPTIONS
 
-# after which a statement without an answer makes us ask whether the server still answers anybody
+# seconds without an answer after which the watchdog opens a new connection
 SILENT_S = 5.0
 # after a failed attempt, so that a queue of threads does not wait for one attempt each
 REFUSE_S = 1.0
 # a query of a million votes takes some 20 s; nothing of a web app or a run takes this long
 STATEMENT_S = 300
-# of an open write transaction whose process hangs: it holds the write lock of the project
+# limit of an open write transaction whose process hangs and holds the write lock
 IDLE_S = 60
 
 
 def network_options(url: URL) -> dict[str, Any]:
-    """Options of libpq by which the kernel notices a dead network in about ten seconds. What the
-    URL says itself (`?connect_timeout=20`) wins.
+    """Options of libpq that make the kernel detect a dead network in about ten seconds. Options in
+    the URL (`?connect_timeout=20`) take precedence.
     """
     return {name: value for name, value in CONNECTION_OPTIONS.items() if name not in url.query}
 
@@ -38,7 +38,7 @@ def postgres_engine(
     url: URL, *, busy_timeout_s: float, silent_s: float = SILENT_S
 ) -> tuple[Engine, "Watchdog"]:
     """An engine whose connections the watchdog ends when the server is silent for `silent_s`."""
-    # Stated here whatever the server's default is: a vote that was answered with 201 survives a
+    # Set explicitly, whatever the server's default: a vote that was answered with 201 survives a
     # crash of the server.
     settings = {
         "lock_timeout": int(busy_timeout_s * 1000),
@@ -67,7 +67,7 @@ def postgres_engine(
 
 
 def _is_answering(engine: Engine, network: dict[str, Any]) -> bool:
-    """Whether the server answers a new connection, be it with a refusal."""
+    """Whether the server answers a new connection, even with a refusal."""
     _, parameters = engine.dialect.create_connect_args(engine.url)
     try:
         with closing(psycopg2.connect(**{**network, **parameters})):
@@ -77,8 +77,7 @@ def _is_answering(engine: Engine, network: dict[str, Any]) -> bool:
 
 
 def is_refusal(message: str) -> bool:
-    r"""Whether a failed connection was refused by the server itself, in whatever language it
-    speaks.
+    r"""Whether the server itself refused a failed connection, in any language of its messages.
 
     libpq puts two blanks behind the server's severity alone; psycopg2 has no SQLSTATE for a
     connection that did not come about.
@@ -105,7 +104,7 @@ class Watchdog:
         self._starting = threading.Lock()
         self._process = os.getpid()
         self._lock = threading.Lock()
-        # id of a connection -> since when it waits, the connection
+        # id of a connection -> start of its wait, the connection
         self._waiting: dict[int, tuple[float, Any]] = {}
         self._ended: set[int] = set()
         self._closed = threading.Event()

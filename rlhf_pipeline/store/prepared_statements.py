@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError, StatementError
 from rlhf_pipeline.store.engine import Database
 
 Converter = Callable[[Any], Any] | None
-EVERYWHERE = "*"  # in place of a project: of all projects of an organisation; none can be called so
+EVERYWHERE = "*"  # in place of a project: all projects of an organisation; not a valid project name
 
 
 def in_scope(table: Any) -> ColumnElement[bool]:
@@ -141,7 +141,7 @@ class _SqliteStatement:
             column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns
         ]
         self._converted = [i for i, convert in enumerate(self._columns) if convert is not None]
-        # A count has no name of its own.
+        # A count has no column name.
         names = [getattr(column, "name", "") or "" for column in columns]
         self._row = namedtuple("Row", names, rename=True)  # type: ignore[misc]
 
@@ -166,7 +166,7 @@ class _SqliteStatement:
             ValueError,
             TypeError,
             KeyError,
-        ) as cause:  # a time without its zone, a parameter that is missing
+        ) as cause:  # a time without a zone, or a missing parameter
             raise StatementError(str(cause), self._sql, None, cause) from cause
         return values
 

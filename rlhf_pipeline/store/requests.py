@@ -63,7 +63,7 @@ class Requests:
                 return None
             if row.request_hash != request_hash:
                 raise IdempotencyConflict(
-                    f"Idempotency key {key!r} already stands for another request. Send a new key, "
+                    f"Idempotency key {key!r} already belongs to another request. Send a new key, "
                     "or repeat the first one unchanged."
                 )
             if row.status is not None:

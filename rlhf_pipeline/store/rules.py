@@ -137,7 +137,8 @@ def _next_version(
     version = database.next_number(connection, table.c.version)
     if version != after + 1:
         raise OutdatedEdit(
-            f"The {what} are at version {version - 1}, the edit was made of version {after}. Read "
+            f"The {what} are at version {version - 1}, but the edit is based on version {after}. "
+            f"Read "
             "the newer one and edit that."
         )
     return version

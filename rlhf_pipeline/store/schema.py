@@ -30,7 +30,7 @@ SCOPE = ("organization_id", "project_id")
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """A moment, always with time zone in Python: SQLite stores UTC without a zone, Postgres with
+    """A time, always with its zone in Python: SQLite stores UTC without a zone, Postgres with
     one.
     """
 

@@ -19,12 +19,12 @@ from rlhf_pipeline.store.faults import explain
 from rlhf_pipeline.store.postgres import network_options
 
 KINDS = ("store", "dagster", "mlflow")
-# of the server, as it numbers itself: what DROP … FORCE and the types used here need
+# oldest server version that supports DROP … FORCE and the types used here
 OLDEST_VERSION = 130_000
-WITH_PROVIDERS = 150_000  # from here on a new database says who sorts its text
+WITH_PROVIDERS = 150_000  # from this version on a new database names its locale provider
 FILLING = " (being filled)"
 SECONDS_TO_LEAVE = 5
-CREATION_LOCK_KEY = 727_462  # key of the advisory lock: any number, always the same
+CREATION_LOCK_KEY = 727_462  # key of the advisory lock: any fixed number
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class ServerDatabases:
                 elif mark is not None and mark.is_filling:
                     raise StoreError(
                         f"The databases {self.prefix}_… on {self._redacted_url()} are half filled: "
-                        "a move was ended in the middle. Repeat `rlhf storage migrate`, or name "
+                        "a move was interrupted. Repeat `rlhf storage migrate`, or name "
                         "another RLHF_DATABASE_PREFIX."
                     )
                 self._write_mark(connection, replace(self._own_mark, is_filling=filling))
@@ -173,15 +173,16 @@ class ServerDatabases:
                     or replace(mark, is_filling=False) != self._own_mark
                 ):
                     raise StoreError(
-                        f"The databases {', '.join(there)} on {self._redacted_url()} bear no mark "
-                        f"of {self._own_mark.project}: {self._describe_owner(mark)}. Nothing was "
+                        f"The databases {', '.join(there)} on {self._redacted_url()} carry no "
+                        f"mark of {self._own_mark.project}: {self._describe_owner(mark)}. Nothing "
+                        f"was "
                         "dropped; drop them yourself if they are yours."
                     )
                 busy = _find_in_use(connection, there, self.leave_s)
                 if busy:
                     raise StoreError(
                         f"Somebody is connected to {', '.join(busy)} on {self._redacted_url()}. "
-                        "Stop the daemon, `rlhf dev` and whatever else works in this home, then "
+                        "Stop the daemon, `rlhf dev` and all other processes of this home, then "
                         "try again; nothing was dropped."
                     )
                 # The one with the mark last, so that this may be killed and repeated.
@@ -234,7 +235,7 @@ class ServerDatabases:
         if _read_server_version(connection) < OLDEST_VERSION:
             raise StoreError(
                 f"The Postgres server {self._redacted_url()} is version "
-                f"{_read_server_version(connection) // 10_000}; 13 is the oldest that will do."
+                f"{_read_server_version(connection) // 10_000}; 13 is the oldest that is supported."
             )
 
     def _refuse_other_projects(self, mark: DatabaseMark | None) -> None:
@@ -250,8 +251,8 @@ class ServerDatabases:
             raise StoreError(
                 f"The databases {self.prefix}_… on {self._redacted_url()} belong to another home "
                 f"of {mark.project}: two homes would mix their votes. Set RLHF_DATABASE_PREFIX to "
-                "another name; or, where that home is lost or both are meant to be one, let a home "
-                "without rows of its own take them on with `rlhf init --join`."
+                "another name; or, where that home is lost or both are meant to be one, let a "
+                "home without rows of its own join them with `rlhf init --join`."
             )
 
     def _describe_owner(self, mark: DatabaseMark | None) -> str:
@@ -259,8 +260,8 @@ class ServerDatabases:
             return "none at all"
         if mark.home_id is None and mark.project == self._own_mark.project:
             return (
-                f"{mark.project} without a home, as before homes had ids (`rlhf init` in the "
-                "home whose they are completes it)"
+                f"{mark.project} without a home, as before homes had ids (run `rlhf init` in the "
+                f"home that owns them to complete it)"
             )
         return (
             f"another home's of {mark.project}"
@@ -273,7 +274,7 @@ class ServerDatabases:
         quoted = str(mark).replace("'", "''").replace("%", "%%")
         try:
             connection.exec_driver_sql(f"COMMENT ON DATABASE {self._dagster_name} IS '{quoted}'")
-        except DBAPIError:  # made by an administrator, for us: theirs to mark
+        except DBAPIError:  # created by an administrator, who must set the mark
             return
 
     @property

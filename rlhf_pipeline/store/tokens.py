@@ -28,10 +28,10 @@ from rlhf_pipeline.store.users import (
 )
 
 TokenKind = Literal["api", "session", "login"]
-PREFIX = "rlhf_"  # by which secret scanners know one
+PREFIX = "rlhf_"  # prefix that secret scanners recognise
 # a write for each request would cost as much as the request
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
-TRIES = 10  # wrong passwords in a row before anybody has to wait
+TRIES = 10  # wrong passwords in a row before the next attempt must wait
 LONGEST_WAIT = timedelta(minutes=5)
 FORGOTTEN_AFTER = timedelta(days=1)
 
@@ -116,7 +116,7 @@ class Tokens:
 
     def exchange(self, secret: str, *, lifetime: timedelta) -> tuple[str, Token] | None:
         """A session for a one-time login in one transaction, or None if the login is not valid."""
-        # strangers may ask: only a login that holds may wait for the write lock
+        # callers are unauthenticated: only a valid login may wait for the write lock
         found = self._find_valid(secret)
         if found is None or found.kind != "login":
             return None
@@ -218,7 +218,7 @@ class Tokens:
                 raise NotFound(f"There is no token {token_id!r}. Nothing was revoked.")
             token_hash = found[0].token_hash
             if found[0].project_id == EVERYWHERE:
-                # after a transaction that is just issuing another one
+                # after any transaction that is issuing another one
                 lock_organization(self._database, connection)
             now = self._database.clock.now()
             here = and_(
@@ -271,7 +271,7 @@ class FailedLogins:
         """
         now = self._database.clock.now()
         counted = self._counter_keys(who, everywhere)
-        # strangers may ask: those who must wait may not hold the write lock
+        # callers are unauthenticated: those who must wait may not hold the write lock
         wait = self.wait_s(*who, everywhere=everywhere)
         if wait > 0:
             return wait
@@ -327,7 +327,7 @@ class FailedLogins:
         return and_(failed_logins.c.organization_id == self._database.organization, or_(*rows))
 
 
-_OF_ENABLED = PreparedStatement(  # asked twice a second for everybody who works
+_OF_ENABLED = PreparedStatement(  # queried twice a second for each active user
     select(tokens)
     .select_from(tokens)
     .join(
@@ -347,7 +347,7 @@ _OF_ENABLED = PreparedStatement(  # asked twice a second for everybody who works
 
 
 def _wait_after(n_failed: int, last: datetime, now: datetime) -> float:
-    # also where `last` lies after `now`: of many tries at once, one may be written before one that
+    # `last` may be after `now`: of concurrent attempts, one may be written before one that
     # began earlier
     if n_failed < TRIES:
         return 0.0

@@ -227,7 +227,7 @@ class Users:
     def _release_reserved_slots(
         self, connection: Connection, ledger: Ledger, user_id: str, actor: str
     ) -> None:
-        """Release the slots reserved for a user who may no longer vote, which nobody would ever be
+        """Release the slots reserved for a user who may no longer vote, which would never be
         dealt.
         """
         of_user = and_(
@@ -549,7 +549,7 @@ def require_password(
         )
 
 
-# Asked twice a second for everybody who works.
+# Queried twice a second for each active user.
 _SELECT_USER = PreparedStatement(
     select(users).where(in_scope_or_everywhere(users), users.c.user_id == bindparam("user"))
 )
@@ -584,8 +584,8 @@ def _normalize_email(email: str) -> str:
         or len(cleaned) > 254
     ):
         raise ConfigurationError(
-            f"Invalid e-mail address {email!r}. Write name@host; it is a login, nothing is ever "
-            "sent to it."
+            f"Invalid e-mail address {email!r}. Write name@host; it is a login, no mail is ever "
+            f"sent to it."
         )
     return cleaned
 

@@ -153,8 +153,8 @@ class VoteLists:
     def signals(
         self, after_seq: int = 0, *, up_to_seq: int, seen_by: str | None = None
     ) -> list[VoteSignals]:
-        """Of the votes between two seqs in order, superseded ones and skips too, a machine's left
-        out.
+        """Signals of the votes between two seqs in order, including superseded ones and skips,
+        without those of machines.
         """
         computed = {
             "n_characters": func.length(comparisons.c.completion_a)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rlhf_pipeline.errors import StoreError
 
-LOOK_S = 0.002  # between two looks of somebody who waits
-FRESH_S = 0.03  # as long as this after the last look of anybody, more may come
-LONGEST_PAUSE_S = 0.2  # after which the series goes on, however many wait: it must end some day
+LOOK_S = 0.002  # between two attempts of a waiting writer
+FRESH_S = 0.03  # after the last attempt of any writer, for which others may follow
+LONGEST_PAUSE_S = 0.2  # longest pause of a series, so that it ends however many writers wait
 
 
 class WriteQueue:
@@ -33,8 +33,10 @@ class WriteQueue:
         self._timeout_s = timeout_s
         self._where = where
         self._lock = threading.Lock()
-        self._patient = threading.Lock()  # held by the one that is not urgent and may take the turn
-        self._looked_at = 0.0  # by a thread of this process, time.monotonic
+        self._patient = (
+            threading.Lock()
+        )  # held by the non-urgent thread that may take the next turn
+        self._looked_at = 0.0  # time.monotonic of the last attempt by a thread of this process
 
     @contextmanager
     def hold_turn(self, *, urgent: bool = False) -> Iterator[None]:

@@ -83,7 +83,7 @@ def _check_rules(name: str, make: Callable[[], PromptGenerator]) -> None:
         lambda: generate_with(make(), PromptParams(n=1, must=["antidisestablishment"]), day=DAY),
         f"{name}: gives a prompt without the term that `must` requires.",
     )
-    assert "0 unused" in message or "no prompt to begin from" in message, (
+    assert "0 unused" in message or "no prompt to start from" in message, (
         f"{name}: the error for too few prompts does not say so: {message}"
     )
 

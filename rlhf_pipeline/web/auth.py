@@ -34,7 +34,7 @@ SESSION_LASTS = timedelta(days=7)
 DEVICE_LASTS = timedelta(days=180)
 LOGIN_LINK_LASTS = timedelta(hours=24)
 LEAST_PASSWORD = 10
-MOST_PASSWORD = 1000  # characters: hashing a megabyte is somebody's attack
+MOST_PASSWORD = 1000  # characters: a longer password would make hashing a denial of service
 HASHES_AT_ONCE = 2  # each takes 64 MB
 
 
@@ -79,7 +79,7 @@ class Principal:
 
 
 class Auth:
-    """Logins and the tokens that come of them. All secrets are kept as hashes by the store."""
+    """Logs users in and issues sessions and tokens. The store keeps only hashes of secrets."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class Auth:
         self._known = ExpiringCache[str, Principal](10_000, known_for_s)
         self.is_secure = settings.web_url.startswith("https:")
         # Browsers ignore the port: two homes on one host would overwrite each other's cookies.
-        # Named by the signing key and not by `home_id`, which homes that joined each other share,
-        # although neither can read what the other signed.
+        # Derived from the signing key and not from `home_id`, which homes that joined each other
+        # share, although neither can read what the other signed.
         home = hmac.digest(secret.encode(), b"cookies", "sha256").hex()[:8]
         prefix = "__Host-" if self.is_secure else ""
         self.cookie = f"{prefix}{SESSION}_{home}"
@@ -127,8 +127,8 @@ class Auth:
         return "" if self._unsign(signed) is None else signed
 
     def cached_principal(self, secret: str) -> Principal | None:
-        """Whose a token was, carried the same way, less than half a second ago: a session's is
-        known by its signed cookie alone.
+        """Principal of a token that was checked less than half a second ago; a session counts only
+        with its signed cookie.
         """
         return self._known.get(secret)
 
@@ -373,7 +373,7 @@ def _login_url(web_url: str, secret: str) -> str:
 
 
 def _load_signing_key(path: Path) -> str:
-    """By which cookies are signed; made once, readable by its owner alone."""
+    """Load the key that signs cookies; created once, readable only by its owner."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         previous = os.umask(0o077)

@@ -17,9 +17,9 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.problems import LOG_IN, Problem
 from rlhf_pipeline.web.site import Site
 
-# a user id: for whom a page asks, which may be older than the login that its browser now sends
+# user id of the page that sends the request; the browser may have logged in as another since
 ANNOTATOR = "x-annotator"
-_PRINCIPAL_KEY = "rlhf.principal"  # in the scope: once per request
+_PRINCIPAL_KEY = "rlhf.principal"  # cached in the scope of the request
 
 
 async def site_of(request: HTTPConnection) -> Site:

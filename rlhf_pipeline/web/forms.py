@@ -1,6 +1,6 @@
 """Reads and validates submitted forms.
 
-web/security.py checks the origin of a form, the permission of its route what it may do.
+web/security.py checks the origin of a form, and its route checks the permission.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Fields:
-    """The texts of a form by name; a name may stand there several times."""
+    """The texts of a form by name; a name may occur several times."""
 
     def __init__(self, pairs: list[tuple[str, str]]):
         self._pairs = pairs
@@ -53,7 +53,9 @@ async def _fields_of(request: Request) -> Fields:
     fields = Fields([(name, value) for name, value in form.multi_items() if isinstance(value, str)])
     if any("\x00" in value for _, value in form.multi_items() if isinstance(value, str)):
         raise Problem(
-            422, "The form holds a NUL character. Take it out and send it again.", kind="invalid"
+            422,
+            "The form holds a NUL character. Remove it and send the form again.",
+            kind="invalid",
         )
     return fields
 
@@ -62,7 +64,7 @@ Form = Annotated[Fields, Depends(_fields_of)]
 
 
 def validate(model: type[M], values: dict[str, object]) -> M:
-    """The request the API would have been sent. Raises Problem 422 in words about the fields."""
+    """Build the API request of a form. Raises Problem 422 that names the labels of the fields."""
     try:
         return model.model_validate(values)
     except ValidationError as cause:

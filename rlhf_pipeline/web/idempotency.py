@@ -21,7 +21,7 @@ from rlhf_pipeline.web.site import Site
 
 HEADER = "idempotency-key"
 MOST = 128  # characters
-SECRETS = ("secret", "login_link")  # fields of answers that are shown once and never kept
+SECRETS = ("secret", "login_link")  # fields of answers that are shown once and never stored
 REPLAYED = {"Idempotency-Replayed": "true"}
 
 P = ParamSpec("P")
@@ -49,8 +49,8 @@ def keeps_own_key(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keeps_no_record(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a route that ends the session that sent it, and one that is sent a password: no trace
-    of the request is kept.
+    """Marks a route that ends its own session or receives a password: nothing of the request is
+    stored.
     """
     return _mark_unrecorded(endpoint)
 
@@ -91,8 +91,8 @@ def runs_once(
 
 
 class IdempotentRoute(APIRoute):
-    """Answers that succeeded are kept for a week; one that failed did nothing, and its key is free
-    again.
+    """Stores successful answers for a week; a failed request changed nothing, and its key may be
+    reused.
     """
 
     def get_route_handler(self) -> Handler:
@@ -169,12 +169,12 @@ async def _answer_once(
 
 
 def request_bytes(method: str, path: str, query: str, body: bytes) -> bytes:
-    """By whose digest a request is known when it comes again."""
+    """Bytes whose digest identifies a repeated request."""
     return f"{method} {path}?{query}\n".encode() + body
 
 
 def check_key(key: str) -> str:
-    """Raises Problem 422 for a key that cannot be kept."""
+    """Raises Problem 422 for a key that cannot be stored."""
     if not 1 <= len(key) <= MOST or not key.isprintable():
         said = f"must have 1 to {MOST} printable characters; a random UUID is a good one"
         raise Problem(

@@ -12,9 +12,7 @@ V = TypeVar("V")
 
 
 class ExpiringCache(Generic[K, V]):
-    """At most `most` entries, each for at most `seconds`; the one that was not used for longest
-    goes first.
-    """
+    """At most `most` entries, each for at most `seconds`; evicts the least recently used."""
 
     def __init__(
         self,
@@ -66,12 +64,12 @@ class CacheTimes:
     token_s: float = 0.5  # a token that is revoked works no longer than this
     terms_s: float = 0.5  # rules and guidelines
     work_s: float = 1.0  # what is left to judge
-    champion_s: float = 1.0  # a question to MLflow takes longer than the answer
-    fits_s: float = 10.0  # of the annotator model
-    # a value that took longer to read may be given as it was, while a new one is read
+    champion_s: float = 1.0  # a query of MLflow takes longer than the route itself
+    fits_s: float = 10.0  # fits of the annotator model
+    # if reading takes longer, the previous value is returned while a new one is read
     quick_s: float = 0.05
     quick_probe_s: float = 0.3  # CPU time of a quick count of predictions beside their votes
-    probe_wait_s: float = 0.25  # for a new one of these, before the previous one is given
+    probe_wait_s: float = 0.25  # to wait for a new count before the previous one is returned
     # a slow count is repeated at the earliest after this many times its duration
     rest: float = 20.0
 
@@ -97,7 +95,7 @@ class CachedValue(Generic[V]):
         self._now = monotonic
         self._may_lag = may_lag
         self._quick_s = quick_s
-        self._lock = threading.Lock()  # held by whoever reads
+        self._lock = threading.Lock()  # held by the reading thread
         self._value: tuple[float, float, V] | None = None  # when reading began, how long it took
 
     def __call__(self) -> V:
@@ -120,7 +118,7 @@ class CachedValue(Generic[V]):
         asked_at = self._now()
         with self._lock:
             known = self._value
-            # somebody else read it while this one waited
+            # another thread read it while this one waited
             if known is not None and asked_at - known[0] <= self._seconds:
                 return known[2]
             began = self._now()

@@ -21,12 +21,9 @@ MEDIA_TYPE = "application/problem+json"
 API = "/api/"
 RETRY_SOON = {"Retry-After": "1"}
 LOG_IN = {"WWW-Authenticate": "Bearer"}
-UNAVAILABLE = (
-    "The database does not answer as it should, and the server's log says why. Send the "
-    "request again in a moment."
-)
+UNAVAILABLE = "The database is not available; see the log of the server. Retry in a moment."
 
-# The first that fits. What is not here is a bug: 500.
+# The first match applies. An error without a match is a bug: 500.
 STATUS_OF: tuple[tuple[type[errors.PipelineError], int], ...] = (
     (errors.UnknownComparison, 404),
     (errors.LoginEnded, 401),
@@ -44,7 +41,7 @@ STATUS_OF: tuple[tuple[type[errors.PipelineError], int], ...] = (
 
 
 class Problem(Exception):
-    """A request that is not answered as asked, with the reason and the cure."""
+    """A refused or failed request, with its reason and its cure."""
 
     def __init__(
         self,
@@ -100,7 +97,7 @@ def problem_of(error: Exception) -> Problem:
             else str(error.detail)
         )
         return Problem(error.status_code, detail, headers=error.headers)
-    # nobody reads this; unhandled it would be logged as a bug
+    # the client is gone; unhandled, this would be logged as a bug
     if isinstance(error, ClientDisconnect):
         return Problem(
             408,
@@ -130,11 +127,11 @@ ProblemPage = Callable[[Request, Problem], Awaitable[Response]]
 
 
 def install_problem_handlers(app: FastAPI, page: ProblemPage | None) -> None:
-    """Have every error answered as a problem: a document below /api/, a page elsewhere."""
+    """Answer every error with a problem: a document below /api/, a page elsewhere."""
 
     async def handle_error(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
-        if problem.status == 503:  # of a 500 the server itself writes the trace
+        if problem.status == 503:  # the server logs the traceback of a 500
             log.error("%s", escape_controls(f"{request.method} {request.url.path}: {error}"))
         if page is None or request.url.path.startswith(API):
             return problem.response()

@@ -24,7 +24,13 @@ from rlhf_pipeline.web.site import Site
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
-MENU_GROUPS = ("Judge", "Monitor", "Data", "Project", "Account")  # then those of packages
+MENU_GROUPS = (
+    "Judge",
+    "Monitor",
+    "Data",
+    "Project",
+    "Account",
+)  # then groups of installed packages
 THEMES = ("dark", "light")
 STRENGTHS = {1: "slightly", 2: "somewhat", 3: "clearly", 4: "by far"}
 CHOICES = {"tie": "equally good", "both_bad": "both bad", "skip": "skipped"}
@@ -146,7 +152,7 @@ def names_for(site: Site, asker: Principal) -> dict[str, str]:
 
 
 def query_of(filters: Mapping[str, str]) -> str:
-    """The filters that say something, as the beginning of a query.
+    """The set filters as the beginning of a query string.
 
     >>> query_of({"q": "a b", "day": ""})
     'q=a+b&'
@@ -186,8 +192,7 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
 
 
 def split_code_spans(text: str) -> list[str]:
-    """Every second one stood between backticks, as a command does in what is also said in a
-    terminal.
+    """Split at backticks: every second part is code, as in messages that terminals show too.
 
     >>> split_code_spans("Run `rlhf init` first.")
     ['Run ', 'rlhf init', ' first.']

@@ -10,9 +10,9 @@ from rlhf_pipeline.web.problems import Problem
 
 MAX_BODY_BYTES = 2_000_000
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-# begins the name of every home's session cookie, after `__Host-` where the app has https
+# prefix of the name of every home's session cookie, after `__Host-` where the app has https
 SESSION = "rlhf_session"
-DEVICE = "rlhf_device"  # likewise, of the cookie by which a user's browser is known again
+DEVICE = "rlhf_device"  # likewise, of the cookie that identifies a user's browser
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 CONTENT_SECURITY_POLICY = (
@@ -30,7 +30,7 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
 )
 NO_STORE = (b"cache-control", b"no-store")
-# scripts import each other by name: none may be older than the others
+# scripts import each other by name, so all must be of one version
 REVALIDATE = (b"cache-control", b"no-cache")
 
 
@@ -126,7 +126,9 @@ def _too_large_problem() -> Problem:
         413,
         f"The body is larger than {MAX_BODY_BYTES:,} bytes. Split the request.",
         kind="too_large",
-        headers={"Connection": "close"},  # or the rest of it would be read and thrown away
+        headers={
+            "Connection": "close"
+        },  # otherwise the rest of the body would be read and discarded
     )
 
 

@@ -24,8 +24,8 @@ TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length
 
 
 class WebServer:
-    """The app on a port, in a thread of its own: `with Server(app) as server: server.url`. Port 0
-    is any that is free.
+    """Runs the app in its own thread: `with WebServer(app) as server: server.url`. Port 0 picks a
+    free one.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class BufferedTransport:
 
     def _send(self) -> None:
         written, self._written = self._written, []
-        if written and not self._transport.is_closing():  # nobody is there to read it
+        if written and not self._transport.is_closing():  # the client is gone
             self._transport.write(b"".join(written))
 
     def __getattr__(self, name: str) -> Any:
@@ -103,11 +103,11 @@ class BufferedTransport:
 
 
 class BufferedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's own, on a buffered transport, which hangs up on clients that send their requests
-    too slowly.
+    """uvicorn's protocol on a buffered transport; it disconnects clients that send requests too
+    slowly.
 
     uvicorn limits only the time between two requests: connections that send a byte now and then
-    would stay open for good.
+    would stay open forever.
     """
 
     def __init__(
@@ -145,7 +145,9 @@ class BufferedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._hang_up_after(self._hang_up_s)  # a request behind it is read again only now
+        self._hang_up_after(
+            self._hang_up_s
+        )  # reading of the next pipelined request resumes only now
 
     def _hang_up_after(self, seconds: float | None) -> None:
         """Replace the timer; None stops it."""
@@ -165,7 +167,7 @@ class BufferedHttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _answers_earlier_request(self) -> bool:
-        """Whether the slow request stands behind one whose answer is not complete."""
+        """Whether the slow request waits behind one whose answer is not complete."""
         return bool(self.pipeline) or (
             self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
         )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rlhf_pipeline.web.predictions.predictor import Predictor
     from rlhf_pipeline.web.quality.counters import QualityCounters
 
-# one costs three times what a vote does; on SQLite, which writes one at a time, more would only
+# a lease costs three times as much as a vote; SQLite has a single writer, so more would only
 # keep votes waiting
 LEASES_AT_ONCE = 8
 

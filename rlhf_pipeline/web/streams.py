@@ -1,4 +1,4 @@
-"""Server-sent events, and how many streams of them one login may hold open."""
+"""Server-sent events with a limit of open streams per login."""
 
 import threading
 from collections import Counter
@@ -28,7 +28,7 @@ class Streams:
 
     @contextmanager
     def open_stream(self, token_id: str) -> Iterator[None]:
-        """One stream more until the block ends. Raises Problem 429 beyond the limit."""
+        """Count one more open stream until the block ends. Raises Problem 429 beyond the limit."""
         with self._lock:
             if self._open[token_id] >= self._most:
                 raise Problem(

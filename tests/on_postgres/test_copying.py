@@ -251,7 +251,7 @@ def test_a_sealed_store_tells_writers_its_new_address(filled, make_vote):
         seal("postgresql://somebody's server")
     with pytest.raises(
         StoreError,
-        match="this store was moved to postgresql://somebody's server: its rows go on there",
+        match="this store was moved to postgresql://somebody's server: its rows are there now",
     ):
         filled.votes.cast(make_vote("c1", "late"))
     assert filled.votes.count() == 40  # and readers read

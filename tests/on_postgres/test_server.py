@@ -145,7 +145,7 @@ def test_databases_are_dropped_only_by_their_project_and_if_unused(postgres, pre
     mine.make()
     with pytest.raises(
         StoreError,
-        match=r"bear no mark of org's: 100%/other: org's: 100%/demo\. Nothing was dropped",
+        match=r"carry no mark of org's: 100%/other: org's: 100%/demo\. Nothing was dropped",
     ):
         databases(postgres.url, prefix, "other").drop()
     engine = database_copy.engine_of(postgres.database_url(f"{prefix}_mlflow"))
@@ -169,13 +169,13 @@ def test_databases_are_dropped_for_their_home_only(postgres, prefix):
     for home_id in ("b2", None):
         with pytest.raises(
             StoreError,
-            match=r"bear no mark of .*another home's of org's: 100%/demo\. Nothing was dropped",
+            match=r"carry no mark of .*another home's of org's: 100%/demo\. Nothing was dropped",
         ):
             databases(postgres.url, prefix, home_id=home_id).drop()
     marked(postgres, prefix, "rlhf org's: 100%/demo")
     for home_id in ("a1", None):
         with pytest.raises(
-            StoreError, match=r"bear no mark of .*without a home.*rlhf init.*Nothing was dropped"
+            StoreError, match=r"carry no mark of .*without a home.*rlhf init.*Nothing was dropped"
         ):
             databases(postgres.url, prefix, home_id=home_id).drop()
     mine.make()

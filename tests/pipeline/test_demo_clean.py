@@ -155,7 +155,7 @@ def test_votes_of_people_are_not_deleted(claimed: Path) -> None:
     done = clean(claimed)
     assert done.returncode != 0
     assert re.search(
-        r"human votes, which nothing can make again: nothing deleted.*rlhf storage backup",
+        r"human votes, which cannot be made again: nothing deleted.*rlhf storage backup",
         done.stderr,
     )
     with Workspace(Settings.read({"RLHF_HOME": str(claimed)}, claimed)).store as store:
@@ -284,7 +284,7 @@ def test_another_projects_databases_stay(home: Path, postgres: PostgresServer, p
         server_url=SecretStr(postgres.url),
         database_prefix=prefix,
     ).write(home)
-    with pytest.raises(StoreError, match=r"bear no mark of default/other"):
+    with pytest.raises(StoreError, match=r"carry no mark of default/other"):
         CliRunner().invoke(
             app, ["demo", "--clean"], env={"RLHF_HOME": str(home)}, catch_exceptions=False
         )

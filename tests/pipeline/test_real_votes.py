@@ -37,7 +37,7 @@ def test_real_votes_are_imported_once_in_the_order_they_were_cast(tmp_path: Path
     ).splitlines()
     assert output[:3] == [
         "17,614 imported, 0 already known, 0 merged, 0 rejected",
-        "columns left alone: topic, response_a_id, response_b_id, votes_a, votes_b, votes_tie",
+        "unused columns: topic, response_a_id, response_b_id, votes_a, votes_b, votes_tie",
         "flagged and left out of training: 26 identical, 284 repeated",
     ]
     # Two data sets ask some of the same prompts; each has split them in its own way.

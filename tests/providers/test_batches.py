@@ -455,7 +455,7 @@ def test_a_provider_that_asks_for_more_patience_than_a_run_has_parks_it(store: S
     with StubProvider() as stub:
         stub.batches.wait_s = 3_600
         began = time.monotonic()
-        with pytest.raises(ProviderParked, match="asks to be left alone for 3,600 s"):
+        with pytest.raises(ProviderParked, match="asks for a wait of 3,600 s"):
             ask(store, stub, max_pause_s=1.0)
         assert time.monotonic() - began < 20
         [run] = store.generation.paused_runs()
@@ -712,7 +712,7 @@ def test_a_provider_whose_batches_all_end_without_a_result_is_not_asked_for_ever
 ) -> None:
     with StubProvider() as stub:
         shown(stub, lambda n, batch: {"status": "cancelled", "output_file_id": None})
-        with pytest.raises(CompletionError, match=r"batch_2 is cancelled, and did not come to it"):
+        with pytest.raises(CompletionError, match=r"batch_2 is cancelled, and did not process it"):
             ask(store, stub, max_attempts=2)
         assert stub.batches.sizes == [10, 10]
     [run] = store.generation.list_runs()

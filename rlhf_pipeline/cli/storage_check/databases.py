@@ -78,6 +78,6 @@ def check_store(settings: Settings, store: Store) -> Iterator[Finding]:
 def _check_audit_chain(settings: Settings, store: Store) -> str:
     anchors = read_anchors(settings.home / FILE, settings.organization, settings.project)
     n_links = verify_with_anchors(store.audit, anchors)
-    return f"{n_links:,} links, each in its place" + (
+    return f"{n_links:,} links, chain intact" + (
         f"; {len(anchors)} anchors lead into it" if anchors else ""
     )

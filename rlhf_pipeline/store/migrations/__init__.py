@@ -18,7 +18,7 @@ BASE = "0010"
 HEAD = "0014"
 LAST_COMMIT_BEFORE_BASE = "9b1a569"  # its `rlhf init` upgrades versions 0001 to 0009
 FOLDER = Path(__file__).parent
-LOCK_KEY = 727_461  # of Postgres's advisory lock: any number, always the same
+LOCK_KEY = 727_461  # key of the advisory lock of Postgres: any fixed number
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
@@ -28,7 +28,7 @@ def upgrade(database: Database, revision: str = "head") -> None:
     those of a newer version of this package.
     """
     if database.path is not None:
-        # SQLite would make it readable by everybody, and gives its log the same mode
+        # SQLite would make it readable by everyone, and its log inherits the mode
         database.path.touch(mode=0o600)
     current = current_revision(database)
     if revision == "head" and current == HEAD:

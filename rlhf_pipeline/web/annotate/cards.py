@@ -31,9 +31,7 @@ class CardContent:
         return self.texts.completion_a if self.assignment.is_swapped else self.texts.completion_b
 
     def swap_side(self, side: str) -> str:
-        """The comparison's side that stands on a side of the card, and the other way round: a is
-        left, b is right.
-        """
+        """Map a side of the card to the side of the comparison, or back: a is left, b is right."""
         return {"a": "b", "b": "a"}.get(side, side) if self.assignment.is_swapped else side
 
 

@@ -18,7 +18,7 @@ from rlhf_pipeline.web.site import Site
 api = api_router("assignments")
 pages = APIRouter()
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
-STEP = 10  # about how many: the next moment others took some of them
+STEP = 10  # an estimate: others may lease some of them in the next moment
 
 
 @api.post("/assignments:lease", response_model=Lease)
@@ -79,7 +79,7 @@ def build_visible_rules(rules: AnnotationRules) -> RulesShown:
 
 @dataclass(frozen=True)
 class ScaleStep:
-    """Of one step of the scale."""
+    """A step of the preference scale as the page shows it."""
 
     side: str
     short: str

@@ -139,7 +139,7 @@ def _render_page(
     cursor: str | None = None,
     verification: Verification | None = None,
 ) -> Response:
-    # A page of links is read only by those who may: whoever may verify alone is shown the verdict.
+    # Users who may only verify see the verdict without the list of links.
     found = None
     if principal.may(Permission.AUDIT_READ):
         found = read(

@@ -24,7 +24,7 @@ from rlhf_pipeline.web.routing import api_router, problem_responses
 
 router = api_router("calibration")
 Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
-WAIT_S = 5.0  # for a count, then the caller is asked to come again
+WAIT_S = 5.0  # to wait for a count before the caller must retry
 
 RewardModel = Annotated[
     Text | None,

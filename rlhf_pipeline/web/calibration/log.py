@@ -19,7 +19,7 @@ class _CachedEntry:
 
 
 class CalibrationLog:
-    """Whatever was read of it in this process."""
+    """Caches the entries that this process has read."""
 
     def __init__(self, store: Store):
         self._calibrations = store.calibrations

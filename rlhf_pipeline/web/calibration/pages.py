@@ -29,8 +29,8 @@ router = APIRouter()
 Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
 Asker = Annotated[Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAKE, CALIBRATION))]
 SHOWN = 20  # calibrators, and pairs
-DRAWN = 40  # calibrators of the drawing
-WAIT_S = 1.0  # for the first count, before the page comes without it
+DRAWN = 40  # calibrators in the chart
+WAIT_S = 1.0  # to wait for the first count before the page is rendered without it
 
 ModelName = Annotated[Text | None, Query(max_length=200)]
 Version = Annotated[int | None, Query(ge=1, lt=2**31)]
@@ -129,7 +129,7 @@ def _draw_bins(
     ceiling: Interval | None,
     pairs_at: str | None = None,
 ) -> Markup | None:
-    """The reliability diagram; each bin leads to its pairs if `pairs_at` is given."""
+    """Draw the reliability diagram; bins link to their pairs if `pairs_at` is given."""
     if not bins:
         return None
     link = None if pairs_at is None else lambda b: pairs_at + _format_middle(b)
@@ -139,7 +139,7 @@ def _draw_bins(
 
 
 def _draw_series(entries: Sequence[CalibrationOut]) -> Markup | None:
-    """ECE before and after each calibration; of a single one there is nothing to compare."""
+    """Draw ECE before and after each calibration; None for a single calibration."""
     if len(entries) < 2:
         return None
     before, after = [e.ece_raw for e in entries], [e.ece_calibrated for e in entries]

@@ -25,8 +25,8 @@ from rlhf_pipeline.store.predicted_comparisons import (
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
 
-NEWEST = 10_000  # votes for a side: a share of as many is known to one part in a hundred
-KEPT = 8  # counts, and as many may be waited for
+NEWEST = 10_000  # votes for a side: enough to know a share within one percentage point
+KEPT = 8  # cached counts, and counts that may run at once
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class _CachedProbe:
-    head: int  # of the chain when its count began: it holds all up to there
+    head: int  # head of the chain when the count began: the count covers all links up to it
     again_at: float
     probed: ProbeResult
 
@@ -68,7 +68,7 @@ class _CachedProbe:
 
 
 class ProbeCounter:
-    """One count at a time in a process; the newest of each question are kept."""
+    """Runs one count at a time and keeps the newest result of each query."""
 
     def __init__(self, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
         self._store = store
@@ -82,7 +82,7 @@ class ProbeCounter:
         """The current count, or an earlier one marked as such; None during the first count. Raises
         StoreError.
         """
-        head = self._store.audit.head()[0]  # whatever is cast, published or replayed moves it
+        head = self._store.audit.head()[0]  # every vote, publication and replay advances it
         known = self._known.get(asked)
         if known is not None and (known.head >= head or time.monotonic() < known.again_at):
             return known.as_of(head)
@@ -102,7 +102,7 @@ class ProbeCounter:
     def _count(self, asked: ProbeQuery) -> _CachedProbe:
         try:
             head = self._store.audit.head()[0]
-            # a second, once in a process: it tells nothing of how long the next count takes
+            # takes a second, once in a process, so it is not part of the time of a count
             import_module("scipy.stats")
             began = time.thread_time()
             probed = self._compute_probe(asked)

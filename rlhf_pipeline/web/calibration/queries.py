@@ -22,7 +22,7 @@ from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_curs
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.site import Site
 
-CALIBRATION = "calibration"  # as a refusal to blind readers names it
+CALIBRATION = "calibration"  # how a refusal to blind readers names this
 
 
 def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:
@@ -54,7 +54,7 @@ def detail(site: Site, reward_model: str, version: int) -> CalibrationDetail:
     """Raises Problem 404 for one that is not in the log."""
     found = entry(site, reward_model, version)
     logged = site.store.calibrations.entry(reward_model, version)
-    assert logged is not None  # nothing leaves the log
+    assert logged is not None  # entries are never removed from the log
     return CalibrationDetail(
         **found.model_dump(),
         raw_bins=list(logged.report.raw_bins),

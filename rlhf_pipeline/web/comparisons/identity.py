@@ -24,12 +24,12 @@ SELF_NAMING = re.compile(
     rf"(?:model|assistant|ai)\s+(?:from|by|of)\s+(?:{MAKERS})\b",
     re.IGNORECASE,
 )
-# `gpt-4o`, not `unknown`: a common word proves nothing
+# `gpt-4o`, not `unknown`: a common word is no evidence
 MODEL_NAME = re.compile(r"(?=.*[a-z])(?=.*[-._\d])[\w.-]{4,}")
 
 
 def names_its_maker(texts: Texts) -> bool:
-    """Whether either completion names a model or a maker as its own, or the name its model has
+    """Whether either completion presents itself as a known model or by the name of its model
     here.
     """
     names = [name.split("@")[0].lower() for name in (texts.model_version_a, texts.model_version_b)]

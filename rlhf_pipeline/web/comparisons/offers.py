@@ -44,15 +44,13 @@ def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
 
 
 def withdraw(site: Site, principal: Principal, comparison_ids: Sequence[str]) -> Withdrawn:
-    """Ask no more for judgements that are still open; how many these were, unless the reader is
-    blind.
-    """
+    """Withdraw open judgements; return how many, or None for a blind reader."""
     n = site.store.assignments.withdraw(comparison_ids, actor=principal.user_id)
     return Withdrawn(n_slots=n if blind_reader_id(principal) is None else None)
 
 
 def may_be_asked(user: User) -> bool:
-    """Whether the user is dealt cards: people with a role that votes."""
+    """Whether the user can be asked to judge: people with a role that votes."""
     return (
         user.kind == "person"
         and user.disabled_at is None

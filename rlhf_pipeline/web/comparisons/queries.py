@@ -40,7 +40,7 @@ def comparisons(
 
 
 def _place_of(site: Site, cursor: str | None) -> tuple[str, int, str] | None:
-    """Of the comparison that a cursor names, in the order of the list. Raises Problem 422."""
+    """Position in the list of the comparison that a cursor names. Raises Problem 422."""
     place = parse_cursor(cursor, str)
     if place is None:
         return None
@@ -68,7 +68,7 @@ def _build_comparisons(
     hidden: dict[str, None] = dict.fromkeys(ANSWERS) if hides_answers(principal) else {}
     if blind_reader_id(principal) is not None:
         hidden |= dict.fromkeys(SLOTS)
-    # Each would tell which of them is a correction, and so which text its author preferred.
+    # Each field would reveal which comparison is a correction, and so its preferred text.
     unsorted = filter_unjudged(site, principal, ids)
     untold = {"source": None, "category": None, "prompt_id": None}
     found = []

@@ -171,7 +171,7 @@ def _render_list(
         category=category,
         categories=list(Category),
         query=query_of({"category": category}),
-        # Told to those who would else take the list for all of its kind.
+        # Explained only to readers who could take the list for complete.
         is_partly_hidden=bool(category) and blind_reader_id(principal) is not None,
         overlap=site.terms().rules.overlap,
         people=_assignable_people(site, principal)
@@ -203,8 +203,7 @@ def _clean_text(said: str) -> str:
 def _parse_offer(form: Fields) -> Offer:
     which = form.text("which")
     asked: dict[str, object] = {"priority": form.number("priority") or 0}
-    # one person judges each once, whatever stands in the field of how many, which is sent with
-    # every form
+    # A named person judges each comparison once, so the overlap of the form is ignored.
     if form.text("annotator_id"):
         asked["annotator_id"] = form.text("annotator_id")
     else:

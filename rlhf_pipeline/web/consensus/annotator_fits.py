@@ -16,9 +16,7 @@ from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 
 @dataclass(frozen=True)
 class AnnotatorFit:
-    """SOFT_LABELS by comparison, the newest vote they rest on, and a name that no other fit has,
-    not even one to the same votes.
-    """
+    """SOFT_LABELS by comparison, the newest vote behind them, and a name unique to this fit."""
 
     labels: pd.DataFrame
     up_to_seq: int
@@ -39,9 +37,7 @@ class AnnotatorFits:
 
     def __init__(self, settings: Settings, store: Store, cache_times: CacheTimes):
         self._files = Artefacts(settings.frames, store.file_hashes)
-        self._known: tuple[str, AnnotatorFit | None] | None = (
-            None  # hash of the file, and what it holds
-        )
+        self._known: tuple[str, AnnotatorFit | None] | None = None  # hash and content of the file
         self._newest = CachedValue(
             self._read, cache_times.fits_s, may_lag=True, quick_s=cache_times.quick_s
         )
@@ -64,7 +60,7 @@ class AnnotatorFits:
                 self._known = held, self._load_fit(stage, part, held)
             return self._known[1]
         except (ArtefactError, FrameError) as cause:
-            return f"What the annotator model said cannot be read: {cause}"
+            return f"The output of the annotator model cannot be read: {cause}"
 
     def _load_fit(self, stage: str, part: str, held: str) -> AnnotatorFit | None:
         try:

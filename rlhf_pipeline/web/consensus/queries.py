@@ -26,10 +26,10 @@ from rlhf_pipeline.web.pagination import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
-# comparisons a page reads at most: disputes may be rare, and of these it takes 0.1 s
+# comparisons that a page reads at most, in 0.1 s, because disputes may be rare
 LOOKS_AT = 500
-COUNTS_AT_MOST = 20_000  # votes since a fit that a page reads to say how many are of people: 0.05 s
-FIRST = (-1, 0, 0, "")  # comes before every dispute
+COUNTS_AT_MOST = 20_000  # votes since a fit that a page reads, in 0.05 s, to count those by people
+FIRST = (-1, 0, 0, "")  # sorts before every dispute
 NOT_FITTED = (
     "There is no fit of the annotator model. Run the `learning` job, which materialises "
     "`annotator_model`, or `rlhf votes annotators --publish`."
@@ -74,9 +74,11 @@ def page(
         fitted = None
     else:
         refuse_model(principal)
-        # one for all of a page, also where another is read meanwhile
+        # the same fit for the whole page, even if a newer one is loaded meanwhile
         fitted = fitted or newest_fit(site)
-    by = () if fitted is None else (fitted.name,)  # what cursors begin with: no list is of two fits
+    by = (
+        () if fitted is None else (fitted.name,)
+    )  # cursors begin with the fit, so that no list mixes two fits
     said = _consensus_function(site, method, fitted)
     find = (
         partial(_find_disputed, site) if state == "disputed" else partial(_find_newest, site, state)
@@ -155,7 +157,7 @@ def _find_newest(
     items: list[ConsensusOut] = []
     n_read = n_judged = 0
     while len(items) < limit and n_read < LOOKS_AT:
-        # As much again as was read: where the state is common one page of comparisons is enough.
+        # Doubles each time: if the state is common, one page of comparisons is enough.
         size = min(max(limit, n_read), LOOKS_AT - n_read)
         batch = site.store.votes.judged_comparisons(before_seq=before, seen_by=seen_by, limit=size)
         if not batch:
@@ -223,7 +225,7 @@ def _next_stretch_cursor(by: tuple[str, ...], seq: int) -> str:
 
 
 def _dispute_rank(row: dict[str, Any]) -> tuple[int, int, int, str]:
-    """Of a dispute in the order of `adjudication_queue`."""
+    """Sort key of a dispute, in the order of `adjudication_queue`."""
     return (
         int(row["choice"] is not None),
         round(row["share"] * SHARES_APART),

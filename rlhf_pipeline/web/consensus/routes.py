@@ -1,4 +1,4 @@
-"""Routes of consensus: what annotators together say of each comparison."""
+"""Routes of consensus: the combined judgement on each comparison."""
 
 from typing import Annotated, Literal
 
@@ -35,8 +35,8 @@ METHODS = (
 )
 
 NOT_JUDGED = ("No matches", "None of the comparisons that you have judged match.")
-# of a list that the annotator model cannot give
-INSTEAD = {"not_fitted": "Not fitted yet", "fit_changed": "Fitted anew meanwhile"}
+# titles of lists that the annotator model cannot provide
+INSTEAD = {"not_fitted": "Not fitted yet", "fit_changed": "The model was fitted again"}
 
 
 @api.get("/consensus", responses=problem_responses(409))

@@ -1,1 +1,1 @@
-"""Feedback from where a model is used."""
+"""Feedback from applications that use a model."""

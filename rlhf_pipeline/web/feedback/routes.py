@@ -84,7 +84,7 @@ def _check_time(site: Site, sent: NewFeedback) -> None:
     """A correction's vote is filed under its day, which must be one of the project's."""
     if sent.given_at is None:
         return
-    # Compared as moments: one at either end of the calendar may have no date in UTC.
+    # Compared as timestamps: near either end of the calendar a UTC date may not exist.
     if (
         not datetime.combine(site.settings.start_day, time(), UTC)
         <= sent.given_at
@@ -189,9 +189,7 @@ def _list_feedback(
 
 
 def _read_entry(site: Site, principal: Principal, feedback_id: int) -> Feedback:
-    """Raises Problem 404, and in the same words for a correction of a comparison that the reader
-    has not judged yet.
-    """
+    """Raises Problem 404, with the same text for a correction that is hidden from the reader."""
     found = site.store.feedback.page(
         before_id=feedback_id + 1, seen_by=blind_reader_id(principal), limit=1
     )

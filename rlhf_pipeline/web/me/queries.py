@@ -11,7 +11,7 @@ from rlhf_pipeline.web.votes.queries import NOTHING, detail_fields
 
 
 def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) -> Page[OwnVote]:
-    """Newest first, sides as they stood on the cards; nothing that tells two cards of one
+    """Newest first, with sides as shown; no field reveals that two cards show the same
     comparison.
     """
     place = parse_cursor(cursor, int)
@@ -32,7 +32,7 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
 
 
 def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> Page[TokenOut]:
-    """API tokens, newest first, those that ended too."""
+    """API tokens, newest first, including those that ended."""
     place = parse_cursor(cursor, str)
     try:
         found = site.store.tokens.of_user(

@@ -96,7 +96,9 @@ def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
     """Create a token with at most your own permissions. Its secret is returned only once. Requires
     a session; tokens are refused.
     """
-    if not principal.is_session:  # it would outlive its own end, and its revocation
+    if (
+        not principal.is_session
+    ):  # the new token would outlive the end and the revocation of this one
         raise Problem(
             403,
             "Tokens cannot create tokens. Create it on the page `me`, or on the server: rlhf users "

@@ -29,7 +29,7 @@ class AnnotatorStatistics:
         self._at_hand = ExpiringCache[str, tuple[date, StandingSnapshot]](MAX_CACHED_ANNOTATORS)
 
     def for_annotator(self, annotator_id: str) -> Statistics:
-        """All judgements that stand; hidden cards of the days before today."""
+        """Statistics of all standing judgements; hidden cards only of days before today."""
         today = self._store.database.clock.now().date()
         at_hand = self._at_hand.get(annotator_id)
         judged = None
@@ -64,7 +64,7 @@ def apply_votes(
 
 
 def build_statistics(judged: StandingSnapshot, today: date) -> Statistics:
-    """In the words of the API."""
+    """Build the API record."""
     paces = [*reversed(judged.today.values()), *judged.paces][:PACE_OF]
     seconds = [pace for pace in paces if pace is not None]
     days = set(judged.by_day) | ({today} if judged.today else set())
@@ -94,7 +94,7 @@ def _count_by_confidence(known: Iterable[GoldCount]) -> list[Confidence]:
 
 
 def _count_days_in_a_row(days: set[date], today: date) -> int:
-    """Up to today, or up to yesterday while today has no vote yet."""
+    """Count consecutive days with votes up to today, or up to yesterday while today has none."""
     day = today if today in days else today - timedelta(days=1)
     n = 0
     while day in days:
@@ -103,14 +103,16 @@ def _count_days_in_a_row(days: set[date], today: date) -> int:
 
 
 def _wilson_interval(k: int, n: int) -> dict[str, float | None]:
-    """The ends of the interval of k of n; None if n is 0.
+    """Bounds of the Wilson interval of k of n; None if n is 0.
 
     >>> _wilson_interval(0, 0)
     {'low': None, 'high': None}
     """
     if n == 0:
         return {"low": None, "high": None}
-    from rlhf_pipeline.intervals import interval_of_share  # numpy: `rlhf vote` starts without
+    from rlhf_pipeline.intervals import (
+        interval_of_share,
+    )  # imports numpy, which `rlhf vote` does not need at start
 
     interval = interval_of_share(k / n, n)
     return {"low": interval.low, "high": interval.high}

@@ -22,9 +22,11 @@ from rlhf_pipeline.prompts.base import Draft, to_frame
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 
-ASSET = "web"  # under which the ledger keeps these calls
-NO_DAY = "2000-01-01"  # they belong to no day: the same again is not paid for again
-AT_MOST = 8  # watched at once: each holds one of the forty threads that all routes share
+ASSET = "web"  # asset name of these calls in the ledger
+NO_DAY = (
+    "2000-01-01"  # they belong to no day, so that a repeated request is answered from the cache
+)
+AT_MOST = 8  # concurrent streams: each holds one of the forty threads that all routes share
 # between two comments while the provider is silent: proxies drop silent streams
 STILL_HERE_S = 15.0
 
@@ -59,7 +61,7 @@ class Completer:
         try:
             backend = open_backend(self._settings, self._refuse_policy)
             calls = default_call_params(self._settings, concurrency=1, stream=True)
-            calls.budget  # noqa: B018  one that cannot be kept is refused before anything is asked
+            calls.budget  # noqa: B018 validated before anything is requested
         except ConfigurationError as cause:
             raise Problem(
                 409, f"The provider of this server cannot be used: {cause}", kind="no_provider"
@@ -74,7 +76,7 @@ class Completer:
                 headers=RETRY_SOON,
             )
         events: queue.SimpleQueue[CompletionEvent | None] = queue.SimpleQueue()
-        # In a thread of its own: who stops watching does not stop what is paid for.
+        # In a thread of its own: a client that disconnects does not end a paid call.
         threading.Thread(
             target=self._complete,
             args=(backend, calls, prompt, params, events),
@@ -111,7 +113,7 @@ class Completer:
                 events.put(CompletionEvent("piece", {"text": piece}))
 
         try:
-            # a frame of prompts says something there; nothing below reads it
+            # a required column of the frame, which nothing below reads
             draft = Draft(prompt, "factual", "easy")
             frame = to_frame([(draft.prompt_id, draft)], source="dataset", day=NO_DAY, seed=0)
             made = generate(
@@ -124,7 +126,7 @@ class Completer:
                 on_text=listen,
             )
             row = made.frame.iloc[0]
-            if not pieces:  # it was there already
+            if not pieces:  # it came from the cache
                 events.put(CompletionEvent("piece", {"text": row["text"]}))
             whole = {
                 name: row[name]
@@ -141,7 +143,7 @@ class Completer:
         except Exception:
             events.put(
                 CompletionEvent(
-                    "failed", {"error": "The server failed. It is a bug, and the log says where."}
+                    "failed", {"error": "The server failed. This is a bug; see its log."}
                 )
             )
             raise

@@ -52,8 +52,7 @@ class Predictor:
                 try:
                     return judge.predict(questions)
                 except (InvalidScores, ModelError) as cause:
-                    # The schema lets nothing but texts through, and of texts a sound model has
-                    # scores: the fault is the model's.
+                    # The schema admits only texts, and an intact model scores every text.
                     raise _unavailable_problem(
                         f"The reward model {judge.label} cannot score: {cause}"
                     ) from cause
@@ -83,7 +82,8 @@ class Predictor:
         """The labels of the champion and its calibrator, which identify the predictions."""
         registry = self._champions.registry
         if self._champions.store.promotions.champion(registry.model_name("reward_model")) is None:
-            # asked first: a home without any model has no MLflow yet, and asking would make one
+            # asked first: a home without models has no MLflow database, and the query would create
+            # one
             return None
         champion = registry.get("reward_model", "champion")
         if champion is None:

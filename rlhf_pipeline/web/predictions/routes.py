@@ -30,8 +30,8 @@ Reader = Annotated[Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAK
 def predict(
     site: AnySite, principal: Reader, body: PairToPredict | PairsToPredict
 ) -> PredictionsOut:
-    """Predict which of two completions people prefer, for one pair or up to fifty. Only the answer
-    to its idempotency key is stored.
+    """Predict which of two completions people prefer, for one pair or up to fifty. Nothing is
+    stored except the answer under the Idempotency-Key.
     """
     asked = body.pairs if isinstance(body, PairsToPredict) else [body]
     answers = site.predictor.predict([Question(**pair.model_dump()) for pair in asked])

@@ -18,8 +18,8 @@ MAX_ANNOTATORS = 200
 
 
 def project_progress(site: Site, principal: Principal) -> ProgressOut:
-    """The newest 90 days, the 200 annotators with most votes; for a blind reader counted from the
-    votes that they see.
+    """Progress of the newest 90 days and the 200 annotators with the most votes; for a blind
+    reader, of the votes that they see.
     """
     seen_by = blind_reader_id(principal)
     counted = site.vote_counter.counts(seen_by=seen_by)
@@ -35,7 +35,7 @@ def project_progress(site: Site, principal: Principal) -> ProgressOut:
         for (who, kind), days in list(counted.by_annotator.items())
     ]
     return ProgressOut(
-        # Slots done or leased depend on others' votes and on the kinds of the reader's own cards.
+        # Numbers of done and leased slots depend on others' votes and reveal hidden cards.
         work=build_work(site.vote_counter.work()) if seen_by is None else None,
         votes=counted.n_votes,
         machine_votes=counted.n_machine,

@@ -84,7 +84,7 @@ async def stream_progress(
     while True:
         newest = await run_in_threadpool(site.store.audit.head)
         if newest[0] != seen_seq:
-            # Somebody whose session ended reads no further.
+            # The stream ends with the session.
             principal = site.auth.cached_principal(secret) or await run_in_threadpool(
                 site.auth.find_principal, secret, from_cookie=from_cookie
             )
@@ -95,7 +95,7 @@ async def stream_progress(
             ).model_dump_json()
             if await run_in_threadpool(queries.is_current, site, principal):
                 seen_seq = newest[0]
-            # else the moment of an event would reveal votes that a blind reader does not see
+            # otherwise the time of an event would reveal votes that are hidden from a blind reader
             if now != sent:
                 sent, quiet = now, 0.0
                 yield f"event: progress\ndata: {now}\n\n"
@@ -108,7 +108,7 @@ async def stream_progress(
 
 @dataclass(frozen=True)
 class Bar:
-    """One day's votes, in the units of the drawing."""
+    """One day's votes, in the units of the chart."""
 
     day: date
     n: int
@@ -120,9 +120,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """All days between the first and the last, those without votes too; of more than a year the
-    last one.
-    """
+    """All days from the first to the last, including those without votes; at most the last year."""
 
     days: list[Bar]
     most: int

@@ -12,7 +12,7 @@ from rlhf_pipeline.web.me.statistics import AnnotatorStatistics
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, ReaderCounts
 
 PACE_OF = 200  # newest votes of an annotator used for the median time
-PACE_WITHIN = 20_000  # newest votes of all among which these are looked for at the start
+PACE_WITHIN = 20_000  # newest votes of all annotators that are searched for these at the start
 
 
 @dataclass
@@ -24,7 +24,7 @@ class VoteCounts:
     n_machine: int = 0
     n_skips: int = 0
     by_day: dict[date, int] = field(default_factory=dict)
-    # None: nobody knows the day
+    # None: unknown day
     by_annotator: dict[tuple[str, AnnotatorKind], dict[date | None, int]] = field(
         default_factory=dict
     )
@@ -85,7 +85,7 @@ class VoteCounter:
         return visible
 
     def _count_new_votes(self, known: VoteCounts, newest: int, seen_by: str | None = None) -> None:
-        # All is read before any is counted: where the store fails between, nothing is counted
+        # All votes are read before any is counted, so that a failure of the store counts nothing
         # twice.
         cast = self._store.votes.tallies(known.seq, up_to_seq=newest, seen_by=seen_by)
         replaced = self._store.votes.superseded_tallies(

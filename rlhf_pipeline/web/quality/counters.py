@@ -26,10 +26,10 @@ from rlhf_pipeline.votes.quality import (
 )
 from rlhf_pipeline.web.memory_cache import CacheTimes, ReaderCounts
 
-AT_ONCE = 5_000  # votes read in one go
-PAUSE_S = 0.05  # between two of these while many wait: others are answered meanwhile
+AT_ONCE = 5_000  # votes per batch
+PAUSE_S = 0.05  # pause between batches, so that requests are answered meanwhile
 MOST_REVISIONS = 1 << 20
-REFRESH_S = 5.0  # while many votes are read, everybody's figures change all the time
+REFRESH_S = 5.0  # while many votes are read, all figures change all the time
 FASTEST = FiguresParams().fastest_reading
 
 
@@ -62,13 +62,11 @@ class QualityCounters:
         self._known: dict[str, tuple[npt.NDArray[np.void], Quality]] = {}
         self._seq = 0
         self._is_catching_up = False
-        self._last: tuple[float, QualityCounts] | None = (
-            None  # the last answer, and when it was given
-        )
+        self._last: tuple[float, QualityCounts] | None = None  # the last answer and its time
         self._by_reader = ReaderCounts[QualityCounts](cache_times)
 
     def counts(self) -> QualityCounts:
-        """Up to the newest vote, or as far as has been read."""
+        """Counts up to the newest vote, or up to the last one read."""
         counted = self._last
         if (
             counted is not None
@@ -111,7 +109,7 @@ class QualityCounters:
         limit: int,
         seen_by: str | None = None,
     ) -> list[int]:
-        """Seqs of the votes that bear a mark, of one annotator or of all, newest first, at most
+        """Seqs of votes with a mark, of one annotator or of all, newest first, at most
         `limit`; `seen_by` as `Votes.page`.
         """
         known = (self.counts() if seen_by is None else self.counts_for_reader(seen_by)).by_annotator
@@ -130,7 +128,7 @@ class QualityCounters:
         return sorted((int(seq) for seqs in newest for seq in seqs), reverse=True)[:limit]
 
     def catch_up(self) -> None:
-        """Read all there is, with pauses."""
+        """Read all remaining votes, with pauses between batches."""
         self._is_catching_up = True
         try:
             while self._read_batch(waits=True):
@@ -194,7 +192,7 @@ def _build_row(look: VoteSignals) -> tuple[int, ...]:
 def _displayed_side(look: VoteSignals) -> int:
     if look.choice == Choice.SKIP:
         return SKIP
-    # a tie too: of votes for a side nothing is known, and ties alone would follow each other
+    # ties too: without known sides between them, all ties would look consecutive
     if look.is_swapped is None:
         return UNKNOWN
     if look.choice not in (Choice.A, Choice.B):

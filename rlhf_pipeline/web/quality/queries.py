@@ -11,7 +11,7 @@ from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 MAX_ANNOTATORS = 500
-HIDDEN: Mark = "same_as_before"  # looked at after each vote it says what was chosen
+HIDDEN: Mark = "same_as_before"  # read after each vote, it would reveal the choice
 
 
 def project_quality(site: Site, principal: Principal) -> QualityOut:

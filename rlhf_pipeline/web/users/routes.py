@@ -43,7 +43,7 @@ def read(site: AnySite, response: Response, user_id: str) -> UserOut:
 
 
 def _personal_fields(site: Site, answer: dict[str, Any]) -> dict[str, Any]:
-    """E-mail and name stand in one table, and in no kept answer."""
+    """Fields left out of stored answers: e-mail and name are kept in the table of users only."""
     user = site.store.users.get(answer["user_id"])
     return {"email": user.email, "name": user.name}
 
@@ -92,7 +92,7 @@ def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
     session; tokens are refused.
     """
     user = site.store.users.get(user_id)
-    if not principal.is_session:  # it would outlive the token's end, and its revocation
+    if not principal.is_session:  # the login would outlive the end and the revocation of the token
         raise Problem(
             403,
             "Tokens cannot create login links. Create it on the page `users`, or on the server: "
@@ -251,7 +251,7 @@ def _set_disabled(
 
 def _change_from_form(site: Site, principal: Principal, user_id: str, form: Fields) -> User:
     said: dict[str, object] = {"roles": form.all("roles")}
-    if form.has("name"):  # neither stands in the form for those who may not change it
+    if form.has("name"):  # the form omits fields that the user may not change
         said["name"] = form.text("name").strip() or None
     if form.has("says_organization_roles"):
         said["organization_roles"] = form.all("organization_roles")
@@ -291,8 +291,8 @@ def _render_page(
 
 
 def _list_users(site: Site, *, cursor: str | None, limit: int) -> Page[UserOut]:
-    """By e-mail address. A cursor is the last one's id: addresses stand in no log of addresses that
-    were asked for.
+    """List users by e-mail address. Cursors contain ids, so that access logs contain no
+    addresses.
     """
     place = parse_cursor(cursor, str)
     try:

@@ -18,8 +18,8 @@ from rlhf_pipeline.web.problems import Problem, problem_of
 from rlhf_pipeline.web.site import Site, Terms
 
 GRACE_S = 5.0  # added to undo_seconds: the key was pressed before the request arrived
-OLDEST = timedelta(days=30)  # of a vote from an outbox
-# after a vote's arrival in which its correction may still be on the way
+OLDEST = timedelta(days=30)  # oldest vote accepted from an outbox
+# after the arrival of a vote, for a correction that is still on its way
 OUTBOX = timedelta(hours=1)
 
 
@@ -37,7 +37,7 @@ def cast(site: Site, principal: Principal, sent: VoteFields, key: str) -> VoteRe
 
 
 def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list[BatchResult]:
-    """Each is answered for by itself, in order."""
+    """Cast each vote separately; results in the same order."""
     results: list[BatchResult | None] = [None] * len(sent)
     ready: list[tuple[int, VoteInBatch, NewVote, CardContent | None]] = []
     for i, one in enumerate(sent):
@@ -86,8 +86,7 @@ def _prepare_new_or_repeated(
     try:
         return prepare_vote(site, principal, sent, key)
     except Problem:
-        # What is refused now may have been right when it was first sent: the answer to that was
-        # lost, not the vote.
+        # A vote that is refused now may have been recorded when only its answer was lost.
         if site.store.votes.with_key(_store_key(principal, key)) is None:
             raise
         return prepare_vote(site, principal, sent, key, is_known=True)
@@ -100,8 +99,8 @@ def _store_key(principal: Principal, key: str) -> str:
 def prepare_vote(
     site: Site, principal: Principal, sent: VoteFields, key: str, *, is_known: bool = False
 ) -> tuple[NewVote, CardContent | None]:
-    """The vote as the store takes it, and the card it is on. Raises Problem, NotFound; of one that
-    is recorded nothing is asked again.
+    """Build the vote for the store and find its card. Raises Problem, NotFound. A recorded vote is
+    not validated again.
     """
     terms = site.terms()
     card = _find_card(site, principal, sent)
@@ -139,7 +138,7 @@ def prepare_vote(
 
 
 def swap_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
-    """Details with the sides of the card, or back: a is left."""
+    """Map details to the sides of the card, or back: a is left."""
     if not is_swapped:
         return details
     return details.model_copy(
@@ -155,7 +154,7 @@ def swap_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
 
 
 def swap_choice(is_swapped: bool | None, choice: str) -> str:
-    """The choice in terms of the card's sides, or back."""
+    """Map a choice to the sides of the card, or back."""
     return _SWAPPED.get(choice, choice) if is_swapped else choice
 
 
@@ -206,7 +205,7 @@ def _check_fields(sent: VoteFields, terms: Terms) -> None:
 def _check_guidelines(site: Site, sent: VoteFields, terms: Terms) -> None:
     if sent.guideline_version is None or sent.guideline_version <= (terms.guideline_version or 0):
         return
-    # another process may have published some since the terms were read
+    # another process may have published a version since the terms were read
     latest = site.store.guidelines.latest()
     newest = latest.version if latest else 0
     if sent.guideline_version > newest:
@@ -221,7 +220,7 @@ def _check_guidelines(site: Site, sent: VoteFields, terms: Terms) -> None:
 
 
 def _check_highlights(site: Site, sent: VoteFields, card: CardContent | None) -> None:
-    """They lie within the text that they mark: that of the card's side, or of the comparison's."""
+    """Raises Problem 422 for a highlight beyond the end of the text that it marks."""
     if not sent.highlights:
         return
     if card is not None:
@@ -229,7 +228,7 @@ def _check_highlights(site: Site, sent: VoteFields, card: CardContent | None) ->
     else:
         shown = site.store.comparisons.texts([str(sent.comparison_id)]).get(str(sent.comparison_id))
         if shown is None:
-            return  # the store refuses what was never published
+            return  # the store refuses an unpublished comparison
         texts = {"a": shown.completion_a, "b": shown.completion_b}
     for i, highlight in enumerate(sent.highlights):
         length = len(texts[highlight.side])
@@ -268,11 +267,11 @@ def _check_undo(
 ) -> None:
     """Uses the more generous clock, because a vote and its correction may both have waited in an
     outbox. The sender's clock counts for an hour after the vote arrived, and only forwards:
-    otherwise old times would allow changes for ever.
+    otherwise backdated votes could be changed forever.
     """
     old = site.store.votes.find(vote_id)
-    # The same words for both: a vote's id follows from its choice, so somebody could try which of
-    # two ids exists.
+    # The same text for both: a vote's id is derived from its choice, so a caller could test which
+    # of two ids exists.
     if old is None or old.annotator_id != principal.user_id:
         raise Problem(
             404,
@@ -281,7 +280,7 @@ def _check_undo(
             errors=[("body.supersedes", "is not yours")],
         )
     if old.details is not None and "undone" in old.details.flags:
-        return  # a card whose vote was taken back is judged anew with as much time as any
+        return  # after an undo the card is judged again, with the full time
     waited, pressed = now - old.received_at, voted_at - (old.voted_at or old.received_at)
     passed = (
         min(waited, pressed) if waited <= OUTBOX and pressed >= timedelta() else waited
@@ -338,8 +337,8 @@ def _build_receipt(
         voted_at=vote.voted_at or vote.received_at,
         received_at=vote.received_at,
         supersedes=vote.supersedes,
-        # Only work that is asked for can be somebody else's by then: an annotator could tell a
-        # hidden card, take the vote back and vote anew.
+        # Only requested work can have gone to another annotator: they could recognise a
+        # hidden card, undo the vote and vote again.
         extra=_is_extra(site, card, vote) if blind_reader_id(principal) is None else None,
     )
 

@@ -1,7 +1,8 @@
 """A fast path for the route that casts votes.
 
 FastAPI's own work per request (dependencies, parsing, exit stack, thread) costs more than the
-transaction of a vote. A valid request skips it; any other takes FastAPI's way and gets its errors.
+transaction of a vote. A valid request skips it; any other is handled by FastAPI, which reports its
+errors.
 """
 
 import asyncio
@@ -19,14 +20,14 @@ from rlhf_pipeline.web.idempotency import HEADER, MOST, IdempotentRoute
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
-AT_ONCE = 40  # threads; as many as anyio has
+AT_ONCE = 40  # threads, as many as anyio uses
 
 VoteEndpoint = Callable[[Site, Principal, Any, str], Response]
 
 
 def fast_path(body: type[BaseModel]) -> Callable[[VoteEndpoint], VoteEndpoint]:
     """Marks an endpoint (site, principal, body, key) of a POST with an Idempotency-Key of its own
-    for the short way.
+    for the fast path.
     """
 
     def mark(endpoint: VoteEndpoint) -> VoteEndpoint:

@@ -51,7 +51,7 @@ def votes(
         )
         found = site.store.votes.with_seqs(seqs)
         following = seqs[-1] if len(seqs) == limit else None
-        # the marks may have been counted before the reader took a judgement back
+        # the marks may have been counted before the reader undid a judgement
         if seen_by is not None:
             hidden = filter_unjudged(site, principal, [vote.comparison_id for vote in found])
             found = [

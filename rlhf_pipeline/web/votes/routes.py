@@ -159,7 +159,7 @@ def show_page(
 def download(
     site: AnySite, principal: Reader, filters: Annotated[VoteFilters, Depends()]
 ) -> Response:
-    filters.page(site, principal, None, 1)  # what is wrong with it is said before the file begins
+    filters.page(site, principal, None, 1)  # validated before the file begins
     rows = read_all_pages(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
     return csv_of("votes", list(VoteOut.model_fields), rows)
 

@@ -112,7 +112,7 @@ def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_the_ceilin
 @pytest.mark.parametrize(
     ("ceiling", "words"),
     [
-        (None, "noise ceiling unknown: no two votes overlap, and nobody judged one again"),
+        (None, "noise ceiling unknown: no comparison has two votes or a repeat"),
         (
             Interval(value=0.81, low=0.777, high=0.85, n=50, basis="repeats"),
             "noise ceiling 0.810 [0.777, 0.850] from repeats",

@@ -102,7 +102,7 @@ def test_a_vote_that_was_changed_later_counts_where_it_was_cast(home: LearntHome
         "2026-01-16",
     }
     empty = home.rlhf("votes", "annotators", "--over-time", "--until", "2026-01-01").output
-    assert empty.startswith("Nobody judged anything on these days")
+    assert empty.startswith("There are no votes on these days")
 
 
 def test_labels_are_published_to_the_consensus_page_on_request(home: LearntHome) -> None:
@@ -128,7 +128,7 @@ def test_a_fit_to_older_votes_keeps_newer_labels(home: LearntHome) -> None:
     home.rlhf("votes", "annotators", "--publish")
     before = files.read_frame(STAGE, PART)
     assert (
-        "keeps what votes up to 721 say"
+        "already shows votes up to 721"
         in home.rlhf("votes", "annotators", "--publish", "--up-to-seq", "400").output
     )
     pd.testing.assert_frame_equal(files.read_frame(STAGE, PART), before, check_exact=True)
@@ -180,4 +180,4 @@ def test_only_what_all_votes_say_is_left_for_the_page(
     environ = {"RLHF_HOME": str(home.settings.home), "COLUMNS": "200"}
     result = CliRunner().invoke(app, ["votes", "annotators", "--publish", *more], env=environ)
     assert result.exit_code == 2
-    assert "all votes say" in result.output
+    assert "uses all votes" in result.output

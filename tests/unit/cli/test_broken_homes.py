@@ -221,7 +221,7 @@ def test_demo_without_its_state_is_refused(home: Path) -> None:
     workspace = Workspace(Settings(home=home))
     workspace.store.comparisons.publish(comparisons(3), published_at=NOON)
     with pytest.raises(
-        ConfigurationError, match=r"holds 3 comparisons, but demo_state.json.* is gone.*backup"
+        ConfigurationError, match=r"holds 3 comparisons, but demo_state.json.* is missing.*backup"
     ):
         claim(workspace)
     assert not workspace.settings.demo_state.exists()

@@ -129,7 +129,7 @@ def test_an_entry_of_an_earlier_version_lacks_newer_measures(rlhf, home, tmp_pat
         ),
         ({"fitted_at": "0001-01-01T00:00:00+14:00"}, "outside the range of UTC times"),
         ({"params": {"slope": float("nan")}}, "entry 2: NaN"),
-        ({"params": {"slope": "\ud800"}}, "entry 2: half a character"),
+        ({"params": {"slope": "\ud800"}}, "entry 2: its text contains a lone surrogate"),
         ({"reward_model": "m\x00"}, "entry 2: reward_model"),
         ({"temperature": 1.5}, "entry 2: temperature: Extra inputs"),
     ],
@@ -153,7 +153,7 @@ def test_a_bad_entry_is_named_and_the_others_land(rlhf, home, tmp_path, wrong, s
         ("{}", "not a JSON list"),
         ("[" * 100_000, "not JSON"),
         ("[1, 2]", "No entry of .* could be imported"),
-        (b"\xff\xfe[]", "no UTF-8"),
+        (b"\xff\xfe[]", "not UTF-8"),
     ],
 )
 def test_an_invalid_log_is_refused_as_a_whole(rlhf, home, tmp_path, text, said):

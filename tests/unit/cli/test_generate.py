@@ -328,8 +328,8 @@ def test_the_cache_is_counted_and_pruned(rlhf: Generate, prompts_file: Path) -> 
         assert "3 completions kept" in told
         assert f"{counted.n_tokens:,}" in told
         assert "rlhf generate" in told
-        assert "0 completions taken out" in rlhf("cache", "prune", "--unused-days", 1).output
-        assert "3 completions taken out" in rlhf("cache", "prune", "--keep-mb", 0).output
+        assert "0 completions deleted" in rlhf("cache", "prune", "--unused-days", 1).output
+        assert "3 completions deleted" in rlhf("cache", "prune", "--keep-mb", 0).output
         rlhf(*asked(stub, prompts_file))
         assert stub.n_calls == 6
     with pytest.raises(ConfigurationError, match="--unused-days"):

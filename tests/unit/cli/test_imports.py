@@ -635,7 +635,7 @@ def test_a_batch_of_100_prompts_with_3_bad_ones_is_97(rlhf, home, tmp_path):
     target = home / "prompts" / "imported.jsonl"
     assert output[:3] == [
         "97 imported, 0 already known, 0 merged, 3 rejected",
-        "columns left alone: question",
+        "unused columns: question",
         f"use them: RLHF_PROMPT_SOURCE=dataset RLHF_PROMPTS_FILE={target}",
     ]
     assert output[3:6] == [

@@ -198,7 +198,7 @@ def test_an_unknown_user_is_reported(rlhf, store):
 
 
 def test_rules_are_changed_one_by_one_and_keep_their_versions(rlhf, store):
-    assert "as they come" in rlhf("rules", "show")
+    assert "default rules" in rlhf("rules", "show")
     assert "overlap 1 -> 3" in rlhf(
         "rules",
         "set",
@@ -271,7 +271,7 @@ def test_comparisons_are_offered_by_day_by_id_or_all_that_nobody_judged(rlhf, st
         "comparisons", "offer", "--day", today(), "--overlap", "2"
     )
     assert "0 new" in rlhf("comparisons", "offer", "--ids", "c0,c1")
-    assert "4 judgements taken back" in rlhf("comparisons", "withdraw", "--ids", "c0,c1")
+    assert "4 open judgements withdrawn" in rlhf("comparisons", "withdraw", "--ids", "c0,c1")
     assert store.assignments.remaining_work().n_open == 4
 
 
@@ -474,7 +474,7 @@ def test_the_chain_is_verified_anchored_and_written_down(rlhf, store, home, tmp_
     assert "no anchor yet" in rlhf("audit", "verify")
     assert f"of {today()}" in rlhf("audit", "anchor")
     assert "nothing to do" in rlhf("audit", "anchor")
-    assert "1 links, each in its place, as 1 anchors" in rlhf("audit", "verify")
+    assert "1 links, chain intact, as 1 anchors" in rlhf("audit", "verify")
     out = tmp_path / "audit.jsonl"
     assert rlhf("audit", "export", "--out", out).startswith("1 links in ")
     link = json.loads(out.read_text())

@@ -29,7 +29,7 @@ def prompts(tmp_path, monkeypatch):
 def test_the_sources_are_listed_with_what_they_do(prompts):
     said = prompts("sources")
     assert all(name in said for name in GENERATORS)
-    assert "Fills the templates of a library" in said
+    assert "Fills the templates of a shipped library" in said
 
 
 def test_any_parameter_is_set_by_its_name(prompts, tmp_path):

@@ -358,12 +358,12 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
         (
             ("train", "--set", "kind=transformer"),
             ConfigurationError,
-            r"'kind=transformer': say it with --kind, which knows embedding",
+            r"'kind=transformer': use --kind instead; kinds: embedding",
         ),
         (
             ("train", "--kind", "transformer", "--set", "kind=embedding"),
             ConfigurationError,
-            "say it with --kind",
+            "use --kind instead",
         ),
         (("train", "--label", "truth"), ConfigurationError, "label: Input should be"),
         (("train", "--retrain"), ModelNotFound, "no champion to retrain yet"),
@@ -570,7 +570,7 @@ def test_pairs_are_predicted_interactively(learnt: LearntHome, tmp_path: Path) -
     ("row", "said"),
     [
         ({"prompt": "x", "completion_a": "y"}, "object 2: completion_b is missing"),
-        (PAIR | {"completion_a": None}, "object 2: completion_a is None, no text"),
+        (PAIR | {"completion_a": None}, "object 2: completion_a is None, not a text"),
     ],
 )
 def test_a_pair_that_is_none_is_named_before_anything_is_predicted(

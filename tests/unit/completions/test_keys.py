@@ -55,7 +55,7 @@ def test_a_key_that_cannot_be_had_names_cause_and_cure_and_nothing_of_it(tmp_pat
     refused = {
         "cannot be read": settings(tmp_path / "missing"),
         "set RLHF_API_KEY": settings(tmp_path),
-        "no key to open it": settings(sealed),
+        "no sealing key is set": settings(sealed),
         "another sealing key": settings(sealed, sealing_key=generate_sealing_key()),
         "is not a sealing key": settings(sealed, sealing_key=SecretStr("short")),
         "not hold one key": settings(two),

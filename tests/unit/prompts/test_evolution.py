@@ -156,7 +156,7 @@ def test_evolution_without_a_judgement_is_an_error():
         def generate_texts(self, instructions, *, seed):
             return ["" for _ in instructions]
 
-    with pytest.raises(PromptError, match="no prompt to begin from"):
+    with pytest.raises(PromptError, match="no prompt to start from"):
         generate(FEW, day=DAY, text_generator=Silent())
 
 
@@ -188,7 +188,7 @@ def test_failed_completions_and_nan_doubts_never_become_a_score():
     broken = RewardModelUncertainty(
         lambda texts, seed: [("a", "b")], lambda prompts, a, b: np.array([np.nan])
     )
-    with pytest.raises(InvalidScores, match="no numbers"):
+    with pytest.raises(InvalidScores, match="not numbers"):
         broken.scores(["x"], seed=0)
 
 

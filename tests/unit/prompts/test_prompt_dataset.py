@@ -253,7 +253,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_a_file_with_other_columns_is_not_an_export(tmp_path):
-    with pytest.raises(PromptError, match="holds no exported prompts"):
+    with pytest.raises(PromptError, match="is not a file of exported prompts"):
         read_jsonl(written(tmp_path / "p.jsonl", '{"text": "x"}\n'))
 
 

@@ -16,8 +16,8 @@ NO_PROMPTS = {
     "<!DOCTYPE html><html><body>502 Bad Gateway</body></html>": "a web page was written",
     "<html>\n<head>": "a web page was written",
     '{"error": {"message": "overloaded"}}': "an error message was written",
-    "caf\ufffd au lait": "bytes that are no text",
-    "%%% 123 ###": "no word was written",
+    "caf\ufffd au lait": "undecodable bytes",
+    "%%% 123 ###": "contains no word",
     "I\u2019m sorry, but I can't help with that.": "talks about the prompt or refuses",
     "x" * 4001: "4,001 characters were written",
 }

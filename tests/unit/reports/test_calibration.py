@@ -50,7 +50,7 @@ def test_each_bin_of_a_single_side_is_a_link_and_has_its_count():
 @pytest.mark.parametrize(
     ("ceiling", "words"),
     [
-        (None, "noise ceiling unknown: no two votes overlap, and nobody judged one again"),
+        (None, "noise ceiling unknown: no comparison has two votes or a repeat"),
         (CEILING, "noise ceiling 0.800 [0.700, 0.900]"),
         (
             CEILING.model_copy(update={"basis": "repeats"}),

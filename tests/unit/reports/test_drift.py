@@ -126,7 +126,7 @@ def test_a_late_vote_does_not_move_its_day():
             CEILING.model_copy(update={"basis": "repeats"}),
             "best reachable, from the noise ceiling (repeats)",
         ),
-        (None, "best reachable unknown: no two votes overlap, and nobody judged one again"),
+        (None, "best reachable unknown: no comparison has two votes or a repeat"),
     ],
 )
 def test_the_best_reachable_rate_names_its_source(ceiling: Interval | None, words: str):

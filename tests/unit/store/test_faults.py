@@ -143,7 +143,7 @@ def test_an_unusable_url_is_refused(address, why):
         ('FATAL:  role "rlhf" is not permitted to log in', "may not log in"),
         ('FATAL:  role "rlhf" does not exist', "no such user"),
         ("canceling statement due to statement timeout", "ran longer than the limit"),
-        ("terminating connection due to idle-in-transaction timeout", "stood still"),
+        ("terminating connection due to idle-in-transaction timeout", "paused in the middle"),
     ],
 )
 def test_refusals_of_the_server_are_told_apart(message, cure):

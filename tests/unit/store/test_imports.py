@@ -36,7 +36,7 @@ def test_what_was_killed_is_failed_as_soon_as_the_next_one_starts(store):
     store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
     killed, running = store.imports.all()
     assert (killed.state, running.state) == ("failed", "started")
-    assert "killed, or the machine stopped" in json.loads(killed.record)["error"]
+    assert "killed or the machine stopped" in json.loads(killed.record)["error"]
     assert json.loads(killed.record)["sha256"] == "ab"  # by which its repetition is known
 
 

@@ -29,7 +29,7 @@ def test_rules_are_versioned_and_come_back_as_they_were(store):
         (1, 3, "cura"),
     ]
     assert store.rules.history()[1][1] == rules
-    with pytest.raises(OutdatedEdit, match="at version 2, the edit was made of version 1"):
+    with pytest.raises(OutdatedEdit, match="at version 2, but the edit is based on version 1"):
         store.rules.put(rules, after=1, actor="cura")
 
 

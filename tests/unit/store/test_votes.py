@@ -78,7 +78,7 @@ def test_the_same_moment_in_another_zone_is_the_same_body(store, make_vote):
 
 def test_the_same_key_with_another_body_is_a_conflict(store, make_vote):
     store.votes.cast(make_vote())
-    with pytest.raises(IdempotencyConflict, match="'c0/ann' already stands for vote"):
+    with pytest.raises(IdempotencyConflict, match="'c0/ann' already belongs to vote"):
         store.votes.cast(make_vote(choice="b"))
 
 
