@@ -35,7 +35,9 @@ from jobs.retraining import retraining  # noqa: E402
 from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  # noqa: E402
 from resources import resources_for  # noqa: E402
 from rlhf_pipeline import homes  # noqa: E402
+from rlhf_pipeline.errors import ConfigurationError  # noqa: E402
 from rlhf_pipeline.loop_settings import LoopSettings  # noqa: E402
+from rlhf_pipeline.store import Store  # noqa: E402
 from sensors.learning import learning_sensor  # noqa: E402
 from sensors.paused_runs import paused_runs_sensor  # noqa: E402
 from sensors.replay import replay_sensor  # noqa: E402
@@ -52,7 +54,7 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
     sensor_status = dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED
     schedule_status = dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED
     simulated = settings.annotators == "simulated"
-    loop = LoopSettings.read(settings)
+    loop = _loop_settings(settings)
     schedules = [
         collection_schedule(settings, loop, schedule_status),
         close_yesterday_schedule(settings, loop, schedule_status),
@@ -88,6 +90,18 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
         resources=resources_for(settings) | overrides,
         executor=light_executor,
     )
+
+
+def _loop_settings(settings: Settings) -> LoopSettings:
+    """Those of the file; while it is invalid, the latest stored version, so that the UI loads and
+    ticks and runs show the error.
+    """
+    try:
+        return LoopSettings.read(settings)
+    except ConfigurationError as cause:
+        print(f"The settings cannot be used. {cause}", file=sys.stderr)
+        with Store.of_home(settings) as store:
+            return LoopSettings(store.loop_settings.latest().given)
 
 
 silence_telemetry()

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -119,10 +119,30 @@ def _asset(
     )
 
     def decorate(stage: Callable[..., Any]) -> dg.AssetsDefinition:
-        _made_of[name] = stage, decorator
-        return decorator(stage)
+        recorded = _record_failure(stage)
+        _made_of[name] = recorded, decorator
+        return decorator(recorded)
 
     return decorate
+
+
+def _record_failure(stage: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    """The stage, whose error also makes a failed MLflow run, even before the stage opened one: that
+    is where `rlhf status` looks.
+    """
+
+    @functools.wraps(stage)
+    def recorded_stage(context: dg.AssetExecutionContext, **inputs: Any) -> Iterator[Any]:
+        try:
+            yield from stage(context, **inputs)
+        except Exception:
+            registry = inputs["registry"] if "registry" in inputs else inputs["champions"].registry
+            # whatever happens here, the error of the stage is the one to report
+            with suppress(Exception), open_tracked_run(context, registry):
+                raise
+            raise
+
+    return recorded_stage
 
 
 def blocking_check(stage: str) -> str:

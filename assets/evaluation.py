@@ -63,7 +63,7 @@ def evaluation(
     result, samples = evaluate_against(champion)
     # Many small steps can add up, so the candidate is also compared with the project's first
     # policy.
-    base = registry.get("policy", 1) or champion
+    base = champions.base_policy() or champion
     from_base = (
         result.win_rate if base.label == champion.label else evaluate_against(base)[0].win_rate
     )

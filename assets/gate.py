@@ -102,10 +102,10 @@ def _list_mismatches(
             f"{champion.label}: materialise evaluation again"
         )
     current = champions.store.evaluation_sets.latest()
-    if current is not None and evaluation.evaluation_set not in (None, current.version):
+    if current is not None and evaluation.evaluation_set != current.version:
         found.append(
-            f"the evaluation is on evaluation set {evaluation.evaluation_set}, but the present one "
-            f"is {current.version}: materialise evaluation again"
+            f"the evaluation is on evaluation set {evaluation.evaluation_set or 'unknown'}, but "
+            f"the present one is {current.version}: materialise evaluation again"
         )
     refusal = champions.refusal(evaluation.reward_model.partition(",")[0])
     if refusal is not None:

@@ -16,6 +16,7 @@ from assets.delivery import (
     make_rule,
     unpartitioned_asset,
 )
+from assets.retraining_decision import record_launch
 from assets.votes import votes_up_to
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -66,6 +67,8 @@ def preference_pairs(
 
     A comparison with votes on several days gives one pair, from all its votes.
     """
+    if context.job_name == "retraining":  # its first stage
+        record_launch(context, store)
     known = votes_up_to(votes, config.up_to_seq)
     comparisons = store.comparisons.with_ids(known["comparison_id"].unique().tolist())
     frame, counts = build(known, comparisons, config), count_pairs(known, comparisons, config)

@@ -73,7 +73,15 @@ def prompts(
         else None
     )
     writer = texts if config.written else None
-    held_out = freeze(settings, champions.store, PromptSource(params, writer, embed))
+    here, named = PromptSource(params, writer, embed), PromptSource.of_loop(settings, writer)
+    source = named if named.is_named else here
+    if here.describe(settings) != source.describe(settings):
+        context.log.warning(
+            f"These prompts are from {here.describe(settings)}. The evaluation set is drawn from "
+            f"{source.describe(settings)}, as the settings say: change them if the project's "
+            "source has changed."
+        )
+    held_out = freeze(settings, champions.store, source)
     frozen = champions.store.evaluation_sets.prompts(held_out.version) if held_out else None
     if frozen is None:
         context.log.warning(

@@ -14,6 +14,7 @@ retraining_decision = dg.AssetSpec(
     "retraining_decision",
     group_name="improve",
     owners=OWNERS,
+    tags={"cadence": "on_demand", "part": "improve"},
     kinds={"sqlite"},
     deps=["drift_report"],
     description="Fire or hold, with its reasons and evidence. The retraining sensor decides on "
@@ -23,8 +24,12 @@ retraining_decision = dg.AssetSpec(
 
 
 def record_launch(context: dg.AssetExecutionContext, store: Store) -> None:
-    """Record a retraining that no decision requested: somebody launched it in Dagster."""
-    if DECISION_TAG in context.run.tags:
+    """Record a retraining that no decision requested: somebody launched it in Dagster. Later calls
+    in the same run do nothing.
+    """
+    if DECISION_TAG in context.run.tags or any(
+        decision.run_id == context.run_id for decision in store.decisions.all()
+    ):
         return
     decision = store.decisions.fire_by_hand(
         "no reason given", actor="Dagster", now=datetime.now(UTC), run_id=context.run_id

@@ -77,6 +77,7 @@ votes_inbox = dg.AssetSpec(
     "votes_inbox",
     group_name="feedback",
     owners=OWNERS,
+    tags={"cadence": "daily", "part": "feedback"},
     kinds={"sqlite"},
     partitions_def=DAYS,
     description="Votes as they arrive in the store, from page, API, import or simulation. The "

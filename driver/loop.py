@@ -1,8 +1,9 @@
 """`rlhf loop`: runs what schedules and sensors ask for in this process, until Ctrl-C."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from time import sleep
 from typing import Any
 
@@ -65,50 +66,45 @@ class Loop:
             release_run_keys(self.runner.instance)
         for name in over:
             del self.retry_at[name]
-        n = sum(self._run_schedule(name, request) for name, request in self._due_schedules())
-        return n + sum(self._run_sensor(name) for name in SENSORS if self._watches(name))
+        schedules = self.runner.repository.schedule_defs
+        n = sum(self._try(each.name, partial(self._run_schedule, each)) for each in schedules)
+        return n + sum(self._try(n, partial(self._tick, n)) for n in SENSORS if self._watches(n))
 
     def _watches(self, sensor: str) -> bool:
         return sensor != "retraining" or self.monitors_drift
 
-    def _due_schedules(self) -> Iterator[tuple[str, dg.RunRequest]]:
-        """Requests of schedules whose time of today has come. Collection is due as soon as the loop
-        starts, because people wait for something to vote on.
+    def _run_schedule(self, schedule: dg.ScheduleDefinition) -> int:
+        """Run what a schedule requests once its time of today has come. Collection is due as soon
+        as the loop starts, because people wait for something to vote on.
         """
         now = self.runner.clock()
-        for schedule in self.runner.repository.schedule_defs:
-            tick = next(
-                reverse_cron_string_iterator(
-                    now.timestamp(), str(schedule.cron_schedule), schedule.execution_timezone
+        tick = next(
+            reverse_cron_string_iterator(
+                now.timestamp(), str(schedule.cron_schedule), schedule.execution_timezone
+            )
+        ).astimezone(UTC)
+        if tick.date() != now.date():
+            if schedule.name != COLLECTION:
+                return 0
+            tick = now
+        with dg.build_schedule_context(
+            instance=self.runner.instance,
+            scheduled_execution_time=tick,
+            repository_def=self.runner.repository,
+        ) as context:
+            requests = schedule.evaluate_tick(context).run_requests or []
+        n = 0
+        for request in requests:
+            key = request.run_key or f"{schedule.name}:{now.date()}"
+            if find_run(self.runner.instance, key) is None:
+                self.runner.run_scheduled(
+                    request._replace(run_key=key),
+                    schedule.job_name,
+                    {SCHEDULE_NAME_TAG: schedule.name},
+                    request.partition_key or f"{now.date()}",
                 )
-            ).astimezone(UTC)
-            if tick.date() != now.date():
-                if schedule.name != COLLECTION:
-                    continue
-                tick = now
-            with dg.build_schedule_context(
-                instance=self.runner.instance,
-                scheduled_execution_time=tick,
-                repository_def=self.runner.repository,
-            ) as context:
-                requests = schedule.evaluate_tick(context).run_requests or []
-            for request in requests:
-                key = request.run_key or f"{schedule.name}:{now.date()}"
-                if find_run(self.runner.instance, key) is None:
-                    yield schedule.name, request._replace(run_key=key, job_name=schedule.job_name)
-
-    def _run_schedule(self, name: str, request: dg.RunRequest) -> int:
-        day = request.partition_key or f"{self.runner.clock().date()}"
-        origin = {SCHEDULE_NAME_TAG: name}
-
-        def run() -> int:
-            self.runner.run_scheduled(request, request.job_name or "", origin, day)
-            return 1
-
-        return self._try(name, run)
-
-    def _run_sensor(self, name: str) -> int:
-        return self._try(name, lambda: self._tick(name))
+                n += 1
+        return n
 
     def _tick(self, name: str) -> int:
         """Tick a sensor once and run its requests. The cursor moves after the runs, so that a run
@@ -177,6 +173,8 @@ def run_loop(
             pause(settings.sensor_seconds)
     if loop.invalid_settings:
         raise ConfigurationError(loop.invalid_settings)
+    if loop.retry_at:
+        raise PipelineError(f"Failed: {', '.join(loop.retry_at)}. The messages are above.")
     console.print("Nothing more is due.")
 
 

@@ -72,6 +72,7 @@ def run_job(
             )
 
         runner = open_runner(settings, instance, show_progress(bars), print_stage)
+        _refuse_other_stages(order, runner)
         runner.stage_config = order.stage_config
         fail_dead_runs(instance, runner.store, timedelta(seconds=settings.dead_after_seconds))
         for index, day in enumerate(days, start=1):
@@ -89,6 +90,16 @@ def run_job(
     if n_open:
         console.print(f"{n_open} judgements wait for people: `rlhf serve` shows them.")
     console.print(f"{order.job}: {len(runner.history)} stages in {monotonic() - started:.0f} s")
+
+
+def _refuse_other_stages(order: JobOrder, runner: Runner) -> None:
+    stages = [node.name for node in runner.repository.get_job(order.job).nodes]
+    for stage in order.stage_config:
+        if stage not in stages:
+            raise ConfigurationError(
+                f"--set {stage}.…: {order.job} has no stage {stage}. Its stages are "
+                f"{', '.join(stages)}."
+            )
 
 
 def retrain(runner: Runner, reason: str, day: str) -> None:

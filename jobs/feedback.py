@@ -28,9 +28,11 @@ learning = dg.define_asset_job(
 def close_yesterday_schedule(
     settings: Settings, loop: LoopSettings, status: dg.DefaultScheduleStatus
 ) -> dg.ScheduleDefinition:
-    def request(today: date) -> dg.RunRequest:
-        yesterday = f"{today - timedelta(days=1)}"
-        return dg.RunRequest(run_key=f"close:{yesterday}", partition_key=yesterday)
+    def request(today: date) -> dg.RunRequest | dg.SkipReason:
+        yesterday = today - timedelta(days=1)
+        if yesterday < settings.start_day:
+            return dg.SkipReason(f"{yesterday} is before the first day, {settings.start_day}.")
+        return dg.RunRequest(run_key=f"close:{yesterday}", partition_key=f"{yesterday}")
 
     return daily_schedule(
         "close_yesterday",

@@ -25,13 +25,13 @@ def daily_schedule(
     name: str,
     job: Any,  # a JobDefinition, or what define_asset_job returns
     cron: str,
-    request: Callable[[date], dg.RunRequest],
+    request: Callable[[date], dg.RunRequest | dg.SkipReason],
     *,
     description: str,
     settings: Settings,
     status: dg.DefaultScheduleStatus,
 ) -> dg.ScheduleDefinition:
-    """A schedule that makes one request for each day, in UTC."""
+    """A schedule that makes at most one request for each day, in UTC."""
 
     @dg.schedule(
         name=name,

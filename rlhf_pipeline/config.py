@@ -48,7 +48,7 @@ CONNECTION_OPTIONS = {
     "tcp_user_timeout": 10_000,
 }
 LOCAL_SCHEMES = {"", "sqlite", "file"}  # the rest is a path, which may contain any character
-# relative ones in rlhf.yaml are relative to it
+# relative ones in rlhf.yaml are relative to it, in the environment to the working directory
 FILE_SETTINGS = ("api_key_file", "prompts_file", "evaluation_file")
 # Dagster and MLflow put the path into an SQLite URL unescaped: /x/q?1 and /x/q?2 would be one file,
 # /x/a%20b another folder.
@@ -480,7 +480,12 @@ class Settings(BaseModel):
     def environ(self) -> dict[str, str]:
         """Environment variables that make a process use this home from any working directory."""
         config = {} if self.config is None else {f"{ENV_PREFIX}CONFIG": str(self.config)}
-        return {f"{ENV_PREFIX}HOME": str(self.home), **config, **self.dagster_environ}
+        files = {
+            variable: str(getattr(self, name))
+            for name in FILE_SETTINGS
+            if (variable := f"{ENV_PREFIX}{name.upper()}") in os.environ
+        }
+        return {f"{ENV_PREFIX}HOME": str(self.home), **config, **files, **self.dagster_environ}
 
     @property
     def variables(self) -> dict[str, str]:
@@ -560,6 +565,11 @@ class Settings(BaseModel):
             key.removeprefix(ENV_PREFIX).lower(): value
             for key, value in environ.items()
             if key.startswith(ENV_PREFIX) and value != ""
+        }
+        given |= {
+            name: str((folder / Path(given[name]).expanduser()).absolute())
+            for name in FILE_SETTINGS
+            if name in given
         }
         named = given.pop("config", None)
         config = (

@@ -1,8 +1,12 @@
 """Freezes the prompts on which policies are compared, from the project's own prompt source."""
 
 import hashlib
+import logging
 import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -32,25 +36,41 @@ MOST_DRAWN = 1000  # prompts of a finite source that the set is drawn from
 LEAST_HELD_OUT = 10  # fewer are left to be voted on: nothing can be concluded from them
 IMPORTED = "imported comparisons"
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class PromptSource:
-    """Where a project's prompts come from, and what their source needs."""
+    """Where a project's prompts come from, and what their source needs. `is_named`: by a setting,
+    not by default.
+    """
 
     params: SourceParams
     writer: TextGenerator | None = None
     embed: Embed | None = None
+    is_named: bool = True
 
     @classmethod
-    def of_loop(cls, settings: Settings) -> Self:
-        """The source that the loop settings name, without a writer."""
-        values = (
-            LoopSettings.read(settings)
-            .params("prompts")
-            .model_dump(include=set(SourceParams.model_fields))
-        )
+    def of_loop(cls, settings: Settings, writer: TextGenerator | None = None) -> Self:
+        """The source that the settings name."""
+        loop = LoopSettings.read(settings)
+        values = loop.params("prompts").model_dump(include=set(SourceParams.model_fields))
         params = SourceParams(**values | {"source": values["source"] or settings.prompt_source})
-        return cls(params, embed=Encoder(settings.encoder).encode if params.topic else None)
+        named = {"prompt_source"} & settings.model_fields_set
+        named |= {"source", "dataset", "library"} & loop.given.get("prompts", {}).keys()
+        embed = Encoder(settings.encoder).encode if params.topic else None
+        return cls(params, writer, embed, is_named=bool(named))
+
+    def describe(self, settings: Settings) -> str:
+        """Name and input of the source. A path is relative to the home, so that it stays the same
+        when a project moves.
+        """
+        of = select_params(DatasetParams, self.params).dataset or settings.prompts_file
+        if of is None and self.params.source == "templates":
+            of = select_params(TemplateParams, self.params).library
+        if of is not None and Path(of).is_absolute():
+            of = os.path.relpath(of, settings.home)
+        return f"{self.params.source} {of or ''}".strip()
 
 
 def freeze(
@@ -61,35 +81,29 @@ def freeze(
 ) -> EvaluationSet | None:
     """The project's evaluation set; frozen now if there is none from its present origin.
 
-    The origin is the setting `evaluation_file`, else the prompt `source` (default: that of the
-    loop settings). A project that has only
-    imported comparisons holds out the prompts of the test split of its `pairs`
-    (PREFERENCE_PAIRS), which nothing is trained on. Prompts of comparisons are never drawn.
+    The origin is the setting `evaluation_file`, else the prompt `source`; by default that of the
+    settings, or where they name none that of the latest set. A project that has only imported
+    comparisons holds out the prompts of the test split of its `pairs` (PREFERENCE_PAIRS), which
+    nothing is trained on. Prompts of comparisons are never drawn.
 
     None where the source has too few unused prompts for a set. Raises PromptError for a file of
     the setting that cannot be used.
     """
-    latest, source = store.evaluation_sets.latest(), source or PromptSource.of_loop(settings)
+    draw: Callable[[frozenset[str]], pd.DataFrame]
+    latest, named = store.evaluation_sets.latest(), source or PromptSource.of_loop(settings)
     if settings.evaluation_file is not None:
-        origin = f"file {settings.evaluation_file}, {_hash_file(settings.evaluation_file)}"
-        draw = _read_file
-    elif _has_only_imports(settings, store):
-        if pairs is None and latest is not None:
-            return latest
-        origin, draw = IMPORTED, None
+        file = settings.evaluation_file
+        origin = f"file {file.name}, {_hash_file(file)}"
+        draw = partial(_read_file, file)
+    elif pairs is not None and not _names_prompts(settings, named) and _has_only_imports(store):
+        origin, draw = IMPORTED, partial(_hold_out_pairs, pairs)
+    elif source is None and latest is not None and not named.is_named:
+        return latest
     else:
-        params = source.params
-        of = select_params(DatasetParams, params).dataset or settings.prompts_file
-        if of is None and params.source == "templates":
-            of = select_params(TemplateParams, params).library
-        origin, draw = f"{params.source} {of or ''}".strip(), _draw
+        origin, draw = named.describe(settings), partial(_draw, settings, named)
     if latest is not None and latest.origin == origin:
         return latest
-    if draw is None:
-        assert pairs is not None
-        prompts = _hold_out_pairs(pairs)
-    else:
-        prompts = draw(settings, source, _used_ids(store))
+    prompts = draw(_used_ids(store))
     if len(prompts) < LEAST_HELD_OUT and settings.evaluation_file is None:
         return None
     return store.evaluation_sets.add(prompts, origin=origin, prompts_hash=prompts_hash(prompts))
@@ -110,10 +124,12 @@ def require(
     return frozen, store.evaluation_sets.prompts(frozen.version)
 
 
-def _has_only_imports(settings: Settings, store: Store) -> bool:
-    is_source_named = {"prompt_source", "prompts_file"} & settings.model_fields_set
-    n_imported = store.comparisons.n_imported()
-    return not is_source_named and n_imported > 0 and n_imported == store.comparisons.count()
+def _names_prompts(settings: Settings, source: PromptSource) -> bool:
+    return source.is_named or settings.prompts_file is not None
+
+
+def _has_only_imports(store: Store) -> bool:
+    return 0 < store.comparisons.n_imported() == store.comparisons.count()
 
 
 def _draw(settings: Settings, source: PromptSource, used: frozenset[str]) -> pd.DataFrame:
@@ -145,24 +161,37 @@ def _draw(settings: Settings, source: PromptSource, used: frozenset[str]) -> pd.
     return drawn if is_endless else hold_out(drawn, of=n_known)
 
 
-def _read_file(settings: Settings, source: PromptSource, used: frozenset[str]) -> pd.DataFrame:
-    path, report = settings.evaluation_file, Report()
-    assert path is not None
+def _read_file(path: Path, used: frozenset[str]) -> pd.DataFrame:
+    report = Report()
     drafts = [draft for _, draft in read_drafts(read_rows(path), report)]
     if report.rejections:
         raise PromptError(
             f"{path}: {report.rejections[0]}. Correct the row: an evaluation set is used as a "
             "whole."
         )
+    unused = [draft for draft in drafts if draft.prompt_id not in used]
+    if not unused:
+        raise PromptError(
+            f"{path} has no prompt for an evaluation set: {len(drafts):,} of its {len(drafts):,} "
+            "prompts were compared already. Give it others."
+        )
+    if len(unused) < len(drafts):
+        logger.warning(
+            "%s: %d of %d prompts were compared already and are left out of the evaluation set.",
+            path,
+            len(drafts) - len(unused),
+            len(drafts),
+        )
     return to_frame(
-        ((d.prompt_id, d) for d in drafts if d.prompt_id not in used),
+        ((draft.prompt_id, draft) for draft in unused),
         source="evaluation_file",
         day=DAY,
         seed=0,
     )
 
 
-def _hold_out_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
+def _hold_out_pairs(pairs: pd.DataFrame, _: frozenset[str]) -> pd.DataFrame:
+    """Of the test split, whose prompts are all compared already."""
     held = pairs[pairs["split"] == "test"].drop_duplicates("prompt_id")
     return hold_out(
         pd.DataFrame(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
 from rlhf_pipeline.calibration import CalibrationThresholds, OverTimeParams
 from rlhf_pipeline.comparisons import PairingParams, RoutingParams
@@ -20,7 +21,7 @@ from rlhf_pipeline.drift.report import DriftParams
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.evaluation import EvaluationParams, GateParams
 from rlhf_pipeline.learning import CalibrateParams
-from rlhf_pipeline.parameters import suggest
+from rlhf_pipeline.parameters import section_class, suggest
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params
@@ -193,11 +194,13 @@ class LoopSettings:
             if name not in PARTS:
                 problems.append(f"{path} is unknown. {suggest(name, PARTS)}")
             elif values is not None:
-                problems += _unknown_names(PARTS[name], _mapping(values, path), path)
-                given[name] = values
+                try:
+                    given[name] = _validate(name, _mapping(values, path))
+                except ConfigurationError as cause:
+                    problems.append(str(cause))
         if problems:
             raise ConfigurationError(" ".join(problems))
-        return cls({name: _validate(name, values) for name, values in given.items()})
+        return cls(given)
 
     def params(self, part: str) -> BaseModel:
         """The parameters of one part."""
@@ -255,7 +258,7 @@ def _flatten_given(given: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str
     for part, values in given.items():
         for name, value in values.items():
             kind = PARTS.get(part)
-            is_section = kind is not None and name in kind.model_fields and _section(kind, name)
+            is_section = kind is not None and section_class(kind, name)
             if is_section and isinstance(value, Mapping):
                 yield from ((f"{part}.{name}.{field}", item) for field, item in value.items())
             else:
@@ -266,11 +269,32 @@ def _flatten(
     path: str, values: Mapping[str, Any], kind: type[BaseModel]
 ) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        section = _section(kind, name)
+        section = section_class(kind, name)
         if section is None:
             yield f"{path}.{name}", value
         else:
             yield from _flatten(f"{path}.{name}", value, section)
+
+
+def _describe_problem(part: str, error: ErrorDetails) -> str:
+    path = [LOOP, part, *map(str, error["loc"])]
+    if error["type"] != "extra_forbidden":
+        return f"{'.'.join(path)}: {error['msg']}, not {error['input']!r}."
+    kind = PARTS[part]
+    for section in path[2:-1]:
+        kind = section_class(kind, section) or kind
+    return f"{'.'.join(path)} is unknown. {suggest(path[-1], kind.model_fields)}"
+
+
+def _switches_as_numbers(kind: type[BaseModel], values: Mapping[str, Any], path: str) -> list[str]:
+    """Numbers that are set to true or false, which pydantic reads as 1 or 0."""
+    return [
+        f"{path}.{name} must be a number, not {value}."
+        for name, value in values.items()
+        if isinstance(value, bool)
+        and name in kind.model_fields
+        and kind.model_fields[name].annotation in (int, float)
+    ]
 
 
 def _mapping(values: object, path: str) -> Mapping[str, Any]:
@@ -281,32 +305,15 @@ def _mapping(values: object, path: str) -> Mapping[str, Any]:
     return {str(name): value for name, value in values.items()}
 
 
-def _section(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
-    annotation = kind.model_fields[name].annotation
-    return (
-        annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-    )
-
-
-def _unknown_names(kind: type[BaseModel], values: Mapping[str, Any], path: str) -> list[str]:
-    found = []
-    for name, value in values.items():
-        if name not in kind.model_fields:
-            found.append(f"{path}.{name} is unknown. {suggest(name, kind.model_fields)}")
-        elif (section := _section(kind, name)) is not None and isinstance(value, dict):
-            found += _unknown_names(section, value, f"{path}.{name}")
-    return found
-
-
 def _validate(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as JSON. Raises ConfigurationError with every problem."""
+    problems = _switches_as_numbers(PARTS[part], values, f"{LOOP}.{part}")
     try:
         params = PARTS[part].model_validate(values)
     except ValidationError as cause:
-        problems = "; ".join(
-            f"{'.'.join((LOOP, part, *map(str, e['loc'])))}: {e['msg']}, not {e['input']!r}"
-            for e in cause.errors()
-        )
-        raise ConfigurationError(f"{problems}.") from None
+        problems += [_describe_problem(part, error) for error in cause.errors()]
+    if problems:
+        raise ConfigurationError(" ".join(problems)) from None
     if isinstance(params, RewardModelParams):
         params.kind_params()
     return params.model_dump(mode="json", exclude_unset=True)

@@ -12,6 +12,15 @@ from rlhf_pipeline.errors import ConfigurationError
 P = TypeVar("P", bound=BaseModel)
 
 
+def section_class(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The parameter class of a field that is a section of its own; None for any other field."""
+    field = kind.model_fields.get(name)
+    annotation = None if field is None else field.annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return None
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """A sentence with the nearest known name, else with all of them."""
     names = list(known)
@@ -25,14 +34,20 @@ def parse_parameters(kind: type[P], changes: Sequence[str] | None, /, **given: A
     """
     wanted = {name: value for name, value in given.items() if value is not None}
     for text in changes or ():
-        name, equals, value = text.partition("=")
-        if not equals or name not in kind.model_fields:
+        path, equals, value = text.partition("=")
+        *sections, name = path.split(".")
+        of: type[BaseModel] | None = kind
+        values: dict[str, Any] = wanted
+        for section in sections:
+            of = None if of is None else section_class(of, section)
+            values = values.setdefault(section, {}) if of is not None else {}
+        if not equals or of is None or name not in of.model_fields:
             raise ConfigurationError(
                 f"--set {text!r} changes no parameter. Write NAME=VALUE. "
-                f"{suggest(name, kind.model_fields)}"
+                f"{suggest(name, (of or kind).model_fields)}"
             )
         try:
-            wanted[name] = yaml.safe_load(value)
+            values[name] = yaml.safe_load(value)
         except yaml.YAMLError as cause:
             raise ConfigurationError(
                 f"--set {text!r}: the value cannot be read. Write a number, true, false, a [list] "

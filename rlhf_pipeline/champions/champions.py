@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from filelock import FileLock
@@ -98,6 +99,11 @@ class Champions:
                 "registers it: run `rlhf run collection`."
             )
         return version
+
+    def base_policy(self) -> ModelVersion | None:
+        """The policy that served first, which later ones are compared with as well; None before."""
+        served = self.store.promotions.history(self.registry.model_name("policy"))
+        return self.registry.get("policy", served[0].version) if served else None
 
     def policy_folder(self, version: ModelVersion | None = None) -> Path:
         """Return the folder of `version`, or of the champion policy; fetched into the cache if
@@ -293,8 +299,7 @@ class Champions:
         if policy is None:
             folder = self.cache / "embedded_policy"
             report = pretrain(folder, PretrainingParams(), progress=progress)
-            metrics = {k: float(v) for k, v in report.items() if isinstance(v, int | float)}
-            version = self._register_policy(folder, {"stage": "first policy"}, metrics)
+            version = self._register_policy(folder, {"stage": "first policy"}, report)
         else:
             version = self.register_policy(policy, {"stage": "first policy"})
         self.promote("policy", version, reason="first policy of the project", actor=actor)
@@ -309,10 +314,16 @@ class Champions:
             return self._register_policy(Path(folder) / "policy", tags, {})
 
     def _register_policy(
-        self, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float]
+        self, folder: Path, tags: Mapping[str, str], report: Mapping[str, Any]
     ) -> ModelVersion:
+        """Register the policy of a folder; `report` is that of its training, {} if unknown."""
         stage = tags["stage"]
+        metrics = {k: float(v) for k, v in report.items() if isinstance(v, int | float)}
         with self.registry.run(stage, tags, run_key=f"{stage}:{folder_hash(folder)}") as run:
+            run.log_params(report.get("params", {}))
+            run.log_metrics(metrics)
+            for step, loss in enumerate(report.get("loss_curve", ()), start=1):
+                run.log_metrics({"training_loss": loss}, step)
             return self.registry.register("policy", folder, run=run, metrics=metrics)
 
 

@@ -32,7 +32,10 @@ def dev(
     """Start the web app, Dagster (web server and daemon) and MLflow's UI on loopback and print
     their addresses.
     """
+    from rlhf_pipeline.loop_settings import LoopSettings  # imports every stage
+
     workspace = Workspace.from_environment(initialising=True)
+    LoopSettings.read(workspace.settings)  # refuse an invalid file before anything starts
     for port, option in (
         (web_port, "--web-port"),
         (dagster_port, "--dagster-port"),

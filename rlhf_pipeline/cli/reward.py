@@ -133,7 +133,16 @@ def train(
         version = register_fit(
             workspace.champions, learnt_from, params, fitted, start.label, run=run, folder=folder
         )
+        run.log_params(params.to_report())
         run.log_metrics(report.metrics())
+        run.log_dataset(
+            "preference_pairs",
+            digest=report.data_hash,
+            source=str(data or files.training_data),
+            n_rows=len(learnt_from.pairs),
+        )
+        for step, loss in enumerate(report.loss_curve, start=1):
+            run.log_metrics({"training_loss": loss}, step)
         run.log_text(report.model_dump_json(indent=1), "report.json")
         if report.loss_curve:
             curve = list(enumerate(report.loss_curve))

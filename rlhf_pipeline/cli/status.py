@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -14,6 +14,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.learning import NextFit, plan_next_fit
 from rlhf_pipeline.loop_settings import LoopSettings
+from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.store import Store
 
 # in the order of the loop
@@ -40,6 +41,7 @@ def status() -> None:
     """Show the last run of each stage, what the project waits for, and what comes next."""
     workspace = Workspace.open()
     settings, store = workspace.settings, workspace.store
+    loop = LoopSettings.read(settings)  # refuse an invalid file before anything is printed
     today = datetime.now(UTC).date().isoformat()
     show(
         [_stage_row(workspace, stage) for stage in STAGES],
@@ -48,10 +50,10 @@ def status() -> None:
     )
     lines = [
         ("champion", describe_champions(settings, store)),
-        ("collection", describe_collection(settings, workspace.files.days("comparisons"), today)),
+        ("collection", describe_collection(loop, workspace.files.days("comparisons"), today)),
         ("votes", describe_votes(store, today)),
         ("learning", describe_learning(plan_next_fit(settings, store), store)),
-        ("retraining", "; ".join(describe_retraining(store))),
+        ("retraining", "; ".join(describe_retraining(store, loop.trigger))),
     ]
     for name, line in lines:
         echo(f"{name:<11} {line}")
@@ -81,12 +83,13 @@ def describe_champions(settings: Settings, store: Store) -> str:
     return f"policy {policy or 'none yet'}, reward model {reward_model or 'none yet'}"
 
 
-def describe_collection(settings: Settings, days: list[str], today: str) -> str:
-    at = LoopSettings.read(settings).schedules.collection
+def describe_collection(loop: LoopSettings, days: list[str], today: str) -> str:
+    at = loop.schedules.collection
     if today in days:
         return f"today ({today}) is collected; tomorrow's is due at {at} UTC"
     last = f"last collected {days[-1]}; " if days else "nothing collected yet; "
-    return f"{last}today's is due at {at} UTC, or now with `rlhf run collection`"
+    is_late = datetime.now(UTC).strftime("%H:%M") >= at
+    return f"{last}today's {'was' if is_late else 'is'} due at {at} UTC: `rlhf run collection`"
 
 
 def describe_votes(store: Store, today: str) -> str:
@@ -111,11 +114,16 @@ def describe_learning(due: NextFit, store: Store) -> str:
     return f"{due.shortage}: about {left} more day{'s' * (left > 1)} of votes"
 
 
-def describe_retraining(store: Store) -> Iterator[str]:
-    """The state of the last decision, events that wait, and the last gate."""
+def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
+    """Events that wait, what holds the next retraining back, the last decision and gate."""
     decisions, gates = store.decisions.all(), store.gates.all()
     n_events = len(store.events.find_open())
     yield f"{n_events} open drift or calibration events" if n_events else "no open event"
+    fires = [each for each in decisions if each.action == "fire" and each.actor is None]
+    if fires:
+        over = fires[-1].decided_at + timedelta(hours=trigger.cool_down_hours)
+        if over > datetime.now(UTC):
+            yield f"cool-down until {over:%Y-%m-%d %H:%M} UTC"
     if decisions:
         last = decisions[-1]
         yield (

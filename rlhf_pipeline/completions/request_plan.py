@@ -7,7 +7,7 @@ from itertools import product
 from typing import TypeVar, overload
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, HostedBackend
 from rlhf_pipeline.completions.limits import CallParams
@@ -59,16 +59,23 @@ class CompletionParams(BaseModel):
         "are not requested; a pair needs 2",
     )
 
+    @field_validator("temperatures")
+    @classmethod
+    def _check_temperatures(cls, values: list[float]) -> list[float]:
+        if not all(0 <= value <= 2 for value in values):
+            raise ValueError("temperatures go from 0 to 2")
+        return values
+
+    @field_validator("top_ps")
+    @classmethod
+    def _check_top_ps(cls, values: list[float]) -> list[float]:
+        if not all(0 < value <= 1 for value in values):
+            raise ValueError("top_ps go from above 0 to 1")
+        return values
+
 
 def parameter_grid(params: CompletionParams) -> list[tuple[float, float]]:
     """(temperature, top_p) of samples 0 to k-1."""
-    bad = [t for t in params.temperatures if not 0 <= t <= 2] + [
-        p for p in params.top_ps if not 0 < p <= 1
-    ]
-    if bad:
-        raise ConfigurationError(
-            f"{bad} cannot be sampled with. Temperatures go from 0 to 2, top_ps from above 0 to 1."
-        )
     grid = list(product(params.temperatures, params.top_ps))
     return [grid[i % len(grid)] for i in range(params.k)]
 

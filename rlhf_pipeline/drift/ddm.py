@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rlhf_pipeline.drift.base import Signal, require_error
 
@@ -29,6 +29,12 @@ class DDMParams(BaseModel):
         description="DDM: votes before the first check; with fewer, a lucky start passes for the "
         "model's true level",
     )
+
+    @model_validator(mode="after")
+    def _check_ddm_levels(self) -> Self:
+        if self.ddm_warning_level >= self.ddm_drift_level:
+            raise ValueError("ddm_warning_level must be below ddm_drift_level")
+        return self
 
 
 class DDM:

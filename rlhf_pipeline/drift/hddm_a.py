@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rlhf_pipeline.drift.base import Signal, require_error
 
@@ -24,6 +24,12 @@ class HDDMAParams(BaseModel):
     hddm_a_min_votes: int = Field(
         default=30, ge=10, description="HDDM-A: votes before the first check"
     )
+
+    @model_validator(mode="after")
+    def _check_hddm_a_alphas(self) -> Self:
+        if self.hddm_a_warning_alpha <= self.hddm_a_drift_alpha:
+            raise ValueError("hddm_a_warning_alpha must be above hddm_a_drift_alpha")
+        return self
 
 
 class HDDMA:

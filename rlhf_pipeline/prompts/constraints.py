@@ -7,7 +7,7 @@ the language; the topic is the cosine of two embeddings by the encoder that the 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
@@ -67,6 +67,8 @@ LANGUAGES = (
     "vi",
     "zh",
 )
+# a wrong one is refused while it is typed in the launchpad
+_Language: Any = Literal[("", *LANGUAGES)]
 LEAST_LETTERS = 8  # least letters to detect a language
 # Thai to Khmer, kana, ideographs and Hangul: written without spaces, or with endings, so that a
 # term occurs within other characters.
@@ -108,7 +110,7 @@ class ConstraintParams(BaseModel):
         [],
         description="Terms that no prompt may contain, as whole words in any case and Unicode form",
     )
-    language: str = Field(
+    language: _Language = Field(
         "", description=f"Language of every prompt, of {', '.join(LANGUAGES)}; empty = any"
     )
     topic: str = Field("", description="Topic of every prompt, in a few words; empty = any")
@@ -122,13 +124,6 @@ class ConstraintParams(BaseModel):
         if any(not term.strip() for term in terms):
             raise ValueError("a term is empty; leave it out")
         return terms
-
-    @field_validator("language")
-    @classmethod
-    def _check_language(cls, language: str) -> str:
-        if language and language not in LANGUAGES:
-            raise ValueError(f"unknown language {language!r}; known: {', '.join(LANGUAGES)}")
-        return language
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Any:

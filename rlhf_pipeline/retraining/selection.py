@@ -1,10 +1,11 @@
 """Selects the preference pairs for retraining a policy, each with its reason."""
 
 from collections.abc import Collection
+from typing import Self
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughVotes
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, REFLECTIONS, RETRAINING_SET, check_frame
@@ -29,6 +30,12 @@ class SelectionParams(BaseModel):
     weight_before_change: float = Field(
         0.2, description="Sampling weight of pairs voted on before the detected change", ge=0, le=1
     )
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if self.min_pairs > self.max_pairs:
+            raise ValueError(f"min_pairs {self.min_pairs} is above max_pairs {self.max_pairs}")
+        return self
 
 
 def select_pairs(

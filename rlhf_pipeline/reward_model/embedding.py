@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.files import write_atomically
@@ -100,6 +100,13 @@ class EmbeddingParams(HeadParams, LabelParams):
         "in log length, by regression",
     )
     min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")
+
+    @field_validator("l2_grid", "context_penalty_grid")
+    @classmethod
+    def _check_penalties(cls, values: list[float]) -> list[float]:
+        if not all(value > 0 for value in values):
+            raise ValueError("penalties must be above 0")
+        return values
 
 
 class EmbeddingRewardModel(RewardModel):

@@ -105,6 +105,7 @@ def test_every_asset_has_a_description_an_owner_and_a_group(
         assert node.group_name in {"generate", "feedback", "learn", "watch", "improve"}, name
         assert node.owners == ["team:rlhf"], name
         assert node.kinds, name
+        assert node.tags["part"] == node.group_name
         assert node.is_executable is (name not in EXTERNAL)
 
 

@@ -15,6 +15,7 @@ import pytest
 from rlhf_pipeline.champions import Question
 from rlhf_pipeline.errors import ModelHashMismatch
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
+from rlhf_pipeline.loop_settings import PARTS, LoopSettings
 from rlhf_pipeline.policy import load_policy
 from rlhf_pipeline.protocols import ignore_progress
 from rlhf_pipeline.records import (
@@ -274,7 +275,15 @@ def test_candidate_is_promoted_only_if_every_rule_holds(
     assert "Win rate" in promotions[-1].reason
 
 
-@pytest.mark.parametrize("other", [{"candidate": "demo.policy@99"}, {"champion": "demo.policy@98"}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"candidate": "demo.policy@99"},
+        {"champion": "demo.policy@98"},
+        {"evaluation_set": 99},
+        {"evaluation_set": None},
+    ],
+)
 def test_an_evaluation_of_other_models_promotes_nobody(
     retrained: Any, branch: Callable[..., Any], other: dict[str, str]
 ) -> None:
@@ -308,6 +317,14 @@ def test_mlflow_runs_and_materialisations_link_to_each_other(retrained: Any) -> 
         assert len(run.tags["mlflow.source.git.commit"].removesuffix("-dirty")) == 40
     candidate = retrained.files.read_record("candidate_model", ModelVersion)
     assert runs[candidate.mlflow_run_id].tags["dagster.asset"] == "candidate_model"
+
+
+@pytest.mark.parametrize("stage", [part for part in PARTS if part in STAGES])
+def test_every_parameter_of_a_stage_is_recorded_with_its_run(retrained: Any, stage: str) -> None:
+    (run,) = retrained.registry.latest_runs(1, stage=stage)
+    names = [name for name, _ in LoopSettings().flatten() if name.startswith(f"{stage}.")]
+    assert names
+    assert {name.removeprefix(f"{stage}.") for name in names} <= run.params.keys()
 
 
 def test_a_picture_is_shown_only_if_it_adds_information(retrained: Any) -> None:

@@ -1,7 +1,7 @@
 """`rlhf run` and `rlhf loop`: jobs of a project in this process, without a daemon."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from io import StringIO
 from typing import Any
 
@@ -13,7 +13,10 @@ from driver.loop import RETRY_AFTER, Loop
 from driver.run import JobOrder, retrain, run_job
 from driver.runner import Runner
 from driver.stage_config import parse_stage_config
+from jobs.feedback import close_yesterday_schedule
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.loop_settings import LoopSettings
 from sensors.runs import find_run
 
 SMALL = {"prompts": {"n": 10}, "comparisons": {"pairs_per_prompt": 6}}
@@ -67,7 +70,9 @@ def test_stage_parameters_reach_the_run_and_its_own_values_win(project: Any) -> 
         ("prompts.n=0", "n: Input should be greater than or equal to 1"),
         ("promts.n=3", "names no stage with parameters"),
         ("n=3", "Write STAGE.FIELD=VALUE"),
-        ("gate.length_change=often", "length_change"),
+        ("gate.max_length_change=often", "max_length_change: Input should be a valid number"),
+        ("reward_model.fine_tuning.step=2", "Did you mean steps"),
+        ("reward_model.tuning.steps=2", "changes no parameter"),
     ],
 )
 def test_unusable_parameter_is_refused_before_anything_runs(change: str, message: str) -> None:
@@ -86,6 +91,33 @@ def test_unusable_parameter_is_refused_before_anything_runs(change: str, message
 def test_impossible_days_are_refused(order: JobOrder, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         order.days()
+
+
+def test_section_of_a_stage_is_set_by_its_path() -> None:
+    changes = ["reward_model.fine_tuning.steps=2", "reward_model.kind=transformer"]
+    assert parse_stage_config(changes) == {
+        "reward_model": {"kind": "transformer", "fine_tuning": {"steps": 2}}
+    }
+
+
+def test_stage_of_another_job_is_refused(project: Any) -> None:
+    order = JobOrder("feedback", stage_config={"prompts": {"n": 5}})
+    with pytest.raises(ConfigurationError, match=r"feedback has no stage prompts.*votes"):
+        run_job(project.settings, project.instance, order, Console(file=StringIO()))
+    assert jobs_run(project) == []
+
+
+def test_first_day_has_no_day_before_it_to_close() -> None:
+    settings = Settings(start_day=date(2026, 3, 1))
+    schedule = close_yesterday_schedule(settings, LoopSettings(), dg.DefaultScheduleStatus.STOPPED)
+    requests = [
+        schedule(
+            dg.build_schedule_context(scheduled_execution_time=datetime(2026, 3, n, 12, tzinfo=UTC))
+        )
+        for n in (1, 2)
+    ]
+    assert isinstance(requests[0], dg.SkipReason)
+    assert requests[1].partition_key == "2026-03-01"
 
 
 def test_feedback_of_several_days_runs_each(project: Any) -> None:
@@ -121,6 +153,27 @@ def test_launch_in_dagster_is_a_decision_without_a_reason(project: Any) -> None:
     )
     assert one.decision_id == again.decision_id
     assert [(d.state, d.run_id) for d in decisions.all()] == [("submitted", "r1")]
+
+
+def test_failed_launch_in_dagster_is_a_failed_decision(project: Any) -> None:
+    """The learning stages fail for lack of votes, long before the retraining set."""
+    runner = runner_of(project)
+    with pytest.raises(PipelineError):
+        runner.run("retraining", TODAY)
+    runner.tick("retraining")
+    (decision,) = project.store.decisions.all()
+    assert (decision.actor, decision.state) == ("Dagster", "failed")
+    assert decision.reasons == ("by hand: no reason given",)
+
+
+def test_stage_that_fails_before_its_result_is_a_failed_run_in_mlflow(project: Any) -> None:
+    runner = runner_of(project)
+    runner.stage_config = {"prompts": {"doubtful": True}}
+    with pytest.raises(PipelineError, match="doubtful"):
+        runner.run("collection", TODAY, partition_key=TODAY)
+    (run,) = project.registry.latest_runs(1, stage="prompts")
+    assert run.status == "FAILED"
+    assert run.tags["dagster.partition"] == TODAY
 
 
 def test_loop_runs_what_is_due_once(project: Any) -> None:

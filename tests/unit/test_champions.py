@@ -94,6 +94,10 @@ def test_project_without_a_policy_names_the_cure(champions):
         champions.backend(Settings())
 
 
+def test_base_policy_is_the_one_that_served_first(champions):
+    assert champions.base_policy() is None
+
+
 def test_before_the_first_reward_model_nobody_judges(champions):
     assert champions.judge() is None
 

@@ -90,6 +90,15 @@ def test_unrecorded_file_is_refused_until_init_records_it(tmp_path: Path) -> Non
     assert read(tmp_path, tmp_path).votes_per_request == 9
 
 
+def test_file_of_the_environment_is_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLHF_PROMPTS_FILE", "own.csv")
+    settings = Settings.read(folder=tmp_path)
+    assert settings.prompts_file == tmp_path / "own.csv"
+    assert settings.environ["RLHF_PROMPTS_FILE"] == str(tmp_path / "own.csv")
+
+
 def test_home_of_a_named_file_is_relative_to_the_file(tmp_path: Path) -> None:
     other = other_folder(tmp_path, "home: state\n")
     assert (

@@ -126,6 +126,49 @@ def test_another_source_or_file_is_a_new_version(store: Store, tmp_path: Path) -
         freeze(own, store, DATASET)
 
 
+def test_moved_project_keeps_its_set(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    first = freeze(own_prompts(tmp_path / "before"), store, DATASET)
+    (tmp_path / "before").rename(tmp_path / "after")
+    assert freeze(own_prompts(tmp_path / "after"), store, DATASET) == first
+
+
+def test_file_of_compared_prompts_is_refused(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "evaluation.jsonl"
+    file.write_text('{"text": "Why?"}\n{"text": "How?"}\n')
+    publish(store, ["Why?", "How?"])
+    own = Settings(home=tmp_path, evaluation_file=file)
+    with pytest.raises(PromptError, match=r"evaluation.jsonl has no prompt.*2 of its 2 prompts"):
+        freeze(own, store)
+    file.write_text('{"text": "Why?"}\n{"text": "Where?"}\n')
+    assert freeze(own, store).n_prompts == 1
+
+
+def test_imports_without_pairs_leave_the_set_to_the_prompt_source(
+    store: Store, tmp_path: Path
+) -> None:
+    publish(store, [f"P{i}" for i in range(40)], source="file")
+    assert freeze(Settings(home=tmp_path), store).origin == "templates taught"
+
+
+def test_source_of_a_run_stays_where_the_settings_name_none(store: Store, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, prompts_file=own_prompts(tmp_path).prompts_file)
+    first = freeze(settings, store, DATASET)
+    assert freeze(settings, store) == first
+    assert require(settings, store)[0] == first
+
+
+def test_source_of_the_loop_settings_counts_as_named(store: Store, tmp_path: Path) -> None:
+    publish(store, [f"P{i}" for i in range(40)], source="file")
+    own_prompts(tmp_path)
+    config = tmp_path / "rlhf.yaml"
+    config.write_text(f"loop: {{prompts: {{source: dataset, dataset: {tmp_path}/own.csv}}}}")
+    settings = Settings(home=tmp_path, config=config)
+    assert PromptSource.of_loop(settings).is_named
+    assert PromptSource.of_loop(settings).describe(settings) == "dataset own.csv"
+    assert PromptSource.of_loop(Settings(home=tmp_path)).is_named is False
+
+
 def test_project_with_imports_alone_holds_out_prompts_of_the_test_split(
     store: Store, tmp_path: Path
 ) -> None:
@@ -138,7 +181,7 @@ def test_project_with_imports_alone_holds_out_prompts_of_the_test_split(
             "split": ["train", "test"] * 20,
         }
     )
-    frozen = freeze(Settings(home=tmp_path), store, TEMPLATES, pairs)
+    frozen = freeze(Settings(home=tmp_path), store, pairs=pairs)
     held = store.evaluation_sets.prompts(frozen.version)
     assert frozen.origin == "imported comparisons"
     assert len(held) == 12

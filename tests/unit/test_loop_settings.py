@@ -29,6 +29,14 @@ from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
         ),
         ({"reward_model": {"kind": "transformer", "head": "mlp"}}, "head is a parameter of kind"),
         ({"schedules": {"collection": "25:00"}}, "must be a time of the day as HH:MM, in UTC"),
+        ({"prompts": {"language": "xx"}}, "loop.prompts.language: Input should be"),
+        ({"prompts": {"n": True}}, "loop.prompts.n must be a number, not True."),
+        ({"completions": {"temperatures": [9]}}, "temperatures go from 0 to 2"),
+        ({"completions": {"top_ps": [0]}}, "top_ps go from above 0 to 1"),
+        ({"reward_model": {"l2_grid": [-1]}}, "penalties must be above 0"),
+        ({"drift_report": {"ddm_warning_level": 5}}, "must be below ddm_drift_level"),
+        ({"drift_report": {"hddm_a_warning_alpha": 0.0001}}, "must be above hddm_a_drift_alpha"),
+        ({"retraining_set": {"max_pairs": 50}}, "min_pairs 100 is above max_pairs 50"),
         ({"gate": 3}, "loop.gate must hold `name: value` lines, not a int."),
         ([1], "loop must hold `name: value` lines, not a list."),
     ],
@@ -39,9 +47,15 @@ def test_invalid_section_names_field_bound_and_nearest_name(section: Any, messag
     assert message in str(refusal.value)
 
 
-def test_every_unknown_name_is_reported_at_once() -> None:
-    with pytest.raises(ConfigurationError, match=r"(?s)gatee.*min_win_ratte"):
-        LoopSettings.parse({"gatee": {}, "gate": {"min_win_ratte": 1}})
+def test_every_problem_is_reported_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"(?s)gatee.*min_win_ratte.*min_win_rate.*n: "):
+        LoopSettings.parse(
+            {
+                "gatee": {},
+                "gate": {"min_win_ratte": 1, "min_win_rate": 7},
+                "prompts": {"n": 0},
+            }
+        )
 
 
 def test_file_is_read_anew_and_its_path_is_in_the_error(tmp_path: Path) -> None:

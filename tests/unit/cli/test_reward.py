@@ -199,6 +199,8 @@ def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) 
     ).shape == (1,)
     (run,) = [run for run in registry.latest_runs(10) if run.name == "rlhf reward train"]
     assert run.status == "FINISHED"
+    assert run.params["folds"] == "4"
+    assert run.metrics["training_loss"] > 0
     assert run.tags["registered.reward_model"] == version.label
     kept = {path.name for path in (learnt.settings.home / "mlflow" / "artifacts").rglob("*")}
     assert {"report.json", "loss_curve.png", "calibrator.json", "reliability_diagram.png"} <= kept
