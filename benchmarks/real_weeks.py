@@ -67,11 +67,13 @@ def run_real_days(
     )
     for before, after in (("W05", "W06"), ("W08", "W09")):
         _compare_weeks(lived, before, after)
+    _print_same_people_and_debates(lived.comparisons, votes)
     return lived
 
 
-def _print_weeks(lived: RealDays, votes: pd.DataFrame, errors: pd.DataFrame) -> None:
-    texts = lived.comparisons.set_index("comparison_id")
+def _sided_votes(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
+    """Votes for a side, with `longer` (1 for the longer text) and `right` (1 for gold)."""
+    texts = comparisons.set_index("comparison_id")
     sided = votes[
         votes["choice"].isin(["a", "b"]) & votes["comparison_id"].isin(texts.index)
     ].copy()
@@ -80,7 +82,51 @@ def _print_weeks(lived: RealDays, votes: pd.DataFrame, errors: pd.DataFrame) -> 
     sided["longer"] = 0.5 + 0.5 * sign * sided["comparison_id"].map(longer_a)
     gold = sided["comparison_id"].map(texts["gold"])
     sided["right"] = (sided["choice"] == gold).astype(float).where(gold.isin(["a", "b"]))
-    week, error_week = iso_week(sided["day"]), iso_week(errors["voted_at"].dt.strftime("%Y-%m-%d"))
+    sided["debate"] = sided["comparison_id"].map(texts["split_group"])
+    return sided.assign(week=iso_week(sided["day"]))
+
+
+def _print_same_people_and_debates(comparisons: pd.DataFrame, votes: pd.DataFrame) -> None:
+    """What W05 → W06 can be told apart into: the same people on other debates, and the same debates
+    in later weeks.
+    """
+    sided = _sided_votes(comparisons, votes)
+    first, second = (sided[sided["week"] == week] for week in ("W05", "W06"))
+    people = set(first["annotator_id"]) & set(second["annotator_id"])
+    debates = set(first["debate"])
+    shared = len(debates & set(second["debate"]))
+    later = sided[sided["debate"].isin(debates) & (sided["week"] == "W08")]
+    groups = (
+        ("W05, all", first),
+        ("W06, all", second),
+        *(
+            (f"{week}, the {len(people)} people of both weeks", rows)
+            for week, part in (("W05", first), ("W06", second))
+            for rows in (part[part["annotator_id"].isin(people)],)
+        ),
+        ("W08, the debates of W05", later),
+    )
+    print_table(
+        f"W05 → W06, which share {shared} debates (95 % by bootstrap over annotators)",
+        ("votes", "n", "longer wins", "agrees with gold"),
+        [
+            (
+                name,
+                len(rows),
+                *(
+                    interval_of_mean(known[column], groups=known["annotator_id"].to_numpy())
+                    for column in ("longer", "right")
+                    for known in (rows[rows[column].notna()],)
+                ),
+            )
+            for name, rows in groups
+        ],
+    )
+
+
+def _print_weeks(lived: RealDays, votes: pd.DataFrame, errors: pd.DataFrame) -> None:
+    sided = _sided_votes(lived.comparisons, votes)
+    week, error_week = sided["week"], iso_week(errors["voted_at"].dt.strftime("%Y-%m-%d"))
     reports = pd.concat(lived.reports, ignore_index=True)
     overall = reports[reports["space"] == "overall"]
     rows: list[tuple[object, ...]] = []
