@@ -44,8 +44,8 @@ MakeTables = Mapping[str, Callable[[str], None]]  # functions that make a databa
 
 
 class DatabaseBackup(Record):
-    """SQLite: one file or many; Postgres: one file per table. `rows` by table, with the file's name
-    before it where there are many.
+    """SQLite: one file or many; Postgres: one file per table. `rows` by table, or by
+    `file:table` if there are several files.
     """
 
     kind: Literal["sqlite", "postgres"]
@@ -165,7 +165,7 @@ def verify(folder: Path, manifest: Manifest, *, progress: Progress = ignore_prog
             wrong.append(f"{path} ({cause.strerror})")
         else:
             if found != known:
-                wrong.append(f"{path} ({'cut' if found[0] < known[0] else 'changed'})")
+                wrong.append(f"{path} ({'truncated' if found[0] < known[0] else 'changed'})")
         progress(done + 1, len(manifest.files), path)
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
@@ -213,7 +213,8 @@ def restore(
                 else "Set RLHF_SERVER_URL."
             )
             raise ConfigurationError(
-                f"The backup {folder} holds its {name} database from {database.kind}, this home "
+                f"The backup {folder} contains the {name} database of {database.kind}, but this "
+                f"home "
                 f"uses {here}. {way}"
             )
     if holds_data(home, urls) and not replace:
@@ -222,7 +223,7 @@ def restore(
             "--replace."
         )
     verify(folder, manifest, progress=progress)
-    _set_aside(home, but=folder)
+    _set_aside(home, keep=folder)
     write_atomically(home / RESTORING, b"The restore into this folder is not complete.\n")
     for name, database in manifest.databases.items():
         url = urls.get(name)
@@ -261,14 +262,14 @@ def write_facts(
     """The last step of a restore: from here on the home is a project again."""
     facts = HomeFacts.load(folder)
     assert facts is not None  # the manifest names it
-    lies = {
+    overrides = {
         "home_id": home_id,
         "server_url": server_url,
         "database_prefix": database_prefix,
         "home": None,
         "config": config or (None if lost_config(folder) else facts.config),
     }
-    facts.model_copy(update=lies).write(home)
+    facts.model_copy(update=overrides).write(home)
     (home / RESTORING).unlink(missing_ok=True)
 
 
@@ -298,7 +299,7 @@ def _prepare_folder(folder: Path, home: Path) -> None:
     if within or home.resolve().is_relative_to(folder.resolve()):
         raise ConfigurationError(
             f"{folder} is inside {home}'s backed-up folders, or contains the home. Name a separate "
-            "folder, best on another disk."
+            "folder, ideally on another disk."
         )
     _refuse_linked_folders(home)
     if folder.exists() and any(folder.iterdir()):
@@ -315,7 +316,8 @@ def _prepare_folder(folder: Path, home: Path) -> None:
 
 def _refuse_linked_folders(home: Path) -> None:
     """Raises ConfigurationError for links to folders below `frames`, `mlflow/artifacts` and the
-    like, which a copy would silently leave out; a link in their place is followed.
+    like, which a copy would silently leave out. A link in place of one of these folders is
+    followed.
     """
     for name in BACKED_UP_PATHS:
         for path in (home / name).rglob("*"):
@@ -393,7 +395,7 @@ def _make_tables(name: str, url: str, database: DatabaseBackup, make_tables: Mak
         return
     store = Database(url, "any", "any")
     try:
-        # in the backup's version; they are upgraded with their rows
+        # at the version of the backup; later upgraded with their rows
         migrations.upgrade(store, database.version or "head")
     except StoreError as cause:
         raise StoreError(f"{cause} The backup's store is of version {database.version}.") from cause
@@ -411,14 +413,14 @@ def _target_of(path: Path, home: Path, manifest: Manifest) -> Path | None:
     return home / SQLITE[name] / Path(*path.parts[2:]) if name == "dagster" else home / SQLITE[name]
 
 
-def _set_aside(home: Path, *, but: Path) -> None:
+def _set_aside(home: Path, *, keep: Path) -> None:
     """Move the home's files away instead of deleting them, so that a restore can be undone."""
     there = home.iterdir() if home.exists() else ()
     held = [
         path
         for path in there
         if not path.name.startswith("replaced-")
-        and not but.resolve().is_relative_to(path.resolve())
+        and not keep.resolve().is_relative_to(path.resolve())
     ]
     if held:
         aside = home / f"replaced-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -1,7 +1,7 @@
 """Joins each prediction, made before the vote, with the annotators' later votes.
 
-Drift and calibration monitoring read only these rows, so no model is evaluated on votes it was
-fitted to.
+Calibration monitoring reads only these rows, and drift detectors read the same votes in the store
+(`store.detectors`), so no model is evaluated on votes it was fitted to.
 """
 
 import json

@@ -24,12 +24,12 @@ from rlhf_pipeline.completions.local_lane import OnItem, ignore_text
 from rlhf_pipeline.protocols import Attempt, Claim, Lane, WorkItem
 from rlhf_pipeline.records import utc_now
 
-AT_HAND = 8  # least claims of a lane, however few may be called at once
+AT_HAND = 8  # claims that a lane holds at least, even at a lower concurrency
 
 
 class NetworkLane:
-    """A `drive.WorkLane` that works in an event loop of another thread. What `drive` calls runs in
-    its own thread; deques and counters keep both apart without a lock.
+    """A `drive.WorkLane` that works in an event loop of another thread. Methods that `drive` calls
+    run in its thread; deques and counters let both work without a lock.
     """
 
     waits_when_closed = True
@@ -110,7 +110,7 @@ class NetworkLane:
         self._wake.set()
 
     def park(self, reply: Reply, wait_s: float) -> None:
-        """Close the lane until then, unless it is closed for good."""
+        """Close the lane for that time, unless it is closed permanently."""
         until = utc_now() + timedelta(seconds=wait_s)
         if self.closed is None or self.parked_until is not None:
             self.parked_until = max(until, self.parked_until or until)
@@ -176,7 +176,9 @@ class HostedLane(NetworkLane):
 
     @property
     def n_wanted(self) -> int:
-        """As many as may be called at once, so that no call waits for a transaction."""
+        """Claims to fetch now: enough for all concurrent calls, so that no call waits for a
+        transaction.
+        """
         limit = self.limiter
         if self.closed is not None or limit.paused_s > 0:
             return 0
@@ -322,7 +324,7 @@ class HostedLane(NetworkLane):
 
 
 def long_wait(key: Lane, wait_s: float, max_pause_s: float, status: int | None = None) -> Reply:
-    """The fault of a provider that asks for a longer wait than a run makes."""
+    """The fault of a provider that asks for a longer wait than a run allows."""
     return fault(
         "long_wait",
         f"{key[0]} asks for a wait of {wait_s:,.0f} s; a run waits {max_pause_s:,.0f} s at "
@@ -334,7 +336,7 @@ def long_wait(key: Lane, wait_s: float, max_pause_s: float, status: int | None =
 
 async def wait_for_event(event: asyncio.Event, wait_s: float | None) -> None:
     """Wait until the event or the time."""
-    # Not wait_for: Python 3.11's swallows a cancellation that comes with the event.
+    # Not asyncio.wait_for, which swallows a cancellation in Python 3.11 that comes with the event.
     with suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
             await event.wait()

@@ -45,7 +45,7 @@ class PromptParams(ConstraintParams):
     seed: int = Field(0, description="Seed; the seed of a day is derived from it and the day", ge=0)
     max_similarity: float = Field(
         1.0,
-        description="Most similarity to an earlier prompt (share of common runs of five "
+        description="Maximum similarity to an earlier prompt (share of common runs of five "
         "characters); 1 = only equal prompts are left out",
         gt=0,
         le=1,
@@ -60,7 +60,8 @@ class PromptParams(ConstraintParams):
             raise ValueError(f"unknown difficulties {unknown}; known: {', '.join(Difficulty)}")
         if shares and (min(shares.values()) < 0 or not 0 < sum(shares.values()) < float("inf")):
             raise ValueError(
-                f"shares of {info.field_name} must be numbers from 0 up with a positive sum, not "
+                f"shares of {info.field_name} must be non-negative numbers with a positive sum, "
+                f"not "
                 f"{shares}"
             )
         return shares

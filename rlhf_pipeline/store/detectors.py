@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, and_, case, select
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import Choice, DriftEvent
+from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.counting import is_standing
 from rlhf_pipeline.store.engine import Database
@@ -70,8 +70,8 @@ class Detectors:
 
         One row per vote for a or b that stood at `up_to_seq` (default: now) and came after `seq`,
         on a comparison for which this model's prediction was written; repeats included, votes
-        without a time left out. 1 is a vote against the side with the higher score; equal scores
-        predict no side and are left out, as in the reflection log.
+        without a time and those of machines left out. 1 is a vote against the side with the higher
+        score; equal scores predict no side and are left out, as in the reflection log.
         """
         import pandas as pd
 
@@ -101,6 +101,7 @@ class Detectors:
                 read,
                 votes.c.choice.in_([Choice.A.value, Choice.B.value]),
                 votes.c.voted_at.is_not(None),
+                votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
                 predictions.c.reward_model == model_version,
                 predictions.c.score_a != predictions.c.score_b,
                 is_standing(self._database, votes, up_to_seq=up_to_seq),

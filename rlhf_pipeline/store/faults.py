@@ -17,12 +17,12 @@ LOCKED = (
 CUT_OFF = (
     "the server ended the connection. Whether the last transaction was kept is not known; try "
     "again once the server answers: votes under the same idempotency keys and comparisons under "
-    "the same ids are never doubled."
+    "the same ids are not stored twice."
 )
 SILENT = (
     "it is stopped, overloaded or cut off. Whether the last transaction was kept is not known; try "
     "again once the server answers: votes under the same idempotency keys and comparisons under "
-    "the same ids are never doubled."
+    "the same ids are not stored twice."
 )
 NO_CONNECTION = (
     "the server has no connection left. Raise its limit (max_connections, CONNECTION "
@@ -38,11 +38,11 @@ CURES: tuple[tuple[str, str], ...] = (
     ("lock timeout", LOCKED),
     (
         "database or disk is full",
-        "no space is left. Free disk space and try again; nothing of this transaction was kept.",
+        "no space is left. Free disk space and try again; the transaction was rolled back.",
     ),
     (
         "no space left",
-        "no space is left. Free disk space and try again; nothing of this transaction was kept.",
+        "no space is left. Free disk space and try again; the transaction was rolled back.",
     ),
     (
         "readonly database",
@@ -102,12 +102,12 @@ CURES: tuple[tuple[str, str], ...] = (
     (
         "statement timeout",
         "one statement ran longer than the limit. Lower the load on the server, then try again; "
-        "nothing of it was kept.",
+        "it was rolled back.",
     ),
     (
         "idle-in-transaction timeout",
         "this process paused in the middle of a transaction, which the server then ended. Try "
-        "again; nothing of it was kept.",
+        "again; it was rolled back.",
     ),
     ("no answer from the server", SILENT),
     ("is shutting down", CUT_OFF),
@@ -152,7 +152,7 @@ CURES: tuple[tuple[str, str], ...] = (
     ("malformed", "the file is damaged. Restore the last backup."),
     (
         "this store was moved to",
-        "its rows are there now. Restart this process; nothing of this transaction was kept.",
+        "its rows are there now. Restart this process; the transaction was rolled back.",
     ),
     (
         "is append-only",

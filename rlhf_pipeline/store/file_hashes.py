@@ -44,8 +44,8 @@ class FileHashes:
         """Accept the old and the new content of these files while the block runs, and only the new
         one afterwards.
 
-        An error in the block leaves both accepted, because it does not say which one is on disk. So
-        do two writers of one file.
+        An error in the block leaves both accepted, because it does not say which one is on disk.
+        Two concurrent writers of one file have the same effect.
         """
         began_at = self._database.clock.now()
         hashes = {path: sha256_of(content) for path, content in contents.items()}

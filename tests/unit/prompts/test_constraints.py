@@ -39,7 +39,7 @@ def broken(text, embed=None, **params):
         (" \n", {}, "empty", "the prompt is empty"),
         ("x" * 100_001, {}, "size", "100,001 bytes, the limit is 100,000"),
         ("a\x00b", {}, "text", "NUL"),
-        ("a\ud800b", {}, "text", "the prompt holds half a character .* after 1 others"),
+        ("a\ud800b", {}, "text", "the prompt holds a lone surrogate after 1 characters"),
     ],
 )
 def test_a_prompt_that_breaks_a_rule_is_refused_with_the_reason(text, params, rule, reason):
@@ -155,7 +155,7 @@ def test_a_topic_without_an_encoder_is_an_error():
     ("params", "message"),
     [
         ({"min_chars": 9, "max_chars": 8}, "min_chars 9 is above max_chars 8"),
-        ({"must": ["Tea"], "must_not": ["tea"]}, "must stand and must not stand"),
+        ({"must": ["Tea"], "must_not": ["tea"]}, "listed in both must and must_not"),
         ({"must": [" "]}, "a term is empty"),
         ({"language": "xx"}, "Input should be .*'en'"),
     ],

@@ -74,6 +74,18 @@ def test_errors_are_those_of_one_model_in_seq_order(
     ]
 
 
+def test_votes_of_the_model_itself_are_no_errors(
+    store, make_comparisons, make_predictions, make_vote
+):
+    """It agrees with itself, which would hide a rise of the error rate."""
+    comparisons = make_comparisons(2)
+    store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
+    store.votes.cast_many(
+        [make_vote("c0", choice="b"), make_vote("c1", MODEL, annotator_kind="machine")]
+    )
+    assert store.detectors.errors_after(MODEL)["seq"].tolist() == [1]
+
+
 def test_a_superseded_vote_is_no_longer_an_error(
     store, make_comparisons, make_predictions, make_vote
 ):
