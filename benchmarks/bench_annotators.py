@@ -1,12 +1,14 @@
 """Who votes well, and what their votes say together: the joint model beside majority, Dawid and
 Skene, and who knows the truth. Prints tables.
 
-    python benchmarks/bench_annotators.py [--votes 1000000] [--data ../shared/data]
+    python benchmarks/bench_annotators.py [--votes 1000000] [--data ../shared/data] [--worlds 50]
+        [--only simulated,coverage,real,big]
 
 Simulated: annotators with a discrimination, a side they lean to and a tie width, a fifth or more of
 them spammers; worlds of benchmarks/simulation.yaml; three seeds, median and range. Real: the
 convarg votes of `--data`, skipped where they are not. There one vote of each comparison is held out
 at random and asked which side it took: no label that was made from the same votes judges the votes.
+Coverage: how often intervals hold the truth, in simulated worlds and in halves of real votes.
 Big: a process for each way of fitting, CPU seconds and peak memory; comparisons share completions,
 as those that the pipeline makes do.
 """
@@ -26,6 +28,7 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 import pandas as pd  # noqa: E402
 
+from benchmarks.annotator_coverage import coverage, halve_real_votes  # noqa: E402
 from benchmarks.measurement import Limits, print_table  # noqa: E402
 from benchmarks.simulation import Crowd, read_simulation, simulation_hash  # noqa: E402
 from rlhf_pipeline.votes import (  # noqa: E402
@@ -197,10 +200,8 @@ def simulated(limits: Limits) -> None:
     )
 
 
-def real(limits: Limits, folder: Path) -> None:
-    if not (folder / "votes.parquet").exists():
-        limits.skip(f"real votes: {folder} holds no votes.parquet; name it with --data")
-        return
+def read_real(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The pairs of convarg as they are, its VOTES and its COMPARISONS."""
     pairs = pd.read_parquet(folder / "pairs.parquet")
     cast = pd.read_parquet(folder / "votes.parquet")
     pairs = (
@@ -217,6 +218,12 @@ def real(limits: Limits, folder: Path) -> None:
     ].astype(np.int64)
     comparisons = comparisons_of(prompt, texts[: len(pairs)], texts[len(pairs) :])
     votes = votes_of(number, annotator, cast["choice"].to_numpy(), prompt=prompt[number])
+    return pairs, votes, comparisons
+
+
+def real(limits: Limits, folder: Path) -> None:
+    pairs, votes, comparisons = read_real(folder)
+    number = votes["comparison_id"].str.removeprefix("c").astype(int).to_numpy()
     print(
         f"\n{len(votes):,} votes on {len(pairs):,} comparisons; Krippendorff's alpha "
         f"{krippendorff_alpha(votes)}"
@@ -387,11 +394,23 @@ def main() -> int:
     )
     parser.add_argument("--votes", type=int, default=1_000_000)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--worlds", type=int, default=50)
+    parser.add_argument("--only", default="simulated,coverage,real,big")
     given = parser.parse_args()
-    limits = Limits()
-    simulated(limits)
-    real(limits, given.data)
-    big(limits, given.votes)
+    limits, parts = Limits(), set(given.only.split(","))
+    has_real = (given.data / "votes.parquet").exists()
+    if parts & {"coverage", "real"} and not has_real:
+        limits.skip(f"real votes: {given.data} holds no votes.parquet; name it with --data")
+    if "simulated" in parts:
+        simulated(limits)
+    if "coverage" in parts:
+        coverage(limits, given.worlds)
+    if "coverage" in parts and has_real:
+        halve_real_votes(limits, *read_real(given.data)[1:])
+    if "real" in parts and has_real:
+        real(limits, given.data)
+    if "big" in parts:
+        big(limits, given.votes)
     return limits.print_summary()
 
 

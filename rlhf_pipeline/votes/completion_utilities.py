@@ -27,7 +27,7 @@ class Utilities:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        self._n = len(a)
+        self._a, self._b = a, b
         n_nodes = int(max(a.max(initial=-1), b.max(initial=-1))) + 1
         graph = coo_array((np.ones(len(a)), (a, b)), shape=(n_nodes, n_nodes))
         block_of = np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
@@ -43,6 +43,17 @@ class Utilities:
             self._blocks_of_size(int(size), a, b, block_of, place, sizes, is_alone)
             for size in np.unique(sizes[block_of[a[~is_alone]]])
         ]
+
+    def select(self, kept: Ints) -> "Utilities":
+        """The completions of some comparisons, given by their indices."""
+        codes = np.unique(np.concatenate([self._a[kept], self._b[kept]]), return_inverse=True)[1]
+        return Utilities(codes[: len(kept)], codes[len(kept) :])
+
+    def draw(self, rng: np.random.Generator) -> Floats:
+        """Differences (n,) of utilities drawn from their prior."""
+        n_nodes = int(max(self._a.max(), self._b.max())) + 1
+        drawn = rng.normal(0.0, PRIOR_PRECISION**-0.5, n_nodes)
+        return np.asarray(drawn[self._a] - drawn[self._b])
 
     def differences(self, precision: Floats, weighted: Floats) -> tuple[Floats, Floats]:
         """Posterior mean and variance (n,) of each comparison's d, given each factor's precision

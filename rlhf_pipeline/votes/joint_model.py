@@ -13,7 +13,8 @@ comparisons has one utility, see `completion_utilities`.
 Fitted by EM: Gauss-Hermite quadrature over each d_c (Bock and Aitkin 1981), expectation propagation
 between comparisons (Minka 2001), and one damped Newton step over annotators per iteration.
 Annotators are drawn from a normal population that is fitted too, so those with few votes are shrunk
-to the mean. The fit is deterministic: the same votes in any order give the same model.
+to the mean; `simulated_refits` corrects the scale and the widths for it. The fit is deterministic:
+the same votes in any order give the same model.
 """
 
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ from rlhf_pipeline.votes.expectation import (
 )
 from rlhf_pipeline.votes.graded_response import MOST_STRENGTH
 from rlhf_pipeline.votes.judgements import SIDES, JudgementArrays, judged_comparison
+from rlhf_pipeline.votes.simulated_refits import Corrections, measure_corrections
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -58,6 +60,7 @@ START = np.array([1.5, 0.0, np.log(0.3), 0.0])
 START_VARIANCE = np.array([0.5, 0.05, 0.1, 0.1])
 START_WEIGHT = 2.0
 LONGEST_STEP = 0.7
+REFIT_TOLERANCE = 5e-3  # of simulated votes, whose mean errors matter alone
 # minimum precision of a cavity distribution, if a factor is too strong after a neighbour's update
 LEAST_CAVITY = 0.3
 UNIT = {"low": 0.0, "high": 1.0}
@@ -124,6 +127,13 @@ class JointParams(BaseModel):
         description="The fit has converged when no difference or parameter changes by more",
     )
     level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of the intervals")
+    n_simulated_votes: int = Field(
+        default=12_500,
+        ge=0,
+        le=1_000_000,
+        description="Votes simulated from the fit and fitted again, to correct its scale and "
+        "widths; 0 = no correction",
+    )
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,13 @@ def joint_model(
     fit = _Fit(JudgementArrays(judged), utilities, params)
     if start is not None:
         fit.start_from(start.fit)
-    return fit.run().model(max_seq=int(said["seq"].max()))
+    fit.run()
+    corrections = (
+        measure_corrections(fit, fit.refit, n_votes=params.n_simulated_votes, level=params.level)
+        if params.n_simulated_votes
+        else Corrections()
+    )
+    return fit.model(corrections, max_seq=int(said["seq"].max()))
 
 
 def _build_utilities(judged: pd.DataFrame, comparisons: pd.DataFrame) -> Utilities:
@@ -222,7 +238,7 @@ class _Fit:
         self.cavity, self.factor = (np.zeros(n), np.ones(n)), (np.zeros(n), np.zeros(n))
         self.d: tuple[Floats, Floats] = (np.zeros(n), np.ones(n))
         self.log_likelihoods: list[float] = []
-        self.is_converged = False
+        self.tolerance, self.is_converged = params.tolerance, False
 
     def start_from(self, other: "_Fit") -> None:
         """Copy annotators, population and comparisons from `other`. New annotators start at the
@@ -243,6 +259,16 @@ class _Fit:
             for of_mine, of_its in zip(mine, its, strict=True):
                 of_mine[which] = of_its[there]
 
+    def refit(self, votes: JudgementArrays, utilities: Utilities | None) -> "_Fit":
+        """A fit of other votes that starts at this one's population."""
+        other = _Fit(votes, utilities, self.params)
+        other.mean, other.spread, other.steps = (
+            each.copy() for each in (self.mean, self.spread, self.steps)
+        )
+        other.theta = np.tile(self.mean, (len(other.theta), 1))
+        other.tolerance = max(self.tolerance, REFIT_TOLERANCE)
+        return other.run()
+
     def run(self) -> "_Fit":
         for _ in range(self.params.max_iterations):
             before = self.d[0]
@@ -250,7 +276,7 @@ class _Fit:
             self.log_likelihoods.append(sums.log_likelihood)
             self._share_utilities(sums)
             moved = self._step_annotators(sums)
-            if max(moved, float(np.abs(self.d[0] - before).max())) < self.params.tolerance:
+            if max(moved, float(np.abs(self.d[0] - before).max())) < self.tolerance:
                 self.is_converged = True
                 break
         return self
@@ -300,21 +326,22 @@ class _Fit:
             self.steps = np.maximum(np.diff(ends, prepend=0.0), 0.05)
         return float(np.abs(move).max())
 
-    def model(self, *, max_seq: int) -> JointModel:
+    def model(self, corrections: Corrections, *, max_seq: int) -> JointModel:
         from scipy.special import expit
 
         z = NormalDist().inv_cdf(0.5 + self.params.level / 2)
-        mean, sd = self.d[0], np.sqrt(self.d[1])
-        typical = float(self.mean[DISCRIMINATION])
+        mean, sd = corrections.utility * self.d[0], corrections.utility * np.sqrt(self.d[1])
+        typical = corrections.discrimination * float(self.mean[DISCRIMINATION])
+        wide = z * corrections.preference_sd * sd
         ends = np.sort(
-            np.stack([expit(typical * (mean - z * sd)), expit(typical * (mean + z * sd))]), axis=0
+            np.stack([expit(typical * (mean - wide)), expit(typical * (mean + wide))]), axis=0
         )
         labels = pd.DataFrame(
             {
                 "comparison_id": self.votes.ids,
                 "prompt_id": self.votes.prompts,
                 "utility": mean,
-                "sd": sd,
+                "sd": corrections.utility_sd * sd,
                 "p_a": self._expected_probability(typical * mean, np.abs(typical) * sd),
                 "p_low": ends[0],
                 "p_high": ends[1],
@@ -324,7 +351,7 @@ class _Fit:
         )
         return JointModel(
             labels=check_frame(labels, SOFT_LABELS),
-            annotators=self._annotators(z),
+            annotators=self._annotators(z, corrections),
             discrimination=typical,
             n_iterations=len(self.log_likelihoods),
             is_converged=self.is_converged,
@@ -332,11 +359,15 @@ class _Fit:
             fit=self,
         )
 
-    def _annotators(self, z: float) -> pd.DataFrame:
+    def _annotators(self, z: float, corrections: Corrections) -> pd.DataFrame:
         from scipy.special import expit
 
         sd = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
-        slope, bias = self.theta[:, DISCRIMINATION], self.theta[:, BIAS]
+        slope = corrections.discrimination * self.theta[:, DISCRIMINATION]
+        slope_sd = (
+            corrections.discrimination * corrections.discrimination_sd * sd[:, DISCRIMINATION]
+        )
+        bias = self.theta[:, BIAS]
         # If all annotators see the same completion left, only the prior separates a common left
         # bias from better completions on the left.
         shown = self.votes.shown[self.votes.shown != 0]
@@ -350,8 +381,8 @@ class _Fit:
                 "annotator_id": self.votes.names,
                 "n_votes": np.bincount(self.votes.annotator, minlength=len(self.votes.names)),
                 "reliability": self._reliability(slope),
-                "reliability_low": self._reliability(slope - z * sd[:, DISCRIMINATION]),
-                "reliability_high": self._reliability(slope + z * sd[:, DISCRIMINATION]),
+                "reliability_low": self._reliability(slope - z * slope_sd),
+                "reliability_high": self._reliability(slope + z * slope_sd),
                 "discrimination": slope,
                 "position_bias": expit(bias) - 0.5,
                 "position_bias_low": expit(bias - z * sd[:, BIAS]) - 0.5,

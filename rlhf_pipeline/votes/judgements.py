@@ -1,6 +1,7 @@
 """Votes as arrays for the joint model: annotator, comparison, side, strength."""
 
 from collections.abc import Iterator
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,34 @@ class JudgementArrays:
 
     def __len__(self) -> int:
         return len(self.comparison)
+
+    def with_answers(self, side: Ints, strength: Ints) -> "JudgementArrays":
+        """The same annotators and comparisons with other sides and strengths."""
+        other = copy(self)
+        other.side, other.strength = side, strength
+        return other
+
+    def select_comparisons(self, kept: Ints, *, share: float) -> "JudgementArrays":
+        """The votes on some comparisons, given by their indices, which are a `share` of all.
+
+        Annotators with similar numbers of votes are merged into one, so that each has about as many
+        votes as before.
+        """
+        other = copy(self)
+        mask = np.isin(self.comparison, kept)
+        other.side, other.strength, other.shown = (
+            each[mask] for each in (self.side, self.strength, self.shown)
+        )
+        other.ids, other.prompts = self.ids[kept], self.prompts[kept]
+        other.comparison = np.searchsorted(kept, self.comparison[mask])
+        rank = np.argsort(np.argsort(np.bincount(self.annotator), kind="stable"), kind="stable")
+        groups, other.annotator = np.unique(
+            (rank * share).astype(np.int64)[self.annotator[mask]], return_inverse=True
+        )
+        other.names = groups.astype(str)
+        other.n_prompts = len(set(other.prompts))
+        other.starts = np.flatnonzero(np.diff(other.comparison, prepend=-1))
+        return other
 
     def parts(self) -> Iterator[slice]:
         """Slices of whole comparisons with about VOTES_AT_ONCE votes each."""
