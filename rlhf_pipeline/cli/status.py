@@ -51,7 +51,7 @@ def status() -> None:
     lines = [
         ("champion", describe_champions(settings, store)),
         ("collection", describe_collection(loop, workspace.files.days("comparisons"), today)),
-        ("votes", describe_votes(store, today)),
+        ("votes", describe_votes(settings, store, today)),
         ("learning", describe_learning(plan_next_fit(settings, store), store)),
         ("retraining", "; ".join(describe_retraining(store, loop.trigger))),
     ]
@@ -92,14 +92,15 @@ def describe_collection(loop: LoopSettings, days: list[str], today: str) -> str:
     return f"{last}today's {'was' if is_late else 'is'} due at {at} UTC: `rlhf run collection`"
 
 
-def describe_votes(store: Store, today: str) -> str:
+def describe_votes(settings: Settings, store: Store, today: str) -> str:
     touched = store.votes.touched_days()
     n_today = sum(t.n_new for t in touched if str(t.day) == today)
     work, waiting = store.assignments.remaining_work(), store.replays.pending_days()
     replay = f"; {len(waiting)} imported days wait for `rlhf replay`" if waiting else ""
     return (
         f"{sum(t.n_new for t in touched):,} in all, {n_today:,} today; {work.n_open:,} judgements "
-        f"wait for people{replay}"
+        f"wait for people; a day's feedback runs after {settings.votes_per_request:,} new votes or "
+        f"{settings.quiet_minutes:g} quiet minutes{replay}"
     )
 
 
@@ -118,7 +119,9 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
     """Events that wait, what holds the next retraining back, the last decision and gate."""
     decisions, gates = store.decisions.all(), store.gates.all()
     n_events = len(store.events.find_open())
-    yield f"{n_events} open drift or calibration events" if n_events else "no open event"
+    needed = f"{trigger.confirmations} detectors within {trigger.confirmation_window:,} votes"
+    found = f"{n_events} open drift or calibration events" if n_events else "no open event"
+    yield f"{found}; fires when {needed} report"
     fires = [each for each in decisions if each.action == "fire" and each.actor is None]
     if fires:
         over = fires[-1].decided_at + timedelta(hours=trigger.cool_down_hours)
