@@ -32,7 +32,7 @@ export class CardQueue extends EventTarget {
     return Math.max(LEAST_AHEAD, this.rules?.prefetch ?? 0);
   }
 
-  /** The next card, which is shown from now on; null where none is at hand. */
+  /** The next card, marked as shown; null if none is loaded. */
   next() {
     this.shown = this.cards.shift() ?? null;
     if (this.shown) this.say({ what: "shown", id: this.shown.assignment_id });
@@ -48,13 +48,13 @@ export class CardQueue extends EventTarget {
     this.say({ what: "judged", id: card.assignment_id });
   }
 
-  /** A card whose vote stands after all: it is not to be judged again, should it be ahead. */
+  /** Drop a card whose vote stands after all, if it is queued. */
   stand(card) {
     this.judge(card);
     this.cards = this.cards.filter((one) => one.assignment_id !== card.assignment_id);
   }
 
-  /** A card whose vote will never arrive: it may be dealt again. */
+  /** Allow a card to be dealt again whose vote will never arrive. */
   unjudge(card) {
     this.judged.delete(card.assignment_id);
     this.refill();
@@ -67,7 +67,7 @@ export class CardQueue extends EventTarget {
     this.say({ what: "shown", id: card.assignment_id });
   }
 
-  /** Lease more where fewer than wanted are ahead. */
+  /** Lease more cards if fewer than wanted are queued. */
   async refill() {
     const enough = this.cards.length >= this.ahead || this.cards.length > LEAST_AHEAD;
     if (this.isLeasing || (this.shown && enough)) return;
@@ -81,7 +81,7 @@ export class CardQueue extends EventTarget {
       if (!response.ok)
         throw new Refused(response.status, (await response.json().catch(() => null))?.type);
       const told = Date.parse(response.headers.get("Date") ?? "");
-      // The header counts whole seconds; a clock that is right within some is left alone.
+      // The header has whole seconds, so small differences of the clocks are ignored.
       const skew = told + 500 - (asked + Date.now()) / 2;
       this.skew = Math.abs(skew) > 3000 ? skew : 0;
       const lease = await response.json();
@@ -96,7 +96,7 @@ export class CardQueue extends EventTarget {
     if (isMore) await this.refill(); // the rules may want more ahead than was known
   }
 
-  /** Cards that are new here. */
+  /** Queue cards that are not known yet. */
   take(lease) {
     this.rules = lease.rules;
     this.guidelineVersion = lease.guideline_version;
@@ -106,7 +106,7 @@ export class CardQueue extends EventTarget {
     const fresh = lease.cards.filter(
       (card) => !known.has(card.assignment_id) && !this.judged.has(card.assignment_id),
     );
-    // What another tab shows comes last: it will be judged there.
+    // A card that another tab shows comes last: it will be judged there.
     const isElsewhere = (card) => this.elsewhere.has(card.assignment_id);
     this.cards.push(...fresh.filter((card) => !isElsewhere(card)), ...fresh.filter(isElsewhere));
     for (const card of this.cards) {
@@ -126,7 +126,7 @@ export class CardQueue extends EventTarget {
     return fresh.length;
   }
 
-  /** Prolong all leases: somebody looks at a card. */
+  /** Extend all leases while a card is shown. */
   async extend() {
     try {
       const response = await this.post("/api/v1/assignments:extend");
@@ -137,11 +137,11 @@ export class CardQueue extends EventTarget {
         for (const card of [this.shown, ...this.cards]) if (card) card.leased_until = until;
       }
     } catch {
-      // A vote on a lease that ended is kept all the same.
+      // A vote after the end of its lease is kept as well.
     }
   }
 
-  /** Give everything back: the page is left. */
+  /** Release all cards when the page is left. */
   release() {
     for (const card of [this.shown, ...this.cards]) {
       if (!card || this.judged.has(card.assignment_id) || this.elsewhere.has(card.assignment_id))
@@ -156,7 +156,7 @@ export class CardQueue extends EventTarget {
     this.cards = [];
   }
 
-  /** For this user, whoever else logged in by another tab meanwhile. */
+  /** Request for this user, even if another user logged in by another tab. */
   post(path, body, more = {}) {
     const headers = {
       "X-Annotator": this.user,

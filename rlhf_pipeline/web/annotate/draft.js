@@ -19,7 +19,7 @@ export class Draft {
     this.since = null; // when it came into sight, by performance.now()
   }
 
-  /** The judgement of this card from before the page was reloaded. */
+  /** Restore the judgement of this card from before a reload. */
   static of(card) {
     try {
       return new Draft(
@@ -55,7 +55,7 @@ export class Draft {
     try {
       sessionStorage.setItem(PREFIX + this.card.assignment_id, kept);
     } catch {
-      // Without a place to keep it a draft lives as long as the page.
+      // Without storage a draft lives as long as the page.
     }
   }
 
@@ -67,7 +67,7 @@ export class Draft {
     }
   }
 
-  /** The same, to be changed again when the vote is taken back. */
+  /** A copy to edit again when the vote is undone. */
   copy() {
     return structuredClone({
       reason: this.reason,
@@ -79,7 +79,7 @@ export class Draft {
     });
   }
 
-  /** The vote as the API takes it. */
+  /** The vote in the form of the API. */
   body(choice, strength, votedAt) {
     const { card } = this;
     return {

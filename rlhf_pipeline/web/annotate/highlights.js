@@ -1,7 +1,7 @@
 // Highlighted spans of a completion that count for or against it.
 //
-// Within the page an offset counts UTF-16 units of the source, as JavaScript does; what is sent
-// counts code points, as the server does.
+// In the page, offsets count UTF-16 units of the source, as JavaScript does; in requests they
+// count code points, as the server does.
 
 import { startOf } from "../markdown.js";
 
@@ -13,7 +13,7 @@ export function marked(marks, start, end, sign) {
   return [...without(marks, start, end), { start, end, sign }].sort((a, b) => a.start - b.start);
 }
 
-/** The marks cut out of a span. */
+/** Marks without a span. */
 export function without(marks, start, end) {
   const left = [];
   for (const mark of marks) {
@@ -27,7 +27,7 @@ export function without(marks, start, end) {
   return left;
 }
 
-/** The marks of one side as the API takes them. */
+/** The marks of one side in the form of the API. */
 export function asSent(raw, marks, side) {
   let at = 0;
   let points = 0;
@@ -66,7 +66,7 @@ export function selectedSpan(pane, raw) {
     end = from + last;
   }
   if (start === null) return null;
-  // No half of a surrogate pair: it is no character.
+  // Do not split a surrogate pair.
   if (start > 0 && isLow(raw, start)) start -= 1;
   if (end < raw.length && isLow(raw, end)) end += 1;
   while (start < end && /\s/.test(raw[start])) start += 1;
@@ -79,7 +79,7 @@ function isLow(raw, at) {
   return unit >= 0xdc00 && unit <= 0xdfff;
 }
 
-/** The keyboard's way to a selection: the first word of a pane. */
+/** Select the first word of a pane, for keyboards. */
 export function selectFirstWord(pane) {
   const selection = document.getSelection();
   selection.selectAllChildren(pane);
@@ -87,7 +87,7 @@ export function selectFirstWord(pane) {
   selection.modify("extend", "forward", "word");
 }
 
-/** Move the selection by a word or a line, or let its end move. */
+/** Move the selection, or only its end, by a word or a line. */
 export function moveSelection(pane, direction, granularity, extends_) {
   const selection = document.getSelection();
   if (!selection.anchorNode || !pane.contains(selection.anchorNode)) {

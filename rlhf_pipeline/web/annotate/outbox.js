@@ -1,4 +1,4 @@
-// Votes on their way to the server, kept in IndexedDB until it has answered.
+// Unsent votes, stored in IndexedDB until the server has answered.
 //
 // An entry is written down before it is sent and struck out when it is answered, so a dead network,
 // a closed tab or a reload loses none; each carries its idempotency key, so that sending it twice
@@ -67,7 +67,7 @@ export class Outbox extends EventTarget {
     this.hurry();
   }
 
-  /** The entries that wait, as they lie on this device. */
+  /** The waiting entries as stored on this device. */
   async look() {
     const all = await this.store.entries();
     this.unsent = all.filter((entry) => entry.user === this.user);
@@ -82,7 +82,7 @@ export class Outbox extends EventTarget {
     try {
       await this.store.put(entry);
     } catch {
-      // The disk is full or refused: the entry lives as long as this tab.
+      // The disk is full or storage is refused: the entry lives as long as this tab.
       this.isDurable = false;
       const pocket = new Pocket(this.store);
       for (const one of this.unsent) await pocket.put(one);
@@ -92,7 +92,7 @@ export class Outbox extends EventTarget {
     this.drain();
   }
 
-  /** Try now, whatever went wrong before. */
+  /** Retry now, whatever failed before. */
   hurry() {
     clearTimeout(this.timer);
     this.timer = 0;
@@ -152,7 +152,7 @@ export class Outbox extends EventTarget {
     return votes;
   }
 
-  /** The server knows this login (again). */
+  /** The server accepts this login (again). */
   welcome() {
     if (!this.needsLogin) return;
     this.needsLogin = this.isOtherLogin = false;
@@ -160,7 +160,7 @@ export class Outbox extends EventTarget {
     this.hurry();
   }
 
-  /** The server asks for a login, or for another one. */
+  /** The server requires a login, or another one. */
   refuseLogin(kind) {
     this.needsLogin = true;
     this.isOtherLogin = kind === OTHER_LOGIN;
@@ -205,12 +205,12 @@ export class Outbox extends EventTarget {
     }
     const stuck = this.unsent.find((one) => this.aside.has(one.key));
     this.reason = stuck ? this.aside.get(stuck.key) : null;
-    // votes that are cast meanwhile do not put it off
+    // votes that are cast meanwhile do not delay it
     if (stuck && !this.timer) this.later(0, false);
     else this.tell();
   }
 
-  /** What another tab sent meanwhile is done; what it added is ours to send too. */
+  /** Drop entries that another tab has sent, and take over those that it added. */
   async refresh() {
     // written down after the store was read, some are new no more
     const wasWriting = new Set(this.unsent.filter((entry) => entry.isNew));
@@ -230,7 +230,7 @@ export class Outbox extends EventTarget {
     // of what waits it is the same vote.
     const supersedes = entry.isUndo ? await this.store.answer(entry.after) : null;
     if (entry.isUndo && !supersedes) {
-      // what it would take back was never recorded
+      // the vote that it would undo was never recorded
       await this.strike(entry, "recorded", { vote: null });
       return true;
     }
@@ -319,7 +319,7 @@ export class Outbox extends EventTarget {
   heard({ what, entry, more }) {
     this.unsent = this.unsent.filter((one) => one.key !== entry.key);
     this.refusals.delete(entry.key);
-    // All tabs send one cookie: who is logged in for that one is for this one.
+    // All tabs share one cookie, so a login in one tab applies to all.
     if (entry.user === this.user && what === "recorded")
       this.needsLogin = this.isOtherLogin = false;
     this.tell();
@@ -332,7 +332,7 @@ export class Outbox extends EventTarget {
   }
 }
 
-/** On this device, in IndexedDB. */
+/** Stores entries on this device, in IndexedDB. */
 class OutboxStore {
   static async open() {
     const request = indexedDB.open(DATABASE, 1);
@@ -393,7 +393,7 @@ class OutboxStore {
   }
 }
 
-/** In memory, where the browser gives no place on the device. */
+/** Stores entries in memory if the browser offers no storage. */
 class Pocket {
   constructor(before = null) {
     this.kept = new Map();

@@ -14,8 +14,7 @@ const UNDOABLE = 10; // votes
 const STRENGTHS = { 4: "by far", 3: "clearly", 2: "somewhat", 1: "slightly" };
 const WORDS = { tie: "equally good", both_bad: "both bad", skip: "skipped" };
 const LOOK_AT_FIGURES_EVERY = 20; // votes
-// after a card is painted, in which nobody can have judged it: a key pressed twice is no second
-// vote
+// after a card is painted: too short to judge it, so a key pressed twice casts no second vote
 const SETTLE_MS = 150;
 
 const root = document.querySelector("#annotate");
@@ -81,7 +80,7 @@ function paint() {
   if (document.visibilityState === "visible") draft.see();
 }
 
-/** Take votes on the painted card from a moment later on; `data-accepts-votes` says when. */
+/** Accept votes on the painted card after a short delay; `data-accepts-votes` shows when. */
 function settle() {
   settledAt = Infinity;
   delete root.dataset.acceptsVotes;
@@ -92,7 +91,7 @@ function settle() {
   }, SETTLE_MS);
 }
 
-/** Whether a key or click came early: also one that had to wait while the page was busy. */
+/** Whether a key or click came too early, also if the page was busy. */
 function isTooEarly(event) {
   return event.timeStamp < settledAt;
 }
@@ -126,7 +125,7 @@ function choose(choice, strength) {
   }
 }
 
-/** The chosen judgement becomes a vote; the next card is painted before anything is sent. */
+/** Cast the chosen judgement as a vote; the next card is painted before anything is sent. */
 function cast() {
   if (!card || isPaused || !draft.choice) return;
   draft.lookAway();
@@ -388,7 +387,7 @@ async function readFigures() {
     if (durations.length < 3) figures.median = said.median_seconds;
     paintFigures();
   } catch {
-    // They are shown once there is a connection again.
+    // They are shown once the connection is back.
   }
 }
 
@@ -458,13 +457,13 @@ function setRaw(raw) {
   prepareNext();
 }
 
-/** Kept in this browser, where it keeps anything. */
+/** Store the setting in this browser, if it allows storage. */
 function setting(name, value) {
   try {
     if (value === undefined) return localStorage.getItem(`rlhf-${name}`);
     localStorage.setItem(`rlhf-${name}`, value);
   } catch {
-    // The page works without.
+    // The page works without it.
   }
   return null;
 }
@@ -612,7 +611,7 @@ root.addEventListener("click", (event) => {
   else if (flag) tools.toggleFlag(flag);
   else CLICKS[button.id]?.();
 });
-// A click on a button would take the selection away before it can be marked.
+// A click on a button would clear the selection before it can be marked.
 for (const id of ["mark-plus", "mark-minus"])
   view.at(id).addEventListener("mousedown", (event) => event.preventDefault());
 view.at("reason").addEventListener("input", ({ target }) => {

@@ -33,7 +33,7 @@ export class Tools {
     this.view.paintMode(null);
   }
 
-  /** Let a tool take the next keys; once more lets go of it. */
+  /** Let a tool take the next keys; the second call ends that. */
   take(mode) {
     const isOver =
       this.mode === mode ||
@@ -78,7 +78,7 @@ export class Tools {
     );
   }
 
-  /** Mark what is selected; whether anything was. */
+  /** Mark the selection; return whether there was one. */
   highlight(sign) {
     const { card, draft, isRaw } = this.desk;
     if (!card) return false;
@@ -111,7 +111,7 @@ export class Tools {
     draft.keep();
   }
 
-  /** Whether a key was for the tool that takes keys now. */
+  /** Whether the active tool used the key. */
   onKey(event, digit) {
     if (this.mode === "confidence") return this.onKeyOfConfidence(event, digit);
     if (this.mode === "rubric") return this.onKeyOfRubric(event);

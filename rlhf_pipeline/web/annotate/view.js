@@ -54,7 +54,7 @@ export class View {
     this.keepInStep();
   }
 
-  /** Build the nodes of a card before they are needed: showing them is then one swap. */
+  /** Build the nodes of a card in advance, so that showing it is one swap. */
   prepare(card, isRaw) {
     const known = this.prepared.get(card);
     if (known && known.isRaw === isRaw) return known;
@@ -161,7 +161,7 @@ export class View {
       press(button, draft.flags.includes(button.dataset.flag));
   }
 
-  /** Which group of the tools takes the next keys. */
+  /** Show which group of tools takes the next keys. */
   paintMode(mode, dimension) {
     for (const id of ["confidence", "rubric", "highlighting"])
       this.at(id).classList.toggle("active", id === mode);
@@ -246,7 +246,7 @@ export class View {
     this.at("undo-left").textContent = seconds > 0 ? ` (${Math.ceil(seconds)} s)` : "";
   }
 
-  /** Said by screen readers, seen by nobody. */
+  /** Announce a text to screen readers only. */
   say(text) {
     this.at("status").textContent = text;
   }
@@ -256,7 +256,7 @@ export class View {
     this.at("notice-text").replaceChildren(...withCode(text ?? ""));
   }
 
-  /** Both completions scroll in step, each by its own length. */
+  /** Scroll both completions in step, in proportion to their lengths. */
   keepInStep() {
     const { a, b } = this.panes;
     let leader = null;

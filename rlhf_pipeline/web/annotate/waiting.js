@@ -30,7 +30,7 @@ export class Waiting {
     if (!this.dialog.open) return;
     const { unsent, refusals } = this.outbox;
     const shows = JSON.stringify([this.asked, unsent.map(({ key }) => [key, refusals.get(key)])]);
-    // a button that is drawn anew would lose the focus
+    // a redrawn button would lose the focus
     if (this.list.dataset.shows === shows) return;
     this.list.dataset.shows = shows;
     const focused = document.activeElement?.dataset.key;

@@ -37,7 +37,7 @@ export function render(raw, { marks = [], isRaw = false, level = 2 } = {}) {
   return fragment;
 }
 
-/** Where in the source a text node begins; undefined for one that was not made here. */
+/** Offset in the source at which a text node begins; undefined for nodes of other origin. */
 export function startOf(node) {
   return starts.get(node);
 }
@@ -74,7 +74,7 @@ class Painter {
     return this.raw.slice(line.start, line.end);
   }
 
-  /** The slice as text nodes, cut where marks begin and end. */
+  /** The slice as text nodes, split where marks begin and end. */
   text(parent, start, end) {
     let at = start;
     for (const mark of this.marks) {
@@ -108,7 +108,7 @@ class Painter {
         i = this.code(parent, lines, i, fence[1]);
       } else if (HEADING.test(said)) {
         const [opening, marks] = HEADING.exec(said);
-        // none is left out, whatever the source does
+        // nothing is left out, whatever the source contains
         this.level = Math.min(6, this.level + 1, this.above + marks.length);
         const heading = element(parent, `h${this.level}`);
         const closing = /[ \t]+#+[ \t]*$/.exec(said.slice(opening.length));
@@ -341,7 +341,7 @@ class Painter {
     return -1;
   }
 
-  /** Where the emphasis that began before `from` ends. */
+  /** End of the emphasis that began before `from`. */
   closing(from, end, c, width) {
     for (let at = this.raw.indexOf(c, from); at >= 0 && at < end; ) {
       const run = this.run(at, end, c);

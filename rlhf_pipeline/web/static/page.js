@@ -17,7 +17,7 @@ if (theme) {
   theme.addEventListener("click", () => {
     const chosen = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = chosen;
-    // read by the server: the next page opens in it
+    // read by the server, which renders the next page in it
     document.cookie = `theme=${chosen};path=/;max-age=31536000;samesite=lax`;
     name();
   });
