@@ -1,6 +1,6 @@
 """How often the joint model's intervals hold the truth: simulated worlds and halved real votes.
 
-Worlds: 900 comparisons, completions shared by six comparisons or by none, 2, 3 or 5 votes each by
+Worlds: 900 comparisons, completions shared by six comparisons or by none, 2 to 5 votes each by
 annotators of whom half cast two votes or fewer, with discriminations N(1.5, 0.5). Where tastes
 differ, each vote also feels a taste of its own, N(0, 0.7) on the difference.
 """
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 TYPICAL, SPREAD = 1.5, 0.5  # discrimination
 TASTES = 0.7
-CELLS = [(k, n) for k in (4, 2) for n in (2, 3, 5)]  # completions a prompt, votes a comparison
+CELLS = [(k, n) for k in (4, 2) for n in (2, 3, 4, 5)]  # completions a prompt, votes a comparison
 N_COMPARISONS = 900
 COVERAGE = (0.92, 0.98)
 SLOPE = (0.95, 1.05)
@@ -73,7 +73,7 @@ def coverage(limits: Limits, n_worlds: int) -> None:
                     f"at least {LEAST_WITH_TASTES}",
                 )
                 continue
-            for column in ("reliability", "utility", "p_a"):
+            for column in ("reliability", "of_frequent", "utility", "p_a"):
                 low, high = COVERAGE
                 limits.check(
                     low <= found[column] <= high,

@@ -26,6 +26,7 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, concat
 from rlhf_pipeline.reward_model import (
+    PRESETS,
     EmbeddingRewardModel,
     TransformerRewardModel,
     load_reward_model,
@@ -53,11 +54,8 @@ INFINITE_S = 1e9  # a training that has learnt from the calib debates is not jud
 AT_MOST_CPU_S = 240.0
 # What training takes; `--part debates` compares other recipes, without a test pair.
 RECIPE: dict[str, Any] = {
-    "steps": 50,
-    "texts_per_batch": 12,
-    "texts_per_prompt": 4,
-    "frozen_layers": 1,
-    "learning_rate": 1e-4,
+    name: PRESETS["best"][name]
+    for name in ("steps", "texts_per_batch", "texts_per_prompt", "frozen_layers", "learning_rate")
 }
 SOFT = "shares of votes"
 ALL = "shares of votes, all pairs"

@@ -281,9 +281,12 @@ class HostedLane(NetworkLane):
 
     def _update_limiter(self, ticket: Ticket, reply: Reply) -> None:
         n_used = reply.n_prompt_tokens + reply.n_tokens if reply.billing == "metered" else None
-        is_full = reply.kind in ("rate_limited", "overloaded")
+        # a 5xx that names a waiting time is a refusal too
+        is_refused = reply.kind in ("rate_limited", "overloaded") or (
+            reply.outcome == "retryable" and reply.wait_s is not None
+        )
         self.limiter.end(
-            ticket, n_used=n_used, is_refused=is_full, is_success=reply.outcome == "succeeded"
+            ticket, n_used=n_used, is_refused=is_refused, is_success=reply.outcome == "succeeded"
         )
 
     def _apply_pauses(self, claim: Claim, reply: Reply) -> Reply:

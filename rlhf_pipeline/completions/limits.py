@@ -264,9 +264,12 @@ class Limiter:
     def is_full(self) -> bool:
         """Whether a refusal now would be one of many."""
         if sum(self._recent) >= FULL:
-            self._strict_until = self._clock() + STRICT_S
+            self._strict_until = max(self._clock(), self.not_before) + STRICT_S
         return not self._has_succeeded or self._clock() < self._strict_until
 
     def pause(self, seconds: float) -> None:
-        """Allow no call before then."""
+        """Allow no call before then. What follows shows whether the limit is still reached, so
+        single refusals count for a while after the pause.
+        """
         self.not_before = max(self.not_before, self._clock() + seconds)
+        self._strict_until = max(self._strict_until, self.not_before + STRICT_S)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rlhf_pipeline.errors import NotEnoughVotes, UnknownComparison
 from rlhf_pipeline.frames import (
@@ -72,7 +72,7 @@ ANNOTATORS = FrameSchema(
         "n_votes": integer("votes without skips", low=1),
         "reliability": number(
             "probability of choosing the better side of a typical comparison, given a choice of a "
-            "side",
+            "side; better is meant by the common taste",
             **UNIT,
         ),
         "reliability_low": number("lower end of the interval", **UNIT),
@@ -132,8 +132,15 @@ class JointParams(BaseModel):
         ge=0,
         le=1_000_000,
         description="Votes simulated from the fit and fitted again, to correct its scale and "
-        "widths; 0 = no correction",
+        "widths; 0 = no correction, else 1,000 or more",
     )
+
+    @field_validator("n_simulated_votes")
+    @classmethod
+    def _check_n_simulated_votes(cls, n: int) -> int:
+        if 0 < n < 1000:
+            raise ValueError("must be 0, or 1,000 or more: fewer votes show no error of the scale")
+        return n
 
 
 @dataclass(frozen=True)
@@ -326,16 +333,30 @@ class _Fit:
             self.steps = np.maximum(np.diff(ends, prepend=0.0), 0.05)
         return float(np.abs(move).max())
 
+    @property
+    def preference_sd(self) -> Floats:
+        """Standard errors (comparisons,) of what a typical annotator feels, in logits: those of the
+        difference, and of the typical discrimination if that is not clearly above 0. Otherwise
+        `Corrections.preference_sd` contains the latter.
+        """
+        spread = self.spread[DISCRIMINATION]
+        told = np.maximum(1 / self.covariance[:, DISCRIMINATION, DISCRIMINATION] - 1 / spread, 0.0)
+        at_start = START_WEIGHT / START_VARIANCE[DISCRIMINATION]
+        of_typical = 1 / ((told / (1 + spread * told)).sum() + at_start)
+        (mean, variance), typical = self.d, self.mean[DISCRIMINATION]
+        if typical > 2 * np.sqrt(of_typical):
+            of_typical = 0.0
+        return np.asarray(np.sqrt(typical**2 * variance + (mean**2 + variance) * of_typical))
+
     def model(self, corrections: Corrections, *, max_seq: int) -> JointModel:
         from scipy.special import expit
 
         z = NormalDist().inv_cdf(0.5 + self.params.level / 2)
         mean, sd = corrections.utility * self.d[0], corrections.utility * np.sqrt(self.d[1])
         typical = corrections.discrimination * float(self.mean[DISCRIMINATION])
-        wide = z * corrections.preference_sd * sd
-        ends = np.sort(
-            np.stack([expit(typical * (mean - wide)), expit(typical * (mean + wide))]), axis=0
-        )
+        scale = corrections.discrimination * corrections.utility
+        wide = z * corrections.preference_sd * scale * self.preference_sd
+        ends = expit(np.stack([typical * mean - wide, typical * mean + wide]))
         labels = pd.DataFrame(
             {
                 "comparison_id": self.votes.ids,
@@ -416,12 +437,17 @@ def _observed_information(sums: Sums) -> Floats:
     known utilities less the variance of the first derivatives over their posterior (Louis 1982).
     """
     information = sums.curve.copy()
-    observed = information[:, :2, :2] - sums.slope_variance
-    values, vectors = np.linalg.eigh(observed)
-    information[:, :2, :2] = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(
-        1, 2
-    )
+    information[:, :2, :2] = _clip_negative(information[:, :2, :2] - sums.slope_variance)
+    # What discrimination and bias share with the tie width can still leave it indefinite.
+    indefinite = np.linalg.eigvalsh(information)[:, 0] < 0
+    information[indefinite] = _clip_negative(information[indefinite])
     return information
+
+
+def _clip_negative(matrices: Floats) -> Floats:
+    """Symmetric matrices (n, k, k) without their negative eigenvalues."""
+    values, vectors = np.linalg.eigh(matrices)
+    return np.asarray((vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(1, 2))
 
 
 def _shared_positions(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> tuple[Ints, Ints]:

@@ -42,6 +42,9 @@ class FittedVotes(Protocol):
     is_free: npt.NDArray[np.bool_]
     d: tuple[Floats, Floats]
 
+    @property
+    def preference_sd(self) -> Floats: ...
+
 
 @dataclass(frozen=True)
 class Corrections:
@@ -97,8 +100,8 @@ def measure_corrections(
         ),
         preference_sd=widen(
             [
-                (typical * d / (scale * again.mean[DISCRIMINATION] * utility) - again.d[0])
-                / np.sqrt(again.d[1])
+                (typical * d / (scale * utility) - again.mean[DISCRIMINATION] * again.d[0])
+                / again.preference_sd
                 for again, d, _ in refits
             ]
         ),
@@ -119,7 +122,9 @@ def _bounded(factor: float) -> float:
 def _select_part(
     fit: FittedVotes, n_votes: int, rng: np.random.Generator
 ) -> tuple[JudgementArrays, Utilities | None]:
-    """All votes, or those on some prompts if there are many more than `n_votes`."""
+    """All votes, or those on some prompts if there are many more than `n_votes`. A prompt is taken
+    whole, because its comparisons share completions.
+    """
     votes, utilities = fit.votes, fit.utilities
     if len(votes) <= 2 * n_votes:
         return votes, utilities

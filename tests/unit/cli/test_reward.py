@@ -151,7 +151,7 @@ def test_annotators_are_listed_with_intervals_least_reliable_first(voted: Learnt
     table = voted.rlhf("votes", "annotators").output
     figures = pd.DataFrame(json.loads(voted.rlhf("votes", "annotators", "--json").output))
     assert figures["annotator_id"].iloc[0] == "ann4"  # does not read
-    assert figures["reliability_high"].iloc[0] < figures["reliability_low"].iloc[1:].min()
+    assert figures["reliability_high"].iloc[0] < figures["reliability"].iloc[1:].min()
     assert (figures["n_timed"] == figures["n_votes"]).all()
     assert figures["confidence_gap_low"].iloc[0] > 0
     first = figures.iloc[0]

@@ -5,6 +5,7 @@ functions of what was said.
 import random
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import SecretStr, ValidationError
@@ -12,10 +13,12 @@ from pydantic import SecretStr, ValidationError
 from rlhf_pipeline.completions import CallParams, CompletionRequest
 from rlhf_pipeline.completions.faults import (
     KINDS,
+    fault,
     http_fault,
     seconds_until_quota_resets,
     waiting_time,
 )
+from rlhf_pipeline.completions.hosted_lane import HostedLane
 from rlhf_pipeline.completions.limits import (
     FULL,
     LEAST,
@@ -225,6 +228,35 @@ def test_a_provider_is_full_if_it_refuses_half_of_the_calls() -> None:
     assert limiter.is_full, "a single refusal counts for some seconds more"
     clock.now += STRICT_S
     assert not limiter.is_full
+
+
+def test_single_refusals_count_for_a_while_after_a_pause() -> None:
+    """A limit of some calls in 25 s is reached again right after its pause."""
+    clock = Clock()
+    limiter = Limiter(CallParams(concurrency=64), clock)
+    for _ in range(RECENT):
+        end(limiter, is_refused=False)
+    limiter.pause(25.0)
+    clock.now += 25.0 + STRICT_S / 2
+    assert limiter.is_full
+    clock.now += STRICT_S
+    assert not limiter.is_full
+
+
+@pytest.mark.parametrize(
+    ("kind", "wait_s", "is_full"),
+    [("server_error", 2.0, True), ("server_error", None, False), ("rate_limited", None, True)],
+)
+def test_errors_that_name_a_waiting_time_are_refusals(
+    kind: str, wait_s: float | None, is_full: bool
+) -> None:
+    limiter = Limiter(CallParams(concurrency=64), Clock())
+    end(limiter, is_refused=False)
+    lane = SimpleNamespace(limiter=limiter)
+    for _ in range(RECENT):
+        reply = fault(kind, "no", wait_s=wait_s)
+        HostedLane._update_limiter(lane, limiter.begin(1), reply)  # type: ignore[arg-type]
+    assert limiter.is_full is is_full
 
 
 def begin(limiter: Limiter, n: int) -> list[object]:

@@ -226,7 +226,7 @@ def test_a_data_set_or_split_that_is_not_there_is_named_with_the_way_round(tmp_p
         (
             "p.jsonl",
             '{"text": "half \\ud800"}',
-            r"line 1: the prompt holds half a character .* after 5 others",
+            r"line 1: the prompt holds a lone surrogate after 5 characters",
         ),
         ("p.jsonl", '{"text": "nul \\u0000"}', "line 1: the prompt holds a NUL"),
         ("p.txt", "x", "unknown kind '.txt'"),
@@ -319,12 +319,12 @@ def test_a_row_over_several_lines_is_named_by_its_first_and_costs_no_other(tmp_p
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"reference": "\ud800"}, "reference holds half a character"),
+        ({"reference": "\ud800"}, "reference holds a lone surrogate"),
         ({"reference": "a\x00"}, "reference holds a NUL"),
         ({"reference": ["a", "b"]}, "reference is a list, not a text"),
-        ({"variables": {"a": ["\udfff"]}}, "variables holds half a character"),
-        ({"domain": "\udfff"}, "domain holds half a character"),
-        ({"template_id": "\udfff"}, "template_id holds half a character"),
+        ({"variables": {"a": ["\udfff"]}}, "variables holds a lone surrogate"),
+        ({"domain": "\udfff"}, "domain holds a lone surrogate"),
+        ({"template_id": "\udfff"}, "template_id holds a lone surrogate"),
         ({"category": ["a"]}, "category ['a'] must be a printable name"),
     ],
 )

@@ -365,7 +365,7 @@ def test_intervals_of_reliability_hold_the_truth_where_most_people_cast_few_vote
         )
         inside += int(holds.sum())
         n_inside += len(holds)
-    assert 0.92 <= inside / n_inside <= 0.985
+    assert 0.92 <= inside / n_inside <= 0.985, "0.98 and the noise of three worlds"
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
