@@ -186,7 +186,7 @@ def test_the_newer_version_of_somebody_else_is_not_overwritten(
     page.get_by_label("Text, in Markdown").fill("Mine, **bold**")
     assert page.inner_text("#preview strong") == "bold"
     page.get_by_role("button", name="Publish version 1").click()
-    page.get_by_text("the edit was made of version 0").wait_for()
+    page.get_by_text("the edit is based on version 0").wait_for()
     assert page.input_value("textarea") == "Mine, **bold**"
     page.get_by_role("button", name="Publish version 2").click()
     page.get_by_text("version 1").first.wait_for()

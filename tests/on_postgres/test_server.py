@@ -184,7 +184,7 @@ def test_databases_are_dropped_for_their_home_only(postgres, prefix):
 
 def test_databases_without_a_mark_are_not_dropped(postgres, prefix):
     postgres.execute(f"CREATE DATABASE {prefix}_store")
-    with pytest.raises(StoreError, match=r"bear no mark .*: none at all\. Nothing was dropped"):
+    with pytest.raises(StoreError, match=r"carry no mark .*: none at all\. Nothing was dropped"):
         databases(postgres.url, prefix).drop()
 
 

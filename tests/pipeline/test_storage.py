@@ -197,7 +197,7 @@ def test_every_damage_is_found_and_ends_with_one(home: Path) -> None:
     result = rlhf(home, "storage", "check")
     assert result.exit_code == 1
     assert "broken at seq 1" in result.output
-    assert "refer to comparisons that are not there" in result.output
+    assert "refer to missing comparisons" in result.output
     assert f"votes has lost {day}" in result.output
 
 
@@ -236,7 +236,7 @@ def test_a_damaged_backup_and_a_full_home_are_refused(home: Path, tmp_path: Path
 
     frame = next((backup / "frames").rglob("*.parquet"))
     frame.write_bytes(frame.read_bytes()[:-10])
-    with pytest.raises(ArtefactError, match=r"damaged: .*parquet \(cut\)"):
+    with pytest.raises(ArtefactError, match=r"damaged: .*parquet \(truncated\)"):
         rlhf(tmp_path / "new", "storage", "restore", str(backup))
     assert not (tmp_path / "new" / "store.db").exists()
     (backup / "manifest.json").unlink()
@@ -485,7 +485,9 @@ def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
         comparison = counting(old.votes.log([settings_of(home).start_day.isoformat()]))[
             "comparison_id"
         ].iloc[0]
-        with pytest.raises(StoreError, match=r"this store was moved to postgresql.*start it again"):
+        with pytest.raises(
+            StoreError, match=r"this store was moved to postgresql.*Restart this process"
+        ):
             old.votes.cast(late_vote(comparison))
 
     # Dagster's numbering goes on after the moved rows.

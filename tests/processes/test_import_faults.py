@@ -349,7 +349,7 @@ def test_days_of_a_broken_import_stay_unfinished_until_repeated(rlhf, home, tmp_
     )
     assert said.exit_code == 0
     assert (
-        f"taken as they are: {half.n_days} days from {first}, of the unfinished import of {path}"
+        f"accepted as they are: {half.n_days} days from {first}, of the unfinished import of {path}"
         in said.output
     )
     assert said.output.endswith("No imported day waits for its replay.\n")
@@ -373,7 +373,7 @@ def test_days_imported_without_a_replay_can_be_requested_later(rlhf, home, tmp_p
     with store_of(home) as store:
         days = store.replays.pending_days()
     assert len(days) > 1
-    assert said.output == f"asked for: {len(days)} days from {days[0]} to {days[-1]}\n"
+    assert said.output == f"requested: {len(days)} days from {days[0]} to {days[-1]}\n"
     assert (
         CliRunner().invoke(app, ["replay", "--never-asked"]).output
         == "no imported day was left out\n"

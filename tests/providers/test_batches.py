@@ -653,7 +653,7 @@ def test_a_result_of_which_nothing_can_be_read_parks_the_run_and_is_lost_once_it
         )
         with pytest.raises(
             ProviderParked,
-            match=r"batch_1 cannot be read yet: .*nothing that can be read in file-1",
+            match=r"batch_1 cannot be read yet: .*nothing readable in file-1",
         ):
             ask(store, stub, max_attempts=3)
         assert states(store) == {"leased": 10}
