@@ -406,7 +406,7 @@ def test_too_few_pairs_for_a_retraining_change_nothing(
     result = project.materialise(
         ["retraining_set", "candidate_model"],
         ok=False,
-        config={"ops": {"retraining_set": {"config": {"min_pairs": 5000}}}},
+        config={"ops": {"retraining_set": {"config": {"min_pairs": 5000, "max_pairs": 6000}}}},
     )
     assert "NotEnoughVotes" in project.errors(result)
     assert "Collect more votes or lower min_pairs" in project.errors(result)
