@@ -165,7 +165,7 @@ def test_a_reply_that_cannot_be_booked_as_it_is_is_booked_all_the_same_and_ends_
     backend = Scripted(lambda n: broken if n == 1 else YES)
     with pytest.raises(ValueError, match="n_tokens") as raised:
         ask(store.generation, backend, concurrency=1)
-    assert any("nowhere" in note and "noted" in note for note in raised.value.__notes__)
+    assert any("nowhere" in note and "recorded" in note for note in raised.value.__notes__)
     [run] = store.generation.list_runs()
     assert run.ended_at is None, "something is open yet"
     calls = list(store.generation.read_calls(run.run_id))
