@@ -169,6 +169,8 @@ def _read_file(path: Path, used: frozenset[str]) -> pd.DataFrame:
             f"{path}: {report.rejections[0]}. Correct the row: an evaluation set is used as a "
             "whole."
         )
+    if not drafts:
+        raise PromptError(f"{path} has no prompts. An evaluation set needs at least one.")
     unused = [draft for draft in drafts if draft.prompt_id not in used]
     if not unused:
         raise PromptError(

@@ -173,8 +173,7 @@ def calibrate(
         bool,
         typer.Option(
             "--promote/--no-promote",
-            help="Make it champion if it predicts no worse. Without this flag the serving model "
-            "stays.",
+            help="Make it champion if it predicts no worse, or let the serving model stay.",
         ),
     ] = True,
     change_seq: Annotated[

@@ -144,6 +144,13 @@ def test_file_of_compared_prompts_is_refused(store: Store, tmp_path: Path) -> No
     assert freeze(own, store).n_prompts == 1
 
 
+def test_file_without_prompts_is_refused(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "empty.jsonl"
+    file.write_text("\n")
+    with pytest.raises(PromptError, match=r"empty\.jsonl has no prompts"):
+        freeze(Settings(home=tmp_path, evaluation_file=file), store)
+
+
 def test_imports_without_pairs_leave_the_set_to_the_prompt_source(
     store: Store, tmp_path: Path
 ) -> None:
