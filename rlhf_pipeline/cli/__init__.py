@@ -79,6 +79,7 @@ COMMANDS = {
     "comparisons": ("comparisons.app", "Comparisons that are offered to people."),
     "votes": ("votes.app", "Votes of people and of the reward model."),
     "reward": ("reward.app", "The reward model by hand: train, calibrate, predict, probe."),
+    "drift": ("drift.app", "Drift reports in the terminal."),
     "changes": (
         "changes.app",
         "Changes of taste: votes cast before one weigh less in every later fit.",

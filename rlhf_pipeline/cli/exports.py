@@ -62,7 +62,7 @@ def comparisons(format: Form = None, out: Out = None) -> None:
     """All comparisons, made here or imported, in the preference format, or as Argilla records with
     their votes.
     """
-    workspace = _open_workspace()
+    workspace = open_workspace()
     if format_for(out, format).name == "argilla":
         _write_records(workspace, out)
         return
@@ -78,7 +78,7 @@ def votes(format: Form = None, out: Out = None, superseded: Superseded = False) 
     """All votes in the order they were cast, including repeat passes and skips, in the preference
     format.
     """
-    write_votes(_open_workspace(), out, format, superseded=superseded)
+    write_votes(open_workspace(), out, format, superseded=superseded)
 
 
 @app.command("tuples")
@@ -86,7 +86,7 @@ def tuples(format: Form = None, out: Out = None) -> None:
     """(prompt, a, b, preferred) of every vote that counts for training, including ties, in the
     preference format.
     """
-    workspace = _open_workspace()
+    workspace = open_workspace()
     _write_rows("tuples", _read_tuples(workspace), "tuple", workspace, format, out)
 
 
@@ -95,7 +95,7 @@ def training_data(out: Out = None) -> None:
     """Preference pairs as the reward model is trained on them:
     vote_predictor_training_data.jsonl.
     """
-    workspace = _open_workspace()
+    workspace = open_workspace()
     rows = training_rows(_read_pairs(workspace.files))
     _write_lines(rows, out or workspace.settings.exports / "vote_predictor_training_data.jsonl")
 
@@ -103,7 +103,7 @@ def training_data(out: Out = None) -> None:
 @app.command("reflection-log")
 def reflection_log(out: Out = None) -> None:
     """Every prediction with its vote: meta_reflection_log.jsonl."""
-    workspace = _open_workspace()
+    workspace = open_workspace()
     log = _read_all_days(workspace.files, "reflection_log")
     votes = workspace.files.read_days("votes", workspace.files.days("votes"))
     superseded = votes[~votes["vote_id"].isin(standing(votes)["vote_id"])]["vote_id"]
@@ -114,7 +114,7 @@ def reflection_log(out: Out = None) -> None:
 @app.command("calibration-log")
 def calibration_log(out: Out = None) -> None:
     """Every calibration, oldest first, including imported reports: calibration_log.json."""
-    workspace = _open_workspace()
+    workspace = open_workspace()
     log = calibration.calibration_log(workspace.store.calibrations.whole_log())
     path = out or workspace.settings.exports / "calibration_log.json"
     if not log:
@@ -133,14 +133,20 @@ def drift_report(
     out: Out = None,
 ) -> None:
     """The drift report of a day as one HTML file that opens offline: drift_report_<day>.html."""
-    workspace = _open_workspace()
+    workspace = open_workspace()
     wanted = _parse_day(day) if day else next(reversed(workspace.files.report_days()), None)
-    page = workspace.files.read_report(wanted) if wanted else None
-    if wanted is None or page is None:
-        raise NotEnoughData(_explain_missing_report(workspace.files, wanted))
+    page = read_drift_page(workspace.files, wanted)
     path = out or workspace.settings.exports / f"drift_report_{wanted}.html"
     write_atomically(path, page)
     echo(f"Drift report of {wanted} in {path}", err=not path.is_file())
+
+
+def read_drift_page(files: Artefacts, day: str | None) -> bytes:
+    """The drift report of a day as HTML. Raises NotEnoughData, with the cure, if there is none."""
+    page = files.read_report(day) if day else None
+    if page is None:
+        raise NotEnoughData(explain_missing_report(files, day))
+    return page
 
 
 def _parse_day(day: str) -> str:
@@ -152,7 +158,7 @@ def _parse_day(day: str) -> str:
         ) from None
 
 
-def _explain_missing_report(files: Artefacts, day: str | None) -> str:
+def explain_missing_report(files: Artefacts, day: str | None) -> str:
     """Explain why there is no page and how to make one."""
     made = files.report_days()
     if day is None or not made:
@@ -180,7 +186,8 @@ def write_votes(
     _write_rows("votes", rows, "vote", workspace, format, out)
 
 
-def _open_workspace() -> Workspace:
+def open_workspace() -> Workspace:
+    """The home of the environment, even one that was never initialised and only saw an import."""
     workspace = Workspace.from_environment()
     # a home that only ever saw an import has facts and no Dagster
     if HomeFacts.load(workspace.settings.home) is None:
@@ -253,7 +260,7 @@ def _read_pairs(files: Artefacts) -> pd.DataFrame:
 
 
 def _export_days(stage: str, name: str, out: Path | None) -> None:
-    workspace = _open_workspace()
+    workspace = open_workspace()
     frame = _read_all_days(workspace.files, stage)
     _write_lines(build_records(frame), out or workspace.settings.exports / name)
 

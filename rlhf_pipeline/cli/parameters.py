@@ -1,5 +1,6 @@
-"""`--set NAME=VALUE`: sets any field of a parameter class from the command line."""
+"""Options that several commands share: `--set NAME=VALUE`, and a range of days."""
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -12,3 +13,35 @@ Changes = Annotated[
         help="Any other parameter; an unknown name lists the known ones. Repeatable.",
     ),
 ]
+FirstDay = Annotated[
+    datetime | None,
+    typer.Option(
+        "--from",
+        formats=["%Y-%m-%d"],
+        metavar="YYYY-MM-DD",
+        help="First UTC day; default: the first there is.",
+    ),
+]
+LastDay = Annotated[
+    datetime | None,
+    typer.Option(
+        "--to",
+        formats=["%Y-%m-%d"],
+        metavar="YYYY-MM-DD",
+        help="Last UTC day; default: the last there is.",
+    ),
+]
+
+
+class DayRange:
+    """UTC days from `--from` to `--to`, both included."""
+
+    def __init__(self, first: datetime | None, last: datetime | None) -> None:
+        """Raises typer.BadParameter for a last day before the first."""
+        self.first = "" if first is None else first.date().isoformat()
+        self.last = "9999-12-31" if last is None else last.date().isoformat()
+        if self.last < self.first:
+            raise typer.BadParameter(f"{self.last} is before {self.first}", param_hint="--to")
+
+    def __contains__(self, day: str) -> bool:
+        return self.first <= day <= self.last

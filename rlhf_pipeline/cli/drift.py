@@ -1,0 +1,174 @@
+"""`rlhf drift`: shows the stored drift reports in the terminal."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pandas as pd
+import typer
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.cli.exports import explain_missing_report, open_workspace, read_drift_page
+from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
+from rlhf_pipeline.cli.tables import echo, show, show_json
+from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.records import DriftEvent, TriggerDecision, Verdict
+
+app = typer.Typer(help="Drift reports in the terminal.", no_args_is_help=True)
+# The worst last: a space has the worst verdict of its tests.
+VERDICTS = (Verdict.INSUFFICIENT, Verdict.STABLE, Verdict.WARNING, Verdict.DRIFT)
+
+
+@app.callback()
+def group() -> None:
+    """Drift reports in the terminal."""
+
+
+@app.command("analyze")
+def analyze(
+    day: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="One UTC day."),
+    ] = None,
+    first: FirstDay = None,
+    last: LastDay = None,
+    mode: Annotated[
+        Literal["summary", "detailed"],
+        typer.Option(help="summary: a line per day. detailed: every test with its evidence too."),
+    ] = "summary",
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the HTML page: a file for one day, a folder for several.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every test as JSON.")] = False,
+) -> None:
+    """Show the verdict of each day by space, what confirmed it, and the events of detectors.
+
+    Reads the stored reports: nothing is computed again. Without days, all that have a report.
+    """
+    if day and (first or last):
+        raise typer.BadParameter("give --day, or --from and --to", param_hint="--day")
+    wanted = DayRange(day or first, day or last)
+    workspace = open_workspace()
+    workspace.store.migrate()
+    files = workspace.files
+    days = [d for d in files.days("drift_report") if d in wanted]
+    if not days:
+        echo(_explain_no_days(files, day))
+        return
+    rows = files.read_days("drift_report", days)
+    events = workspace.store.events.for_days(days)
+    if report is not None:
+        _write_pages(files, days, report, is_quiet=as_json)
+    if as_json:
+        show_json(
+            {
+                "tests": [_build_test(row) for row in rows.to_dict("records")],
+                "events": [event.model_dump(mode="json") for event in events],
+            }
+        )
+        return
+    show(
+        [_build_day(day, of_day) for day, of_day in rows.groupby("day")],
+        title=f"drift reports of {workspace.settings.project}, {days[0]} to {days[-1]}",
+        empty="",
+    )
+    show(
+        list(_build_events(events, workspace.store.decisions.all())),
+        title=f"{len(events)} events of detectors and calibration tests",
+        empty="No detector and no calibration test reported a change on these days.",
+    )
+    if mode == "detailed":
+        for line in _describe_tests(rows):
+            echo(line)
+
+
+def _explain_no_days(files: Artefacts, day: datetime | None) -> str:
+    made = files.days("drift_report")
+    if made and day is None:
+        return f"No drift report in these days. There are {len(made)}, {made[0]} to {made[-1]}."
+    return explain_missing_report(files, None if day is None else day.date().isoformat())
+
+
+def _build_day(day: object, rows: pd.DataFrame) -> dict[str, str]:
+    """One line: the verdict of the day, what said drift, and the spaces by their worst verdict."""
+    overall = rows[rows["space"] == "overall"].iloc[0]
+    evidence = json.loads(overall["evidence"])
+    sources = evidence.get("says_drift", [])
+    confirmed = f"{len(sources)} of {evidence.get('confirmations', '?')}"
+    spaces = rows[rows["space"] != "overall"].groupby("space")["verdict"].agg(_find_worst)
+    return {
+        "day": str(day),
+        "verdict": str(overall["verdict"]),
+        "votes": f"{overall['n_current']:,}",
+        "confirmed by": f"{confirmed}: {', '.join(sources)}" if sources else confirmed,
+        **{
+            f"{verdict} in": ", ".join(spaces.index[spaces == verdict]) or "-"
+            for verdict in reversed(VERDICTS)
+        },
+    }
+
+
+def _find_worst(verdicts: pd.Series) -> str:
+    return str(max((Verdict(verdict) for verdict in verdicts), key=VERDICTS.index))
+
+
+def _build_events(
+    events: Sequence[DriftEvent], decisions: Sequence[TriggerDecision]
+) -> Iterator[dict[str, str]]:
+    decided = {
+        event_id: f"{decision.action} {decision.decision_id}"
+        for decision in decisions
+        for event_id in decision.event_ids
+    }
+    for event in events:
+        waits = "replayed" if event.is_replayed else "waits"
+        yield {
+            "day": event.day.isoformat(),
+            "vote": f"{event.seq:,}",
+            "detector": event.detector,
+            "stream": event.stream,
+            "model": event.model_version,
+            "change dated at vote": "-" if event.change_seq is None else f"{event.change_seq:,}",
+            "decision": decided.get(event.event_id, waits),
+        }
+
+
+def _describe_tests(rows: pd.DataFrame) -> Iterator[str]:
+    """Every row of the reports, with its evidence below it."""
+    for row in rows.to_dict("records"):
+        test = _build_test(row)
+        figures = [
+            f"{name.replace('_', ' ')} {test[name]:.4g}"
+            for name in ("statistic", "threshold", "p_value")
+            if test[name] is not None
+        ]
+        counts = f"{row['n_current']:,} now, {row['n_reference']:,} in the reference"
+        yield (
+            f"{row['day']}  {row['space']}/{row['detector']}: {row['verdict']}"
+            f"  ({', '.join([*figures, counts])})"
+        )
+        for name, value in test["evidence"].items():
+            yield f"    {name}: {value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _build_test(row: Mapping[Any, Any]) -> dict[str, Any]:
+    values = {str(name): None if pd.isna(value) else value for name, value in row.items()}
+    return {**values, "evidence": json.loads(row["evidence"])}
+
+
+def _write_pages(files: Artefacts, days: Sequence[str], path: Path, *, is_quiet: bool) -> None:
+    paths = {day: path / f"drift_report_{day}.html" for day in days}
+    if len(days) == 1 and not path.is_dir():
+        paths = {days[0]: path}
+    for day, each in paths.items():
+        write_atomically(each, read_drift_page(files, day))
+    echo(
+        f"{len(days)} drift report{'s' * (len(days) > 1)} in {path}",
+        err=is_quiet or not path.exists(),
+    )

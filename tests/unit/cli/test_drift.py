@@ -1,0 +1,141 @@
+"""`rlhf drift analyze`: stored drift reports as lines, as JSON and as pages."""
+
+import json
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.config import HomeFacts, Settings
+from rlhf_pipeline.drift.report import DriftSignals, drift_report
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.object_stores import put
+from rlhf_pipeline.records import DriftEvent, utc_now
+from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+
+MODEL = "demo.reward_model@1"
+STEADY, CHANGED = "2026-01-04", "2026-01-05"
+
+
+def event(detector: str, seq: int, **more: Any) -> DriftEvent:
+    usual: dict[str, Any] = {
+        "kind": "drift",
+        "model_version": MODEL,
+        "detector": detector,
+        "params_hash": "p",
+        "stream": "errors",
+        "seq": seq,
+        "day": date.fromisoformat(CHANGED),
+        "change_seq": 880,
+        "evidence": {"rate_after": 0.41},
+        "detected_at": datetime.fromisoformat(f"{CHANGED}T12:00:00+00:00"),
+    }
+    return DriftEvent(**usual | more)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A steady day, and one on which two detectors confirm a change that the trigger fires on."""
+    home = tmp_path_factory.mktemp("reported")
+    HomeFacts(organization="default", project="demo").write(home)
+    workspace = Workspace(Settings(home=home))
+    store = workspace.store
+    store.migrate()
+    events = [event("ddm", 1000), event("hddm_a", 1040)]
+    store.events.add(events)
+    rule = TriggerParams(min_new_votes=0)
+    store.decisions.decide(lambda e: decide(e, rule), now=utc_now(), champion=MODEL)
+    for day in (STEADY, CHANGED):
+        signals = DriftSignals(events, calibration_tests=[])
+        frame = drift_report(day, model_version=MODEL, signals=signals)
+        workspace.files.write_frame("drift_report", frame, day)
+        put(workspace.files.report_path(day), f"page of {day}".encode())
+    store.close()
+    return home
+
+
+def rlhf(home: Path, *arguments: str) -> str:
+    environ = {"RLHF_HOME": str(home), "COLUMNS": "300"}
+    result = CliRunner().invoke(app, ["drift", *arguments], env=environ, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_summary_shows_each_day_with_what_confirmed_it(reported: Path) -> None:
+    output = rlhf(reported, "analyze")
+    steady, changed = (
+        next(line for line in output.splitlines() if f"│ {day} │" in line)
+        for day in (STEADY, CHANGED)
+    )
+    assert "insufficient" in steady
+    assert "0 of 2" in steady
+    assert "2 of 2: ddm, hddm_a" in changed
+    assert "errors" in changed
+    events = output[output.index("2 events of detectors") :]
+    assert "1,040" in events
+    assert events.count("fire 1") == 2
+    assert "rate_after" not in output
+
+
+def test_detailed_mode_adds_every_test_with_its_evidence(reported: Path) -> None:
+    output = rlhf(reported, "analyze", "--mode", "detailed", "--from", CHANGED)
+    assert STEADY not in output
+    n_tests = len(Artefacts(str(reported / "frames")).read_frame("drift_report", CHANGED))
+    assert sum(line.startswith(f"{CHANGED}  ") for line in output.splitlines()) == n_tests
+    assert f"{CHANGED}  errors/ddm: drift" in output
+    assert '"rate_after": 0.41' in output
+
+
+def test_json_holds_the_stored_rows_and_events(reported: Path) -> None:
+    shown = json.loads(rlhf(reported, "analyze", "--day", CHANGED, "--json"))
+    stored = Artefacts(str(reported / "frames")).read_frame("drift_report", CHANGED)
+    assert [test["detector"] for test in shown["tests"]] == stored["detector"].tolist()
+    assert shown["tests"][0]["evidence"] == json.loads(stored["evidence"].iloc[0])
+    assert [each["detector"] for each in shown["events"]] == ["ddm", "hddm_a"]
+
+
+def test_report_writes_one_file_or_a_folder_of_pages(reported: Path, tmp_path: Path) -> None:
+    rlhf(reported, "analyze", "--day", CHANGED, "--report", str(tmp_path / "day.html"))
+    assert (tmp_path / "day.html").read_text() == f"page of {CHANGED}"
+    rlhf(reported, "analyze", "--report", str(tmp_path / "pages"))
+    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == [
+        f"drift_report_{STEADY}.html",
+        f"drift_report_{CHANGED}.html",
+    ]
+
+
+def test_home_without_reports_says_how_to_make_one(tmp_path: Path) -> None:
+    HomeFacts(organization="default", project="demo").write(tmp_path)
+    Workspace(Settings(home=tmp_path)).store.migrate()
+    assert "No drift report has been made yet" in rlhf(tmp_path, "analyze")
+
+
+def test_days_without_a_report_are_no_error(reported: Path) -> None:
+    assert f"There are 2, {STEADY} to {CHANGED}" in rlhf(
+        reported, "analyze", "--from", "2026-03-01"
+    )
+    assert "No drift report of 2026-03-01" in rlhf(reported, "analyze", "--day", "2026-03-01")
+
+
+def test_missing_page_is_named_and_no_other_is_written(reported: Path, tmp_path: Path) -> None:
+    page = Path(Artefacts(str(reported / "frames")).report_path(STEADY).path)
+    content = page.read_bytes()
+    page.unlink()
+    try:
+        with pytest.raises(NotEnoughData, match=f"{STEADY} was made without its page"):
+            rlhf(reported, "analyze", "--report", str(tmp_path / "pages"))
+    finally:
+        page.write_bytes(content)
+
+
+def test_contradicting_days_are_refused(reported: Path) -> None:
+    for days in (["--day", CHANGED, "--to", CHANGED], ["--from", CHANGED, "--to", STEADY]):
+        result = CliRunner().invoke(
+            app, ["drift", "analyze", *days], env={"RLHF_HOME": str(reported)}
+        )
+        assert result.exit_code == 2
