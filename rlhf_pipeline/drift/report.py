@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.drift import DETECTORS
+from rlhf_pipeline.drift.choice import DetectorChoice
 from rlhf_pipeline.drift.clusters import ClusterParams
 from rlhf_pipeline.drift.confirmation import (
     ConfirmationParams,
@@ -25,7 +26,7 @@ from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
 from rlhf_pipeline.records import DriftEvent, Verdict
 
 
-class DriftParams(*DETECTORS.params(ClusterParams, ConfirmationParams)):  # type: ignore[misc]
+class DriftParams(*DETECTORS.params(ClusterParams, ConfirmationParams, DetectorChoice)):  # type: ignore[misc]
     """Parameters of the drift report and of every detector, installed ones included."""
 
 
@@ -62,7 +63,8 @@ def drift_report(
     signals: DriftSignals | None = None,
     params: DriftParams | None = None,
 ) -> pd.DataFrame:
-    """One row per space and test, and `overall`, in the schema DRIFT_REPORTS.
+    """One row per space and test, and `overall`, in the schema DRIFT_REPORTS. Of the detectors only
+    the chosen ones count.
 
     `overall` is `drift` if at least `confirmations` of these say so: a detector (with an event in
     the last `confirmation_window` votes up to `last_seq`, by default that of the day's last event,
@@ -73,10 +75,14 @@ def drift_report(
     """
     params, signals = params or DriftParams(), signals or DriftSignals()
     until = float("inf") if signals.last_seq is None else signals.last_seq
+    unchosen = DETECTORS.keys() - set(params.chosen())
     own = [
         e
         for e in signals.events
-        if e.model_version == model_version and str(e.day) <= day and e.seq <= until
+        if e.model_version == model_version
+        and str(e.day) <= day
+        and e.seq <= until
+        and e.detector not in unchosen
     ]
     warnings = [w for w in signals.warnings if w.seq <= until]
     compared = compare_windows(reference, current, params)
@@ -85,7 +91,7 @@ def drift_report(
     rows = [
         *[
             _detector_row(name, day, own, warnings, n_reference, n_current, params)
-            for name in DETECTORS
+            for name in params.chosen()
         ],
         *[_calibration_row(test, n_current) for test in signals.calibration_tests],
         *compared,

@@ -1,4 +1,4 @@
-"""Runs every drift detector over a stream of errors in vote order, resumable at any vote."""
+"""Runs the chosen drift detectors over a stream of errors in vote order, resumable at any vote."""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.base import DriftDetector, Signal, params_hash
+from rlhf_pipeline.drift.choice import DetectorChoice
 from rlhf_pipeline.errors import ConfigurationError, FrameError
 from rlhf_pipeline.plugins import NoParams, select_params
 from rlhf_pipeline.records import DriftEvent, Record, utc_now
@@ -60,23 +61,26 @@ def scan(
     params: BaseModel | None = None,
     detected_at: datetime | None = None,
 ) -> ScanResult:
-    """Feed every detector the errors it has not read: columns seq, day and error, in any row order.
+    """Feed the chosen detectors the errors they have not read: columns seq, day and error, in any
+    row order.
 
-    `params` holds the fields of the detectors' `Params`; those it lacks are at their defaults.
+    `params` holds the fields of DetectorChoice and of the detectors' `Params`; those it lacks are
+    at their defaults.
 
     A detector skips votes up to the seq of its saved state. If that state was saved under other
     parameters, the detector drops it and starts at the first row, so pass the whole stream of the
-    model version. Events up to the seq of that state are then `is_replayed`: those votes were read
-    before, and only a new vote may start a retraining. Raises ConfigurationError for a state of
-    another model or stream, FrameError for a duplicate seq, InvalidScores for an error outside [0,
-    1].
+    model version. Events up to the last vote that any detector has read are `is_replayed`, also
+    those of a detector chosen later: only a new vote may start a retraining. Raises
+    ConfigurationError for a state of another model or stream, FrameError for a duplicate seq,
+    InvalidScores for an error outside [0, 1].
     """
     rows = _rows_in_order(errors)
     params = params or NoParams()
     at = detected_at or utc_now()
     events: list[DriftEvent] = []
     new_states: dict[str, dict[str, Any]] = {}
-    for name, kind in DETECTORS.items():
+    read_before = max((state["last_seq"] for state in (states or {}).values()), default=0)
+    for name in select_params(DetectorChoice, params).chosen():
         saved = (states or {}).get(name)
         if saved is not None and (saved["model_version"], saved["stream"]) != (
             model_version,
@@ -86,6 +90,7 @@ def scan(
                 f"The saved state of {name} belongs to {saved['model_version']}/{saved['stream']}, "
                 f"not {model_version}/{stream}. Pass the state of this model and stream, or none."
             )
+        kind = DETECTORS[name]
         own = select_params(kind.Params, params)
         detector = kind(own)
         fingerprint = params_hash(detector)
@@ -93,10 +98,8 @@ def scan(
             detector = kind.from_state(own, saved["detector"])
             last_seq = saved["last_seq"]
             warnings = list(saved["warnings"])
-            read_before = 0
         else:
             last_seq, warnings = 0, []
-            read_before = saved["last_seq"] if saved is not None else 0
         for seq, day, error in rows:
             if seq <= last_seq:
                 continue

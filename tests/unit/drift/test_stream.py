@@ -136,3 +136,18 @@ def test_the_error_stream_is_one_models_judged_rows_in_vote_order():
     )
     stream = error_stream(log, "m@1")
     assert stream.to_dict("list") == {"seq": [4, 9], "day": ["2026-01-01"] * 2, "error": [0, 1]}
+
+
+def test_only_the_chosen_detectors_read_the_stream():
+    result = scanned(errors_frame(), params=DriftParams(detectors=["adwin", "ddm", "adwin"]))
+    assert list(result.states) == ["ddm", "adwin"]
+    assert {e.detector for e in result.events} == {"ddm", "adwin"}
+
+
+def test_events_of_a_detector_chosen_later_are_replayed_up_to_the_last_read_vote():
+    frame = errors_frame()
+    states = scanned(frame, params=DriftParams(detectors=["ddm"])).states
+    assert all(e.is_replayed for e in scanned(frame, states).events if e.detector != "ddm")
+    unread = pd.DataFrame({"seq": frame["seq"] + 10_000, "day": "2026-02-01", "error": 1.0})
+    new = scanned(pd.concat([frame, unread]), states).events
+    assert {e.is_replayed for e in new if e.detector == "adwin"} == {True, False}
