@@ -1,5 +1,6 @@
 """Drift detection method (DDM): compares the error rate with its own lowest level."""
 
+import math
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -38,7 +39,7 @@ class DDMParams(BaseModel):
 
 
 class DDM:
-    """Drift detection method over a stream of errors; Frouros does the arithmetic.
+    """Drift detection method over a stream of errors, with the results of Frouros' DDM.
 
     Fires when rate + deviation exceeds the lowest such sum so far by `ddm_drift_level` deviations.
     The change is dated at the onset of the warning that led to it.
@@ -60,27 +61,27 @@ class DDM:
         self._reset()
 
     def _reset(self) -> None:
-        from frouros.detectors.concept_drift import DDM as Frouros
-        from frouros.detectors.concept_drift import DDMConfig
-
-        p = self.params
-        config = DDMConfig(
-            warning_level=p.ddm_warning_level,
-            drift_level=p.ddm_drift_level,
-            min_num_instances=p.ddm_min_votes,
-        )
-        self._ddm = Frouros(config=config)
+        self._n = 0
+        self._error_rate = 0.0
+        self._min_error_rate = self._min_std = math.inf
         self._warning_seq: int | None = None
 
     def update(self, value: float, seq: int) -> Signal | None:
-        self._ddm.update(value=require_error(value, self.name, seq))
-        if self._ddm.drift:
-            signal = self._signal(
-                "drift", seq, seq if self._warning_seq is None else self._warning_seq
-            )
+        p = self.params
+        self._n += 1
+        self._error_rate += (require_error(value, self.name, seq) - self._error_rate) / self._n
+        if self._n < p.ddm_min_votes:
+            return None
+        rate = self._error_rate
+        std = math.sqrt(rate * (1 - rate) / self._n)
+        if rate + std < self._min_error_rate + self._min_std:
+            self._min_error_rate, self._min_std = rate, std
+        if rate + std > self._min_error_rate + p.ddm_drift_level * self._min_std:
+            change_seq = seq if self._warning_seq is None else self._warning_seq
+            signal = self._signal("drift", seq, change_seq)
             self._reset()
             return signal
-        if not self._ddm.warning:
+        if rate + std <= self._min_error_rate + p.ddm_warning_level * self._min_std:
             self._warning_seq = None
         elif self._warning_seq is None:
             self._warning_seq = seq
@@ -88,37 +89,33 @@ class DDM:
         return None
 
     def _signal(self, level: Any, seq: int, change_seq: int) -> Signal:
-        ddm = self._ddm
+        rise = self._error_rate - self._min_error_rate
         evidence = {
-            "n_votes": ddm.num_instances,
-            "error_before": float(ddm.min_error_rate),
-            "error_rate": float(ddm.error_rate.mean),
-            "deviations": float((ddm.error_rate.mean - ddm.min_error_rate) / ddm.min_std)
-            if ddm.min_std > 0
-            else 0.0,
+            "n_votes": self._n,
+            "error_before": self._min_error_rate,
+            "error_rate": self._error_rate,
+            "deviations": rise / self._min_std if self._min_std > 0 else 0.0,
         }
         return Signal(level=level, seq=seq, change_seq=change_seq, evidence=evidence)
 
     def state(self) -> dict[str, Any]:
-        ddm = self._ddm
-        # before that both minima are infinite, which JSON cannot hold
-        looked = ddm.num_instances >= self.params.ddm_min_votes
+        # before the first check both minima are infinite, which JSON cannot hold
+        is_checked = self._n >= self.params.ddm_min_votes
         return {
-            "n": ddm.num_instances,
-            "error_rate": float(ddm.error_rate.mean),
-            "min_error_rate": float(ddm.min_error_rate) if looked else None,
-            "min_std": float(ddm.min_std) if looked else None,
+            "n": self._n,
+            "error_rate": self._error_rate,
+            "min_error_rate": self._min_error_rate if is_checked else None,
+            "min_std": self._min_std if is_checked else None,
             "warning_seq": self._warning_seq,
         }
 
     @classmethod
     def from_state(cls, params: DDMParams, state: dict[str, Any]) -> Self:
         detector = cls(params)
-        ddm = detector._ddm
-        ddm.num_instances = ddm.error_rate.num_values = state["n"]
-        ddm.error_rate.mean = state["error_rate"]
+        detector._n = state["n"]
+        detector._error_rate = state["error_rate"]
         if state["min_std"] is not None:
-            ddm.min_error_rate, ddm.min_std = state["min_error_rate"], state["min_std"]
+            detector._min_error_rate = state["min_error_rate"]
+            detector._min_std = state["min_std"]
         detector._warning_seq = state["warning_seq"]
-        ddm.warning = detector._warning_seq is not None
         return detector
