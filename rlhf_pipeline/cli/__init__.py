@@ -80,6 +80,7 @@ COMMANDS = {
     "votes": ("votes.app", "Votes of people and of the reward model."),
     "reward": ("reward.app", "The reward model by hand: train, calibrate, predict, probe."),
     "drift": ("drift.app", "Drift reports in the terminal."),
+    "triggers": ("triggers.app", "Decisions to retrain, and what led to each."),
     "changes": (
         "changes.app",
         "Changes of taste: votes cast before one weigh less in every later fit.",

@@ -59,7 +59,9 @@ def analyze(
     files = workspace.files
     days = [d for d in files.days("drift_report") if d in wanted]
     if not days:
-        echo(_explain_no_days(files, day))
+        if as_json:
+            show_json({"tests": [], "events": []})
+        echo(_explain_no_days(files, day), err=as_json)
         return
     rows = files.read_days("drift_report", days)
     events = workspace.store.events.for_days(days)
@@ -100,15 +102,17 @@ def _build_day(day: object, rows: pd.DataFrame) -> dict[str, str]:
     overall = rows[rows["space"] == "overall"].iloc[0]
     evidence = json.loads(overall["evidence"])
     sources = evidence.get("says_drift", [])
-    confirmed = f"{len(sources)} of {evidence.get('confirmations', '?')}"
+    needed = f"{len(sources)}, {evidence.get('confirmations', '?')} needed"
     spaces = rows[rows["space"] != "overall"].groupby("space")["verdict"].agg(_find_worst)
     return {
         "day": str(day),
         "verdict": str(overall["verdict"]),
         "votes": f"{overall['n_current']:,}",
-        "confirmed by": f"{confirmed}: {', '.join(sources)}" if sources else confirmed,
+        "confirmed by": f"{needed}: {', '.join(sources)}" if sources else needed,
         **{
-            f"{verdict} in": ", ".join(spaces.index[spaces == verdict]) or "-"
+            f"{verdict} in": "all"
+            if (spaces == verdict).all()
+            else ", ".join(spaces.index[spaces == verdict]) or "-"
             for verdict in reversed(VERDICTS)
         },
     }

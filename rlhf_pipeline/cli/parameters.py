@@ -31,6 +31,7 @@ LastDay = Annotated[
         help="Last UTC day; default: the last there is.",
     ),
 ]
+LATEST_DAY = "9999-12-31"
 
 
 class DayRange:
@@ -39,9 +40,14 @@ class DayRange:
     def __init__(self, first: datetime | None, last: datetime | None) -> None:
         """Raises typer.BadParameter for a last day before the first."""
         self.first = "" if first is None else first.date().isoformat()
-        self.last = "9999-12-31" if last is None else last.date().isoformat()
+        self.last = LATEST_DAY if last is None else last.date().isoformat()
         if self.last < self.first:
             raise typer.BadParameter(f"{self.last} is before {self.first}", param_hint="--to")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it contains every day."""
+        return self.first == "" and self.last == LATEST_DAY
 
     def __contains__(self, day: str) -> bool:
         return self.first <= day <= self.last

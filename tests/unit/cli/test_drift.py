@@ -73,8 +73,8 @@ def test_summary_shows_each_day_with_what_confirmed_it(reported: Path) -> None:
         for day in (STEADY, CHANGED)
     )
     assert "insufficient" in steady
-    assert "0 of 2" in steady
-    assert "2 of 2: ddm, hddm_a" in changed
+    assert "0, 2 needed" in steady
+    assert "2, 2 needed: ddm, hddm_a" in changed
     assert "errors" in changed
     events = output[output.index("2 events of detectors") :]
     assert "1,040" in events

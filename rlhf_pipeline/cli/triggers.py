@@ -1,0 +1,192 @@
+"""`rlhf triggers`: lists, explains and re-decides the decisions of the retraining trigger."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
+from rlhf_pipeline.cli.tables import echo, show, show_json
+from rlhf_pipeline.datasets.formats.csv import protect_cell
+from rlhf_pipeline.errors import ConfigurationError, NotFound
+from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.retraining.explanation import (
+    Inputs,
+    check_conditions,
+    find_differences,
+    list_events,
+    other_evidence,
+    read_inputs,
+)
+from rlhf_pipeline.store import Store
+
+app = typer.Typer(help="Decisions to retrain, and what led to each.", no_args_is_help=True)
+NO_DECISION = "No retraining was decided on yet: no detector has reported a change."
+
+
+@app.callback()
+def group() -> None:
+    """Decisions to retrain, and what led to each."""
+
+
+@app.command("list")
+def list_decisions(
+    first: FirstDay = None,
+    last: LastDay = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", help="File to write the list to.", show_default=False)
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the decisions with their evidence as JSON.")
+    ] = False,
+) -> None:
+    """List every decision to retrain or to hold, oldest first: when, why, its run, and who."""
+    wanted, store = DayRange(first, last), open_store()
+    decisions = [d for d in store.decisions.all() if d.decided_at.date().isoformat() in wanted]
+    rows = [_build_row(decision) for decision in decisions]
+    if table is not None:
+        write_atomically(table, _encode_csv(rows))
+        echo(f"{len(rows)} decisions in {table}", err=as_json)
+    if as_json:
+        show_json([decision.model_dump(mode="json") for decision in decisions])
+    elif table is None:
+        show(
+            rows,
+            title=f"{len(rows)} decisions, all times in UTC",
+            empty=NO_DECISION if wanted.is_open else "No decision in these days.",
+        )
+
+
+@app.command("explain")
+def explain(
+    decision: Annotated[
+        str, typer.Argument(metavar="[ID|latest]", help="Number in `rlhf triggers list`.")
+    ] = "latest",
+) -> None:
+    """Show why a decision fired or held: each condition with its threshold and the number at the
+    time, the events, and whether a replay from that evidence decides the same.
+    """
+    found = _find_decision(open_store(), decision)
+    if found is None:
+        echo(NO_DECISION)
+        return
+    echo(_describe_decision(found))
+    for reason in found.reasons:
+        echo(f"  {reason}")
+    if found.actor is not None:
+        echo("A person decided it, so no condition of the trigger applied.")
+    else:
+        _show_inputs(found)
+    for name, value in other_evidence(found).items():
+        echo(f"{name.replace('_', ' ')}: {value if isinstance(value, str) else json.dumps(value)}")
+
+
+def open_store() -> Store:
+    workspace = Workspace.open()
+    workspace.store.migrate()
+    return workspace.store
+
+
+def decided_at_seq(decision: TriggerDecision) -> int | None:
+    """The last vote that the decision knew."""
+    seq = decision.evidence.get("looked_at", {}).get("max_seq")
+    return seq if isinstance(seq, int) else None
+
+
+def _build_row(decision: TriggerDecision) -> dict[str, str]:
+    seq = decided_at_seq(decision)
+    return {
+        "decision": str(decision.decision_id),
+        "decided": f"{decision.decided_at:%Y-%m-%d %H:%M}",
+        "vote": "-" if seq is None else f"{seq:,}",
+        "action": decision.action,
+        "state": decision.state,
+        "reasons": "; ".join(decision.reasons),
+        "events": str(len(decision.event_ids)),
+        "change at vote": "-" if decision.change_seq is None else f"{decision.change_seq:,}",
+        "run": "-" if decision.run_id is None else decision.run_id[:8],
+        "by": decision.actor or "trigger",
+    }
+
+
+def _encode_csv(rows: list[dict[str, str]]) -> bytes:
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, rows[0], lineterminator="\r\n")
+        writer.writeheader()
+        writer.writerows({name: protect_cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue().encode()
+
+
+def _find_decision(store: Store, wanted: str) -> TriggerDecision | None:
+    """None if there is no decision at all. Raises NotFound, naming the ids, for an unknown one."""
+    decisions = {str(d.decision_id): d for d in store.decisions.all()}
+    if wanted != "latest" and wanted not in decisions:
+        known = f"The ids go from 1 to {len(decisions)}." if decisions else "There is none yet."
+        raise NotFound(f"No decision {wanted!r}. {known}")
+    return decisions[wanted] if wanted != "latest" else next(reversed(decisions.values()), None)
+
+
+def _describe_decision(decision: TriggerDecision) -> str:
+    verb = "fired" if decision.action == "fire" else "held"
+    run = "" if decision.run_id is None else f", run {decision.run_id}"
+    attempt = f", attempt {decision.attempt}" if decision.attempt > 1 else ""
+    by = f" by {decision.actor}" if decision.actor else ""
+    return (
+        f"Decision {decision.decision_id} {verb}{by} on {decision.decided_at:%Y-%m-%d %H:%M} UTC "
+        f"({decision.state}{run}{attempt}):"
+    )
+
+
+def _show_inputs(decision: TriggerDecision) -> None:
+    try:
+        inputs = read_inputs(decision)
+    except ConfigurationError as cause:
+        echo(cause)
+        return
+    show(
+        [
+            {
+                "condition": condition.name,
+                "required": condition.required,
+                "found": condition.actual,
+                "met": "yes" if condition.is_met else "no",
+            }
+            for condition in check_conditions(inputs)
+        ],
+        title=f"conditions at vote {inputs.evidence.max_seq:,}",
+        empty="",
+    )
+    show(list(_build_events(inputs)), title="events that it saw", empty="It saw no event.")
+    differences = find_differences(decision)
+    echo(
+        "Replayed from this evidence, it does not decide the same:"
+        if differences
+        else "Replayed from this evidence, it decides the same."
+    )
+    for line in differences:
+        echo(f"  {line}")
+
+
+def _build_events(inputs: Inputs) -> Iterator[dict[str, str]]:
+    for event, role in list_events(inputs):
+        figures = {k: v for k, v in event.evidence.items() if isinstance(v, int | float)}
+        yield {
+            "day": event.day.isoformat(),
+            "vote": f"{event.seq:,}",
+            "detector": event.detector,
+            "model": event.model_version,
+            "change dated at vote": "-" if event.change_seq is None else f"{event.change_seq:,}",
+            "role": role,
+            "figures": ", ".join(f"{k} {_format_figure(v)}" for k, v in figures.items()) or "-",
+        }
+
+
+def _format_figure(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -1,0 +1,153 @@
+"""Explains a retraining decision: each condition with its numbers, and whether a replay agrees."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from rlhf_pipeline.drift.confirmation import event_sources, find_confirming_events
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.retraining.triggers import TriggerParams, replay
+
+# Shown as conditions and events. Whatever else a rule records is shown as it is.
+EXPLAINED = {"looked_at", "params", "reported", "confirmed", "confirming_event_ids"}
+COMPARED = ("action", "reasons", "event_ids", "change_seq", "evidence")
+
+
+class Condition(NamedTuple):
+    """One condition of a fire: what it requires, what there was, and whether that was enough."""
+
+    name: str
+    required: str
+    actual: str
+    is_met: bool
+
+
+class Inputs(NamedTuple):
+    """What the rule saw, and the parameters that it used."""
+
+    evidence: TriggerEvidence
+    params: TriggerParams
+
+
+def read_inputs(decision: TriggerDecision) -> Inputs:
+    """The inputs that the decision recorded. Raises ConfigurationError if it has none, or of
+    another form.
+    """
+    try:
+        return Inputs(
+            TriggerEvidence.model_validate(decision.evidence["looked_at"]),
+            TriggerParams.model_validate(decision.evidence["params"]),
+        )
+    except (KeyError, ValidationError) as cause:
+        raise ConfigurationError(
+            f"Decision {decision.decision_id} does not hold the inputs of the trigger's rule: "
+            f"{_describe(cause)}. It cannot be explained or replayed."
+        ) from cause
+
+
+def check_conditions(inputs: Inputs) -> list[Condition]:
+    """Every condition of `triggers.decide`: it fires if and only if all are met."""
+    evidence, params = inputs
+    since = None if evidence.last_fired_at is None else evidence.now - evidence.last_fired_at
+    return [
+        Condition(
+            "champion",
+            "a champion reward model",
+            evidence.champion or "none",
+            evidence.champion is not None,
+        ),
+        _check_confirmation(inputs),
+        Condition(
+            "unfinished",
+            "no retraining that has not ended",
+            f"{evidence.n_unfinished}",
+            not evidence.n_unfinished,
+        ),
+        Condition(
+            "cool-down",
+            f"{params.cool_down_hours:g} h since the last fire",
+            "it never fired" if since is None else f"{since.total_seconds() / 3600:.1f} h",
+            since is None or since >= timedelta(hours=params.cool_down_hours),
+        ),
+        Condition(
+            "new votes",
+            f"{params.min_new_votes:,} since the last fire",
+            f"{evidence.n_new_votes:,}",
+            evidence.n_new_votes >= params.min_new_votes,
+        ),
+    ]
+
+
+def list_events(inputs: Inputs) -> list[tuple[DriftEvent, str]]:
+    """The events that the rule saw, in vote order, and what each counted for."""
+    evidence, params = inputs
+    events = {e.event_id: e for e in (*evidence.open_events, *evidence.held_events)}
+    own = [e for e in events.values() if e.model_version == evidence.champion]
+    confirming = {e.event_id for e in find_confirming_events(own, params)}
+
+    def describe_role(event: DriftEvent) -> str:
+        if event.model_version != evidence.champion:
+            return "superseded"
+        return "confirms" if event.event_id in confirming else "unconfirmed"
+
+    ordered = sorted(events.values(), key=lambda e: (e.seq, e.event_id))
+    return [(event, describe_role(event)) for event in ordered]
+
+
+def other_evidence(decision: TriggerDecision) -> dict[str, Any]:
+    """What the decision recorded beside inputs, parameters and confirming events."""
+    return {name: value for name, value in decision.evidence.items() if name not in EXPLAINED}
+
+
+def find_differences(decision: TriggerDecision) -> list[str]:
+    """Make the decision again from its own evidence; what differs, or why that is impossible. Empty
+    if the replay gives the same decision.
+    """
+    try:
+        again = replay(decision)
+    except (ConfigurationError, ValidationError) as cause:
+        return [f"cannot be replayed: {_describe(cause)}"]
+    return list(_compare(decision, again))
+
+
+def _check_confirmation(inputs: Inputs) -> Condition:
+    evidence, params = inputs
+    own = [e for e, role in list_events(inputs) if role != "superseded"]
+    confirming = find_confirming_events(own, params)
+    sources = event_sources(confirming or own)
+    found = f"{len(sources)} ({', '.join(sources)})" if sources else "none"
+    if confirming:
+        found += f" between votes {confirming[0].seq:,} and {confirming[-1].seq:,}"
+    elif len(sources) >= params.confirmations:
+        found += ", too far apart"
+    needed = params.confirmations
+    return Condition(
+        "confirmations",
+        f"{needed} detector{'s' * (needed > 1)} within {params.confirmation_window:,} votes",
+        found,
+        evidence.champion is None or bool(confirming),
+    )
+
+
+def _compare(decision: TriggerDecision, again: TriggerDecision) -> Iterator[str]:
+    stored, made = (
+        each.model_dump(mode="json", include=set(COMPARED)) for each in (decision, again)
+    )
+    for name in COMPARED:
+        if stored[name] != made[name]:
+            yield f"{name}: {_shorten(stored[name])} was stored, {_shorten(made[name])} now"
+
+
+def _shorten(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+def _describe(cause: Exception) -> str:
+    if isinstance(cause, ValidationError):
+        first = cause.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{cause} is missing" if isinstance(cause, KeyError) else str(cause)

@@ -1,0 +1,134 @@
+"""Conditions shown for a decision are those of the rule, and a replay names what differs."""
+
+from datetime import UTC, date, datetime, timedelta
+from itertools import product
+
+import pytest
+
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.retraining.explanation import (
+    check_conditions,
+    find_differences,
+    list_events,
+    other_evidence,
+    read_inputs,
+)
+from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+
+NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
+CHAMPION, FORMER = "demo.reward_model@2", "demo.reward_model@1"
+
+
+def event(detector: str, seq: int, model: str = CHAMPION) -> DriftEvent:
+    return DriftEvent(
+        kind="drift",
+        model_version=model,
+        detector=detector,
+        params_hash="h",
+        stream="errors",
+        seq=seq,
+        day=date(2026, 1, 5),
+        change_seq=seq - 50,
+        evidence={},
+        detected_at=NOW,
+    )
+
+
+NEAR = (event("ddm", 1000), event("adwin", 1100))
+FAR = (event("ddm", 1000), event("adwin", 1900))
+STALE = (event("ddm", 1000, FORMER), event("adwin", 1100, FORMER))
+
+
+def decision(events: tuple[DriftEvent, ...] = NEAR, **more: object) -> TriggerDecision:
+    values = {
+        "champion": CHAMPION,
+        "open_events": events,
+        "held_events": (),
+        "last_fired_at": None,
+        "n_new_votes": 1500,
+        "max_seq": 2000,
+        "now": NOW,
+    }
+    return decide(TriggerEvidence(**values | more)).model_copy(update={"decision_id": 7})
+
+
+def test_decision_fires_if_and_only_if_all_conditions_are_met() -> None:
+    actions = []
+    for events, champion, fired, n_new, unfinished in product(
+        (NEAR, FAR, STALE, NEAR[:1], ()),
+        (CHAMPION, None),
+        (None, NOW - timedelta(hours=24), NOW - timedelta(hours=23.9)),
+        (200, 199),
+        (0, 1),
+    ):
+        made = decision(
+            events,
+            champion=champion,
+            last_fired_at=fired,
+            n_new_votes=n_new,
+            n_unfinished=unfinished,
+        )
+        conditions = check_conditions(read_inputs(made))
+        assert all(c.is_met for c in conditions) == (made.action == "fire"), made.reasons
+        actions.append(made.action)
+    assert set(actions) == {"fire", "hold"}
+
+
+def test_each_condition_shows_threshold_and_number() -> None:
+    made = decision(FAR, last_fired_at=NOW - timedelta(hours=6), n_new_votes=40)
+    shown = {c.name: (c.required, c.actual, c.is_met) for c in check_conditions(read_inputs(made))}
+    assert shown == {
+        "champion": ("a champion reward model", CHAMPION, True),
+        "confirmations": (
+            "2 detectors within 500 votes",
+            "2 (adwin, ddm), too far apart",
+            False,
+        ),
+        "unfinished": ("no retraining that has not ended", "0", True),
+        "cool-down": ("24 h since the last fire", "6.0 h", False),
+        "new votes": ("200 since the last fire", "40", False),
+    }
+
+
+def test_events_have_the_part_that_they_played() -> None:
+    made = decision((*NEAR, event("ddm", 200), *STALE[:1]))
+    roles = [(e.seq, e.model_version, role) for e, role in list_events(read_inputs(made))]
+    assert sorted(roles) == [
+        (200, CHAMPION, "unconfirmed"),
+        (1000, FORMER, "superseded"),
+        (1000, CHAMPION, "confirms"),
+        (1100, CHAMPION, "confirms"),
+    ]
+
+
+def test_evidence_of_a_later_rule_is_shown_as_it_is() -> None:
+    made = decision()
+    later = made.model_copy(update={"evidence": made.evidence | {"cause": "taste"}})
+    assert other_evidence(made) == {}
+    assert other_evidence(later) == {"cause": "taste"}
+
+
+def test_replay_of_a_stored_decision_shows_no_difference() -> None:
+    stored = decision().model_copy(update={"state": "succeeded", "run_id": "r", "attempt": 2})
+    assert find_differences(TriggerDecision.from_json(stored.model_dump_json())) == []
+
+
+def test_replay_names_what_differs() -> None:
+    made = decision()
+    params = TriggerParams(confirmations=3).model_dump(mode="json")
+    other = made.model_copy(update={"evidence": made.evidence | {"params": params}})
+    differences = find_differences(other)
+    assert "action: fire was stored, hold now" in differences
+    assert any(line.startswith("reasons: ") for line in differences)
+
+
+@pytest.mark.parametrize("missing", ["looked_at", "params"])
+def test_decision_without_inputs_is_named(missing: str) -> None:
+    made = decision()
+    bare = made.model_copy(
+        update={"evidence": {k: v for k, v in made.evidence.items() if k != missing}}
+    )
+    with pytest.raises(ConfigurationError, match=f"Decision 7 .*'{missing}' is missing"):
+        read_inputs(bare)
+    assert find_differences(bare)[0].startswith("cannot be replayed: ")
