@@ -1,7 +1,7 @@
 """What the drift detectors cost and catch: false alarms, delay and dating, alone and k of n. Prints
 one table each.
 
-    python benchmarks/bench_detectors.py [--seeds 200]
+    python benchmarks/bench_detectors.py [--seeds 100]
 
 Streams are errors of a model that is wrong in 25 % of votes; in half of them the rate rises to 50 %
 (or 40 %).
@@ -29,12 +29,14 @@ from rlhf_pipeline.drift.confirmation import (  # noqa: E402
     estimate_change_seq,
     find_confirming_events,
 )
+from rlhf_pipeline.drift.report import DriftParams  # noqa: E402
 from rlhf_pipeline.drift.stream import scan  # noqa: E402
 from rlhf_pipeline.drift.windows import WindowParams  # noqa: E402
 from rlhf_pipeline.records import DriftEvent  # noqa: E402
 
 Streams = list[tuple[DriftEvent, ...]]
 BASE = 0.25
+ALL, CHOSEN = DriftParams(detectors=list(DETECTORS)), DriftParams().chosen()
 
 
 def events_of(seed: int, n_before: int, n_after: int, risen: float) -> tuple[DriftEvent, ...]:
@@ -43,7 +45,7 @@ def events_of(seed: int, n_before: int, n_after: int, risen: float) -> tuple[Dri
     frame = pd.DataFrame(
         {"seq": np.arange(1, len(errors) + 1), "day": "2026-01-01", "error": errors}
     )
-    return scan(frame, model_version="bench@1").events
+    return scan(frame, model_version="bench@1", params=ALL).events
 
 
 def first_confirmed(
@@ -56,8 +58,8 @@ def first_confirmed(
     return ()
 
 
-def alone(name: str, streams: Streams) -> Streams:
-    return [tuple(e for e in events if e.detector == name) for events in streams]
+def events_by(names: Sequence[str], streams: Streams) -> Streams:
+    return [tuple(e for e in events if e.detector in names) for events in streams]
 
 
 def row(name: str, k: int, still: Streams, changed: Streams, n_before: int) -> list[object]:
@@ -88,7 +90,7 @@ def row(name: str, k: int, still: Streams, changed: Streams, n_before: int) -> l
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     given = parser.parse_args()
     header = (
@@ -101,20 +103,27 @@ def main() -> int:
         "accuracy",
     )
     with ProcessPoolExecutor(given.processes) as pool:
+        run = partial(pool.map, chunksize=10)
+        still: Streams = list(
+            run(partial(events_of, n_before=1000, n_after=0, risen=BASE), range(given.seeds))
+        )
         for n_before, risen in ((1000, 0.5), (1800, 0.5), (1000, 0.4)):
-            run = partial(pool.map, chunksize=10)
-            still: Streams = list(
-                run(partial(events_of, n_before=1000, n_after=0, risen=BASE), range(given.seeds))
-            )
             after = partial(events_of, n_before=n_before, n_after=500, risen=risen)
             changed: Streams = list(run(after, range(given.seeds, 2 * given.seeds)))
             rows = [
-                row(name, 1, alone(name, still), alone(name, changed), n_before)
+                row(name, 1, events_by([name], still), events_by([name], changed), n_before)
                 for name in DETECTORS
             ]
             rows += [
-                row(f"{k} of {len(DETECTORS)}", k, still, changed, n_before)
-                for k in range(1, len(DETECTORS) + 1)
+                row(
+                    f"{k} of {', '.join(names)}" if len(names) < len(DETECTORS) else f"{k} of all",
+                    k,
+                    events_by(names, still),
+                    events_by(names, changed),
+                    n_before,
+                )
+                for names, counts in ((CHOSEN, (1, 2, 3)), (list(DETECTORS), (2, 3, 4)))
+                for k in counts
             ]
             print_table(
                 f"{given.seeds} seeds; stationary: 1000 votes; changed: {BASE} -> {risen} after "

@@ -136,7 +136,7 @@ def test_the_examples_of_extending_pass_their_checks() -> None:
             exec(block, classes)
     check_generator(classes["Greetings"], categories=["creative"], has_difficulties=False)
     check_backend(classes["EchoBackend"])
-    check_detector(classes["Cusum"])
+    check_detector(classes["Surplus"])
     check_calibrator(classes["Shrinkage"])
 
 

@@ -17,6 +17,30 @@ FIRST_PARAMS = {
     "ddm": ("ddm_warning_level", "ddm_drift_level", "ddm_min_votes"),
     "adwin": ("adwin_delta", "adwin_clock", "adwin_min_votes"),
     "hddm_a": ("hddm_a_drift_alpha", "hddm_a_warning_alpha", "hddm_a_min_votes"),
+    "eddm": ("eddm_warning_ratio", "eddm_drift_ratio", "eddm_min_errors"),
+    "rddm": (
+        "rddm_warning_level",
+        "rddm_drift_level",
+        "rddm_min_votes",
+        "rddm_max_votes",
+        "rddm_kept_votes",
+        "rddm_max_warned",
+    ),
+    "hddm_w": (
+        "hddm_w_drift_alpha",
+        "hddm_w_warning_alpha",
+        "hddm_w_weight",
+        "hddm_w_min_votes",
+    ),
+    "ecdd": ("ecdd_weight", "ecdd_warning_level", "ecdd_drift_level", "ecdd_min_votes"),
+    "cusum": ("cusum_slack", "cusum_limit", "cusum_min_votes"),
+    "page_hinkley": (
+        "page_hinkley_slack",
+        "page_hinkley_limit",
+        "page_hinkley_memory",
+        "page_hinkley_min_votes",
+    ),
+    "kswin": ("kswin_alpha", "kswin_window", "kswin_latest", "kswin_clock", "kswin_seed"),
 }
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING
 from rlhf_pipeline.drift import DETECTORS
+from rlhf_pipeline.drift.choice import DetectorChoice
 from rlhf_pipeline.drift.clusters import Cluster
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.errors import NotEnoughData
@@ -155,8 +156,13 @@ def _signal_panel(
     warnings: Sequence[StreamWarning],
     marks: Sequence[Mark],
 ) -> Panel:
-    """Draw a lane per detector, so signals at the same vote do not hide each other."""
-    lanes = {name: i for i, name in enumerate([*DETECTORS, "calibration"])}
+    """Draw a lane per detector, so signals at the same vote do not hide each other: the detectors
+    chosen by default, or those with a signal if others have one.
+    """
+    found = {e.detector for e in events if e.kind == "drift"} | {w.detector for w in warnings}
+    usual = DetectorChoice().chosen()
+    shown = usual if found <= {*usual} else [name for name in DETECTORS if name in found]
+    lanes = {name: i for i, name in enumerate([*shown, "calibration"])}
     fired = [
         (event, lanes[lane])
         for event in events

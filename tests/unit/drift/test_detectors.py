@@ -1,5 +1,6 @@
 """Shipped detectors: they keep the promises, find a rise early, and date it well."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,7 +37,7 @@ def test_a_rise_is_found_early_and_dated_near_it(name):
     assert abs(np.median([(s.change_seq - 3000) / 3 for s in after])) < 80
 
 
-@pytest.mark.parametrize("name", ["ddm", "hddm_a"])
+@pytest.mark.parametrize("name", ["ddm", "hddm_a", "eddm", "rddm", "hddm_w", "ecdd"])
 def test_a_change_is_dated_at_the_warning_before_it(name):
     signals = read_errors(make(name), draw_errors(0, (500, 0.25), (300, 0.5)))
     warned = {s.seq for s in signals if s.level == "warning"}
@@ -77,3 +78,23 @@ def test_adwin_equals_frouros_where_the_error_rises_once():
             compared += 1
             assert find_drifts(read_errors(make("adwin"), stream))[0].seq == 3 * first + 3
     assert compared >= 5
+
+
+def test_kswin_leaves_the_global_generator_of_numpy_alone():
+    before = np.random.get_state()[1].tolist()
+    assert find_drifts(read_errors(make("kswin"), draw_errors(0, (500, 0.2), (200, 0.7))))
+    assert np.random.get_state()[1].tolist() == before
+
+
+def test_rddm_drops_old_votes_and_restarts_exactly_around_it():
+    kind = DETECTORS["rddm"]
+    params = kind.Params(rddm_max_votes=300, rddm_kept_votes=100, rddm_max_warned=60)
+    stream = draw_errors(0, (900, 0.25), (300, 0.4))
+    whole, kept, signals, longest = kind(params), kind(params), [], 0
+    for seq, error in enumerate(stream):
+        signals.append(kept.update(error, seq))
+        kept = kind.from_state(params, json.loads(json.dumps(kept.state())))
+        assert whole.update(error, seq) == signals[-1]
+        longest = max(longest, kept.state()["numbers"]["n"])
+    assert 300 <= longest < 300 + 60  # while a warning lasts, nothing is dropped
+    assert find_drifts([s for s in signals if s])[-1].seq > 900

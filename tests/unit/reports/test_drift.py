@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.drift.report import DriftParams
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import DriftEvent, Interval
@@ -79,6 +80,9 @@ def test_signals_stand_in_the_lane_of_their_detector():
     fired = next(series for series in lanes.series if series.role == "fired")
     assert (1200, names.index("calibration")) in set(zip(fired.x, fired.y, strict=True))
     assert len(fired.x) > 1
+    other = scan(errors_frame(), model_version=MODEL, params=DriftParams(detectors=["cusum"]))
+    lanes = chart_timeline(errors_frame(), other.events).panels[0]
+    assert [tick.label for tick in lanes.y.ticks] == ["CUSUM", "calibration"]
 
 
 def test_a_timeline_of_one_vote_is_reported_as_too_short():

@@ -1,0 +1,64 @@
+"""CUSUM: adds up the errors above their mean so far, less a slack."""
+
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.drift.frouros_detector import FrourosDetector
+
+
+class CUSUMParams(BaseModel):
+    """Parameters of CUSUM."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    cusum_slack: float = Field(
+        default=0.1, ge=0, le=1, description="CUSUM: rise of the error rate to ignore"
+    )
+    cusum_limit: float = Field(
+        default=9.0, gt=0, description="CUSUM: surplus of errors at which drift is detected"
+    )
+    cusum_min_votes: int = Field(
+        default=50, ge=10, description="CUSUM: votes before the first check"
+    )
+
+
+class CUSUM(FrourosDetector):
+    """Cumulative sum of the errors above their mean; Frouros does the arithmetic.
+
+    The sum adds each error less the mean of all errors so far and less `cusum_slack`, never falls
+    below 0, and fires above `cusum_limit`. The change is dated at the vote since which the sum is
+    positive. CUSUM has no warnings.
+
+    Page 1954, Continuous Inspection Schemes.
+
+    >>> detector = CUSUM(CUSUMParams())
+    >>> stream = [0, 0, 0, 1] * 100 + [1, 0] * 200
+    >>> signals = [s for seq, e in enumerate(stream) if (s := detector.update(e, seq))]
+    >>> [(s.level, 400 < s.seq < 600) for s in signals]
+    [('drift', True)]
+    """
+
+    name: ClassVar[str] = "cusum"
+    Params: ClassVar[type[BaseModel]] = CUSUMParams
+    has_warnings = False
+    numbers = {
+        "n": "num_instances",
+        "n_mean": "mean_error_rate.num_values",
+        "mean": "mean_error_rate.mean",
+        "sum": "sum_",
+    }
+
+    def _make(self) -> Any:
+        from frouros.detectors.concept_drift import CUSUM as Frouros
+        from frouros.detectors.concept_drift import CUSUMConfig
+
+        p = self.params
+        return Frouros(
+            config=CUSUMConfig(
+                delta=p.cusum_slack, lambda_=p.cusum_limit, min_num_instances=p.cusum_min_votes
+            )
+        )
+
+    def _suspects_rise(self, error: float) -> bool:
+        return bool(self._frouros.sum_ > 0)
