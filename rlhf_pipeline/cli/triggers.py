@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +12,16 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
 from rlhf_pipeline.cli.tables import echo, show, show_json
+from rlhf_pipeline.cli.trigger_history import (
+    StoredHistory,
+    Timeline,
+    build_fires,
+    build_rows,
+)
 from rlhf_pipeline.datasets.formats.csv import protect_cell
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.retraining.explanation import (
     Inputs,
@@ -24,9 +31,12 @@ from rlhf_pipeline.retraining.explanation import (
     other_evidence,
     read_inputs,
 )
+from rlhf_pipeline.retraining.history import RedecideParams, known_seq
+from rlhf_pipeline.retraining.scores import KnownChange
 from rlhf_pipeline.store import Store
 
 app = typer.Typer(help="Decisions to retrain, and what led to each.", no_args_is_help=True)
+CHANGED = "changed settings"
 NO_DECISION = "No retraining was decided on yet: no detector has reported a change."
 
 
@@ -47,7 +57,7 @@ def list_decisions(
     ] = False,
 ) -> None:
     """List every decision to retrain or to hold, oldest first: when, why, its run, and who."""
-    wanted, store = DayRange(first, last), open_store()
+    wanted, store = DayRange(first, last), open_workspace().store
     decisions = [d for d in store.decisions.all() if d.decided_at.date().isoformat() in wanted]
     rows = [_build_row(decision) for decision in decisions]
     if table is not None:
@@ -72,7 +82,7 @@ def explain(
     """Show why a decision fired or held: each condition with its threshold and the number at the
     time, the events, and whether a replay from that evidence decides the same.
     """
-    found = _find_decision(open_store(), decision)
+    found = _find_decision(open_workspace().store, decision)
     if found is None:
         echo(NO_DECISION)
         return
@@ -87,20 +97,101 @@ def explain(
         echo(f"{name.replace('_', ' ')}: {value if isinstance(value, str) else json.dumps(value)}")
 
 
-def open_store() -> Store:
+@app.command("replay")
+def replay(
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A parameter of the trigger or of a detector; an unknown name lists the known "
+            "ones. Repeatable.",
+        ),
+    ] = None,
+    first: FirstDay = None,
+    last: LastDay = None,
+    within: Annotated[
+        int, typer.Option(min=1, help="Votes after a change within which a fire is right.")
+    ] = 2500,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON.")] = False,
+) -> None:
+    """Decide the history again: each stored decision from its own evidence, then the whole timeline
+    with the current settings and with those of --set, such as confirmations=3.
+
+    Exits with 1 if a stored decision is not reproduced.
+    """
+    days, history = DayRange(first, last), StoredHistory(open_workspace())
+    params = parse_parameters(RedecideParams, changes, **history.current.model_dump())
+    stored = [d for d in history.decisions if d.decided_at.date().isoformat() in days]
+    differing = {d.stored_id: found for d in stored if (found := find_differences(d))}
+    wanted = {"current settings": history.current}
+    if changes:
+        wanted[changes[0] if len(changes) == 1 else CHANGED] = params
+    timelines = history.compare(wanted, days, within)
+    seqs = history.seqs_of(days)
+    known = [change for change in history.known_changes if change.seq in seqs]
+    if as_json:
+        show_json(
+            {
+                "n_reproduced": len(stored) - len(differing),
+                "n_stored": len(stored),
+                "differences": {str(number): found for number, found in differing.items()},
+                "known_changes": [change.model_dump() for change in known],
+                "timelines": [timeline.model_dump(mode="json") for timeline in timelines],
+                "mean_run_s": history.mean_run_s,
+                "mean_spend": history.mean_spend,
+            }
+        )
+    else:
+        _show_reproduction(len(stored), differing)
+        if len(changes or ()) > 1:
+            echo(f"{CHANGED}: {', '.join(changes or ())}")
+        if seqs:
+            _show_timelines(history, timelines, known)
+    if differing:
+        raise typer.Exit(1)
+
+
+def open_workspace() -> Workspace:
     workspace = Workspace.open()
     workspace.store.migrate()
-    return workspace.store
+    return workspace
 
 
-def decided_at_seq(decision: TriggerDecision) -> int | None:
-    """The last vote that the decision knew."""
-    seq = decision.evidence.get("looked_at", {}).get("max_seq")
-    return seq if isinstance(seq, int) else None
+def _show_reproduction(n: int, differing: Mapping[int, Sequence[str]]) -> None:
+    echo(
+        f"{n - len(differing)} of {n} stored decisions are reproduced from their own evidence."
+        if n
+        else "The trigger stored no decision in these days."
+    )
+    for number, lines in differing.items():
+        for line in lines:
+            echo(f"  decision {number}: {line}", fg=typer.colors.RED)
+
+
+def _show_timelines(
+    history: StoredHistory, timelines: Sequence[Timeline], known: Sequence[KnownChange]
+) -> None:
+    for change in known:
+        echo(f"known change: vote {change.seq:,} ({change.source})")
+    if not known:
+        echo("No change is known in these days, so every fire counts as false.")
+    show(
+        list(build_rows(timelines, history)),
+        title=f"the trigger over {timelines[0].score.n_votes:,} votes",
+        empty="",
+    )
+    show(
+        list(build_fires(timelines)),
+        title="fires",
+        empty="No timeline has a fire in these days.",
+    )
+    for line in history.describe_limits(known):
+        echo(line)
 
 
 def _build_row(decision: TriggerDecision) -> dict[str, str]:
-    seq = decided_at_seq(decision)
+    seq = known_seq(decision)
     return {
         "decision": str(decision.decision_id),
         "decided": f"{decision.decided_at:%Y-%m-%d %H:%M}",

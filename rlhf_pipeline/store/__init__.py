@@ -13,6 +13,7 @@ from rlhf_pipeline.store.audit import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
 from rlhf_pipeline.store.comparisons import Comparisons, PublishResult
 from rlhf_pipeline.store.completions_cache import CompletionsCache
+from rlhf_pipeline.store.decision_history import DecisionHistory
 from rlhf_pipeline.store.decisions import Decisions
 from rlhf_pipeline.store.detectors import Detectors
 from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
@@ -65,6 +66,7 @@ class Store:
         self.detectors = Detectors(database)
         self.events = Events(database)
         self.decisions = Decisions(database)
+        self.decision_history = DecisionHistory(database)
         self.taste_changes = TasteChangeLog(database)
         self.promotions = Promotions(database)
         self.gates = Gates(database)

@@ -318,10 +318,10 @@ class Decisions:
                 self._database.in_project(replaced),
                 votes.c.supersedes.is_not(None),
                 replaced.c.seq > after,
-                _is_trainable(replaced),
+                is_trainable(replaced),
             )
         )
-        cast = select(func.count()).select_from(votes).where(*of_range, _is_trainable(votes))
+        cast = select(func.count()).select_from(votes).where(*of_range, is_trainable(votes))
         n_cast, n_gone = (connection.execute(wanted).scalar_one() for wanted in (cast, gone))
         return _TrainableCount(after, until, known.n + n_cast - n_gone)
 
@@ -425,7 +425,7 @@ def _is_held(last: Row[Any] | None) -> ColumnElement[bool]:
     return drift_events.c.decision_id > (last.decision_id if last else 0)
 
 
-def _is_trainable(table: Any) -> ColumnElement[bool]:
+def is_trainable(table: Any) -> ColumnElement[bool]:
     # Votes of the reward model itself, and skips, are no reason to train it again.
     return and_(
         table.c.annotator_kind != AnnotatorKind.MACHINE.value, table.c.choice != Choice.SKIP.value

@@ -5,14 +5,16 @@ import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.records import DriftEvent
+from rlhf_pipeline.errors import ConfigurationError, NotFound
+from rlhf_pipeline.records import DriftEvent, Promotion
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from tests.learnt_home import LearntHome, voted_home
 
@@ -44,8 +46,17 @@ def voted(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
 def decided(voted: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
     """A home that held on one detector, fired on the second, and was retrained once by hand."""
     home = voted.copied(tmp_path_factory.mktemp("decided") / "home")
+    champion = Promotion(
+        model_name="demo.reward_model",
+        version=1,
+        previous_version=None,
+        data_seq=100,
+        reason="test",
+        actor="test",
+    )
     rule = partial(decide, params=TriggerParams(min_new_votes=10))
     with home.store as store:
+        store.promotions.record(champion)
         for i, detector in enumerate(("ddm", "adwin")):
             store.events.add([event(detector, 300 + i * 40)])
             now = FIRST + timedelta(hours=i)
@@ -62,8 +73,8 @@ def run(home: LearntHome, *arguments: str) -> Result:
 
 def test_list_shows_when_why_and_who(decided: LearntHome, tmp_path: Path) -> None:
     table = decided.rlhf("triggers", "list").output
-    for text in ("3 decisions", "unconfirmed: 1 detector(s)", "succeeded", "ada@example.org"):
-        assert text in table
+    for part in ("3 decisions", "unconfirmed: 1 detector(s)", "succeeded", "ada@example.org"):
+        assert part in table
     stored = json.loads(decided.rlhf("triggers", "list", "--json").output)
     assert [d["action"] for d in stored] == ["hold", "fire", "fire"]
     assert stored[1]["evidence"]["looked_at"]["champion"] == MODEL
@@ -85,14 +96,14 @@ def test_list_filters_by_day(decided: LearntHome) -> None:
 def test_a_fire_is_explained_with_thresholds_events_and_replay(decided: LearntHome) -> None:
     output = decided.rlhf("triggers", "explain", "2").output
     assert output.startswith("Decision 2 fired on 2026-01-02 14:00 UTC (succeeded")
-    for text in (
+    for part in (
         "confirmed by 2 detectors (adwin, ddm)",
         "2 detectors within 500 votes",
         "10 since the last fire",
         "error_before 0.2, n_votes 1,848",
         "Replayed from this evidence, it decides the same.",
     ):
-        assert text in output
+        assert part in output
 
 
 def test_a_decision_by_hand_is_explained_by_its_reason(decided: LearntHome) -> None:
@@ -112,3 +123,79 @@ def test_an_unknown_decision_is_refused_with_the_known_ids(decided: LearntHome) 
 def test_home_without_decisions_says_so(voted: LearntHome) -> None:
     for command in ("list", "explain"):
         assert "No retraining was decided on yet" in voted.rlhf("triggers", command).output
+
+
+def replayed(home: LearntHome, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(home.rlhf("triggers", "replay", "--json", *arguments).output)
+    return found
+
+
+def fires(found: dict[str, Any]) -> dict[str, list[int]]:
+    return {
+        timeline["name"]: [
+            decision["evidence"]["looked_at"]["max_seq"]
+            for decision in timeline["decisions"]
+            if decision["action"] == "fire"
+        ]
+        for timeline in found["timelines"]
+    }
+
+
+def test_stored_decisions_are_reproduced_from_their_evidence(decided: LearntHome) -> None:
+    output = decided.rlhf("triggers", "replay").output
+    assert "2 of 2 stored decisions are reproduced" in output
+    assert "known change: vote 280 (change 1, recorded by the trigger)" in output
+    assert "finds the change at 280" in output
+    assert "After another fire another champion would serve" in output
+    assert "counts as true until it is retracted" in output
+
+
+def test_changed_settings_decide_the_history_anew(decided: LearntHome) -> None:
+    # both events have a seq below 350, the vote at which the first decision was made
+    wanted = {"as decided": [351], "current settings": [350]}
+    assert fires(replayed(decided)) == wanted
+    assert fires(replayed(decided, "--set", "confirmations=3")) == {
+        **wanted,
+        "confirmations=3": [],
+    }
+    late = replayed(decided, "--set", "min_new_votes=700", "--set", "cool_down_hours=0")
+    assert fires(late)["changed settings"] == [720]
+    assert late["timelines"][2]["score"]["found"] == {"720": 280}
+    assert fires(replayed(decided, "--from", "2026-01-03"))["as decided"] == []
+
+
+def test_detectors_read_the_errors_again_with_other_parameters(decided: LearntHome) -> None:
+    found = replayed(decided, "--set", "adwin_delta=0.9", "--set", "detectors=[adwin]")
+    assert fires(found)["changed settings"] == [], "no prediction was stored, so no error"
+
+
+def test_retracted_change_makes_its_fire_a_false_one(decided: LearntHome, tmp_path: Path) -> None:
+    home = decided.copied(tmp_path / "home")
+    assert replayed(home)["timelines"][0]["score"]["found"] == {"351": 280}
+    home.rlhf("changes", "retract", "1", "--reason", "a false alarm")
+    assert replayed(home)["timelines"][0]["score"] == {
+        "n_fires": 1,
+        "n_changes": 0,
+        "n_votes": 720,
+        "found": {},
+    }
+    assert "every fire counts as false" in home.rlhf("triggers", "replay").output
+
+
+def test_decision_that_is_not_reproduced_exits_with_1(decided: LearntHome, tmp_path: Path) -> None:
+    home = decided.copied(tmp_path / "home")
+    with home.store as store, store.database.write_transaction() as connection:
+        connection.execute(
+            text("UPDATE decisions SET record = replace(record, :stored, :other)"),
+            {"stored": '"confirmations":2', "other": '"confirmations":3'},
+        )
+    result = run(home, "replay")
+    assert result.exit_code == 1
+    assert "0 of 2 stored decisions are reproduced" in result.output
+    assert "decision 2: action: fire was stored, hold now" in result.output
+
+
+def test_unknown_parameter_names_the_known_ones(decided: LearntHome) -> None:
+    refusal = run(decided, "replay", "--set", "confirmation=3").exception
+    assert isinstance(refusal, ConfigurationError)
+    assert "Did you mean confirmations?" in str(refusal)

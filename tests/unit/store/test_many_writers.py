@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from rlhf_pipeline.records import NewVote, TriggerDecision
+from rlhf_pipeline.records import DriftEvent, NewVote, TriggerDecision
+from rlhf_pipeline.retraining.triggers import decide
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import audit, idempotency, votes
 from rlhf_pipeline.votes.counting import counting
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MODEL = "demo.reward_model@1"
 FORK = multiprocessing.get_context("fork")
 
 
@@ -156,3 +158,35 @@ def test_two_processes_that_decide_fire_once(store, url, make_event):
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
     assert [d.state for d in store.decisions.all()] == ["pending"]
+
+
+def report_and_decide(url: str, events: list[DriftEvent]) -> None:
+    """What every tick does, over and over: the scan's events again, then a decision."""
+    with opened(url) as store:
+        while True:
+            store.events.add(events)
+            store.decisions.decide(decide, now=NOON, champion=MODEL)
+
+
+def test_killed_deciders_and_1000_duplicate_events_leave_one_response(
+    store, url, make_comparisons, make_vote, make_event
+):
+    store.comparisons.publish(make_comparisons(200), published_at=NOON)
+    store.votes.cast_many([make_vote(f"c{i}") for i in range(200)])
+    # ddm and adwin confirm one change
+    pair = [make_event(150, change_seq=100), make_event(160, detector="adwin", change_seq=100)]
+    duplicates = pair * 500
+    moments = random.Random(20260102)
+    for _ in range(6):
+        processes = [start(report_and_decide, url, duplicates) for _ in range(2)]
+        time.sleep(moments.uniform(0.05, 0.25))
+        for process in processes:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+    store.events.add(duplicates)
+    assert store.events.for_model(MODEL) == pair
+    store.decisions.decide(decide, now=NOON, champion=MODEL)
+    assert [d.state for d in store.decisions.all()] == ["pending"]
+    assert len(store.decisions.all()[0].event_ids) == 2
+    assert [change.change_seq for change in store.taste_changes.all()] == [100]
+    store.audit.verify()

@@ -1,0 +1,214 @@
+"""Decides the whole history of a project again, tick by tick in vote order, with other parameters.
+
+The votes, the error streams and the champions are those that were. What a different fire would
+have changed (another champion, with other errors from then on) nobody knows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rlhf_pipeline.drift import DETECTORS
+from rlhf_pipeline.drift.choice import DetectorChoice
+from rlhf_pipeline.drift.stream import scan
+from rlhf_pipeline.plugins import select_params
+from rlhf_pipeline.records import DriftEvent, Promotion, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+
+Seqs = npt.NDArray[np.int64]
+ONE_DAY = pd.Timedelta(days=1)
+
+
+class RedecideParams(*DETECTORS.params(TriggerParams, DetectorChoice)):  # type: ignore[misc]
+    """All that changes a decision: the trigger's conditions, the detectors and their parameters."""
+
+
+@dataclass(frozen=True)
+class TriggerTick:
+    """A moment at which the trigger decides: the last vote that it knows, and the champion."""
+
+    seq: int
+    at: datetime
+    champion: str | None
+
+
+class TrainableVotes:
+    """Counts the votes that may train, as the store does for the trigger."""
+
+    def __init__(self, votes: pd.DataFrame) -> None:
+        """`votes` as `DecisionHistory.votes` gives them."""
+        self._seqs: Seqs = votes.loc[votes["is_trainable"], "seq"].to_numpy()
+        replacing = votes[votes["replaced_seq"] > 0]
+        self._replacing: Seqs = replacing["seq"].to_numpy()
+        self._replaced: Seqs = replacing["replaced_seq"].to_numpy()
+
+    def count(self, after: int, until: int) -> int:
+        """Trainable votes above `after` and up to `until`, less those superseded by then."""
+        low, high = np.searchsorted(self._seqs, [after, until], side="right")
+        gone = (self._replacing <= until) & (self._replacing > after) & (self._replaced > after)
+        return int(high - low - gone.sum())
+
+
+@dataclass(frozen=True)
+class History:
+    """All that the trigger reads: ticks and events in vote order, votes, and how long a retraining
+    keeps the next one waiting.
+    """
+
+    ticks: Sequence[TriggerTick]
+    events: Sequence[DriftEvent]
+    votes: TrainableVotes
+    run_time: timedelta
+
+
+def date_votes(votes: pd.DataFrame) -> pd.Series:
+    """When the trigger could know each vote. A vote that came in later than a day after it was cast
+    (imported, simulated) is known at the end of its day; no vote is known before an earlier one.
+    """
+    end = pd.to_datetime(votes["day"], utc=True) + ONE_DAY - pd.Timedelta(microseconds=1)
+    late = votes["received_at"] - end > ONE_DAY
+    return votes["received_at"].where(~late, end).cummax()
+
+
+def list_ticks(
+    votes: pd.DataFrame,
+    promotions: Sequence[Promotion],
+    decisions: Sequence[TriggerDecision] = (),
+    *,
+    votes_per_tick: int,
+) -> list[TriggerTick]:
+    """A tick at the last vote of each day, one after every `votes_per_tick` votes within a day on
+    which votes came as they were cast, and one wherever a decision was stored.
+    """
+    at = date_votes(votes)
+    day = at.dt.floor("D")
+    in_day = votes.groupby(day)["seq"].cumcount() + 1
+    as_cast = at == votes["received_at"]
+    stored = {seq: d for d in decisions if (seq := known_seq(d)) is not None and d.actor is None}
+    is_tick = (
+        (day != day.shift(-1))
+        | (as_cast & (in_day % votes_per_tick == 0))
+        | votes["seq"].isin(list(stored))
+    )
+    starts = _date_champions(votes, promotions)
+    labels = [promotion.label for promotion in promotions]
+    ticks = []
+    for seq, moment in zip(votes.loc[is_tick, "seq"], at[is_tick], strict=True):
+        serving = int(np.searchsorted(starts, seq, side="right")) - 1
+        champion = labels[serving] if serving >= 0 else None
+        if seq in stored:  # it names the champion of that moment
+            champion = stored[seq].evidence["looked_at"]["champion"]
+        ticks.append(TriggerTick(int(seq), moment.to_pydatetime(), champion))
+    return ticks
+
+
+def date_periods(
+    votes: pd.DataFrame, promotions: Sequence[Promotion]
+) -> dict[str, tuple[int, int]]:
+    """For each champion the votes that it could judge while it served: above the first seq, up to
+    the second.
+    """
+    starts = _date_champions(votes, promotions)
+    ends = [*(start - 1 for start in starts[1:]), len(votes)]
+    periods: dict[str, tuple[int, int]] = {}
+    for promotion, start, end in zip(promotions, starts, ends, strict=False):
+        first, _ = periods.get(promotion.label, (start - 1, end))
+        periods[promotion.label] = first, end
+    return periods
+
+
+def redetect(
+    events: Sequence[DriftEvent],
+    streams: Mapping[str, pd.DataFrame],
+    current: RedecideParams,
+    wanted: RedecideParams,
+) -> list[DriftEvent]:
+    """The stored `events`, with those of detectors that `wanted` changes made anew from the error
+    stream of each model, in vote order.
+
+    Events of other tests (calibration) stay as they are: their inputs are not in the streams.
+    """
+    changed = set(changed_detectors(current, wanted))
+    gone = changed | (DETECTORS.keys() - set(wanted.chosen()))
+    kept = [e for e in events if not (e.is_replayed or (e.kind == "drift" and e.detector in gone))]
+    if changed:
+        params = wanted.model_copy(update={"detectors": sorted(changed)})
+        for label, errors in streams.items():
+            kept += scan(errors, model_version=label, params=params).events
+    return sorted(kept, key=lambda e: (e.seq, e.event_id))
+
+
+def changed_detectors(current: RedecideParams, wanted: RedecideParams) -> list[str]:
+    """The detectors that must read the errors again: newly chosen ones, and those with other
+    parameters.
+    """
+    return [
+        name
+        for name in wanted.chosen()
+        if name not in current.chosen()
+        or select_params(DETECTORS[name].Params, current)
+        != select_params(DETECTORS[name].Params, wanted)
+    ]
+
+
+def redecide(history: History, params: TriggerParams) -> list[TriggerDecision]:
+    """Every decision that would be stored: at each tick with a new event, and each fire."""
+    made: list[TriggerDecision] = []
+    held: list[DriftEvent] = []
+    fired: TriggerDecision | None = None
+    n_read = 0
+    for tick in history.ticks:
+        start = n_read
+        while n_read < len(history.events) and history.events[n_read].seq <= tick.seq:
+            n_read += 1
+        opened = history.events[start:n_read]
+        own = [e for e in held if e.model_version == tick.champion]
+        if not opened and not own:
+            continue
+        running = fired is not None and tick.at < fired.decided_at + history.run_time
+        evidence = TriggerEvidence(
+            champion=tick.champion,
+            open_events=tuple(opened),
+            held_events=tuple(own),  # a former champion's events never fire
+            last_fired_at=None if fired is None else fired.decided_at,
+            n_new_votes=history.votes.count(_last_seq(fired), tick.seq),
+            max_seq=tick.seq,
+            n_unfinished=int(running),
+            now=tick.at,
+        )
+        decision = decide(evidence, params)
+        if decision.action == "fire":
+            fired, held = decision, []
+        else:
+            held += opened
+        if opened or decision.action == "fire":
+            made.append(decision)
+    return made
+
+
+def known_seq(decision: TriggerDecision) -> int | None:
+    """The last vote that the decision knew; None if it does not say."""
+    seq = decision.evidence.get("looked_at", {}).get("max_seq")
+    return seq if isinstance(seq, int) else None
+
+
+def _last_seq(fired: TriggerDecision | None) -> int:
+    return 0 if fired is None else known_seq(fired) or 0
+
+
+def _date_champions(votes: pd.DataFrame, promotions: Sequence[Promotion]) -> list[int]:
+    """The first vote that each champion could judge: the one after its training data. One that was
+    promoted by hand (its data is older than the previous champion's) begins when it was promoted.
+    """
+    starts: list[int] = []
+    for promotion in promotions:
+        before = starts[-1] if starts else 0
+        start = (promotion.data_seq or 0) + 1
+        if start <= before:
+            start = int((votes["received_at"] <= promotion.promoted_at).sum()) + 1
+        starts.append(max(start, before))
+    return starts
