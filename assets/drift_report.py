@@ -31,14 +31,23 @@ from rlhf_pipeline.calibration import (
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events, next_test_state
+from rlhf_pipeline.drift.cluster_history import DAYS_FOLLOWED, follow
+from rlhf_pipeline.drift.clusters import semantic_clusters
 from rlhf_pipeline.drift.reference import Embed, Window, current_window
 from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
+from rlhf_pipeline.drift.slices import error_slices
 from rlhf_pipeline.drift.stream import ScanResult, scan
 from rlhf_pipeline.errors import InvalidScores, ModelError, NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.loop_settings import DriftReportParams
-from rlhf_pipeline.records import CalibrationWindow, GroupCalibration, Interval, Verdict
+from rlhf_pipeline.records import (
+    CalibrationWindow,
+    DayClusters,
+    GroupCalibration,
+    Interval,
+    Verdict,
+)
 from rlhf_pipeline.reflection import judged_predictions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reports.calibration import chart_windows
@@ -99,10 +108,16 @@ def drift_report(
     files = Artefacts(settings.frames, store.file_hashes)
     texts: dict[str, str] = {}
     series = load_series(days, files, config)
+    followed = _load_earlier_clusters(days[0], files)
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
         found, evidently = _collect_evidence(day, rows, cast, streams, champions, store, config)
-        page = render_drift_page(replace(found, over_time=series.windows_of(day)), config)
+        clusters = _cluster_day(found, followed, config)
+        if isinstance(clusters, DayClusters):
+            followed.append(clusters)
+            pages[files.clusters_path(day)] = clusters.model_dump_json()
+        found = replace(found, clusters=clusters, over_time=series.windows_of(day))
+        page = render_drift_page(found, config)
         reports.append(found.report)
         pages[files.report_path(day)] = page
         texts |= {name: json.dumps(content) for name, content in evidently.items()} | {
@@ -207,7 +222,8 @@ def _collect_evidence(
     mine = rows[rows["reward_model"] == label]
     embed, not_embedded = _find_embedding(champions, label)
     reference = champions.reference_window(label)
-    comparisons = store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
+    of_day = store.comparisons.with_ids(rows["comparison_id"].unique().tolist())
+    comparisons = of_day[of_day["comparison_id"].isin(mine["comparison_id"])]
     current = current_window(
         mine, comparisons, model_version=label, embed=embed, not_embedded=not_embedded
     )
@@ -252,6 +268,7 @@ def _collect_evidence(
         warnings=[w for w in stream.found.warnings if w.seq <= last_seq],
         noise_ceiling=ceiling,
         by_group=by_group,
+        slices=error_slices(rows, of_day, config),
         texts=lambda ids: {
             row.comparison_id: (row.prompt, row.completion_a)
             for row in store.comparisons.with_ids(ids).itertuples()
@@ -260,6 +277,30 @@ def _collect_evidence(
         files=[name for name, content in evidently.items() if "insufficient" not in content],
     )
     return found, evidently
+
+
+def _load_earlier_clusters(first_day: str, files: Artefacts) -> list[DayClusters]:
+    earlier = [day for day in files.cluster_days() if day < first_day][-DAYS_FOLLOWED:]
+    return list(files.read_clusters(earlier).values())
+
+
+def _cluster_day(
+    found: DayEvidence, earlier: Sequence[DayClusters], config: DriftConfig
+) -> DayClusters | str:
+    """The clusters of both windows' prompts, named and followed, or why there are none."""
+    windows = [w for w in (found.reference, found.current) if w is not None]
+    texts = found.texts(sorted({i for w in windows for i in w.rows["comparison_id"]}))
+    try:
+        clusters = semantic_clusters(
+            found.reference,
+            found.current,
+            config,
+            day=found.day,
+            prompts={i: prompt for i, (prompt, _) in texts.items()},
+        )
+    except NotEnoughData as few:
+        return str(few)
+    return follow(clusters, earlier)
 
 
 def _find_embedding(champions: Champions, label: str) -> tuple[Embed | None, str | None]:

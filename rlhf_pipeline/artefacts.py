@@ -22,6 +22,7 @@ from rlhf_pipeline.protocols import FileHashes
 from rlhf_pipeline.records import (
     CalibrationReport,
     CalibrationWindow,
+    DayClusters,
     Evaluation,
     GateDecision,
     ModelVersion,
@@ -91,11 +92,11 @@ class Artefacts:
         ]
 
     def report_paths(self) -> list[UPath]:
-        """All drift pages and stored calibration windows."""
+        """All drift pages, stored calibration windows and clusters."""
         return [
             self.base / "reports" / name
             for name in list_names(self.base / "reports")
-            if name.startswith(("drift_", "calibration_"))
+            if name.startswith(("drift_", "calibration_", "clusters_"))
         ]
 
     def window_path(self, day: str) -> UPath:
@@ -106,14 +107,22 @@ class Artefacts:
         """Stored calibration windows of `days`. Windows that do not parse or were changed since
         they were written are absent, so that the caller computes them again.
         """
-        contents = self._read_present([self.window_path(day) for day in days])
-        changed, found = set(self._find_changed(contents)), {}
-        for day in days:
-            path = self.window_path(day)
-            with contextlib.suppress(ValueError):
-                if path in contents and path not in changed:
-                    found[day] = CalibrationWindow.from_json(contents[path].decode())
-        return found
+        return self._read_intact({day: self.window_path(day) for day in days}, CalibrationWindow)
+
+    def clusters_path(self, day: str) -> UPath:
+        """Path of the clusters of prompts that the drift report of `day` found."""
+        return self.base / "reports" / f"clusters_{day}.json"
+
+    def cluster_days(self) -> list[str]:
+        """Days with clusters, sorted."""
+        found = list_names(self.base / "reports")
+        return [
+            name[9:-5] for name in found if name.startswith("clusters_") and name.endswith(".json")
+        ]
+
+    def read_clusters(self, days: Sequence[str]) -> dict[str, DayClusters]:
+        """Stored clusters of `days`; absent as in `read_windows`."""
+        return self._read_intact({day: self.clusters_path(day) for day in days}, DayClusters)
 
     def hash_days(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
         """One hash per day over that day's files of `stages`, also for days without a file."""
@@ -203,6 +212,15 @@ class Artefacts:
             raise ArtefactError(
                 f"{path} does not hold a valid {kind.__name__}: {cause}. Materialise {stage} again."
             ) from cause
+
+    def _read_intact(self, paths: Mapping[str, UPath], kind: type[R]) -> dict[str, R]:
+        contents = self._read_present(list(paths.values()))
+        changed, found = set(self._find_changed(contents)), {}
+        for day, path in paths.items():
+            with contextlib.suppress(ValueError):
+                if path in contents and path not in changed:
+                    found[day] = kind.from_json(contents[path].decode())
+        return found
 
     def _schema(self, stage: str) -> FrameSchema:
         if stage not in SCHEMAS:

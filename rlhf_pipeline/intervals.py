@@ -236,6 +236,24 @@ def interval_of_share(share: float, n: int, *, level: float = 0.95) -> Interval:
     )
 
 
+def interval_of_ratio(
+    share: float, n: int, base: float, n_base: int, *, level: float = 0.95
+) -> Interval | None:
+    """`share` of `n` over `base` of `n_base`, with the log-normal interval of Walter 1975: half a
+    count added to each, so that shares of 0 and 1 have one. n is that of `share`; None where the
+    ratio is undefined because `base` is 0 or a side is empty.
+    """
+    if min(n, n_base) < 1 or base <= 0:
+        return None
+    ratio = share / base
+    x, y = share * n + 0.5, base * n_base + 0.5
+    middle = np.log(x / (n + 0.5)) - np.log(y / (n_base + 0.5))
+    deviation = np.sqrt(1 / x - 1 / (n + 0.5) + 1 / y - 1 / (n_base + 0.5))
+    half = np.sqrt(_squared_quantile(level)) * deviation
+    low, high = float(np.exp(middle - half)), float(np.exp(middle + half))
+    return Interval(value=ratio, low=min(low, ratio), high=max(high, ratio), n=n, level=level)
+
+
 def wilson_bounds(share: Any, n: Any, level: float = 0.95) -> tuple[Any, Any]:
     """Wilson's score interval (1927) of a proportion of `n`; it stays wide if none or all of them
     count. Takes numbers or arrays.

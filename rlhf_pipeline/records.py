@@ -356,6 +356,86 @@ class GroupCalibration(Record):
     noise_ceiling: Interval | None = Field(description="noise ceiling of the group's votes")
 
 
+class ClusterDay(Record):
+    """What a cluster of prompts was like on one day."""
+
+    day: str
+    n_prompts: int = Field(description="judged prompts of that day in the cluster")
+    error: float | None = Field(description="their error rate; None below `min_in_cluster`")
+    is_failing: bool
+
+
+class PromptCluster(Record):
+    """One kind of prompts in a day and in the model's reference. Errors and lift are None below
+    `min_in_cluster` prompts, p-values are adjusted over all clusters.
+    """
+
+    cluster_id: str = Field(description="day on which it was first found, and a letter")
+    name: str = Field(description="its most distinctive words; without texts, its letter")
+    terms: dict[str, float] = Field(description="word -> weight by class-based TF-IDF")
+    share_reference: Interval
+    share_current: Interval
+    p_share: float
+    change: Literal["grew", "shrank", "steady"]
+    error_reference: Interval | None
+    error_current: Interval | None
+    p_error: float | None = Field(description="of a rise over the reference")
+    is_worse: bool
+    lift: Interval | None = Field(
+        description="the day's error rate in the cluster over that of the rest; None also where "
+        "the rest has no errors"
+    )
+    p_lift: float | None
+    is_failing: bool = Field(description="more errors than in the rest of the day")
+    examples: tuple[str, ...] = Field(
+        description="comparison ids nearest the centre, those of the day first"
+    )
+    comparison_ids: tuple[str, ...] = Field(description="judged comparisons of the day in it")
+    trend: tuple[ClusterDay, ...] = Field(
+        default=(), description="the days on which it was found, this one last"
+    )
+
+    @property
+    def growth(self) -> float:
+        return self.share_current.value - self.share_reference.value
+
+    @property
+    def n_prompts(self) -> int:
+        """Judged prompts of the day."""
+        return round(self.share_current.value * self.share_current.n)
+
+
+class DayClusters(Record):
+    """The clusters of a day: failing ones first, then those that got worse, grew, shrank, stayed.
+    `p_value`: under the hypothesis that reference and day have equal shares.
+    """
+
+    day: str
+    model_version: str
+    clusters: tuple[PromptCluster, ...]
+    n_reference: int
+    n_current: int
+    p_value: float
+    explained: float = Field(description="share of the points' variance between the clusters")
+
+
+class ErrorSlice(Record):
+    """The error rate of the votes that have one value of one grouping, beside all other votes.
+    Figures are None for a slice that is too small.
+    """
+
+    by: str = Field(description="category, source, length gap, annotator or model")
+    name: str
+    n: int = Field(description="judged comparisons")
+    error_rate: Interval | None = None
+    error_rest: float | None = Field(default=None, description="error rate of all other votes")
+    lift: Interval | None = Field(
+        default=None, description="error rate over that of the rest; None if that is 0"
+    )
+    p_value: float | None = Field(default=None, description="of a rise, adjusted over all slices")
+    is_failing: bool = False
+
+
 class CalibrationWindow(Record):
     """Calibration over one window of days. A figure is None if there are too few votes for an
     interval.

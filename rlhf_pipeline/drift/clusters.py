@@ -1,13 +1,14 @@
-"""Clusters the prompts of two windows by k-means; tests which grew, shrank or got worse.
+"""Clusters the prompts of two windows; tests which fail, grew, shrank or got worse.
 
 Points are clustered without their windows, so under one distribution the
 windows' shares in a cluster differ by chance alone, and an exact test of them holds whatever the
-clusters are.
+clusters are. A failing branch is chosen by the errors of the current window; its p-value accounts
+for the search over all branches, its comparison with the reference does not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from string import ascii_uppercase
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +16,22 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.drift.base import Floats
+from rlhf_pipeline.drift.cluster_terms import Terms, distinctive_terms, name_cluster
+from rlhf_pipeline.drift.cluster_tree import (
+    Labels,
+    PointTree,
+    Scan,
+    dissolve_remnants,
+    measure_distances,
+    scale_to_directions,
+)
 from rlhf_pipeline.drift.reference import LEFT_OUT, Window
 from rlhf_pipeline.drift.two_sample import adjust_p_values, error_rate_rise
 from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
-from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.intervals import interval_of_ratio, interval_of_share
+from rlhf_pipeline.records import DayClusters, Interval, PromptCluster
 
-Labels = npt.NDArray[np.int32]
-
-MAX_RELATIVE_SPREAD = 3  # largest spread of a column, in medians over the columns
-N_FOR_K = 400  # points used to choose the number of clusters
 ORDER = {"grew": 0, "shrank": 1, "steady": 2}
 
 
@@ -39,7 +45,12 @@ class ClusterParams(WindowParams):
         ge=5,
         description="Prompts of both windows per cluster; fewer make wide intervals",
     )
-    max_clusters: int = Field(default=8, ge=2, le=26, description="Maximum number of clusters")
+    max_clusters: int = Field(
+        default=8,
+        ge=2,
+        le=26,
+        description="Maximum number of clusters, beside failing branches of them",
+    )
     min_in_cluster: int = Field(
         default=10,
         ge=5,
@@ -51,44 +62,10 @@ class ClusterParams(WindowParams):
         le=1,
         description="Least change of a cluster's share of the prompts that counts",
     )
-    cluster_seed: int = Field(default=0, ge=0, description="Seed of k-means")
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """One kind of prompts. Errors are None below `min_in_cluster` prompts, p-values are adjusted
-    over all clusters.
-
-    `examples` are comparison ids nearest the centre, those of the current window first.
-    """
-
-    name: str
-    share_reference: Interval
-    share_current: Interval
-    p_share: float
-    change: Literal["grew", "shrank", "steady"]
-    error_reference: Interval | None
-    error_current: Interval | None
-    p_error: float | None
-    is_worse: bool
-    examples: tuple[str, ...]
-
-    @property
-    def growth(self) -> float:
-        return self.share_current.value - self.share_reference.value
-
-
-@dataclass(frozen=True)
-class SemanticClusters:
-    """`clusters`: worse ones first, then those that grew, shrank, stayed. `p_value`: under the
-    hypothesis that both windows have equal shares.
-    """
-
-    clusters: tuple[Cluster, ...]
-    n_reference: int
-    n_current: int
-    p_value: float
-    explained: float  # share of the points' variance that lies between the clusters
+    min_in_slice: int = Field(
+        default=20, ge=5, description="Least comparisons in a slice for its error rate"
+    )
+    cluster_seed: int = Field(default=0, ge=0, description="Seed of samples and shuffles")
 
 
 def semantic_clusters(
@@ -96,16 +73,20 @@ def semantic_clusters(
     current: Window | None,
     params: ClusterParams | None = None,
     *,
+    day: str = "",
+    prompts: Mapping[str, str] | None = None,
     n_examples: int = 3,
-) -> SemanticClusters:
-    """k-means over the embedded comparison of each prompt in both windows; the prompt's other
+) -> DayClusters:
+    """Ward's clusters of the embedded comparison of each prompt in both windows; the prompt's other
     comparisons go with it.
 
-    k is the one of the best mean silhouette, from 2 to one cluster per `prompts_per_cluster`
-    prompts of both windows and at most `max_clusters`. Each prompt counts once, its error being the
-    mean over its comparisons, since comparisons of one prompt resemble each other. The order of
-    rows does not matter. Raises NotEnoughData naming what is missing, InvalidScores for windows of
-    two encoders.
+    Their number is that of the best mean silhouette, from 2 to one cluster per
+    `prompts_per_cluster` prompts of both windows and at most `max_clusters`. Branches of the tree
+    with more errors than the rest of the current window are clusters of their own. Each prompt
+    counts once, its error being the mean over its comparisons, since comparisons of one prompt
+    resemble each other. `prompts` (comparison id -> text) name the clusters. The order of rows does
+    not matter. Raises NotEnoughData naming what is missing, InvalidScores for windows of two
+    encoders.
     """
     params = params or ClusterParams()
     _refuse_missing_embeddings(reference, current)
@@ -118,7 +99,7 @@ def semantic_clusters(
             f"Embeddings of {reference.embeddings.shape[1]} and {current.embeddings.shape[1]} "
             f"dimensions cannot be clustered together. Embed both with one encoder."
         )
-    points = _directions(
+    points = scale_to_directions(
         np.concatenate(
             [
                 w.embeddings[rows["embedding_row"]]
@@ -127,17 +108,57 @@ def semantic_clusters(
         )
     )
     is_current = np.arange(len(points)) >= len(before)
-    label, distance, explained = _k_means(points, params)
-    rows = pd.concat([before, now], ignore_index=True).assign(
-        is_current=is_current, label=label, distance=distance
-    )
-    return SemanticClusters(
-        clusters=_compare_clusters(rows, params, n_examples),
+    rows = pd.concat([before, now], ignore_index=True).assign(is_current=is_current)
+    label, p_branch = _label_points(points, rows, params)
+    distance, explained = measure_distances(points, label)
+    rows = rows.assign(label=label, distance=distance)
+    parts = [
+        _Part(
+            rows=part,
+            letter=ascii_uppercase[i % 26] * (i // 26 + 1),
+            p_branch=p_branch.get(int(part["label"].iloc[0])),
+            comparison_ids=_members(current, part),
+        )
+        for i, part in enumerate(_largest_first(rows))
+    ]
+    terms = distinctive_terms([part.texts(prompts or {}) for part in parts])
+    return DayClusters(
+        day=day,
+        model_version=current.model_version,
+        clusters=_compare_clusters(parts, terms, day, params, n_examples),
         n_reference=len(before),
         n_current=len(now),
         p_value=_homogeneity_p(label, is_current),
         explained=explained,
     )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One cluster's prompts. `p_branch`: of the search that found it, None for a part of the
+    cut.
+    """
+
+    rows: pd.DataFrame
+    letter: str
+    p_branch: float | None
+    comparison_ids: tuple[str, ...]
+
+    @property
+    def n_before(self) -> int:
+        return int((~self.rows["is_current"]).sum())
+
+    @property
+    def n_now(self) -> int:
+        return int(self.rows["is_current"].sum())
+
+    def errors(self, is_current: bool) -> Floats:
+        inside = self.rows["is_current"] == is_current
+        return np.asarray(self.rows.loc[inside, "error"], dtype=float)
+
+    def texts(self, prompts: Mapping[str, str]) -> list[str]:
+        ids = sorted(self.rows["comparison_id"])
+        return [prompts[one] for one in ids if one in prompts]
 
 
 def _embedded_prompts(window: Window | None) -> pd.DataFrame:
@@ -179,119 +200,131 @@ def _require_enough(before: pd.DataFrame, now: pd.DataFrame, params: ClusterPara
         )
 
 
-def _directions(points: Floats) -> Floats:
-    """Rows centred and scaled to length 1, with each column's spread limited to LOUDEST medians,
-    so that clusters follow meaning, not length: the features contain counts and grow with the
-    length of a completion.
-    """
-    if not np.isfinite(points).all():
-        raise InvalidScores(
-            "An embedding is NaN or infinite. Check the encoder; no row is dropped silently."
-        )
-    spread = points.std(axis=0)
-    most = MAX_RELATIVE_SPREAD * float(np.median(spread[spread > 0])) if (spread > 0).any() else 1.0
-    centred = (points - points.mean(axis=0)) / np.maximum(spread / most, 1)
-    length = np.linalg.norm(centred, axis=1, keepdims=True)
-    return np.asarray(centred / np.where(length > 0, length, 1), dtype=np.float32)
+def _label_points(
+    points: Floats, rows: pd.DataFrame, params: ClusterParams
+) -> tuple[Labels, dict[int, float]]:
+    """The cluster of each point, and the p-value of those that are failing branches."""
+    tree = PointTree(points)
+    most = min(params.max_clusters, len(points) // params.prompts_per_cluster)
+    label = tree.cut(most, seed=params.cluster_seed)
+    errors = rows["error"].where(rows["is_current"]).to_numpy(dtype=float)
+    scan = Scan(
+        params.min_in_cluster, params.alpha, params.n_permutations, seed=params.cluster_seed
+    )
+    p_branch = {}
+    for branch in tree.find_failing(errors, scan):
+        number = int(label.max()) + 1
+        label[branch.members] = number
+        p_branch[number] = branch.p_value
+    return dissolve_remnants(points, label, set(p_branch), params.min_in_cluster), p_branch
 
 
-def _k_means(points: Floats, params: ClusterParams) -> tuple[Labels, Floats, float]:
-    """Label and distance to its centre of each point, and the share of variance explained."""
-    from sklearn.cluster import KMeans
-
-    if (points == points[0]).all():
-        raise NotEnoughData(
-            "No clusters: all embeddings are equal. Check that the encoder distinguishes texts."
-        )
-    fitted = KMeans(
-        _choose_n_clusters(points, params), n_init=4, random_state=params.cluster_seed
-    ).fit(points)
-    distance = np.linalg.norm(points - fitted.cluster_centers_[fitted.labels_], axis=1)
-    total = float(((points - points.mean(axis=0)) ** 2).sum())
-    return fitted.labels_, distance, 1 - float((distance**2).sum()) / total
-
-
-def _choose_n_clusters(points: Floats, params: ClusterParams) -> int:
-    """The k of the highest mean silhouette on at most N_FOR_K of the points (Rousseeuw 1987); the
-    smallest k of equal ones.
-    """
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import pairwise_distances, silhouette_score
-
-    drawn = np.random.default_rng(params.cluster_seed).permutation(len(points))[:N_FOR_K]
-    sample = points[np.sort(drawn)]
-    n_different = len(np.unique(sample, axis=0))
-    most = min(params.max_clusters, len(points) // params.prompts_per_cluster, n_different - 1)
-    if most <= 2:
-        return 2
-    distances = pairwise_distances(sample)
-    np.fill_diagonal(distances, 0)  # rounding leaves small differences there
-    score: dict[int, float] = {}
-    for k in range(2, most + 1):
-        label = KMeans(k, n_init=1, random_state=params.cluster_seed).fit(sample).labels_
-        score[k] = float(silhouette_score(distances, label, metric="precomputed"))
-    return max(score, key=lambda k: score[k])
-
-
-def _compare_clusters(
-    rows: pd.DataFrame, params: ClusterParams, n_examples: int
-) -> tuple[Cluster, ...]:
+def _largest_first(rows: pd.DataFrame) -> list[pd.DataFrame]:
     by_size = (
         rows.groupby("label")["comparison_id"]
         .agg(["size", "min"])
         .sort_values(["size", "min"], ascending=[False, True])
     )
-    parts = [rows[rows["label"] == label] for label in by_size.index]
-    n_before, n_now = int((~rows["is_current"]).sum()), int(rows["is_current"].sum())
-    counts = [(int((~part["is_current"]).sum()), int(part["is_current"].sum())) for part in parts]
+    return [rows[rows["label"] == label] for label in by_size.index]
+
+
+def _members(current: Window, part: pd.DataFrame) -> tuple[str, ...]:
+    """Every judged comparison of the part's prompts in the current window."""
+    prompts = current.rows.set_index("comparison_id")["prompt_id"]
+    inside = prompts[part.loc[part["is_current"], "comparison_id"]]
+    return tuple(sorted(prompts.index[prompts.isin(inside)]))
+
+
+def _compare_clusters(
+    parts: Sequence[_Part],
+    terms: Sequence[Terms],
+    day: str,
+    params: ClusterParams,
+    n_examples: int,
+) -> tuple[PromptCluster, ...]:
+    n_before, n_now = sum(p.n_before for p in parts), sum(p.n_now for p in parts)
     p_share = adjust_p_values(
-        [_fisher_exact_p(before, n_before, now, n_now) for before, now in counts]
+        [_fisher_exact_p(p.n_before, n_before, p.n_now, n_now) for p in parts]
     )
-    rises = [_error_rise(part, params.min_in_cluster) for part in parts]
-    tested = [i for i, rise in enumerate(rises) if rise is not None]
-    p_error = dict(
-        zip(tested, adjust_p_values([rise[1] for rise in rises if rise is not None]), strict=True)
-    )
+    rises = _adjusted_rises([(p.errors(False), p.errors(True)) for p in parts], params)
+    today = [p.errors(True) for p in parts]
+    rest = [_join([e for e in today if e is not own]) for own in today]
+    lifts = _adjusted_rises(list(zip(rest, today, strict=True)), params)
     made = []
-    for i, (part, (before, now), rise) in enumerate(zip(parts, counts, rises, strict=True)):
-        growth = now / n_now - before / n_before
+    for i, part in enumerate(parts):
+        growth = part.n_now / n_now - part.n_before / n_before
         is_moved = p_share[i] <= params.alpha and abs(growth) >= params.share_effect
+        rise, p_error = rises[i]
+        excess, p_lift = lifts[i]
+        if p_lift is not None and part.p_branch is not None:
+            p_lift = max(p_lift, part.p_branch)
         made.append(
-            Cluster(
-                name=chr(ord("A") + i),
-                share_reference=interval_of_share(before / n_before, n_before),
-                share_current=interval_of_share(now / n_now, n_now),
+            PromptCluster(
+                cluster_id=f"{day}-{part.letter}" if day else part.letter,
+                name=name_cluster(terms[i]) or part.letter,
+                terms=terms[i],
+                share_reference=interval_of_share(part.n_before / n_before, n_before),
+                share_current=interval_of_share(part.n_now / n_now, n_now),
                 p_share=p_share[i],
                 change="steady" if not is_moved else "grew" if growth > 0 else "shrank",
-                error_reference=_error_interval(part, False, params.min_in_cluster),
-                error_current=_error_interval(part, True, params.min_in_cluster),
-                p_error=p_error.get(i),
-                is_worse=rise is not None
-                and p_error[i] <= params.alpha
-                and rise[0] >= params.error_effect,
-                examples=_nearest_ids(part, n_examples),
+                error_reference=_error_interval(part.errors(False), params.min_in_cluster),
+                error_current=_error_interval(today[i], params.min_in_cluster),
+                p_error=p_error,
+                is_worse=p_error is not None
+                and p_error <= params.alpha
+                and rise >= params.error_effect,
+                lift=None
+                if p_lift is None
+                else interval_of_ratio(
+                    float(today[i].mean()), len(today[i]), float(rest[i].mean()), len(rest[i])
+                ),
+                p_lift=p_lift,
+                is_failing=p_lift is not None
+                and p_lift <= params.alpha
+                and excess >= params.error_effect,
+                examples=_nearest_ids(part.rows, n_examples),
+                comparison_ids=part.comparison_ids,
             )
         )
-    return tuple(
-        sorted(made, key=lambda c: (not c.is_worse, ORDER[c.change], -abs(c.growth), c.name))
+    return tuple(sorted(made, key=_rank))
+
+
+def _rank(cluster: PromptCluster) -> tuple[bool, bool, int, float, str]:
+    """Failing ones by the number of errors beyond the rest's rate, others by growth."""
+    size = -abs(cluster.growth)
+    if cluster.is_failing and cluster.error_current is not None:
+        above = 1.0 if cluster.lift is None else 1 - 1 / cluster.lift.value
+        size = -cluster.n_prompts * cluster.error_current.value * above
+    return (
+        not cluster.is_failing,
+        not cluster.is_worse,
+        ORDER[cluster.change],
+        size,
+        cluster.cluster_id,
     )
 
 
-def _error_interval(part: pd.DataFrame, is_current: bool, least: int) -> Interval | None:
-    errors = part.loc[part["is_current"] == is_current, "error"]
+def _adjusted_rises(
+    sides: Sequence[tuple[Floats, Floats]], params: ClusterParams
+) -> list[tuple[float, float | None]]:
+    """Rise of the second error rate over the first and its adjusted p-value; None where a side is
+    too small.
+    """
+    least = params.min_in_cluster
+    results = [
+        error_rate_rise(before, now) if min(len(before), len(now)) >= least else None
+        for before, now in sides
+    ]
+    adjusted = iter(adjust_p_values([r.p_value for r in results if r is not None]))
+    return [(0.0, None) if r is None else (r.effect, next(adjusted)) for r in results]
+
+
+def _error_interval(errors: Floats, least: int) -> Interval | None:
     return interval_of_share(float(errors.mean()), len(errors)) if len(errors) >= least else None
 
 
-def _error_rise(part: pd.DataFrame, least: int) -> tuple[float, float] | None:
-    """Rise of the error rate and its p-value; None where one side is too small."""
-    before, now = (
-        part.loc[part["is_current"] == side, "error"].to_numpy(dtype=float)
-        for side in (False, True)
-    )
-    if min(len(before), len(now)) < least:
-        return None
-    result = error_rate_rise(before, now)
-    return result.effect, result.p_value
+def _join(values: Sequence[Floats]) -> Floats:
+    return np.concatenate(values) if values else np.zeros(0)
 
 
 def _fisher_exact_p(before: int, n_before: int, now: int, n_now: int) -> float:

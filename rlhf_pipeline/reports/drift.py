@@ -10,11 +10,10 @@ import pandas as pd
 from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.choice import DetectorChoice
-from rlhf_pipeline.drift.clusters import Cluster
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import wilson_bounds
-from rlhf_pipeline.records import DriftEvent, Interval
+from rlhf_pipeline.records import DriftEvent, Interval, PromptCluster
 from rlhf_pipeline.reports.calibration import INTERVALS
 from rlhf_pipeline.reports.chart import (
     Axis,
@@ -243,7 +242,7 @@ def _divide_into_days(rows: pd.DataFrame, day: str | None) -> tuple[tuple[Tick, 
     return ticks, borders
 
 
-def chart_clusters(clusters: Sequence[Cluster]) -> Chart:
+def chart_clusters(clusters: Sequence[PromptCluster]) -> Chart:
     """Share of the prompts and error rate of each cluster, in the reference and on the day."""
     steady = [cluster.change == "steady" for cluster in clusters]
     right = [not cluster.is_worse for cluster in clusters]
@@ -280,7 +279,7 @@ def chart_clusters(clusters: Sequence[Cluster]) -> Chart:
 
 def _cluster_panel(
     title: str,
-    clusters: Sequence[Cluster],
+    clusters: Sequence[PromptCluster],
     before: Sequence[Interval | None],
     now: Sequence[Interval | None],
     is_steady: Sequence[bool],

@@ -17,7 +17,7 @@ from rlhf_pipeline.calibration.group_calibration import (
     UNKNOWN_CEILING,
     largest_groups,
 )
-from rlhf_pipeline.drift.clusters import ClusterParams, semantic_clusters
+from rlhf_pipeline.drift.clusters import ClusterParams
 from rlhf_pipeline.drift.reference import LEFT_OUT, Window
 from rlhf_pipeline.drift.reliability import (
     Reliability,
@@ -29,7 +29,9 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import (
     CalibrationWindow,
+    DayClusters,
     DriftEvent,
+    ErrorSlice,
     GroupCalibration,
     Interval,
     Verdict,
@@ -50,6 +52,8 @@ Texts = Mapping[str, tuple[str, str]]  # comparison id -> prompt, completion a
 
 MAX_VOTES = 20_000  # in the drawn stream
 MAX_GROUPS = 20  # shown at once
+MAX_SLICES = 15
+DAYS_OF_TREND = 5  # shown of each cluster
 PROMPT_WIDTH, COMPLETION_WIDTH, NAME_WIDTH = 160, 100, 40  # characters
 
 
@@ -60,6 +64,8 @@ class DayEvidence:
     `judged`: columns p, outcome, group, error of the day's votes.
     `by_group`: their calibration by source and category.
     `over_time`: windows up to the day, oldest first, or the reason why they are omitted.
+    `clusters`: of the prompts of both windows, or the reason why they are omitted.
+    `slices`: error rates of the day's votes by category, annotator and more.
     `errors`: seq, day, error of the model's stream up to the day.
     `texts`: comparison ids -> their prompt and completion a; called only for the examples.
     `data_drift`: Evidently's report as JSON, `files`: names of the files beside the page.
@@ -81,6 +87,8 @@ class DayEvidence:
     noise_ceiling: Interval | None = None
     by_group: Sequence[GroupCalibration] = ()
     over_time: Sequence[CalibrationWindow] | str = ()
+    clusters: DayClusters | str = ""
+    slices: Sequence[ErrorSlice] = ()
     texts: Callable[[Sequence[str]], Texts] = lambda ids: {}
     data_drift: Mapping[str, Any] = field(default_factory=dict)
     files: Sequence[str] = ()
@@ -101,7 +109,8 @@ def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None
         draw_legend=draw_legend,
         overall=_find_overall_row(rows),
         errors=_collect_errors(evidence, rows),
-        clusters=_collect_clusters(evidence, params),
+        clusters=_collect_clusters(evidence),
+        slices=_collect_slices(evidence.slices),
         params=params,
         calibration=_collect_calibration(evidence, rows),
         windows=_collect_windows(evidence.over_time),
@@ -110,6 +119,7 @@ def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None
             m for m in evidence.data_drift.get("metrics", []) if "column" in m.get("config", {})
         ],
         left_out=LEFT_OUT,
+        days_of_trend=DAYS_OF_TREND,
         unknown_ceiling=UNKNOWN_CEILING,
         prompt_width=PROMPT_WIDTH,
         completion_width=COMPLETION_WIDTH,
@@ -149,21 +159,28 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
     }
 
 
-def _collect_clusters(evidence: DayEvidence, params: ClusterParams) -> dict[str, Any]:
-    """Clusters of prompts that became more frequent, less frequent or worse, or the reason why
-    there are no clusters.
+def _collect_clusters(evidence: DayEvidence) -> dict[str, Any]:
+    """Clusters of prompts that fail, became more frequent, less frequent or worse, or the reason
+    why there are no clusters.
     """
-    try:
-        found = semantic_clusters(evidence.reference, evidence.current, params)
-    except NotEnoughData as few:
-        return {"missing": str(few)}
+    found = evidence.clusters
+    if isinstance(found, str):
+        return {"missing": found}
     return {
         "missing": None,
         "found": found,
-        "n_changed": sum(c.is_worse or c.change != "steady" for c in found.clusters),
+        "n_changed": sum(
+            c.is_failing or c.is_worse or c.change != "steady" for c in found.clusters
+        ),
         "chart": chart_clusters(found.clusters),
         "texts": evidence.texts([i for cluster in found.clusters for i in cluster.examples]),
     }
+
+
+def _collect_slices(slices: Sequence[ErrorSlice]) -> dict[str, Any]:
+    """Failing slices and those with the highest lift; how many are too small."""
+    measured = [one for one in slices if one.error_rate is not None]
+    return {"shown": measured[:MAX_SLICES], "n_measured": len(measured), "n_all": len(slices)}
 
 
 def _collect_calibration(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.intervals import (
     BootstrapParams,
     interval_of_mean,
+    interval_of_ratio,
     interval_of_share,
     mean_over_prompts,
     resampled_sums,
@@ -146,3 +147,22 @@ def test_samples_of_one_prompt_count_as_one_observation():
     frame = pd.DataFrame({"prompt_id": ["a"] * 10 + ["b"], "x": [1.0] * 10 + [0.0]})
     found = mean_over_prompts(frame, "x", seed=0)
     assert (found.value, found.n) == (0.5, 2)
+
+
+def test_a_ratio_of_shares_has_an_interval_that_covers() -> None:
+    rng = np.random.default_rng(0)
+    found = [
+        interval_of_ratio(rng.binomial(60, 0.4) / 60, 60, rng.binomial(400, 0.2) / 400, 400)
+        for _ in range(2000)
+    ]
+    assert np.mean([i is not None and i.low <= 2 <= i.high for i in found]) == pytest.approx(
+        0.95, abs=0.015
+    )
+
+
+def test_a_ratio_to_nothing_is_undefined_and_one_of_nothing_is_zero() -> None:
+    assert interval_of_ratio(0.5, 10, 0.0, 40) is None
+    none = interval_of_ratio(0.0, 30, 0.2, 100)
+    assert none is not None
+    assert none.value == 0
+    assert 0 <= none.low < 1 < none.high < 2

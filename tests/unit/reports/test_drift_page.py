@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group
-from rlhf_pipeline.drift.clusters import ClusterParams
+from rlhf_pipeline.drift.cluster_history import follow
+from rlhf_pipeline.drift.clusters import ClusterParams, semantic_clusters
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.report import DriftSignals, drift_report
 from rlhf_pipeline.drift.stream import error_stream, scan
-from rlhf_pipeline.records import DriftEvent, Interval
+from rlhf_pipeline.records import DayClusters, DriftEvent, ErrorSlice, Interval
 from rlhf_pipeline.reports.drift_page import (
     MAX_GROUPS,
     PROMPT_WIDTH,
@@ -31,6 +32,20 @@ ASKED = (
     "Write a polite mail that declines a meeting on Friday.",
     "Give me a recipe with lentils for four people.",
     "What is the capital of Australia, and since when?",
+)
+NO_WINDOWS = "No clusters: the reference window has 0 embedded prompts, 15 are needed."
+SLICES = (
+    ErrorSlice(
+        by="annotator",
+        name="ann-7",
+        n=64,
+        error_rate=Interval(value=0.62, low=0.49, high=0.73, n=64),
+        error_rest=0.3,
+        lift=Interval(value=2.07, low=1.6, high=2.7, n=64),
+        p_value=0.0004,
+        is_failing=True,
+    ),
+    ErrorSlice(by="category", name="poetry", n=4),
 )
 PARTS = {"drift-over-time", "semantic-clusters", "calibration"}
 VOID = {"meta", "br", "hr", "input", "img", "link", "col"}
@@ -93,7 +108,7 @@ def day_window(seed: int, sizes: tuple[int, ...], errors: tuple[float, ...], nam
     )
 
 
-def evidence(prompt: str | None = None) -> DayEvidence:
+def evidence(prompt: str | None = None, params: ClusterParams | None = None) -> DayEvidence:
     """A day on which one kind of prompts doubled and got worse, after four quiet ones."""
     rng = np.random.default_rng(7)
     reference = day_window(0, (80, 80, 80, 80), (0.22,) * 4, "r")
@@ -152,6 +167,18 @@ def evidence(prompt: str | None = None) -> DayEvidence:
         events=events,
         warnings=found.warnings,
         noise_ceiling=Interval(value=0.86, low=0.83, high=0.89, n=240),
+        clusters=semantic_clusters(
+            reference,
+            current,
+            params,
+            day=DAY,
+            prompts={
+                i: prompt or ASKED[int(i[1])]
+                for window in (reference, current)
+                for i in window.rows["comparison_id"]
+            },
+        ),
+        slices=SLICES,
         texts=lambda ids: {
             i: (prompt or f"{ASKED[int(i[1])]} ({i})", prompt or "Certainly! Here it is.")
             for i in ids
@@ -167,7 +194,7 @@ def evidence(prompt: str | None = None) -> DayEvidence:
 
 
 def nothing() -> DayEvidence:
-    return DayEvidence("demo", DAY, drift_report(DAY))
+    return DayEvidence("demo", DAY, drift_report(DAY), clusters=NO_WINDOWS)
 
 
 @pytest.fixture(scope="module")
@@ -240,9 +267,10 @@ def test_a_long_prompt_is_cut() -> None:
 def test_the_verdict_is_written_out_and_the_worst_cluster_is_first(source: str) -> None:
     page = Page(source)
     assert f"{DAY} ✕ drift" in page.text
-    assert "got worse and grew" in page.text
+    assert "failing, got worse, grew" in page.text
     rows = page.text[page.text.index("Clusters, reference against day") :]
-    assert rows.index("got worse and grew") < rows.index("steady")
+    assert re.search(r"blue · \w+ · \w+ ✕ failing, got worse, grew 2026-01-05-A", rows)
+    assert rows.index("failing, got worse, grew") < rows.index("steady")
     assert ASKED[0] in rows[: rows.index("steady")]
     assert "calibration slope, upper end of the interval ✕ drift 0.41 0.8" in page.text
     assert "ECE, lower bound ✓ stable 0.031 0.05" in page.text
@@ -297,16 +325,35 @@ def test_a_day_without_errors_has_no_slope() -> None:
 
 
 def test_small_bins_and_small_clusters_are_words_not_numbers() -> None:
-    page = Page(render_drift_page(evidence(), ClusterParams(min_in_cluster=60)))
+    params = ClusterParams(min_in_cluster=60)
+    page = Page(render_drift_page(evidence(params=params), params))
     table = page.text[page.text.index("Share predicted right") :]
-    assert (
-        "too few"
-        in page.text[page.text.index("Clusters, reference") : page.text.index("A cluster grew")]
-    )
+    clusters = page.text[page.text.index("Clusters, reference") :]
+    assert "too few" in clusters[: clusters.index("A cluster fails where")]
     for few, n in re.findall(
         r"(too few|\d[\d.]* % \([^)]*\)) (\d+)", table[: table.index("Calibration tests")]
     ):
         assert (few == "too few") == (int(n) < 10)
+
+
+def test_slices_show_their_lift_and_withhold_small_ones(source: str) -> None:
+    text = Page(source).text
+    row = text[text.index("Slices of the day's votes") : text.index("slices, by lift")]
+    assert "annotator: ann-7 ✕ failing 64 0.620 0.490 to 0.730 2.07 times 1.60 to 2.70" in row
+    assert "poetry" not in text
+    assert "1 of fewer than 20 comparisons are withheld" in text
+
+
+def test_a_followed_cluster_shows_its_age_and_errors() -> None:
+    full = evidence()
+    assert isinstance(full.clusters, DayClusters)
+    first = full.clusters.clusters[0]
+    earlier = full.clusters.model_copy(
+        update={"day": "2026-01-04", "clusters": (first.model_copy(update={"cluster_id": "X"}),)}
+    )
+    followed = follow(full.clusters, [follow(earlier, [])])
+    text = Page(render_drift_page(replace(full, clusters=followed))).text
+    assert "failing, got worse, grew X since 2026-01-04, on 2 days errors 5" in text
 
 
 CEILING, BEST = "86.0 %", "best reachable 14.0 %"
@@ -336,7 +383,7 @@ def test_a_ceiling_from_repeats_is_always_marked() -> None:
     """One vote against the majority of the others is what it is not."""
     repeats = Interval(value=0.86, low=0.83, high=0.89, n=240, basis="repeats")
     page = Page(render_drift_page(replace(evidence(), noise_ceiling=repeats))).text
-    assert page.count("best reachable 14.0 % (11.0 % to 17.0 %), from repeats") == 2
+    assert page.count("best reachable 14.0 % (11.0 % to 17.0 %), from repeats") == 3
     assert "Noise ceiling, from repeats: 86.0 %" in page
     assert "Noise ceiling, from repeats: by how often annotators repeat their own choice" in page
     assert "majority of the others" not in page

@@ -1,0 +1,82 @@
+"""A cluster keeps its id from day to day while its words stay."""
+
+from rlhf_pipeline.drift.cluster_history import follow
+from rlhf_pipeline.drift.cluster_terms import distinctive_terms
+from rlhf_pipeline.intervals import interval_of_share
+from rlhf_pipeline.records import DayClusters, PromptCluster
+
+SOUP = ("lentil soup recipe", "onion soup recipe")
+TRAIN = ("train ticket border", "train station luggage")
+LAW = ("tenant court fine", "landlord court lease")
+SHARE = interval_of_share(0.5, 40)
+
+
+def day_of(day: str, *topics: tuple[str, ...], error: float = 0.3) -> DayClusters:
+    terms = distinctive_terms(topics)
+    return DayClusters(
+        day=day,
+        model_version="m",
+        clusters=tuple(
+            PromptCluster(
+                cluster_id=f"{day}-{letter}",
+                name=letter,
+                terms=terms[i],
+                share_reference=SHARE,
+                share_current=SHARE,
+                p_share=1.0,
+                change="steady",
+                error_reference=None,
+                error_current=interval_of_share(error, 20),
+                p_error=None,
+                is_worse=False,
+                lift=None,
+                p_lift=None,
+                is_failing=False,
+                examples=(),
+                comparison_ids=(),
+            )
+            for i, letter in zip(range(len(topics)), "ABC", strict=False)
+        ),
+        n_reference=40,
+        n_current=40,
+        p_value=1.0,
+        explained=0.5,
+    )
+
+
+def test_a_cluster_keeps_its_id_and_collects_its_days() -> None:
+    first = follow(day_of("2026-01-01", SOUP, TRAIN, error=0.2), [])
+    second = follow(day_of("2026-01-02", LAW, SOUP, error=0.4), [first])
+    third = follow(day_of("2026-01-03", TRAIN, SOUP, error=0.6), [second, first])
+    assert [c.cluster_id for c in second.clusters] == ["2026-01-02-A", "2026-01-01-A"]
+    assert [c.cluster_id for c in third.clusters] == ["2026-01-01-B", "2026-01-01-A"]
+    soup = third.clusters[1]
+    assert [(d.day, d.error, d.n_prompts) for d in soup.trend] == [
+        ("2026-01-01", 0.2, 20),
+        ("2026-01-02", 0.4, 20),
+        ("2026-01-03", 0.6, 20),
+    ]
+    assert [d.day for d in third.clusters[0].trend] == ["2026-01-01", "2026-01-03"]
+
+
+def test_two_clusters_do_not_continue_one() -> None:
+    first = follow(day_of("2026-01-01", SOUP, TRAIN), [])
+    halves = follow(day_of("2026-01-02", SOUP, (*SOUP, "soup spoon"), LAW), [first])
+    ids = [c.cluster_id for c in halves.clusters]
+    assert len(set(ids)) == 3
+    assert ids.count("2026-01-01-A") == 1
+
+
+def test_later_days_and_the_same_day_are_not_history() -> None:
+    today = day_of("2026-01-02", SOUP, TRAIN)
+    others = [day_of("2026-01-02", SOUP, TRAIN), day_of("2026-01-03", SOUP, TRAIN)]
+    assert [c.cluster_id for c in follow(today, others).clusters] == [
+        "2026-01-02-A",
+        "2026-01-02-B",
+    ]
+
+
+def test_clusters_without_words_are_not_followed() -> None:
+    first = follow(day_of("2026-01-01", (), ()), [])
+    second = follow(day_of("2026-01-02", (), ()), [first])
+    assert [len(c.trend) for c in second.clusters] == [1, 1]
