@@ -197,7 +197,7 @@ def build_fires(timelines: Sequence[Timeline]) -> Iterator[dict[str, str]]:
                     "timeline": timeline.name,
                     "vote": f"{seq:,}",
                     "time": f"{fire.decided_at:%Y-%m-%d %H:%M}",
-                    "champion": str(fire.evidence["looked_at"]["champion"]),
+                    "champion": str(fire.evidence["looked_at"].get("champion")),
                     "verdict": "false" if change is None else f"finds the change at {change:,}",
                     "reasons": "; ".join(fire.reasons),
                 }
@@ -214,7 +214,7 @@ def _format_figures(timeline: Timeline, history: StoredHistory) -> dict[str, str
         "delay in votes (median)": f"{median(delays):,.0f}" if delays else "-",
         "false fires": f"{score.n_false}",
         "false fires per 1,000 votes": "-" if rate is None else f"{rate:.3f}",
-        "time of retrainings": "unknown: none has succeeded"
+        "time of retrainings": "unknown: none was measured"
         if run_s is None
         else f"{timedelta(seconds=round(run_s * score.n_fires))} h",
         "spend of retrainings": "none stored" if spend is None else f"{spend * score.n_fires:.2f}",

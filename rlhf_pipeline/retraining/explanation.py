@@ -13,7 +13,8 @@ from rlhf_pipeline.retraining.triggers import TriggerParams, replay
 
 # Shown as conditions and events. Whatever else a rule records is shown as it is.
 EXPLAINED = {"looked_at", "params", "reported", "confirmed", "confirming_event_ids"}
-COMPARED = ("action", "reasons", "event_ids", "change_seq", "evidence")
+COMPARED = ("action", "reasons", "event_ids", "change_seq")
+INPUTS = {"looked_at", "params"}  # copied, not decided; older ones lack fields added since
 
 
 class Condition(NamedTuple):
@@ -133,12 +134,17 @@ def _check_confirmation(inputs: Inputs) -> Condition:
 
 
 def _compare(decision: TriggerDecision, again: TriggerDecision) -> Iterator[str]:
-    stored, made = (
-        each.model_dump(mode="json", include=set(COMPARED)) for each in (decision, again)
-    )
-    for name in COMPARED:
-        if stored[name] != made[name]:
-            yield f"{name}: {_shorten(stored[name])} was stored, {_shorten(made[name])} now"
+    stored, made = (_list_results(each) for each in (decision, again))
+    for name in stored:
+        if stored[name] != made.get(name):
+            yield f"{name}: {_shorten(stored[name])} was stored, {_shorten(made.get(name))} now"
+
+
+def _list_results(decision: TriggerDecision) -> dict[str, Any]:
+    """Everything that the rule decided, and what it recorded beside its inputs."""
+    values = decision.model_dump(mode="json", include={*COMPARED, "evidence"})
+    recorded = values.pop("evidence")
+    return values | {name: recorded[name] for name in recorded if name not in INPUTS}
 
 
 def _shorten(value: object) -> str:

@@ -88,7 +88,7 @@ def list_ticks(
     day = at.dt.floor("D")
     in_day = votes.groupby(day)["seq"].cumcount() + 1
     as_cast = at == votes["received_at"]
-    stored = {seq: d for d in decisions if (seq := known_seq(d)) is not None and d.actor is None}
+    stored = _list_stored_champions(decisions)
     is_tick = (
         (day != day.shift(-1))
         | (as_cast & (in_day % votes_per_tick == 0))
@@ -100,9 +100,10 @@ def list_ticks(
     for seq, moment in zip(votes.loc[is_tick, "seq"], at[is_tick], strict=True):
         serving = int(np.searchsorted(starts, seq, side="right")) - 1
         champion = labels[serving] if serving >= 0 else None
-        if seq in stored:  # it names the champion of that moment
-            champion = stored[seq].evidence["looked_at"]["champion"]
-        ticks.append(TriggerTick(int(seq), moment.to_pydatetime(), champion))
+        ticks += [
+            TriggerTick(int(seq), moment.to_pydatetime(), each)
+            for each in stored.get(seq, [champion])
+        ]
     return ticks
 
 
@@ -194,6 +195,20 @@ def known_seq(decision: TriggerDecision) -> int | None:
     """The last vote that the decision knew; None if it does not say."""
     seq = decision.evidence.get("looked_at", {}).get("max_seq")
     return seq if isinstance(seq, int) else None
+
+
+def _list_stored_champions(decisions: Sequence[TriggerDecision]) -> dict[int, list[str | None]]:
+    """The champions that the trigger's decisions name, by the last vote that each knew: several
+    where one was promoted without a new vote.
+    """
+    champions: dict[int, list[str | None]] = {}
+    for decision in decisions:
+        seq = known_seq(decision)
+        if seq is not None and decision.actor is None:
+            named = champions.setdefault(seq, [])
+            champion = decision.evidence["looked_at"].get("champion")
+            named += [] if champion in named else [champion]
+    return champions
 
 
 def _last_seq(fired: TriggerDecision | None) -> int:

@@ -71,7 +71,7 @@ class DecisionHistory:
             decision_id = int(found[1])
             if row.action == "decision.pending":
                 began[decision_id] = row.at
-            elif decision_id in began:
+            elif decision_id in began and row.at >= began[decision_id]:  # clocks may be set back
                 took[decision_id] = row.at - began[decision_id]
         return took
 

@@ -12,6 +12,7 @@ from rlhf_pipeline.cli.init import rewrite_votes_frames
 from rlhf_pipeline.drift.windows import Window
 from rlhf_pipeline.frames import frame_hash
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_hash, folder_hash, utc_now
+from rlhf_pipeline.retraining.explanation import find_differences
 from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.votes.counting import counting
@@ -107,6 +108,11 @@ def test_registered_files_have_the_hashes_of_their_tags(upgraded_home: UpgradedH
         assert folder_hash(mlflow / "artifacts" / "demo" / run_id / "artifacts" / path) == digest, (
             f"{name}@{version}"
         )
+
+
+def test_every_stored_decision_is_reproduced(upgraded_home: UpgradedHome) -> None:
+    decisions = upgraded_home.store.decisions.all()
+    assert [find_differences(decision) for decision in decisions] == [[], []]
 
 
 def test_every_stored_record_is_read(upgraded_home: UpgradedHome) -> None:

@@ -123,15 +123,18 @@ def test_champion_serves_after_the_votes_it_was_fitted_to() -> None:
     assert date_periods(live_votes(10), []) == {}
 
 
-def test_stored_decision_is_a_tick_with_its_own_champion() -> None:
-    stored = TriggerDecision(
-        action="hold",
-        reasons=(),
-        event_ids=(),
-        evidence={"looked_at": {"max_seq": 3, "champion": "demo.reward_model@9"}},
-    )
-    ticks = list_ticks(live_votes(10), [promotion(1, 0)], [stored], votes_per_tick=100)
+def test_stored_decisions_are_ticks_with_their_own_champions() -> None:
+    def stored(champion: str) -> TriggerDecision:
+        looked_at = {"max_seq": 3, "champion": champion}
+        return TriggerDecision(
+            action="hold", reasons=(), event_ids=(), evidence={"looked_at": looked_at}
+        )
+
+    # the second was promoted before the next vote came
+    decisions = [stored("demo.reward_model@8"), stored("demo.reward_model@9")]
+    ticks = list_ticks(live_votes(10), [promotion(1, 0)], decisions, votes_per_tick=100)
     assert [(tick.seq, tick.champion) for tick in ticks] == [
+        (3, "demo.reward_model@8"),
         (3, "demo.reward_model@9"),
         (10, MODEL),
     ]
