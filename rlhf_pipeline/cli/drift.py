@@ -14,7 +14,7 @@ from rlhf_pipeline.cli.exports import explain_missing_report, open_workspace, re
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.records import DriftEvent, TriggerDecision, Verdict
+from rlhf_pipeline.records import DayClusters, DriftEvent, Interval, TriggerDecision, Verdict
 
 app = typer.Typer(help="Drift reports in the terminal.", no_args_is_help=True)
 # The worst last: a space has the worst verdict of its tests.
@@ -60,11 +60,12 @@ def analyze(
     days = [d for d in files.days("drift_report") if d in wanted]
     if not days:
         if as_json:
-            show_json({"tests": [], "events": []})
+            show_json({"tests": [], "events": [], "clusters": []})
         echo(_explain_no_days(files, day), err=as_json)
         return
     rows = files.read_days("drift_report", days)
     events = workspace.store.events.for_days(days)
+    clusters = list(files.read_clusters(days).values())
     if report is not None:
         _write_pages(files, days, report, is_quiet=as_json)
     if as_json:
@@ -72,6 +73,7 @@ def analyze(
             {
                 "tests": [_build_test(row) for row in rows.to_dict("records")],
                 "events": [event.model_dump(mode="json") for event in events],
+                "clusters": [day.model_dump(mode="json") for day in clusters],
             }
         )
         return
@@ -85,7 +87,14 @@ def analyze(
         title=f"{len(events)} events of detectors and calibration tests",
         empty="No detector and no calibration test reported a change on these days.",
     )
-    if mode == "detailed":
+    is_detailed = mode == "detailed"
+    shown = [row for day in clusters for row in _build_clusters(day, is_detailed=is_detailed)]
+    show(
+        shown,
+        title="clusters of prompts" if is_detailed else "clusters of prompts that changed or fail",
+        empty=f"No cluster of prompts changed or fails ({len(clusters)} days were clustered).",
+    )
+    if is_detailed:
         for line in _describe_tests(rows):
             echo(line)
 
@@ -141,6 +150,29 @@ def _build_events(
             "change dated at vote": "-" if event.change_seq is None else f"{event.change_seq:,}",
             "decision": decided.get(event.event_id, waits),
         }
+
+
+def _build_clusters(day: DayClusters, *, is_detailed: bool) -> Iterator[dict[str, str]]:
+    for cluster in day.clusters:
+        changes: list[str] = [cluster.change] if cluster.change != "steady" else []
+        changes += ["got worse"] if cluster.is_worse else []
+        changes += ["fails"] if cluster.is_failing else []
+        if changes or is_detailed:
+            yield {
+                "day": day.day,
+                "cluster": cluster.cluster_id,
+                "words": cluster.name,
+                "prompts": f"{cluster.n_prompts:,}",
+                "share": _format_change(cluster.share_reference, cluster.share_current),
+                "error rate": _format_change(cluster.error_reference, cluster.error_current),
+                "lift": "-" if cluster.lift is None else str(cluster.lift),
+                "change": ", ".join(changes) or "steady",
+            }
+
+
+def _format_change(before: Interval | None, now: Interval | None) -> str:
+    """From the reference to the day; a dash for too few prompts."""
+    return " → ".join("-" if each is None else f"{each.value:.3f}" for each in (before, now))
 
 
 def _describe_tests(rows: pd.DataFrame) -> Iterator[str]:

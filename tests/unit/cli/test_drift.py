@@ -15,7 +15,7 @@ from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.drift.report import DriftSignals, drift_report
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.object_stores import put
-from rlhf_pipeline.records import DriftEvent, utc_now
+from rlhf_pipeline.records import DayClusters, DriftEvent, Interval, PromptCluster, utc_now
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 
 MODEL = "demo.reward_model@1"
@@ -38,6 +38,28 @@ def event(detector: str, seq: int, **more: Any) -> DriftEvent:
     return DriftEvent(**usual | more)
 
 
+def cluster(words: str, **more: Any) -> PromptCluster:
+    share = Interval(value=0.25, low=0.2, high=0.3, n=80)
+    usual: dict[str, Any] = {
+        "cluster_id": words[0].upper(),
+        "name": words,
+        "terms": {words: 1.0},
+        "share_reference": share,
+        "share_current": share,
+        "p_share": 0.5,
+        "error_reference": None,
+        "error_current": share,
+        "p_error": None,
+        "is_worse": False,
+        "lift": None,
+        "p_lift": None,
+        "is_failing": more["change"] == "grew",
+        "examples": (),
+        "comparison_ids": (),
+    }
+    return PromptCluster(**usual | more)
+
+
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A steady day, and one on which two detectors confirm a change that the trigger fires on."""
@@ -54,6 +76,16 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         signals = DriftSignals(events, calibration_tests=[])
         frame = drift_report(day, model_version=MODEL, signals=signals)
         workspace.files.write_frame("drift_report", frame, day)
+        clusters = DayClusters(
+            day=day,
+            model_version=MODEL,
+            clusters=(cluster("poems", change="steady"), cluster("taxes", change="grew")),
+            n_reference=100,
+            n_current=80,
+            p_value=0.01,
+            explained=0.4,
+        )
+        put(workspace.files.clusters_path(day), clusters.model_dump_json().encode())
         put(workspace.files.report_path(day), f"page of {day}".encode())
     store.close()
     return home
@@ -80,6 +112,10 @@ def test_summary_shows_each_day_with_what_confirmed_it(reported: Path) -> None:
     assert "1,040" in events
     assert events.count("fire 1") == 2
     assert "rate_after" not in output
+    changed_clusters = output[output.index("clusters of prompts that changed or fail") :]
+    assert "grew, fails" in changed_clusters
+    assert "- → 0.250" in changed_clusters
+    assert "poems" not in output
 
 
 def test_detailed_mode_adds_every_test_with_its_evidence(reported: Path) -> None:
@@ -89,6 +125,7 @@ def test_detailed_mode_adds_every_test_with_its_evidence(reported: Path) -> None
     assert sum(line.startswith(f"{CHANGED}  ") for line in output.splitlines()) == n_tests
     assert f"{CHANGED}  errors/ddm: drift" in output
     assert '"rate_after": 0.41' in output
+    assert "poems" in output
 
 
 def test_json_holds_the_stored_rows_and_events(reported: Path) -> None:
