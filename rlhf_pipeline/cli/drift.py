@@ -92,7 +92,9 @@ def analyze(
     show(
         shown,
         title="clusters of prompts" if is_detailed else "clusters of prompts that changed or fail",
-        empty=f"No cluster of prompts changed or fails ({len(clusters)} days were clustered).",
+        empty=f"No cluster of prompts changed or fails on {len(clusters)} days with clusters."
+        if clusters
+        else "These days have no clusters of prompts.",
     )
     if is_detailed:
         for line in _describe_tests(rows):
