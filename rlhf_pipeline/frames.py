@@ -411,7 +411,9 @@ DRIFT_REPORTS = FrameSchema(
     {
         "day": DAY,
         "space": text(
-            "errors, calibration, prompt_length, completion_length, confidence, embeddings, overall"
+            "errors, calibration, overall; of the data: prompt_text, completion_text, "
+            "prompt_length, completion_length, embeddings, scores, confidence, choices, strengths, "
+            "annotators, prompt_mix"
         ),
         "detector": text("detector or test"),
         "model_version": text("reward model of the stream; `none` before the first"),

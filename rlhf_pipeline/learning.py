@@ -10,6 +10,7 @@ import pandas as pd
 from rlhf_pipeline.calibration import CALIBRATORS, CalibrationParams, VoteFacts, calibrate_version
 from rlhf_pipeline.champions import AcceptanceParams, CalibrationOutcome, Champions, Judge
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.drift.mixes import Mixes, count_mixes
 from rlhf_pipeline.drift.reference import reference_window
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import ModelVersion
@@ -23,6 +24,8 @@ from rlhf_pipeline.reward_model import (
     find_warm_start_obstacle,
 )
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import drop_machine_votes
+from rlhf_pipeline.votes.counting import standing
 
 
 class CalibrateParams(*CALIBRATORS.params(CalibrationParams, AcceptanceParams)):  # type: ignore[misc]
@@ -125,15 +128,26 @@ def calibrate_model(
     # Without candidates too few pairs were there to calibrate by, and so to measure drift from.
     has_predictions = outcome.report.candidates and outcome.report.may_serve
     if has_predictions and champions.reference_window(version.label) is None:
+        scores = outcome.judge.score_pairs(calib, progress=progress)
         window = reference_window(
             calib,
-            outcome.judge.p_chosen(calib, progress=progress),
+            outcome.judge.p_of_scores(*scores),
             model_version=version.label,
             embed=partial(outcome.judge.reward_model.features, progress=progress),
             taste_changes=data.taste_changes,
+            scores=scores,
+            mixes=_count_mixes(data, comparisons),
         )
         champions.save_reference_window(version, window)
     return outcome
+
+
+def _count_mixes(data: LearningData, comparisons: pd.DataFrame) -> Mixes:
+    """Of all votes of the current taste, not of the calibration split alone: no model predicts
+    them, and pairs leave ties out.
+    """
+    votes = standing(drop_machine_votes(data.votes))
+    return count_mixes(votes[votes["seq"] >= (data.taste_changes.latest_seq or 0)], comparisons)
 
 
 REFUSED = "refused-"

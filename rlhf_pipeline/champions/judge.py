@@ -74,8 +74,20 @@ class Judge:
         self, pairs: pd.DataFrame, *, progress: Progress = ignore_progress
     ) -> npt.NDArray[np.float64]:
         """Calibrated P(the majority's choice is preferred) for each of PREFERENCE_PAIRS, (n,)."""
+        return self.p_of_scores(*self.score_pairs(pairs, progress=progress))
+
+    def score_pairs(
+        self, pairs: pd.DataFrame, *, progress: Progress = ignore_progress
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Scores of the chosen and of the rejected completions of PREFERENCE_PAIRS, (n,) each."""
         chosen, rejected = np.split(self._scores(*both_sides(pairs), progress), 2)
-        return (self.calibrator or NoCalibration()).transform(chosen - rejected)
+        return chosen, rejected
+
+    def p_of_scores(
+        self, first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Calibrated P(first preferred) from the scores of two completions each, (n,)."""
+        return (self.calibrator or NoCalibration()).transform(first - second)
 
     def predict(
         self,

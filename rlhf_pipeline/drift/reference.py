@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from uuid import uuid4
@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.drift.base import Floats
+from rlhf_pipeline.drift.mixes import Mixes, count_mixes
+from rlhf_pipeline.drift.words import hash_words, name_buckets
 from rlhf_pipeline.errors import ArtefactError, FrameError, InvalidScores
 from rlhf_pipeline.parquet import READ_OPTIONS, WRITE_OPTIONS
 from rlhf_pipeline.protocols import FileHashes
@@ -32,7 +34,11 @@ COLUMNS = {
     "n_votes": "int64",
     "embedding_row": "int64",
 }
+# Missing from windows saved by earlier versions, and where there is nothing to say.
+LATER_COLUMNS = {"score": "float64", "prompt_words": "str", "completion_words": "str"}
+WORDS = {"prompt_words": "prompt", "completion_words": "completion"}  # column -> text
 MAX_EMBEDDINGS = 1000
+MAX_TEXTS = 1000  # prompts whose words are kept; all pairs of both windows' texts are compared
 # prefix of the reason for a missing test or picture, unless there are too few rows
 LEFT_OUT = "Left out: "
 FOLDER = "models/reference"  # below the home: where windows of registered reward models lie
@@ -47,14 +53,19 @@ class Window:
 
     `rows`: comparison_id, prompt_id, prompt_length and completion_length (characters, side a), p
     (calibrated P(a preferred)), error (share of the a/b votes that disagree), n_votes,
-    embedding_row (-1 = not embedded). `embeddings`: (n, d) float32 of one completion per prompt.
-    `not_embedded`: why there are none, unless there are too few rows.
+    embedding_row (-1 = not embedded), score (of side a), prompt_words and completion_words (side
+    a; as `hash_words` gives them, of one comparison per prompt). `embeddings`: (n, d) float32 of
+    one completion per prompt. `not_embedded`: why there are none, unless there are too few rows.
+    `mixes`: what the votes consist of, ties and skips included; empty in windows saved by earlier
+    versions. `words` names buckets of the texts' words; it is not saved.
     """
 
     model_version: str
     rows: pd.DataFrame
     embeddings: Floats
     not_embedded: str | None = None
+    mixes: Mixes = field(default_factory=dict)
+    words: Mapping[int, str] = field(default_factory=dict)
 
     def one_row_per_prompt(self) -> pd.DataFrame:
         """One comparison per prompt: completions of one prompt resemble each other, and a test
@@ -104,7 +115,12 @@ class Window:
                 raise ValueError(
                     f"{len(rows)} rows and {len(embeddings)} embeddings where {META} says {meta}"
                 )
-            return cls(meta["model_version"], _cast_columns(rows), embeddings)
+            return cls(
+                meta["model_version"],
+                _cast_columns(rows),
+                embeddings,
+                mixes=meta.get("mixes", {}),
+            )
         except Exception as cause:  # decoders raise anything on a damaged file
             raise ArtefactError(
                 f"Reference window {folder} cannot be read: {cause}. Restore it from a backup, or "
@@ -119,6 +135,7 @@ class Window:
             "model_version": self.model_version,
             "n": len(self.rows),
             "n_embeddings": len(self.embeddings),
+            "mixes": self.mixes,
         }
         return {
             FRAME: frame.getvalue(),
@@ -138,9 +155,11 @@ def reference_window(
     embed: Embed | None = None,
     taste_changes: TasteChanges = NO_CHANGES,
     max_embeddings: int = MAX_EMBEDDINGS,
+    scores: tuple[Floats, Floats] | None = None,
+    mixes: Mixes | None = None,
 ) -> Window:
     """From preference pairs of the calib split and the calibrated P(chosen preferred) of each, in
-    the pairs' order.
+    the pairs' order. `scores` are those of the chosen and of the rejected completions.
 
     Pairs from before the last of `taste_changes` are left out: a model must not be compared with a
     taste that it no longer follows. A pair's error is the share of its votes that contradict the
@@ -157,6 +176,11 @@ def reference_window(
     p_chosen = _require_probabilities(p_chosen, len(pairs))
     keep = (pairs["n_votes"] > 0).to_numpy() & taste_changes.is_current(pairs)
     pairs, p_chosen = pairs[keep], p_chosen[keep]
+    score_chosen, score_rejected = (
+        (np.full(len(pairs), np.nan),) * 2
+        if scores is None
+        else (np.asarray(side, dtype=float)[keep] for side in scores)
+    )
     chosen_is_a = (pairs["chosen_side"] == "a").to_numpy()
     missed = np.where(
         p_chosen > 0.5, 1 - pairs["agreement"], np.where(p_chosen < 0.5, pairs["agreement"], 0.5)
@@ -174,9 +198,11 @@ def reference_window(
             "p": np.where(chosen_is_a, p_chosen, 1 - p_chosen),
             "error": missed,
             "n_votes": pairs["n_votes"],
+            "score": np.where(chosen_is_a, score_chosen, score_rejected),
         }
     )
-    return _build_window(model_version, rows, texts, embed, max_embeddings)
+    window = _build_window(model_version, rows, texts, embed, max_embeddings)
+    return replace(window, mixes=mixes or {})
 
 
 def current_window(
@@ -193,16 +219,19 @@ def current_window(
 
     Without `embed`, `not_embedded` gives the reason, which reports show instead of a comparison of
     embeddings. Ties and unjudged rows are left out because the reference has none: they would shift
-    lengths and confidence by themselves. Raises FrameError naming a comparison that is missing.
+    lengths and confidence by themselves. `mixes` counts them too, as the reference's do. Raises
+    FrameError naming a comparison that is missing.
     """
-    judged = reflections[
-        (reflections["reward_model"] == model_version) & reflections["is_error"].notna()
-    ]
+    mine = reflections[reflections["reward_model"] == model_version]
+    judged = mine[mine["is_error"].notna()]
     grouped = judged.assign(error=judged["is_error"].astype(float)).groupby(
         "comparison_id", sort=True
     )
     rows = grouped.agg(
-        p=("p_calibrated", "first"), error=("error", "mean"), n_votes=("error", "size")
+        p=("p_calibrated", "first"),
+        error=("error", "mean"),
+        n_votes=("error", "size"),
+        score=("score_a", "first"),
     ).reset_index()
     lost = rows.loc[~rows["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
     if len(lost):
@@ -217,7 +246,11 @@ def current_window(
     window = _build_window(
         model_version, joined.drop(columns=["prompt", "completion_a"]), texts, embed, max_embeddings
     )
-    return window if embed is not None else replace(window, not_embedded=not_embedded)
+    return replace(
+        window,
+        not_embedded=None if embed is not None else not_embedded,
+        mixes=count_mixes(mine[mine["vote_id"].notna()], comparisons),
+    )
 
 
 def _build_window(
@@ -231,13 +264,19 @@ def _build_window(
         prompt_length=texts["prompt"].map(len),
         completion_length=texts["completion"].map(len),
         embedding_row=-1,
+        **dict.fromkeys(WORDS),
     )
     # so that the order of the given rows never matters
     order = rows["comparison_id"].argsort().to_numpy()
     rows, texts = rows.iloc[order].reset_index(drop=True), texts.iloc[order].reset_index(drop=True)
-    first = rows.drop_duplicates("prompt_id").index[:max_embeddings]
+    prompts = rows.drop_duplicates("prompt_id").index
+    read, first = prompts[:MAX_TEXTS], prompts[:max_embeddings]
+    for column, text in WORDS.items():
+        rows.loc[read, column] = texts[text][read].map(hash_words)
+    words = name_buckets([*texts["prompt"][read], *texts["completion"][read]])
     if embed is None or len(first) == 0:
-        return Window(model_version, _cast_columns(rows), np.zeros((0, 0), dtype=np.float32))
+        nothing = np.zeros((0, 0), dtype=np.float32)
+        return Window(model_version, _cast_columns(rows), nothing, words=words)
     embeddings = np.asarray(
         embed(texts["prompt"][first].tolist(), texts["completion"][first].tolist()),
         dtype=np.float32,
@@ -248,7 +287,7 @@ def _build_window(
             "among them. Check the encoder."
         )
     rows.loc[first, "embedding_row"] = np.arange(len(first))
-    return Window(model_version, _cast_columns(rows), embeddings)
+    return Window(model_version, _cast_columns(rows), embeddings, words=words)
 
 
 def _hash_names(folder: Path, contents: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -256,7 +295,8 @@ def _hash_names(folder: Path, contents: Mapping[str, bytes]) -> dict[str, bytes]
 
 
 def _cast_columns(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[list(COLUMNS)].astype(COLUMNS)
+    dtypes = COLUMNS | LATER_COLUMNS
+    return rows.reindex(columns=list(dtypes)).astype(dtypes)
 
 
 def _require_probabilities(values: Floats, n: int) -> Floats:

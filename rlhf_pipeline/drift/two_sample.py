@@ -1,6 +1,6 @@
-"""Tests whether two samples come from one distribution: KS, PSI, MMD, error rates."""
+"""Tests whether two samples come from one distribution: KS, PSI, MMD, error rates, shares."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 
 # permuted statistics equal to the observed one up to rounding count as at least as large
 TIE = 1e-12
+MIN_EXPECTED = 5  # of a label in either sample (Cochran 1954); rarer labels are counted together
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,77 @@ def error_rate_rise(reference: Floats, current: Floats) -> TestResult:
     # all right or all wrong in both: no rise
     p_value = float(norm.sf(rise / deviation)) if deviation > 0 else 1.0
     return TestResult(rise, max(0.0, rise), p_value)
+
+
+def share_difference(reference: Mapping[str, int], current: Mapping[str, int]) -> TestResult:
+    """Distance of the shares of labels, 0 to 1: the share of rows that would have to change their
+    label (total variation). The p-value is Pearson's chi-squared test's of equal shares; labels
+    that are too rare for it are counted as one, in both.
+    """
+    from scipy.stats import chi2
+
+    labels = sorted({*reference, *current})
+    counts = np.array([[side.get(label, 0) for label in labels] for side in (reference, current)])
+    sizes = counts.sum(axis=1).astype(float)
+    if sizes.min() < 2:
+        raise NotEnoughData(
+            f"{int(sizes[0])} and {int(sizes[1])} labels; a two-sample test needs 2 of each and "
+            "has little power below 30."
+        )
+    counts = _pool_rare_labels(counts.astype(float), sizes)
+    pooled = counts.sum(axis=0) / sizes.sum()
+    expected = np.outer(sizes, pooled)
+    chi_squared = float(np.sum((counts - expected) ** 2 / expected))
+    degrees = counts.shape[1] - 1
+    shares = counts / sizes[:, None]
+    distance = float(np.abs(shares[0] - shares[1]).sum() / 2)
+    # mean absolute difference of two shares that are equal but for chance
+    by_chance = np.sqrt(2 / np.pi * pooled * (1 - pooled) * (1 / sizes).sum()).sum() / 2
+    return TestResult(
+        distance,
+        max(0.0, distance - float(by_chance)),
+        float(chi2.sf(chi_squared, degrees)) if degrees else 1.0,
+    )
+
+
+def _pool_rare_labels(counts: Floats, sizes: Floats) -> Floats:
+    """Counts (2, k) with labels merged, the rarest first, until each is expected often enough."""
+    needed = MIN_EXPECTED * sizes.sum() / sizes.min()  # of both samples together
+    totals = counts.sum(axis=0)
+    order = np.argsort(totals, kind="stable")
+    reached = np.cumsum(totals[order])
+    n_rare = int(np.sum(totals < needed))
+    if n_rare == 0:
+        return counts
+    # what the rare ones lack together is taken from the next label
+    n_pooled = max(n_rare, int(np.searchsorted(reached, needed)) + 1)
+    first, others = order[:n_pooled], order[n_pooled:]
+    return np.column_stack([counts[:, first].sum(axis=1), counts[:, others]])
+
+
+def mean_difference(
+    reference: tuple[float, float, int], current: tuple[float, float, int]
+) -> TestResult:
+    """Difference of two means by Welch's test, from the mean, variance and number of each sample.
+    The effect is in standard deviations of the reference.
+    """
+    from scipy.stats import t
+
+    (before, variance_before, n), (now, variance_now, m) = reference, current
+    if min(n, m) < 2:
+        raise NotEnoughData(f"{n} and {m} rows; a test of means needs 2 of each.")
+    parts = variance_before / n, variance_now / m
+    deviation = float(np.sqrt(sum(parts)))
+    rise = now - before
+    if rise == 0:
+        return TestResult(0.0, 0.0, 1.0)
+    # of a constant reference: that of both samples together, which differ
+    spread = np.sqrt(variance_before or (variance_now * m + rise**2 * n * m / (n + m)) / (n + m))
+    effect = abs(rise) / float(spread)
+    if deviation == 0:  # two constants
+        return TestResult(rise, effect, 0.0)
+    degrees = sum(parts) ** 2 / (parts[0] ** 2 / (n - 1) + parts[1] ** 2 / (m - 1))
+    return TestResult(rise, effect, float(2 * t.sf(abs(rise) / deviation, degrees)))
 
 
 def adjust_p_values(p_values: Sequence[float]) -> list[float]:

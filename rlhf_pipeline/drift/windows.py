@@ -1,12 +1,21 @@
 """Compares two windows space by space, with a known error rate and a minimum effect size."""
 
-from typing import Any, Self
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.drift.base import Floats
-from rlhf_pipeline.drift.reference import LEFT_OUT, Window
+from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.drift.spaces import (
+    Sample,
+    count_rows,
+    describe_change,
+    explain_missing,
+    take_sample,
+)
 from rlhf_pipeline.drift.two_sample import (
     TestResult,
     adjust_p_values,
@@ -14,10 +23,10 @@ from rlhf_pipeline.drift.two_sample import (
     kolmogorov_smirnov,
     maximum_mean_discrepancy,
     population_stability,
+    share_difference,
 )
+from rlhf_pipeline.drift.words import word_difference
 from rlhf_pipeline.records import Record, Verdict
-
-N_TESTS = 8  # two for each of three distributions, embeddings, error rate
 
 
 class WindowParams(BaseModel):
@@ -71,20 +80,55 @@ class WindowParams(BaseModel):
     n_bins: int = Field(
         default=10, ge=3, le=50, description="Quantile bins of the population stability index"
     )
+    text_effect: float = Field(
+        default=0.1,
+        gt=0,
+        le=0.5,
+        description="How far above 0.5 the AUC of a classifier of words counts as drift; about "
+        "half of the share of texts that are of another kind",
+    )
+    mix_effect: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="Share of the votes or prompts with another choice, strength or category that "
+        "counts as drift",
+    )
+    annotator_effect: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Share of the votes by other annotators than in the reference that counts as "
+        "drift; rosters change from day to day",
+    )
     n_permutations: int = Field(
-        default=999, ge=199, le=20_000, description="Permutations of the embeddings test"
+        default=1999,
+        ge=199,
+        le=20_000,
+        description="Permutations of the tests of embeddings and texts; more are made where "
+        "`alpha` needs them",
     )
     permutation_seed: int = Field(default=0, ge=0, description="Seed of the permutations")
 
-    @model_validator(mode="after")
-    def _permutations_can_reach_alpha(self) -> Self:
-        if (self.n_permutations + 1) * self.alpha < N_TESTS:
-            raise ValueError(
-                f"{self.n_permutations} permutations cannot give a p-value below "
-                f"alpha={self.alpha} after correction for {N_TESTS} tests; use at least "
-                f"{int(N_TESTS / self.alpha)}"
-            )
-        return self
+    @property
+    def n_permuted(self) -> int:
+        """Permutations made: fewer could not give a p-value that is significant after the
+        correction for all tests.
+        """
+        return max(self.n_permutations, math.ceil(N_TESTS / self.alpha))
+
+
+@dataclass(frozen=True)
+class SpaceTest:
+    """One test in one space before its verdict. Without a result, `evidence` has the reason."""
+
+    space: str
+    detector: str
+    threshold: float
+    result: TestResult | None
+    n_reference: int
+    n_current: int
+    evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SpaceVerdict(Record):
@@ -103,121 +147,114 @@ class SpaceVerdict(Record):
     evidence: dict[str, Any]
 
 
-def compare_windows(
-    reference: Window | None, current: Window | None, params: WindowParams
-) -> list[SpaceVerdict]:
-    """One verdict per test, always the same eight. `insufficient` if a window is too small or
-    missing.
-    """
-    tests = [_run_test(name, reference, current, params) for name in _THRESHOLDS]
-    done = [i for i, (result, _, _) in enumerate(tests) if result is not None]
-    p_adjusted: dict[int, float] = dict(
-        zip(done, adjust_p_values([r.p_value for r, _, _ in tests if r is not None]), strict=True)
-    )
-    verdicts = [
-        _make_verdict(name, *test, p_adjusted.get(i), params)
-        for i, (name, test) in enumerate(zip(_THRESHOLDS, tests, strict=True))
-    ]
-    lost = next(
-        (w.not_embedded for w in (reference, current) if w is not None and w.not_embedded), None
-    )
-    return (
-        verdicts
-        if lost is None
-        else [_add_reason(v, lost) if v.space == "embeddings" else v for v in verdicts]
-    )
-
-
-def _add_reason(verdict: SpaceVerdict, why: str) -> SpaceVerdict:
-    return verdict.model_copy(
-        update={"evidence": verdict.evidence | {"reason": f"{LEFT_OUT}{why}"}}
-    )
-
-
 # (space, test) -> parameter of its least effect, in the order of the report
-_THRESHOLDS = {
+THRESHOLDS = {
     ("errors", "error_rate"): "error_effect",
+    ("prompt_text", "word_classifier"): "text_effect",
+    ("completion_text", "word_classifier"): "text_effect",
     ("prompt_length", "ks"): "ks_effect",
     ("prompt_length", "psi"): "psi_effect",
     ("completion_length", "ks"): "ks_effect",
     ("completion_length", "psi"): "psi_effect",
+    ("embeddings", "mmd"): "mmd_effect",
+    ("scores", "ks"): "ks_effect",
+    ("scores", "psi"): "psi_effect",
     ("confidence", "ks"): "ks_effect",
     ("confidence", "psi"): "psi_effect",
-    ("embeddings", "mmd"): "mmd_effect",
+    ("choices", "chi_squared"): "mix_effect",
+    ("strengths", "chi_squared"): "mix_effect",
+    ("annotators", "chi_squared"): "annotator_effect",
+    ("prompt_mix", "chi_squared"): "mix_effect",
 }
+N_TESTS = len(THRESHOLDS)
+
+
+def compare_windows(
+    reference: Window | None, current: Window | None, params: WindowParams
+) -> list[SpaceVerdict]:
+    """One verdict per test, always the same ones. `insufficient` if a window is too small or
+    missing.
+    """
+    return judge_tests(run_tests(reference, current, params), params)
+
+
+def run_tests(
+    reference: Window | None, current: Window | None, params: WindowParams
+) -> list[SpaceTest]:
+    """Every test of two windows, before the correction for their number."""
+    return [_run_test(*name, reference, current, params) for name in THRESHOLDS]
+
+
+def judge_tests(tests: Sequence[SpaceTest], params: WindowParams) -> list[SpaceVerdict]:
+    """Verdicts of all tests of a day, at one false discovery rate."""
+    results = [test.result for test in tests if test.result is not None]
+    adjusted = iter(adjust_p_values([result.p_value for result in results]))
+    return [
+        _make_verdict(test, None if test.result is None else next(adjusted), params)
+        for test in tests
+    ]
 
 
 def _run_test(
-    name: tuple[str, str], reference: Window | None, current: Window | None, params: WindowParams
-) -> tuple[TestResult | None, Floats, Floats]:
-    """The test's result, None for too little data, and the two samples."""
-    space, test = name
-    before, now = _space_values(space, reference), _space_values(space, current)
-    needed = params.min_votes if space == "errors" else params.min_prompts
-    if len(before) < params.min_reference or len(now) < needed:
-        return None, before, now
-    if test == "error_rate":
-        return error_rate_rise(before, now), before, now
-    if test == "ks":
-        return kolmogorov_smirnov(before, now), before, now
-    if test == "psi":
-        return population_stability(before, now, n_bins=params.n_bins), before, now
-    return (
-        maximum_mean_discrepancy(
-            before, now, n_permutations=params.n_permutations, seed=params.permutation_seed
-        ),
-        before,
-        now,
-    )
-
-
-def _space_values(space: str, window: Window | None) -> Floats:
-    if window is None:
-        return np.zeros(0)
-    if space == "embeddings":
-        return window.embeddings
-    if space == "errors":
-        return np.asarray(window.rows["error"], dtype=float)
-    rows = window.one_row_per_prompt()
-    if space == "confidence":
-        p = rows["p"].to_numpy(dtype=float)
-        confidence: Floats = np.maximum(p, 1 - p)
-        return confidence
-    return np.asarray(rows[space], dtype=float)
-
-
-def _make_verdict(
-    name: tuple[str, str],
-    result: TestResult | None,
-    before: Floats,
-    now: Floats,
-    p_adjusted: float | None,
+    space: str,
+    detector: str,
+    reference: Window | None,
+    current: Window | None,
     params: WindowParams,
-) -> SpaceVerdict:
-    space, detector = name
-    threshold = float(getattr(params, _THRESHOLDS[name]))
-    evidence: dict[str, Any] = {"alpha": params.alpha}
-    if result is None or p_adjusted is None:
-        needed = params.min_votes if space == "errors" else params.min_prompts
-        evidence["reason"] = (
-            f"{len(before)} reference and {len(now)} current rows; {params.min_reference} and "
-            f"{needed} are needed"
+) -> SpaceTest:
+    before, now = take_sample(space, reference), take_sample(space, current)
+    needed = params.min_votes if space == "errors" else params.min_prompts
+    n_before, n_now = count_rows(before), count_rows(now)
+    result, evidence = None, {}
+    if n_before < params.min_reference or n_now < needed:
+        few = (
+            f"{n_before} reference and {n_now} current rows; {params.min_reference} and {needed} "
+            "are needed"
         )
-        verdict = Verdict.INSUFFICIENT
+        evidence["reason"] = explain_missing(space, reference, current) or few
     else:
+        result = _compare_samples(detector, before, now, params)
+        evidence |= describe_change(space, before, now, current)
+    threshold = float(getattr(params, THRESHOLDS[space, detector]))
+    return SpaceTest(space, detector, threshold, result, n_before, n_now, evidence)
+
+
+def _compare_samples(
+    detector: str, before: Sample, now: Sample, params: WindowParams
+) -> TestResult:
+    permutations = {"n_permutations": params.n_permuted, "seed": params.permutation_seed}
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        return share_difference(before, now)
+    if detector == "word_classifier":
+        return word_difference(
+            cast(Sequence[str], before), cast(Sequence[str], now), **permutations
+        )
+    first, second = np.asarray(before), np.asarray(now)
+    if detector == "error_rate":
+        return error_rate_rise(first, second)
+    if detector == "ks":
+        return kolmogorov_smirnov(first, second)
+    if detector == "psi":
+        return population_stability(first, second, n_bins=params.n_bins)
+    return maximum_mean_discrepancy(first, second, **permutations)
+
+
+def _make_verdict(test: SpaceTest, p_adjusted: float | None, params: WindowParams) -> SpaceVerdict:
+    result, evidence = test.result, {"alpha": params.alpha} | dict(test.evidence)
+    verdict = Verdict.INSUFFICIENT
+    if result is not None and p_adjusted is not None:
         evidence |= {"effect": result.effect, "p_adjusted": p_adjusted}
-        if space != "embeddings":
-            evidence |= {"mean_reference": float(before.mean()), "mean_current": float(now.mean())}
-        verdict = _classify_effect(result.effect, threshold, p_adjusted <= params.alpha)
+        is_significant = p_adjusted <= params.alpha
+        verdict = _classify_effect(result.effect, test.threshold, is_significant)
     return SpaceVerdict(
-        space=space,
-        detector=detector,
+        space=test.space,
+        detector=test.detector,
         verdict=verdict,
         statistic=None if result is None else result.statistic,
-        threshold=threshold,
+        threshold=test.threshold,
         p_value=None if result is None else result.p_value,
-        n_reference=len(before),
-        n_current=len(now),
+        n_reference=test.n_reference,
+        n_current=test.n_current,
         evidence=evidence,
     )
 

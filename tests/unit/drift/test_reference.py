@@ -1,12 +1,19 @@
 """Reference and current windows: what goes in, and that they survive a folder."""
 
+import json
 from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.drift.reference import Window, current_window, reference_window
+from rlhf_pipeline.drift.reference import (
+    LATER_COLUMNS,
+    Window,
+    current_window,
+    reference_window,
+)
+from rlhf_pipeline.drift.words import hash_words
 from rlhf_pipeline.errors import ArtefactError, FrameError, InvalidScores
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.votes import TasteChanges
@@ -49,6 +56,11 @@ def log_and_comparisons() -> tuple[pd.DataFrame, pd.DataFrame]:
             "reward_model": [MODEL] * 4 + ["other@9"],
             "p_calibrated": [0.7, 0.7, 0.4, 0.6, 0.9],
             "is_error": pd.array([True, False, False, None, True], dtype="boolean"),
+            "score_a": [1.5, 1.5, -0.5, 0.2, 3.0],
+            "vote_id": ["v1", "v2", "v3", "v4", "v5"],
+            "annotator_id": ["ann", "ben", "ann", "ben", "ann"],
+            "choice": ["b", "a", "b", "tie", "a"],
+            "strength": pd.array([None, 3, 2, None, 1], dtype="Int64"),
         }
     )
     comparisons = pd.DataFrame(
@@ -57,6 +69,8 @@ def log_and_comparisons() -> tuple[pd.DataFrame, pd.DataFrame]:
             "prompt_id": ["p1", "p1", "p2"],
             "prompt": ["hello", "hello", "x"],
             "completion_a": ["one", "four", "y"],
+            "category": ["factual", "factual", "code"],
+            "source": [None, None, "hh"],
         }
     )
     return log, comparisons
@@ -154,6 +168,29 @@ def test_the_current_window_has_one_row_per_judged_comparison_of_the_model():
         ["c2", "p1", 5, 4, 0.4, 0.0, 1],
     ]
     assert made.embeddings.tolist() == [[5.0, 3.0, 1.0]]
+    assert made.rows["score"].tolist() == [1.5, -0.5]
+    assert made.rows["prompt_words"].tolist() == [hash_words("hello"), np.nan]
+    assert made.rows["completion_words"].tolist() == [hash_words("one"), np.nan]
+    assert {*made.words.values()} == {"hello", "one"}
+
+
+def test_one_vote_per_prompt_is_counted_ties_included():
+    log, comparisons = log_and_comparisons()
+    made = current_window(log, comparisons, model_version=MODEL)
+    assert made.mixes == {
+        "choices": {"b": 1, "tie": 1},
+        "strengths": {"3": 1},
+        "annotators": {"ann": 1, "ben": 1},
+        "prompt_mix": {"factual": 1, "hh: code": 1},
+    }
+    with pytest.raises(FrameError, match="first c3"):
+        current_window(log, comparisons.iloc[:2], model_version=MODEL)
+
+
+def test_the_reference_has_the_score_of_side_a():
+    made = window(scores=(np.arange(6.0), -np.arange(6.0)))
+    assert made.rows["score"].tolist() == [0.0, -1.0, 2.0, -3.0, 4.0, -5.0]
+    assert window().rows["score"].isna().all()
 
 
 def test_a_judged_comparison_without_text_is_named():
@@ -173,16 +210,29 @@ def test_a_day_without_votes_is_an_empty_window():
 
 
 def test_a_window_survives_its_folder_and_equal_windows_give_equal_bytes(tmp_path):
-    made = window(embed=lengths_as_embeddings)
+    made = window(embed=lengths_as_embeddings, mixes={"choices": {"a": 4, "tie": 2}})
     made.save(tmp_path / "one")
     made.save(tmp_path / "two")
     made.save(tmp_path / "two")  # again: replaced, nothing left over
     again = Window.load(tmp_path / "one")
     assert again.model_version == MODEL
+    assert again.mixes == made.mixes
     pd.testing.assert_frame_equal(again.rows, made.rows)
     np.testing.assert_array_equal(again.embeddings, made.embeddings)
     assert folder_hash(tmp_path / "one") == folder_hash(tmp_path / "two")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "two"]
+
+
+def test_a_window_saved_by_an_earlier_version_still_loads(tmp_path):
+    window().save(tmp_path / "w")
+    rows = pd.read_parquet(tmp_path / "w" / "window.parquet").drop(columns=list(LATER_COLUMNS))
+    rows.to_parquet(tmp_path / "w" / "window.parquet", index=False)
+    meta = json.loads((tmp_path / "w" / "window.json").read_text())
+    del meta["mixes"]
+    (tmp_path / "w" / "window.json").write_text(json.dumps(meta))
+    again = Window.load(tmp_path / "w")
+    assert again.rows[list(LATER_COLUMNS)].isna().all(axis=None)
+    assert again.mixes == {}
 
 
 def test_an_empty_window_survives_its_folder(tmp_path):

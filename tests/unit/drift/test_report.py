@@ -16,6 +16,7 @@ from rlhf_pipeline.drift.report import (
     overall_verdict,
 )
 from rlhf_pipeline.drift.stream import StreamWarning
+from rlhf_pipeline.drift.words import hash_words
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
 from rlhf_pipeline.records import DriftEvent, Verdict
@@ -40,9 +41,18 @@ def window(seed: int, n: int = 100, *, length: float = 200, error: float = 0.25)
             "error": (np.arange(n) < error * n).astype(float),
             "n_votes": 1,
             "embedding_row": np.arange(n),
+            "score": rng.normal(size=n),
+            "prompt_words": [hash_words(f"q{i % 7} what") for i in range(n)],
+            "completion_words": [hash_words(f"a{i % 9} it is") for i in range(n)],
         }
     )
-    return Window(MODEL, rows, rng.normal(size=(n, 16)).astype(np.float32))
+    mixes = {
+        "choices": {"a": n // 2, "b": n // 2},
+        "strengths": {"2": n},
+        "annotators": {"ann": n},
+        "prompt_mix": {"factual": n},
+    }
+    return Window(MODEL, rows, rng.normal(size=(n, 16)).astype(np.float32), mixes=mixes)
 
 
 def event(detector: str, seq: int, day: str = DAY, model: str = MODEL) -> DriftEvent:
@@ -77,10 +87,17 @@ def test_a_quiet_day_is_stable_in_every_space():
     assert set(made["space"]) == {
         "errors",
         "calibration",
+        "prompt_text",
+        "completion_text",
         "prompt_length",
         "completion_length",
-        "confidence",
         "embeddings",
+        "scores",
+        "confidence",
+        "choices",
+        "strengths",
+        "annotators",
+        "prompt_mix",
         "overall",
     }
     chosen = DriftParams().chosen()

@@ -10,7 +10,9 @@ from rlhf_pipeline.drift.two_sample import (
     error_rate_rise,
     kolmogorov_smirnov,
     maximum_mean_discrepancy,
+    mean_difference,
     population_stability,
+    share_difference,
 )
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 
@@ -147,3 +149,49 @@ def test_embeddings_of_two_encoders_cannot_be_compared():
 def test_one_row_is_not_a_sample():
     with pytest.raises(NotEnoughData, match="1 rows"):
         kolmogorov_smirnov(np.zeros(1), np.zeros(50))
+
+
+def test_equal_shares_of_labels_differ_at_the_stated_rate():
+    rng = np.random.default_rng(9)
+    p_values = []
+    for _ in range(1000):
+        share = rng.dirichlet(np.ones(12))
+        sides = [dict(enumerate(rng.multinomial(n, share).tolist())) for n in (400, 60)]
+        named = [{str(label): n for label, n in side.items()} for side in sides]
+        p_values.append(share_difference(*named).p_value)
+    assert np.mean(np.array(p_values) < 0.05) <= 0.065
+    assert np.mean(np.array(p_values) < 0.01) <= 0.02
+
+
+def test_shares_of_labels_move_by_their_distance():
+    result = share_difference({"a": 500, "b": 500}, {"a": 150, "b": 350})
+    assert result.statistic == pytest.approx(0.2)
+    assert result.p_value < 1e-6
+    assert share_difference({"a": 90}, {"a": 50}).p_value == 1
+    assert share_difference({"a": 90}, {"b": 50}).statistic == 1
+
+
+def test_rare_labels_are_counted_as_one():
+    before = {"often": 300} | {f"rare{i}": 1 for i in range(20)}
+    now = {"often": 100} | {f"other{i}": 1 for i in range(6)}
+    assert share_difference(before, now).p_value > 0.5
+
+
+def test_means_differ_by_welch():
+    from scipy.stats import ttest_ind
+
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(0, 1, 90), rng.normal(0.6, 3, 40)
+    result = mean_difference((a.mean(), a.var(ddof=1), 90), (b.mean(), b.var(ddof=1), 40))
+    assert result.p_value == pytest.approx(ttest_ind(a, b, equal_var=False).pvalue)
+    assert result.effect == pytest.approx(abs(b.mean() - a.mean()) / a.std(ddof=1))
+    assert mean_difference((2, 0, 30), (2, 0, 30)).p_value == 1
+    assert mean_difference((2, 0, 30), (5, 0, 30)).p_value == 0
+    assert mean_difference((2, 0, 30), (5, 0, 30)).effect == pytest.approx(2)
+
+
+def test_one_label_or_value_is_not_a_sample():
+    with pytest.raises(NotEnoughData, match="1 and 20 labels"):
+        share_difference({"a": 1}, {"a": 20})
+    with pytest.raises(NotEnoughData, match="1 and 20 rows"):
+        mean_difference((0, 0, 1), (0, 1, 20))

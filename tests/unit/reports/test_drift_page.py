@@ -14,9 +14,10 @@ import pytest
 from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group
 from rlhf_pipeline.drift.cluster_history import follow
 from rlhf_pipeline.drift.clusters import ClusterParams, semantic_clusters
-from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.drift.reference import LATER_COLUMNS, Window
 from rlhf_pipeline.drift.report import DriftSignals, drift_report
 from rlhf_pipeline.drift.stream import error_stream, scan
+from rlhf_pipeline.drift.words import hash_words, name_buckets
 from rlhf_pipeline.records import DayClusters, DriftEvent, ErrorSlice, Interval
 from rlhf_pipeline.reports.drift_page import (
     MAX_GROUPS,
@@ -99,12 +100,22 @@ def day_window(seed: int, sizes: tuple[int, ...], errors: tuple[float, ...], nam
             "error": (rng.random(n) < np.array(errors)[kind]).astype(float),
             "n_votes": 1,
             "embedding_row": np.arange(n),
+            "score": rng.normal(size=n),
+            "prompt_words": [hash_words(ASKED[k]) for k in kind],
+            "completion_words": [hash_words(f"{ASKED[k]} indeed") for k in kind],
         }
     )
     return Window(
         MODEL,
         rows,
         (6 * np.eye(len(sizes), 24)[kind] + rng.normal(size=(n, 24))).astype(np.float32),
+        mixes={
+            "choices": {"a": n // 2, "b": n - n // 2},
+            "strengths": {"1": n // 3, "3": n - n // 3},
+            "annotators": {"ann": n // 2, "ben": n - n // 2},
+            "prompt_mix": {f"kind {i}": size for i, size in enumerate(sizes)},
+        },
+        words=name_buckets(ASKED),
     )
 
 
@@ -215,6 +226,20 @@ def test_the_page_has_its_three_parts_and_every_picture_has_words(source: str) -
     assert all(found["role"] == "img" and found["aria-label"] for found in pictures)
     assert [tag for tag, _ in page.elements].count("h1") == 1
     assert {found.get("scope") for tag, found in page.elements if tag == "th"} == {"row", "col"}
+
+
+def test_each_space_of_the_data_says_what_changed(source: str) -> None:
+    text = Page(source).text
+    assert "kinds of prompts ! warning 0.25 0.2" in text
+    assert "kind 0: 25.0 % before, 50.0 % today" in text
+    assert "child: 25.0 % before, 50.0 % today" in text
+    old = evidence()
+    assert old.reference is not None
+    window = Window(MODEL, old.reference.rows.drop(columns=list(LATER_COLUMNS)), np.zeros((0, 0)))
+    report = drift_report(DAY, model_version=MODEL, reference=window, current=old.current)
+    page = Page(render_drift_page(replace(old, reference=window, report=report)))
+    assert "Left out. the reference window was saved before these spaces" in page.text
+    assert "Without a verdict: prompt text, completion text, scores" in page.text
 
 
 @pytest.mark.parametrize(
