@@ -17,8 +17,10 @@ from assets.delivery import (
 )
 from assets.retraining_decision import record_launch, retraining_decision
 from assets.votes import CHANGE_SEQ_DESCRIPTION
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.drift.cluster_history import find_failing_ids
 from rlhf_pipeline.evaluation import frozen_prompt_ids
 from rlhf_pipeline.evaluation_sets import require
 from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome
@@ -76,6 +78,7 @@ def retraining_set(
             store.taste_changes.all(), change_seq=config.change_seq
         ),
         frozen_prompt_ids=frozen,
+        failing_ids=_find_failing_ids(config, settings, store),
     )
     rule = DataExpectation(
         type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True
@@ -109,3 +112,11 @@ def retraining_set(
             )
         ],
     )
+
+
+def _find_failing_ids(config: RetrainingSetConfig, settings: Settings, store: Store) -> set[str]:
+    """Comparisons in failing clusters, read only where their weight differs."""
+    if config.failing_cluster_weight == 1:
+        return set()
+    files = Artefacts(settings.frames, store.file_hashes)
+    return find_failing_ids(list(files.read_clusters(files.cluster_days()).values()))

@@ -14,7 +14,7 @@ from typing import TypeVar
 import pandas as pd
 from upath import UPath
 
-from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
+from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition, NotFound
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema
 from rlhf_pipeline.object_stores import get_many, list_names, open_path, put
 from rlhf_pipeline.parquet import decode_frames, encode_frame
@@ -26,6 +26,7 @@ from rlhf_pipeline.records import (
     Evaluation,
     GateDecision,
     ModelVersion,
+    PromptCluster,
     Record,
     content_hash,
 )
@@ -212,6 +213,23 @@ class Artefacts:
             raise ArtefactError(
                 f"{path} does not hold a valid {kind.__name__}: {cause}. Materialise {stage} again."
             ) from cause
+
+    def find_cluster(self, cluster_id: str, day: str | None = None) -> PromptCluster:
+        """The cluster as it was on `day`, by default on the last day on which it was found. Raises
+        NotFound.
+        """
+        # an id begins with the day on which the cluster was first found
+        days = [d for d in self.cluster_days() if d >= cluster_id[:10] and day in (None, d)]
+        for each in reversed(days):
+            for found in self.read_clusters([each]).values():
+                for cluster in found.clusters:
+                    if cluster.cluster_id == cluster_id:
+                        return cluster
+        where = f" on {day}" if day else ""
+        raise NotFound(
+            f"No drift report found a cluster {cluster_id!r}{where}. `rlhf drift clusters` lists "
+            "the ids of a day."
+        )
 
     def _read_intact(self, paths: Mapping[str, UPath], kind: type[R]) -> dict[str, R]:
         contents = self._read_present(list(paths.values()))

@@ -42,11 +42,18 @@ class ComparisonOut(Answer):
 
 
 class Offer(Request):
-    """Selects comparisons by id, by day or all without votes, and optionally one annotator."""
+    """Selects comparisons by id, by day, by error cluster or all without votes, and optionally one
+    annotator.
+    """
 
     ids: list[Id] | None = Field(default=None, max_length=10_000)
     day: date | None = None
     all_unvoted: bool = False
+    cluster: Id | None = Field(
+        default=None,
+        description="Id of a cluster of prompts, as in `GET clusters`: its comparisons of the last "
+        "day on which it was found.",
+    )
     overlap: int | None = Field(
         default=None,
         ge=1,
@@ -68,6 +75,26 @@ class Offered(Answer):
         description="Null for users who may vote, unless they named the comparisons."
     )
     n_slots: int | None = Field(description="Number of new slots; null for users who may vote.")
+
+
+class ClusterOut(Answer):
+    """A cluster of the prompts that were judged on a day; `docs/loop.md` explains the figures."""
+
+    cluster_id: str
+    name: str = Field(description="Its most distinctive words.")
+    day: date
+    first_day: date = Field(description="The day on which it was first found.")
+    model_version: str = Field(description="The reward model whose errors are counted.")
+    n_prompts: int
+    error: float | None = Field(description="Error rate; null if there are too few prompts.")
+    lift: float | None = Field(description="Error rate over that of the day's other prompts.")
+    lift_low: float | None
+    lift_high: float | None
+    is_failing: bool = Field(description="Whether it has more errors than the rest of the day.")
+    is_worse: bool = Field(description="Whether it has more errors than in the reference.")
+    change: Literal["grew", "shrank", "steady"]
+    examples: tuple[str, ...] = Field(description="Comparison ids nearest the centre.")
+    comparison_ids: tuple[str, ...]
 
 
 class Withdrawal(Request):

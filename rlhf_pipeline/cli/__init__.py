@@ -79,7 +79,7 @@ COMMANDS = {
     "comparisons": ("comparisons.app", "Comparisons that are offered to people."),
     "votes": ("votes.app", "Votes of people and of the reward model."),
     "reward": ("reward.app", "The reward model by hand: train, calibrate, predict, probe."),
-    "drift": ("drift.app", "Drift reports in the terminal."),
+    "drift": ("drift.app", "Drift reports and clusters of errors in the terminal."),
     "triggers": ("triggers.app", "Decisions to retrain, and what led to each."),
     "changes": (
         "changes.app",

@@ -1,4 +1,4 @@
-"""`rlhf drift`: shows the stored drift reports in the terminal."""
+"""`rlhf drift`: shows the stored drift reports, clusters and slices of errors in the terminal."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,20 +10,27 @@ import pandas as pd
 import typer
 
 from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.cli.drift_clusters import show_clusters, show_slices
 from rlhf_pipeline.cli.exports import explain_missing_report, open_workspace, read_drift_page
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import DayClusters, DriftEvent, Interval, TriggerDecision, Verdict
 
-app = typer.Typer(help="Drift reports in the terminal.", no_args_is_help=True)
+app = typer.Typer(
+    help="Drift reports and clusters of errors in the terminal.", no_args_is_help=True
+)
 # The worst last: a space has the worst verdict of its tests.
 VERDICTS = (Verdict.INSUFFICIENT, Verdict.STABLE, Verdict.WARNING, Verdict.DRIFT)
 
 
+app.command("clusters")(show_clusters)
+app.command("slices")(show_slices)
+
+
 @app.callback()
 def group() -> None:
-    """Drift reports in the terminal."""
+    """Drift reports and clusters of errors in the terminal."""
 
 
 @app.command("analyze")

@@ -98,6 +98,7 @@ class AsyncClient:
     votes = _iterates(calls.votes)
     comparisons = _iterates(calls.comparisons)
     comparison = _sends(calls.comparison)
+    clusters = _iterates(calls.clusters)
     offer = _sends(calls.offer)
     withdraw = _sends(calls.withdraw)
     consensus = _iterates(calls.consensus)

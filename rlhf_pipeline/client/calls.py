@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from rlhf_pipeline.api_types.accounts import AddedUser, Me, TokenOut, UserOut
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import ComparisonOut, ConsensusOut, Offered
+from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut, ConsensusOut, Offered
 from rlhf_pipeline.api_types.predictions import (
     CalibrationDetail,
     CalibrationOut,
@@ -177,6 +177,11 @@ def comparison(comparison_id: str) -> Call[ComparisonOut]:
     return _get(f"comparisons/{_id(comparison_id)}", ComparisonOut)
 
 
+def clusters(*, day: date | None = None) -> Call[Page[ClusterOut]]:
+    """Clusters of the prompts judged on a day, by default the last one; failing ones first."""
+    return _list("clusters", ClusterOut, day=day)
+
+
 def offer(
     *,
     ids: Sequence[str] | None = None,
@@ -185,9 +190,15 @@ def offer(
     overlap: int | None = None,
     priority: int = 0,
     annotator_id: str | None = None,
+    cluster: str | None = None,
 ) -> Call[Offered]:
     """Offer comparisons to all annotators, or to the one named."""
-    which = {"ids": None if ids is None else list(ids), "day": day, "all_unvoted": all_unvoted}
+    which = {
+        "ids": None if ids is None else list(ids),
+        "day": day,
+        "all_unvoted": all_unvoted,
+        "cluster": cluster,
+    }
     how = {"overlap": overlap, "priority": priority, "annotator_id": annotator_id}
     return _post("comparisons:offer", Offered, _drop_missing(which | how))
 

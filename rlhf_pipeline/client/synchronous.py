@@ -100,6 +100,7 @@ class Client:
     votes = _iterates(calls.votes)
     comparisons = _iterates(calls.comparisons)
     comparison = _sends(calls.comparison)
+    clusters = _iterates(calls.clusters)
     offer = _sends(calls.offer)
     withdraw = _sends(calls.withdraw)
     consensus = _iterates(calls.consensus)

@@ -51,3 +51,14 @@ def _continue(mine: PromptCluster, old: PromptCluster | None, day: str) -> Promp
         return mine.model_copy(update={"trend": (today,)})
     trend = (*old.trend, today)[-DAYS_FOLLOWED:]
     return mine.model_copy(update={"cluster_id": old.cluster_id, "trend": trend})
+
+
+def find_failing_ids(days: Sequence[DayClusters]) -> set[str]:
+    """Comparisons, of all `days`, in clusters that failed on the last day they were found."""
+    latest: dict[str, bool] = {}
+    members: dict[str, set[str]] = {}
+    for day in sorted(days, key=lambda one: one.day):
+        for cluster in day.clusters:
+            latest[cluster.cluster_id] = cluster.is_failing
+            members.setdefault(cluster.cluster_id, set()).update(cluster.comparison_ids)
+    return {one for name, failed in latest.items() if failed for one in members[name]}

@@ -30,6 +30,13 @@ class SelectionParams(BaseModel):
     weight_before_change: float = Field(
         0.2, description="Sampling weight of pairs voted on before the detected change", ge=0, le=1
     )
+    failing_cluster_weight: float = Field(
+        1.0,
+        description="Factor of the sampling weight of pairs in clusters that failed when they were "
+        "last found; 1 = as any other",
+        ge=0,
+        le=10,
+    )
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
@@ -46,6 +53,7 @@ def select_pairs(
     *,
     taste_changes: TasteChanges = NO_CHANGES,
     frozen_prompt_ids: Collection[str] = (),
+    failing_ids: Collection[str] = (),
 ) -> pd.DataFrame:
     """Select the most informative pairs of the train split as RETRAINING_SET, most informative
     first.
@@ -59,8 +67,9 @@ def select_pairs(
     predicted wrongly. Pairs whose last vote came before the last change of their category get the
     sampling weight `weight_before_change` and rank by information * weight, so they only fill the
     room that newer pairs leave; they are left out if the reward model, refitted since, no longer
-    predicts their choice. Pairs of calib, test and frozen prompts are never selected. Equal inputs
-    in another order give the same rows in the same order.
+    predicts their choice. Pairs of `failing_ids`, comparisons in failing clusters, have their
+    weight multiplied by `failing_cluster_weight`. Pairs of calib, test and frozen prompts are never
+    selected. Equal inputs in another order give the same rows in the same order.
 
     Raises NotEnoughVotes below min_pairs, InvalidScores for a probability that is missing, NaN or
     outside 0 to 1.
@@ -97,8 +106,12 @@ def select_pairs(
         params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs())
         + params.disagreement_weight * disagreement
     )
+    is_failing = usable["comparison_id"].isin(list(failing_ids))
+    if params.failing_cluster_weight != 1:
+        when = np.where(is_failing, np.char.add(when, ", in a failing cluster"), when)
     chosen = usable.assign(
-        weight=np.where(is_old, params.weight_before_change, 1.0),
+        weight=np.where(is_old, params.weight_before_change, 1.0)
+        * np.where(is_failing, params.failing_cluster_weight, 1.0),
         information=information,
         reason=[
             _describe_reason(*row)

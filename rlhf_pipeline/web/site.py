@@ -22,6 +22,7 @@ from rlhf_pipeline.web.progress.vote_counter import VoteCounter
 from rlhf_pipeline.web.streams import Streams
 
 if TYPE_CHECKING:
+    from rlhf_pipeline.artefacts import Artefacts
     from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
     from rlhf_pipeline.web.predictions.completer import Completer
@@ -62,6 +63,12 @@ class Site:
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)
         self._cache_times = cache_times
+
+    @cached_property
+    def files(self) -> Artefacts:
+        from rlhf_pipeline.artefacts import Artefacts
+
+        return Artefacts(self.settings.frames, self.store.file_hashes)
 
     @cached_property
     def quality_counters(self) -> QualityCounters:

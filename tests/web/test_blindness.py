@@ -51,6 +51,7 @@ REFUSED = [
             "audit/export",
             "calibrations",
             "calibrations/probe",
+            "clusters",
             "consensus?method=joint_model",
         )
     ),

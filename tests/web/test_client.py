@@ -338,6 +338,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "votes"),
         ("GET", "comparisons"),
         ("GET", "comparisons/{comparison_id}"),
+        ("GET", "clusters"),
         ("POST", "comparisons:offer"),
         ("POST", "comparisons:withdraw"),
         ("GET", "consensus"),

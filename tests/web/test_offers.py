@@ -5,6 +5,8 @@ told.
 import httpx
 import pytest
 
+from rlhf_pipeline.artefacts import Artefacts
+from tests.clusters import failing_cluster, write_clusters
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
@@ -54,6 +56,36 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
     )
     assert acts[0]["object_id"] == f"2 slots of {ann.user.user_id}"
     assert acts[0]["actor"] == engineer.user.user_id
+
+
+def test_a_cluster_of_errors_is_listed_and_offered(web: Web):
+    ids = web.publish(4, overlap=1)
+    engineer = web.client("engineer")
+    assert engineer.get("/clusters").json() == {"items": [], "next": None}
+    cluster = failing_cluster("2026-01-05-A", ids[:2])
+    files = Artefacts(web.settings.frames, web.store.file_hashes)
+    write_clusters(files, "2026-01-05", cluster)
+    write_clusters(files, "2026-01-06", cluster, failing_cluster("2026-01-06-B", ids[3:]))
+    listed = engineer.get("/clusters").json()["items"]
+    assert [(one["day"], one["cluster_id"]) for one in listed] == [
+        ("2026-01-06", "2026-01-05-A"),
+        ("2026-01-06", "2026-01-06-B"),
+    ]
+    assert listed[0]["comparison_ids"] == ids[:2]
+    assert listed[0]["name"] == "lentils · soup"
+    assert len(engineer.get("/clusters", params={"day": "2026-01-05"}).json()["items"]) == 1
+    asked = {"cluster": "2026-01-05-A", "overlap": 3}
+    for n_new in (4, 0):
+        answer = engineer.post("/comparisons:offer", json=asked).json()
+        assert answer == {"n_comparisons": 2, "n_slots": n_new}
+    assert web.store.assignments.count_slots(ids)[ids[0]] == (3, 0)
+    unknown = engineer.post("/comparisons:offer", json={"cluster": "2026-01-05-Z"})
+    assert unknown.status_code == 404
+    both = engineer.post("/comparisons:offer", json={"cluster": "2026-01-05-A", "ids": ids})
+    assert both.status_code == 422
+    assert web.client("curator").get("/clusters").status_code == 403
+    answer = web.client("curator").post("/comparisons:offer", json=asked).json()
+    assert answer == {"n_comparisons": None, "n_slots": None}
 
 
 def test_a_whole_day_is_offered_by_name(web: Web):

@@ -14,19 +14,26 @@ from rlhf_pipeline.web.site import Site
 def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
     """Offers comparisons. Blind readers get no count that depends on votes or earlier offers.
 
-    Raises Problem 422 unless exactly one of ids, day and all_unvoted is given, UnknownComparison,
-    and as `_ask_person`.
+    Raises Problem 422 unless exactly one of ids, day, cluster and all_unvoted is given, NotFound,
+    UnknownComparison, and as `_ask_person`.
     """
-    ways = [asked.ids is not None, asked.day is not None, asked.all_unvoted]
+    ways = [
+        asked.ids is not None,
+        asked.day is not None,
+        asked.cluster is not None,
+        asked.all_unvoted,
+    ]
     if sum(ways) != 1:
         raise Problem(
             422,
-            "Select comparisons by exactly one of ids, day and all_unvoted.",
+            "Select comparisons by exactly one of ids, day, cluster and all_unvoted.",
             kind="invalid",
-            errors=[("body.ids", "or day, or all_unvoted")],
+            errors=[("body.ids", "or day, or cluster, or all_unvoted")],
         )
     if asked.ids is not None:
         ids = list(dict.fromkeys(asked.ids))
+    elif asked.cluster is not None:
+        ids = list(site.files.find_cluster(asked.cluster).comparison_ids)
     else:
         ids = site.store.comparisons.find_offerable_ids(
             day=str(asked.day) if asked.day else None, unvoted_only=asked.all_unvoted

@@ -1,9 +1,11 @@
 """Lists comparisons as their readers may see them."""
 
+from datetime import date
 from typing import Any
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import ComparisonOut
+from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut
+from rlhf_pipeline.records import DayClusters, PromptCluster
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged, hides_answers
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
@@ -90,3 +92,35 @@ def _build_comparisons(
             )
         )
     return found
+
+
+def clusters(site: Site, day: date | None) -> Page[ClusterOut]:
+    """The clusters of the day, by default of the last one with any."""
+    days = site.files.cluster_days()
+    wanted = [one for one in days if day is None or one == day.isoformat()][-1:]
+    items = tuple(
+        _build_cluster(found, one)
+        for found in site.files.read_clusters(wanted).values()
+        for one in found.clusters
+    )
+    return Page(items=items, next=None)
+
+
+def _build_cluster(of: DayClusters, one: PromptCluster) -> ClusterOut:
+    return ClusterOut(
+        cluster_id=one.cluster_id,
+        name=one.name,
+        day=date.fromisoformat(of.day),
+        first_day=date.fromisoformat(one.trend[0].day if one.trend else of.day),
+        model_version=of.model_version,
+        n_prompts=one.n_prompts,
+        error=one.error_current.value if one.error_current else None,
+        lift=one.lift.value if one.lift else None,
+        lift_low=one.lift.low if one.lift else None,
+        lift_high=one.lift.high if one.lift else None,
+        is_failing=one.is_failing,
+        is_worse=one.is_worse,
+        change=one.change,
+        examples=one.examples,
+        comparison_ids=one.comparison_ids,
+    )

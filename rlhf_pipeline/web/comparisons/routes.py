@@ -1,17 +1,25 @@
-"""Routes of comparisons: read them, offer them to annotators, withdraw open slots."""
+"""Routes of comparisons: read them and their clusters, offer them to annotators, withdraw slots."""
 
 import re
+from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import ComparisonOut, Offer, Offered, Withdrawal, Withdrawn
+from rlhf_pipeline.api_types.comparisons import (
+    ClusterOut,
+    ComparisonOut,
+    Offer,
+    Offered,
+    Withdrawal,
+    Withdrawn,
+)
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Category, Text
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged
+from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged, needs_all_votes
 from rlhf_pipeline.web.comparisons import offers, queries
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
@@ -26,6 +34,9 @@ from rlhf_pipeline.web.votes import queries as vote_queries
 api = api_router("comparisons")
 pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.COMPARISONS_READ))]
+ClusterReader = Annotated[
+    Principal, Depends(needs_all_votes(Permission.VOTES_READ, "clusters of errors"))
+]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
 OfCategory = Annotated[str, Query(alias="category", max_length=200)]
 SHOWN = 50
@@ -53,11 +64,23 @@ def read(site: AnySite, principal: Reader, comparison_id: str) -> ComparisonOut:
     return queries.comparison(site, principal, comparison_id)
 
 
+@api.get("/clusters")
+def read_clusters(
+    site: AnySite,
+    _: ClusterReader,
+    day: Annotated[
+        date | None, Query(description="Default: the last day on which clusters were found.")
+    ] = None,
+) -> Page[ClusterOut]:
+    """Clusters of the prompts judged on a day, failing ones first; empty for a day without."""
+    return queries.clusters(site, day)
+
+
 @api.post("/comparisons:offer", responses=problem_responses(404))
 def offer(site: AnySite, principal: Offerer, body: Offer) -> Offered:
-    """Request judgements of comparisons: of the given ids, of a day, or of all without votes. With
-    `annotator_id` one annotator is asked, once for each comparison, in addition to other requests;
-    any annotator may judge what they skip."""
+    """Request judgements of comparisons: of the given ids, of a day, of a cluster of prompts, or of
+    all without votes. With `annotator_id` one annotator is asked, once for each comparison, in
+    addition to other requests; any annotator may judge what they skip."""
     return offers.offer(site, principal, body)
 
 

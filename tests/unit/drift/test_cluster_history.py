@@ -1,6 +1,6 @@
 """A cluster keeps its id from day to day while its words stay."""
 
-from rlhf_pipeline.drift.cluster_history import follow
+from rlhf_pipeline.drift.cluster_history import find_failing_ids, follow
 from rlhf_pipeline.drift.cluster_terms import distinctive_terms
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import DayClusters, PromptCluster
@@ -80,3 +80,16 @@ def test_clusters_without_words_are_not_followed() -> None:
     first = follow(day_of("2026-01-01", (), ()), [])
     second = follow(day_of("2026-01-02", (), ()), [first])
     assert [len(c.trend) for c in second.clusters] == [1, 1]
+
+
+def test_failing_comparisons_are_those_of_clusters_that_failed_last() -> None:
+    days = [day_of("2026-01-01", SOUP, TRAIN), day_of("2026-01-02", SOUP, TRAIN)]
+    states = [(("a", True), ("b", True)), (("c", True), ("d", False))]
+    followed: list[DayClusters] = []
+    for day, marked in zip(days, states, strict=True):
+        clusters = tuple(
+            one.model_copy(update={"comparison_ids": (name,), "is_failing": failed})
+            for one, (name, failed) in zip(day.clusters, marked, strict=True)
+        )
+        followed.append(follow(day.model_copy(update={"clusters": clusters}), followed))
+    assert find_failing_ids(followed[::-1]) == {"a", "c"}

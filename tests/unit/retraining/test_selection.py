@@ -120,6 +120,18 @@ def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
     assert newer["reason"].iloc[-1].endswith("before the change")
 
 
+def test_pairs_of_failing_clusters_weigh_more_where_that_is_set():
+    given = (pairs(3), scores([0.6, 0.6, 0.6]), None)
+    plain = select_pairs(*given, PARAMS, failing_ids={"c2"})
+    pd.testing.assert_frame_equal(plain, select_pairs(*given, PARAMS))
+    params = PARAMS.model_copy(update={"failing_cluster_weight": 3.0})
+    chosen = select_pairs(*given, params, failing_ids={"c2"})
+    assert chosen["comparison_id"].tolist() == ["c2", "c0", "c1"]
+    assert chosen["weight"].tolist() == [3, 1, 1]
+    assert chosen["reason"].iloc[0].endswith("completion, in a failing cluster")
+    assert "cluster" not in chosen["reason"].iloc[1]
+
+
 def test_weight_zero_before_the_change_leaves_those_pairs_out():
     chosen = select_pairs(
         pairs(4),
