@@ -23,6 +23,7 @@ from assets.delivery import (
 from assets.votes import LearningRange
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.evaluation.error_memory import ErrorMemory
 from rlhf_pipeline.learning import WarmStart, register_fit
 from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.draw import draw_png
@@ -95,7 +96,9 @@ def reward_model(
         since = "_since_change" if report.test_since_change else ""
         where = "pairs since the change" if report.test_since_change else "unseen pairs"
         described = shown.describe(where) if shown else "no test pairs yet"
-        notes = [note for note in (report.weight_note, start.obstacle) if note]
+        memory = ErrorMemory.from_metrics(version.metrics)
+        remembered = memory.describe() if memory else ""
+        notes = [note for note in (report.weight_note, start.obstacle, remembered) if note]
         curve = list(enumerate(report.loss_curve))
         yield from deliver(
             context,
@@ -103,7 +106,7 @@ def reward_model(
             version,
             StageReport(
                 headline="; ".join([f"{version.label} on {report.summary}: {described}", *notes]),
-                metrics=report.metrics(),
+                metrics=version.metrics | report.metrics(),
                 shown=[
                     *(f"test_accuracy{since}", f"noise_ceiling{since}", f"longer_wins{since}"),
                     *(f"test_log_loss{since}", "n_learnt", "n_train"),

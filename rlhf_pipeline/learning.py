@@ -12,6 +12,7 @@ from rlhf_pipeline.champions import AcceptanceParams, CalibrationOutcome, Champi
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.mixes import Mixes, count_mixes
 from rlhf_pipeline.drift.reference import reference_window
+from rlhf_pipeline.evaluation.error_memory import recall_predictions, retest
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import CANDIDATE, Run, opening_recorder
@@ -65,8 +66,18 @@ def register_fit(
     run: Run,
     folder: Path,
 ) -> ModelVersion:
-    """Save the model into `folder` and register it as candidate, with its lineage."""
+    """Save the model into `folder` and register it as candidate, with its lineage and its re-test
+    on the confident predictions of earlier models.
+    """
     report, changes = fitted.report, data.taste_changes
+    memory = retest(
+        recall_predictions(
+            data.pairs,
+            champions.store.predictions.for_comparisons(data.pairs["comparison_id"].tolist()),
+            taste_changes=changes,
+        ),
+        fitted.model,
+    )
     fitted.model.save(folder)
     described: dict[str, Any] = params.to_report() | encoder_params(fitted.model)
     described["weight_before_change"] = report.weight_before_change
@@ -76,12 +87,14 @@ def register_fit(
         "reward_model",
         folder,
         run=run,
-        metrics=report.metrics(),
+        metrics=report.metrics() | memory.metrics(),
         params=described,
         parent=parent,
         data_hash=report.data_hash,
         data_seq=report.max_seq,
     )
+    if memory.metrics():
+        run.log_text(memory.model_dump_json(indent=1), "error_memory.json")
     champions.registry.set_alias("reward_model", CANDIDATE, version.version)
     return version
 

@@ -9,6 +9,7 @@ import typer
 
 from rlhf_pipeline.calibration import calibration_figures, calibration_log
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.error_memory import show_memory
 from rlhf_pipeline.cli.models import find_version
 from rlhf_pipeline.cli.parameters import Changes
 from rlhf_pipeline.cli.predict import predict
@@ -16,6 +17,7 @@ from rlhf_pipeline.cli.probe import probe
 from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
 from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.evaluation.error_memory import ErrorMemory
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.learning import (
     CalibrateParams,
@@ -136,7 +138,7 @@ def train(
             workspace.champions, learnt_from, params, fitted, start.label, run=run, folder=folder
         )
         run.log_params(params.to_report())
-        run.log_metrics(report.metrics())
+        run.log_metrics(version.metrics | report.metrics())
         run.log_dataset(
             "preference_pairs",
             digest=report.data_hash,
@@ -156,6 +158,9 @@ def train(
     echo(report.test.describe() if report.test else no_test)
     if report.weight_note:
         echo(report.weight_note)
+    memory = ErrorMemory.from_metrics(version.metrics)
+    if memory is not None:
+        echo(memory.describe())
 
 
 @app.command("calibrate")
@@ -245,6 +250,9 @@ def calibrate(
         if serves
         else f'{outcome.summary}; by hand: rlhf models promote {version.label} {force}--reason "…"'
     )
+
+
+app.command("memory")(show_memory)
 
 
 @app.command("openings")
