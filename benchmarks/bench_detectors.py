@@ -1,5 +1,5 @@
-"""What the drift detectors cost and catch: false alarms, delay and dating, alone and k of n. Prints
-one table each.
+"""What the drift detectors cost and catch: false alarms, delay and dating, alone and k of n; and
+the false alarms of the control charts. Prints one table each.
 
     python benchmarks/bench_detectors.py [--seeds 100]
 
@@ -30,6 +30,7 @@ from rlhf_pipeline.drift.confirmation import (  # noqa: E402
     find_confirming_events,
 )
 from rlhf_pipeline.drift.report import DriftParams  # noqa: E402
+from rlhf_pipeline.drift.spc import CHARTS, ControlChartParams, control_charts  # noqa: E402
 from rlhf_pipeline.drift.stream import scan  # noqa: E402
 from rlhf_pipeline.drift.windows import WindowParams  # noqa: E402
 from rlhf_pipeline.records import DriftEvent  # noqa: E402
@@ -39,12 +40,16 @@ BASE = 0.25
 ALL, CHOSEN = DriftParams(detectors=list(DETECTORS)), DriftParams().chosen()
 
 
-def events_of(seed: int, n_before: int, n_after: int, risen: float) -> tuple[DriftEvent, ...]:
+def error_frame(seed: int, n_before: int, n_after: int, risen: float) -> pd.DataFrame:
     rng = np.random.default_rng([seed, n_before, n_after])
     errors = np.concatenate([rng.random(n_before) < BASE, rng.random(n_after) < risen]).astype(int)
-    frame = pd.DataFrame(
+    return pd.DataFrame(
         {"seq": np.arange(1, len(errors) + 1), "day": "2026-01-01", "error": errors}
     )
+
+
+def events_of(seed: int, n_before: int, n_after: int, risen: float) -> tuple[DriftEvent, ...]:
+    frame = error_frame(seed, n_before, n_after, risen)
     return scan(frame, model_version="bench@1", params=ALL).events
 
 
@@ -131,8 +136,42 @@ def main() -> int:
                 header,
                 rows,
             )
+    control_chart_rates(given.seeds)
     costs()
     return Limits().print_summary()
+
+
+def control_chart_rates(n_streams: int) -> None:
+    """False alarms of the control charts, beside marks on streams without a change."""
+    rows: list[list[object]] = []
+    for n_votes, n_baseline in ((50, 8), (100, 8), (100, 20), (200, 8)):
+        params = ControlChartParams(spc_votes=n_votes, spc_baseline=n_baseline)
+        n_subgroups = n_baseline + 20
+        charts = [
+            control_charts(error_frame(seed, n_votes * n_subgroups, 0, BASE), params)
+            for seed in range(n_streams)
+        ]
+        for chart in CHARTS:
+            shown = np.mean([c.false_alarms[chart].share for c in charts])
+            marked = np.mean([len(c.find_marked(chart)) / 20 for c in charts])
+            least = np.mean([len(c.find_marked(chart)) > 0 for c in charts])
+            told = np.mean([c.false_alarms[chart].any for c in charts])
+            rows.append(
+                [chart, n_votes, n_baseline, *(f"{v:.1%}" for v in (shown, marked, told, least))]
+            )
+    print_table(
+        f"Control charts in control: {n_streams} streams of 20 judged subgroups",
+        (
+            "chart",
+            "votes a subgroup",
+            "baseline",
+            "shown: subgroups marked",
+            "counted",
+            "shown: any mark",
+            "counted",
+        ),
+        rows,
+    )
 
 
 def costs() -> None:

@@ -19,14 +19,17 @@ from rlhf_pipeline.drift.confirmation import (
     find_confirming_events,
 )
 from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.drift.spc import ControlChartParams
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.drift.windows import SpaceVerdict, WindowParams, compare_windows
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
 from rlhf_pipeline.records import DriftEvent, Verdict
 
+_COMMON = (ClusterParams, ConfirmationParams, DetectorChoice, ControlChartParams)
 
-class DriftParams(*DETECTORS.params(ClusterParams, ConfirmationParams, DetectorChoice)):  # type: ignore[misc]
+
+class DriftParams(*DETECTORS.params(*_COMMON)):  # type: ignore[misc]
     """Parameters of the drift report and of every detector, installed ones included."""
 
 

@@ -24,9 +24,11 @@ from rlhf_pipeline.drift.reliability import (
     reliability_of_day,
     reliability_of_reference,
 )
+from rlhf_pipeline.drift.spc import CHARTS, RULES, ControlChartParams, control_charts
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import interval_of_mean
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.records import (
     CalibrationWindow,
     DayClusters,
@@ -42,6 +44,7 @@ from rlhf_pipeline.reports.calibration import (
     chart_reliability,
     chart_windows,
 )
+from rlhf_pipeline.reports.control_charts import chart_control
 from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
 from rlhf_pipeline.reports.drift import chart_clusters, chart_timeline
 from rlhf_pipeline.reports.rendering import render_page
@@ -54,6 +57,7 @@ MAX_VOTES = 20_000  # in the drawn stream
 MAX_GROUPS = 20  # shown at once
 MAX_SLICES = 15
 DAYS_OF_TREND = 5  # shown of each cluster
+MAX_MARKED = 10  # rows of the control charts
 PROMPT_WIDTH, COMPLETION_WIDTH, NAME_WIDTH = 160, 100, 40  # characters
 
 
@@ -109,6 +113,7 @@ def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None
         draw_legend=draw_legend,
         overall=_find_overall_row(rows),
         errors=_collect_errors(evidence, rows),
+        control=_collect_control_charts(evidence, select_params(ControlChartParams, params)),
         clusters=_collect_clusters(evidence),
         slices=_collect_slices(evidence.slices),
         params=params,
@@ -124,6 +129,7 @@ def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None
         prompt_width=PROMPT_WIDTH,
         completion_width=COMPLETION_WIDTH,
         name_width=NAME_WIDTH,
+        max_marked=MAX_MARKED,
         min_pairs=MIN_PAIRS,
         min_in_bin=MIN_IN_BIN,
         coin_brier=COIN_BRIER,
@@ -156,6 +162,24 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
             noise_ceiling=evidence.noise_ceiling,
             day=evidence.day,
         ),
+    }
+
+
+def _collect_control_charts(evidence: DayEvidence, params: ControlChartParams) -> dict[str, Any]:
+    """Control charts of the model up to the day, or the reason why there are none."""
+    try:
+        found = control_charts(evidence.errors, params)
+    except NotEnoughData as few:
+        return {"missing": str(few)}
+    return {
+        "missing": None,
+        "found": found,
+        "n_judged": len(found.points) - found.baseline.n_subgroups,
+        "n_votes": params.spc_votes,
+        "chart": chart_control(found, evidence.day),
+        "latest_marked": found.points[found.points["rules"].map(len) > 0].iloc[::-1],
+        "charts": CHARTS,
+        "rules": RULES,
     }
 
 

@@ -222,7 +222,7 @@ def test_the_page_has_its_three_parts_and_every_picture_has_words(source: str) -
     pictures = [
         found for tag, found in page.elements if tag == "svg" and found.get("aria-hidden") != "true"
     ]
-    assert len(pictures) == 3
+    assert len(pictures) == 4
     assert all(found["role"] == "img" and found["aria-label"] for found in pictures)
     assert [tag for tag, _ in page.elements].count("h1") == 1
     assert {found.get("scope") for tag, found in page.elements if tag == "th"} == {"row", "col"}
@@ -301,6 +301,16 @@ def test_the_verdict_is_written_out_and_the_worst_cluster_is_first(source: str) 
     assert "ECE, lower bound ✓ stable 0.031 0.05" in page.text
     assert re.search(r"ADWIN ✕ drift .*? drift at vote 1,\d+, since about 1,\d+", page.text)
     assert "prompt length ks < 0.001 0.01 yes" in page.text
+
+
+def test_control_charts_stand_beside_their_false_alarms(source: str) -> None:
+    text = Page(source).text
+    part = text[text.index("Control charts Each point is 100 votes in a row.") :]
+    assert re.search(r"p-chart one point beyond 3σ \d+ of \d+ 0\.\d.% \d+\.\d.%", part)
+    assert re.search(r"EWMA chart the moving average beyond its limit \d+ of \d+", part)
+    few = evidence()
+    few = replace(few, errors=few.errors.iloc[:850])
+    assert "The model has 8 subgroups of 100 votes" in Page(render_drift_page(few)).text
 
 
 def test_an_empty_day_has_a_page_that_names_what_is_missing() -> None:

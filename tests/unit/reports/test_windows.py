@@ -98,7 +98,7 @@ def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows
     pictures = [
         found for tag, found in page.elements if tag == "svg" and found.get("aria-hidden") != "true"
     ]
-    assert len(pictures) == 4
+    assert len(pictures) == 5
     assert "number of votes, window by window" in pictures[-1]["aria-label"]
     assert len(source.encode()) < 150_000
 

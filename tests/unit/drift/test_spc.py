@@ -1,0 +1,124 @@
+"""Control charts: subgroups, baseline, rules, and the false alarms that are shown beside them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.drift.spc import (
+    CHARTS,
+    Baseline,
+    ControlChartParams,
+    break_rules,
+    control_charts,
+    fit_baseline,
+    judge_subgroups,
+    measure_false_alarms,
+    split_into_subgroups,
+)
+from rlhf_pipeline.errors import NotEnoughData
+
+PARAMS = ControlChartParams()
+
+
+def errors_frame(*stretches: tuple[int, float], seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    error = np.concatenate([rng.random(n) < rate for n, rate in stretches]).astype(float)
+    days = [f"2026-01-{1 + i // 250:02d}" for i in range(len(error))]
+    return pd.DataFrame({"seq": 3 * np.arange(len(error)) + 1, "day": days, "error": error})
+
+
+def subgroups(n: int, *n_errors: int) -> pd.DataFrame:
+    return pd.DataFrame({"n": n, "n_errors": n_errors, "day": "2026-01-01"})
+
+
+def test_subgroups_are_votes_in_a_row_and_the_incomplete_rest_is_left_out():
+    frame = errors_frame((270, 0.3))
+    found = split_into_subgroups(frame.sample(frac=1, random_state=0), 100)
+    assert found["first_seq"].tolist() == [1, 301]
+    assert found["last_seq"].tolist() == [298, 598]
+    assert found["n_errors"].tolist() == [frame["error"][:100].sum(), frame["error"][100:200].sum()]
+
+
+def test_a_day_is_a_subgroup_if_it_has_enough_votes():
+    found = split_into_subgroups(errors_frame((510, 0.3)), 0)
+    assert found[["day", "n"]].values.tolist() == [["2026-01-01", 250], ["2026-01-02", 250]]
+
+
+def test_limits_are_three_binomial_deviations_around_the_baseline():
+    baseline = fit_baseline(subgroups(100, 20, 20, 20, 20, 20))
+    assert (baseline.centre, baseline.dispersion, baseline.n_votes) == (0.2, 1.0, 500)
+    points = judge_subgroups(subgroups(100, 20, 20, 20, 20, 20, 32, 33, 7), baseline, PARAMS)
+    assert points["high"].tolist() == pytest.approx([0.32] * 8)
+    assert points["low"].tolist() == pytest.approx([0.08] * 8)
+    marked = ["we_1" in rules for rules in points["rules"]]
+    assert marked == [False] * 6 + [True, True]
+
+
+def test_limits_are_wider_where_subgroups_vary_more_than_votes_would():
+    even, uneven = (fit_baseline(subgroups(100, *n)) for n in ([25] * 6, [10, 40, 10, 40, 10, 40]))
+    assert uneven.centre == even.centre
+    # moving range of 0.3 / 1.128, in binomial deviations of 0.0433
+    assert uneven.dispersion == pytest.approx(0.3 / 1.128 / np.sqrt(0.25 * 0.75 / 100))
+    assert even.dispersion == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "z", "at"),
+    [
+        ("we_1", [0, 3.1, 0, -3.1, 2.9], [1, 3]),
+        ("we_2", [2.1, 0, 2.1, -2.1, 0, -2.1, 2.1], [2, 5]),
+        ("we_3", [1.1, 1.1, 0, 1.1, 1.1, 0, 1.1, -1.1], [4]),
+        ("we_4", [0.1] * 9 + [-0.1] * 8, [7, 8, 16]),
+        ("ewma", [2] * 5 + [-2], [2, 3, 4]),
+    ],
+)
+def test_each_rule_marks_the_point_that_completes_its_pattern(rule, z, at):
+    broken = break_rules(np.array(z, dtype=float), PARAMS)[rule]
+    assert np.flatnonzero(broken).tolist() == at
+
+
+def test_a_rise_is_marked_and_the_baseline_is_never_judged():
+    charts = control_charts(errors_frame((1200, 0.25), (600, 0.45)), PARAMS)
+    assert len(charts.points) == 18
+    assert not any(charts.points.loc[charts.points["is_baseline"], "rules"])
+    for chart in CHARTS:
+        assert charts.find_marked(chart)["first_seq"].min() >= 3 * 1200
+        assert len(charts.find_marked(chart)) >= 3
+
+
+def test_run_lengths_without_a_change_are_those_of_the_textbook():
+    """Champ, Woodall 1987 for the Western Electric rules; Lucas, Saccucci 1990 for EWMA."""
+    z = np.random.default_rng(0).normal(size=(1500, 1500))
+    broken = break_rules(z, ControlChartParams(spc_ewma_limit=2.86))
+    for chart, expected in {"p_chart": 370.4, "ewma": 360, "western_electric": 91.75}.items():
+        marked = np.logical_or.reduce([broken[rule] for rule in CHARTS[chart]])
+        rate = (
+            marked.any(axis=1).sum()
+            / np.where(marked.any(axis=1), marked.argmax(axis=1) + 1, z.shape[1]).sum()
+        )
+        assert 1 / rate == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize("dispersion", [1.0, 2.0])
+def test_false_alarms_are_those_of_streams_without_a_change(dispersion):
+    rng, n_marked, n_judged = np.random.default_rng(1), dict.fromkeys(CHARTS, 0), 0
+    scale = 1 / ((dispersion**2 - 1) / 99) - 1 if dispersion > 1 else 1e12
+    for _ in range(300):
+        rate = rng.beta(0.25 * scale, 0.75 * scale, size=28)
+        stream = subgroups(100, *rng.binomial(100, rate))
+        points = judge_subgroups(stream, fit_baseline(stream.iloc[:8]), PARAMS)
+        n_judged += 20
+        for chart, rules in CHARTS.items():
+            n_marked[chart] += sum(bool({*rules} & {*found}) for found in points["rules"])
+    expected = measure_false_alarms(np.full(28, 100), Baseline(0.25, dispersion, 8, 0), PARAMS)
+    for chart, n in n_marked.items():
+        assert n / n_judged == pytest.approx(expected[chart].share, abs=0.015)
+
+
+def test_few_subgroups_and_a_baseline_without_errors_are_refused():
+    with pytest.raises(NotEnoughData, match="8 subgroups of 100 votes; control charts need 9"):
+        control_charts(errors_frame((899, 0.25)), PARAMS)
+    with pytest.raises(NotEnoughData, match="All 800 votes of the baseline are correct"):
+        control_charts(errors_frame((1000, 0.0)), PARAMS)
+    with pytest.raises(NotEnoughData, match="0 subgroups of a day with 20 votes"):
+        control_charts(errors_frame((10, 0.25)), ControlChartParams(spc_votes=0))
