@@ -10,6 +10,7 @@ import pandas as pd
 from pydantic import Field
 
 from assets.calibration_windows import WindowSeries, load_series
+from assets.day_clusters import ClusterSeries, cluster_window, find_embedding
 from assets.delivery import (
     StageReport,
     as_config,
@@ -31,19 +32,16 @@ from rlhf_pipeline.calibration import (
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events, next_test_state
-from rlhf_pipeline.drift.cluster_history import DAYS_FOLLOWED, follow
-from rlhf_pipeline.drift.clusters import semantic_clusters
-from rlhf_pipeline.drift.reference import Embed, Window, current_window
+from rlhf_pipeline.drift.reference import Window, current_window
 from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.slices import error_slices
 from rlhf_pipeline.drift.stream import ScanResult, scan
-from rlhf_pipeline.errors import InvalidScores, ModelError, NotEnoughData
+from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.loop_settings import DriftReportParams
 from rlhf_pipeline.records import (
     CalibrationWindow,
-    DayClusters,
     GroupCalibration,
     Interval,
     Verdict,
@@ -108,15 +106,16 @@ def drift_report(
     files = Artefacts(settings.frames, store.file_hashes)
     texts: dict[str, str] = {}
     series = load_series(days, files, config)
-    followed = _load_earlier_clusters(days[0], files)
+    clusters = ClusterSeries.load(days[0], files)
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
         found, evidently = _collect_evidence(day, rows, cast, streams, champions, store, config)
-        clusters = _cluster_day(found, followed, config)
-        if isinstance(clusters, DayClusters):
-            followed.append(clusters)
-            pages[files.clusters_path(day)] = clusters.model_dump_json()
-        found = replace(found, clusters=clusters, over_time=series.windows_of(day))
+        window = cluster_window(found, files, champions, config)
+        found = replace(
+            found,
+            clusters=clusters.add_day(replace(found, current=window), config),
+            over_time=series.windows_of(day),
+        )
         page = render_drift_page(found, config)
         reports.append(found.report)
         pages[files.report_path(day)] = page
@@ -161,6 +160,7 @@ def drift_report(
             | _draw_calibration(series.windows_of(days[-1])),
             texts=texts | _calibration_tables(days, series),
             pages={files.window_path(window.day): window.model_dump_json() for window in series.new}
+            | {files.clusters_path(c.day): c.model_dump_json() for c in clusters.new}
             | pages,
         ),
         checks=[
@@ -220,7 +220,7 @@ def _collect_evidence(
             report_of(day, params=config),
         ), {}
     mine = rows[rows["reward_model"] == label]
-    embed, not_embedded = _find_embedding(champions, label)
+    embed, not_embedded = find_embedding(champions, label)
     reference = champions.reference_window(label)
     of_day = store.comparisons.with_ids(rows["comparison_id"].unique().tolist())
     comparisons = of_day[of_day["comparison_id"].isin(mine["comparison_id"])]
@@ -277,47 +277,6 @@ def _collect_evidence(
         files=[name for name, content in evidently.items() if "insufficient" not in content],
     )
     return found, evidently
-
-
-def _load_earlier_clusters(first_day: str, files: Artefacts) -> list[DayClusters]:
-    earlier = [day for day in files.cluster_days() if day < first_day][-DAYS_FOLLOWED:]
-    return list(files.read_clusters(earlier).values())
-
-
-def _cluster_day(
-    found: DayEvidence, earlier: Sequence[DayClusters], config: DriftConfig
-) -> DayClusters | str:
-    """The clusters of both windows' prompts, named and followed, or why there are none."""
-    windows = [w for w in (found.reference, found.current) if w is not None]
-    texts = found.texts(sorted({i for w in windows for i in w.rows["comparison_id"]}))
-    try:
-        clusters = semantic_clusters(
-            found.reference,
-            found.current,
-            config,
-            day=found.day,
-            prompts={i: prompt for i, (prompt, _) in texts.items()},
-        )
-    except NotEnoughData as few:
-        return str(few)
-    return follow(clusters, earlier)
-
-
-def _find_embedding(champions: Champions, label: str) -> tuple[Embed | None, str | None]:
-    """The model's embedding function, or why there is none: the model may need an encoder that is
-    no longer available.
-
-    Its predictions are stored, so the rest of the report does not need it.
-    """
-    version = champions.version(label)
-    try:
-        judge = champions.judge(version)
-    except (ModelError, InvalidScores) as cause:
-        return (
-            None,
-            f"{label} cannot be loaded, so its embeddings are missing. {cause}",
-        )
-    return (judge.reward_model.features if judge else None), None
 
 
 def _run_calibration_tests(

@@ -62,6 +62,13 @@ class ClusterParams(WindowParams):
         le=1,
         description="Least change of a cluster's share of the prompts that counts",
     )
+    cluster_days: int = Field(
+        default=1,
+        ge=1,
+        le=28,
+        description="Days up to the report's whose prompts are clustered; more where a day has "
+        "few votes",
+    )
     min_in_slice: int = Field(
         default=20, ge=5, description="Least comparisons in a slice for its error rate"
     )

@@ -164,6 +164,12 @@ def test_clusters_of_the_day_show_the_prompts(grown: Any, branch: Callable[..., 
         project.files.read_frame("comparisons", day)["comparison_id"].tolist()
     )["prompt"]
     assert sum(escape(prompt, quote=False)[:PROMPT_WIDTH] in page for prompt in set(asked)) >= 4
+    clusters = project.files.read_clusters([day])[day]
+    assert clusters.day == day
+    assert all(one.cluster_id in page and one.comparison_ids for one in clusters.clusters)
+    config = {"min_reference": 10, "cluster_days": 3}
+    project.materialise(["drift_report"], day, config={"ops": {"drift_report": {"config": config}}})
+    assert project.files.read_clusters([day])[day].n_current >= clusters.n_current
 
 
 def test_all_checks_ran_and_no_blocking_one_failed(grown: Any) -> None:
