@@ -20,6 +20,7 @@ from assets.delivery import (
     describe_bounds,
     make_rule,
 )
+from assets.policy_days import load_policy_days
 from assets.votes import load_earlier_votes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import (
@@ -44,6 +45,7 @@ from rlhf_pipeline.records import (
     CalibrationWindow,
     GroupCalibration,
     Interval,
+    PolicyDay,
     Verdict,
 )
 from rlhf_pipeline.reflection import judged_predictions
@@ -90,8 +92,8 @@ def drift_report(
     registry: dg.ResourceParam[Registry],
     settings: dg.ResourceParam[Settings],
 ) -> Iterator[Any]:
-    """Runs DDM, ADWIN and HDDM-A over the errors in vote order, compares lengths, confidence and
-    embeddings with the reference, and tests calibration.
+    """Runs DDM, ADWIN and HDDM-A over the errors in vote order, compares texts, scores, votes and
+    prompts with the reference, tests calibration, and watches the deployed policy.
 
     Detections are stored as events for the retraining sensor.
     """
@@ -107,14 +109,21 @@ def drift_report(
     texts: dict[str, str] = {}
     series = load_series(days, files, config)
     clusters = ClusterSeries.load(days[0], files)
+    policy = load_policy_days(days, files, store, config)
+    evaluations = {gate.candidate: gate.evaluation for gate in store.gates.all() if gate.evaluation}
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
-        found, evidently = _collect_evidence(day, rows, cast, streams, champions, store, config)
+        deployed = policy.until(day, config.policy_days)
+        found, evidently = _collect_evidence(
+            day, rows, cast, deployed, streams, champions, store, config
+        )
         window = cluster_window(found, files, champions, config)
         found = replace(
             found,
             clusters=clusters.add_day(replace(found, current=window), config),
             over_time=series.windows_of(day),
+            policy_days=policy.left_out or deployed,
+            evaluations=evaluations,
         )
         page = render_drift_page(found, config)
         reports.append(found.report)
@@ -161,6 +170,7 @@ def drift_report(
             texts=texts | _calibration_tables(days, series),
             pages={files.window_path(window.day): window.model_dump_json() for window in series.new}
             | {files.clusters_path(c.day): c.model_dump_json() for c in clusters.new}
+            | {files.policy_path(one.day): one.model_dump_json() for one in policy.new}
             | pages,
         ),
         checks=[
@@ -202,6 +212,7 @@ def _collect_evidence(
     day: str,
     rows: pd.DataFrame,
     votes: pd.DataFrame,
+    deployed: Sequence[PolicyDay],
     streams: dict[str, Stream],
     champions: Champions,
     store: Store,
@@ -217,7 +228,7 @@ def _collect_evidence(
         return DayEvidence(
             project,
             day,
-            report_of(day, params=config),
+            report_of(day, policy_days=deployed, params=config),
         ), {}
     mine = rows[rows["reward_model"] == label]
     embed, not_embedded = find_embedding(champions, label)
@@ -258,6 +269,7 @@ def _collect_evidence(
             reference=reference,
             current=current,
             signals=DriftSignals(events, stream.found.warnings, tests, last_seq),
+            policy_days=deployed,
             params=config,
         ),
         reference=reference,

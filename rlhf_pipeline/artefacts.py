@@ -26,6 +26,7 @@ from rlhf_pipeline.records import (
     Evaluation,
     GateDecision,
     ModelVersion,
+    PolicyDay,
     PromptCluster,
     Record,
     content_hash,
@@ -93,11 +94,11 @@ class Artefacts:
         ]
 
     def report_paths(self) -> list[UPath]:
-        """All drift pages, stored calibration windows and clusters."""
+        """All drift pages, stored calibration windows, clusters and days of the policy."""
         return [
             self.base / "reports" / name
             for name in list_names(self.base / "reports")
-            if name.startswith(("drift_", "calibration_", "clusters_"))
+            if name.startswith(("drift_", "calibration_", "clusters_", "policy_"))
         ]
 
     def window_path(self, day: str) -> UPath:
@@ -124,6 +125,14 @@ class Artefacts:
     def read_clusters(self, days: Sequence[str]) -> dict[str, DayClusters]:
         """Stored clusters of `days`; absent as in `read_windows`."""
         return self._read_intact({day: self.clusters_path(day) for day in days}, DayClusters)
+
+    def policy_path(self, day: str) -> UPath:
+        """Path of the summary of the deployed policy's completions of `day`."""
+        return self.base / "reports" / f"policy_{day}.json"
+
+    def read_policy_days(self, days: Sequence[str]) -> dict[str, PolicyDay]:
+        """Stored summaries of `days`; absent as in `read_windows`."""
+        return self._read_intact({day: self.policy_path(day) for day in days}, PolicyDay)
 
     def hash_days(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
         """One hash per day over that day's files of `stages`, also for days without a file."""

@@ -18,15 +18,22 @@ from rlhf_pipeline.drift.confirmation import (
     event_sources,
     find_confirming_events,
 )
+from rlhf_pipeline.drift.policy import PolicyParams, policy_tests
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.spc import ControlChartParams
 from rlhf_pipeline.drift.stream import StreamWarning
-from rlhf_pipeline.drift.windows import SpaceVerdict, WindowParams, compare_windows
+from rlhf_pipeline.drift.windows import SpaceVerdict, WindowParams, judge_tests, run_tests
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
-from rlhf_pipeline.records import DriftEvent, Verdict
+from rlhf_pipeline.records import DriftEvent, PolicyDay, Verdict
 
-_COMMON = (ClusterParams, ConfirmationParams, DetectorChoice, ControlChartParams)
+_COMMON = (
+    ClusterParams,
+    ConfirmationParams,
+    DetectorChoice,
+    ControlChartParams,
+    PolicyParams,
+)
 
 
 class DriftParams(*DETECTORS.params(*_COMMON)):  # type: ignore[misc]
@@ -64,6 +71,7 @@ def drift_report(
     reference: Window | None = None,
     current: Window | None = None,
     signals: DriftSignals | None = None,
+    policy_days: Sequence[PolicyDay] = (),
     params: DriftParams | None = None,
 ) -> pd.DataFrame:
     """One row per space and test, and `overall`, in the schema DRIFT_REPORTS. Of the detectors only
@@ -88,7 +96,9 @@ def drift_report(
         and e.detector not in unchosen
     ]
     warnings = [w for w in signals.warnings if w.seq <= until]
-    compared = compare_windows(reference, current, params)
+    today = next((one for one in policy_days if one.day == day), None)
+    tests = [*run_tests(reference, current, params), *policy_tests(today, policy_days, params)]
+    compared = judge_tests(tests, params)  # at one false discovery rate
     n_current = 0 if current is None else int(current.rows["n_votes"].sum())
     n_reference = 0 if reference is None else len(reference.rows)
     rows = [

@@ -166,7 +166,7 @@ THRESHOLDS = {
     ("annotators", "chi_squared"): "annotator_effect",
     ("prompt_mix", "chi_squared"): "mix_effect",
 }
-N_TESTS = len(THRESHOLDS)
+N_TESTS = len(THRESHOLDS) + 3  # and those of the deployed policy
 
 
 def compare_windows(

@@ -34,8 +34,10 @@ from rlhf_pipeline.records import (
     DayClusters,
     DriftEvent,
     ErrorSlice,
+    Evaluation,
     GroupCalibration,
     Interval,
+    PolicyDay,
     Verdict,
 )
 from rlhf_pipeline.reports.calibration import (
@@ -47,6 +49,7 @@ from rlhf_pipeline.reports.calibration import (
 from rlhf_pipeline.reports.control_charts import chart_control
 from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
 from rlhf_pipeline.reports.drift import chart_clusters, chart_timeline
+from rlhf_pipeline.reports.policy import chart_policy, policy_interval
 from rlhf_pipeline.reports.rendering import render_page
 
 Row = dict[str, Any]
@@ -58,6 +61,7 @@ MAX_GROUPS = 20  # shown at once
 MAX_SLICES = 15
 DAYS_OF_TREND = 5  # shown of each cluster
 MAX_MARKED = 10  # rows of the control charts
+OWN_SECTION = {"errors", "calibration", "policy", "overall"}  # spaces with a section of their own
 PROMPT_WIDTH, COMPLETION_WIDTH, NAME_WIDTH = 160, 100, 40  # characters
 
 
@@ -72,6 +76,8 @@ class DayEvidence:
     `slices`: error rates of the day's votes by category, annotator and more.
     `errors`: seq, day, error of the model's stream up to the day.
     `texts`: comparison ids -> their prompt and completion a; called only for the examples.
+    `policy_days`: the deployed policy up to the day, or the reason why it is omitted.
+    `evaluations`: by policy, the evaluation that the gate decided on.
     `data_drift`: Evidently's report as JSON, `files`: names of the files beside the page.
     """
 
@@ -94,6 +100,8 @@ class DayEvidence:
     clusters: DayClusters | str = ""
     slices: Sequence[ErrorSlice] = ()
     texts: Callable[[Sequence[str]], Texts] = lambda ids: {}
+    policy_days: Sequence[PolicyDay] | str = ()
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     data_drift: Mapping[str, Any] = field(default_factory=dict)
     files: Sequence[str] = ()
 
@@ -119,7 +127,8 @@ def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None
         params=params,
         calibration=_collect_calibration(evidence, rows),
         windows=_collect_windows(evidence.over_time),
-        spaces=[row for row in rows if row["space"] not in {"errors", "calibration", "overall"}],
+        spaces=[row for row in rows if row["space"] not in OWN_SECTION],
+        policy=_collect_policy(evidence, rows),
         metrics=[
             m for m in evidence.data_drift.get("metrics", []) if "column" in m.get("config", {})
         ],
@@ -254,6 +263,25 @@ def _collect_windows(windows: Sequence[CalibrationWindow] | str) -> dict[str, An
         "n_days": (date.fromisoformat(last.day) - date.fromisoformat(last.first_day)).days + 1,
         "chart": chart_windows(windows, marks_last=True),
         "latest_first": windows[::-1],
+    }
+
+
+def _collect_policy(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any]:
+    """The deployed policy by day, or the reason why it is missing."""
+    days = evidence.policy_days
+    tests = [row for row in rows if row["space"] == "policy"]
+    if isinstance(days, str) or not days:
+        none = "No policy of this project completed prompts on this day or shortly before."
+        return {"missing": days or none, "tests": tests}
+    return {
+        "missing": None,
+        "tests": tests,
+        "chart": chart_policy(days),
+        "latest_first": [
+            (one, [policy_interval(mean) for mean in (one.reward, one.refused, one.length)])
+            for one in days[::-1]
+        ],
+        "evaluations": evidence.evaluations,
     }
 
 

@@ -29,6 +29,8 @@ DISPLAY_NAMES = {
     "calibration_slope_p_value": "calibration slope below 1, p of the latest votes",
     "ece_lower_bound": "ECE, lower bound",
     "none": "no test was made",
+    "mean_reward": "mean reward",
+    "mean_length": "mean length",
     "word_classifier": "classifier of words",
     "chi_squared": "chi-squared",
     "prompt_mix": "kinds of prompts",

@@ -19,13 +19,27 @@ from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.drift.words import hash_words
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
-from rlhf_pipeline.records import DriftEvent, Verdict
+from rlhf_pipeline.records import DriftEvent, PolicyDay, PromptMean, Verdict
 
 MODEL, DAY = "demo.reward_model@1", "2026-01-05"
 PASSED = [{"name": "slope", "passed": True, "value": 1.0, "threshold": 1.0}]
 FAILED = [
     {"name": "slope", "passed": False, "value": 0.2, "threshold": 1.0},
     {"name": "ece_lower_bound", "passed": False, "value": 0.2, "threshold": 0.05},
+]
+
+
+POLICY_DAYS = [
+    PolicyDay(
+        day=day,
+        policy="demo.policy@1",
+        n_completions=100,
+        refused=PromptMean(n=50, mean=0.02, variance=0.02),
+        length=PromptMean(n=50, mean=200, variance=900),
+        reward=PromptMean(n=50, mean=0.5, variance=1),
+        reward_model=MODEL,
+    )
+    for day in ("2026-01-04", DAY)
 ]
 
 
@@ -82,7 +96,7 @@ def report(current: Window | None = None, **more) -> pd.DataFrame:
 
 
 def test_a_quiet_day_is_stable_in_every_space():
-    made = report()
+    made = report(policy_days=POLICY_DAYS)
     assert set(made["verdict"]) == {Verdict.STABLE}
     assert set(made["space"]) == {
         "errors",
@@ -98,6 +112,7 @@ def test_a_quiet_day_is_stable_in_every_space():
         "strengths",
         "annotators",
         "prompt_mix",
+        "policy",
         "overall",
     }
     chosen = DriftParams().chosen()
@@ -142,6 +157,17 @@ def test_events_of_later_days_and_other_models_do_not_count():
         ]
     )
     assert overall_verdict(made) == Verdict.STABLE
+
+
+def test_a_drifting_policy_is_a_warning_even_on_a_day_without_votes():
+    shorter = POLICY_DAYS[-1].model_copy(update={"length": PromptMean(n=50, mean=90, variance=900)})
+    for made in (
+        report(policy_days=[POLICY_DAYS[0], shorter]),
+        drift_report(DAY, policy_days=[POLICY_DAYS[0], shorter]),
+    ):
+        rows = made[made["space"] == "policy"].set_index("detector")
+        assert rows.loc["mean_length", "verdict"] == Verdict.DRIFT
+        assert overall_verdict(made) == Verdict.WARNING
 
 
 def test_data_drift_alone_is_a_warning():

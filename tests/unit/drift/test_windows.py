@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.drift.reference import LATER_COLUMNS, Window
-from rlhf_pipeline.drift.windows import N_TESTS, WindowParams, compare_windows
+from rlhf_pipeline.drift.windows import N_TESTS, THRESHOLDS, WindowParams, compare_windows
 from rlhf_pipeline.drift.words import hash_words
 from rlhf_pipeline.records import Verdict
 
@@ -171,7 +171,7 @@ def test_below_the_least_number_of_rows_there_is_no_verdict():
     assert set(verdicts(None, made(2, 100)).values()) == {Verdict.INSUFFICIENT}
     assert set(verdicts(made(1, 100), None).values()) == {Verdict.INSUFFICIENT}
     reasons = [v.evidence["reason"] for v in compare_windows(None, None, PARAMS)]
-    assert len(reasons) == N_TESTS
+    assert len(reasons) == len(THRESHOLDS)
     assert all("needed" in r for r in reasons)
 
 

@@ -18,7 +18,15 @@ from rlhf_pipeline.drift.reference import LATER_COLUMNS, Window
 from rlhf_pipeline.drift.report import DriftSignals, drift_report
 from rlhf_pipeline.drift.stream import error_stream, scan
 from rlhf_pipeline.drift.words import hash_words, name_buckets
-from rlhf_pipeline.records import DayClusters, DriftEvent, ErrorSlice, Interval
+from rlhf_pipeline.records import (
+    DayClusters,
+    DriftEvent,
+    ErrorSlice,
+    Evaluation,
+    Interval,
+    PolicyDay,
+    PromptMean,
+)
 from rlhf_pipeline.reports.drift_page import (
     MAX_GROUPS,
     PROMPT_WIDTH,
@@ -240,6 +248,41 @@ def test_each_space_of_the_data_says_what_changed(source: str) -> None:
     page = Page(render_drift_page(replace(old, reference=window, report=report)))
     assert "Left out. the reference window was saved before these spaces" in page.text
     assert "Without a verdict: prompt text, completion text, scores" in page.text
+
+
+def test_the_deployed_policy_is_shown_by_day_with_the_win_rate_of_its_gate() -> None:
+    days = [
+        PolicyDay(
+            day=f"2026-01-0{n}",
+            policy=f"demo.policy@{1 + n // 3}",
+            n_completions=100,
+            refused=PromptMean(n=50, mean=0.02, variance=0.02),
+            length=PromptMean(n=50, mean=400 if n == 5 else 200, variance=900),
+            reward=None if n == 1 else PromptMean(n=50, mean=0.5, variance=1),
+            reward_model=None if n == 1 else f"demo.reward_model@{n // 2}",
+        )
+        for n in range(1, 6)
+    ]
+    won = Interval(value=0.61, low=0.55, high=0.67, n=300)
+    evaluation = Evaluation.model_construct(win_rate=won, champion="demo.policy@1")
+    page = Page(
+        render_drift_page(
+            replace(
+                nothing(),
+                report=drift_report(DAY, policy_days=days),
+                policy_days=days,
+                evaluations={"demo.policy@2": evaluation},
+            )
+        )
+    )
+    assert "mean length ✕ drift 1 0.25" in page.text
+    assert "mean 200 before, 400 today" in page.text
+    assert "policy@2 from here" in page.text
+    assert "reward_model@2 from here" in page.text
+    assert page.text.count("0.610 0.550 to 0.670 against policy@1") == 3
+    assert page.text.count("not evaluated") == 2
+    none = Page(render_drift_page(nothing())).text
+    assert "No policy of this project completed prompts on this day" in none
 
 
 @pytest.mark.parametrize(
