@@ -68,13 +68,12 @@ def cluster_window(
 
 def find_embedding(champions: Champions, label: str) -> tuple[Embed | None, str | None]:
     """The model's embedding function, or why there is none: the model may need an encoder that is
-    no longer available.
+    no longer available, or be deleted from the registry.
 
     Its predictions are stored, so the rest of the report does not need it.
     """
-    version = champions.version(label)
     try:
-        judge = champions.judge(version)
+        judge = champions.judge(champions.version(label))
     except (ModelError, InvalidScores) as cause:
         return (
             None,

@@ -138,16 +138,19 @@ class Champions:
         return found
 
     def reference_folder(self, version: ModelVersion) -> Path:
-        return self.cache.parent / FOLDER / version.label.replace("@", "-")
+        return self._reference_folder(version.label)
+
+    def _reference_folder(self, label: str) -> Path:
+        return self.cache.parent / FOLDER / label.replace("@", "-")
 
     def save_reference_window(self, version: ModelVersion, window: Window) -> None:
         window.save(self.reference_folder(version), self.store.file_hashes)
 
     def reference_window(self, label: str) -> Window | None:
         """The champion's out-of-sample predictions, frozen at registration; None for a model that
-        was never calibrated.
+        was never calibrated. The registry need not hold the model any more.
         """
-        folder = self.reference_folder(self.version(label))
+        folder = self._reference_folder(label)
         return Window.load(folder, self.store.file_hashes) if folder.exists() else None
 
     def load_policy(self, version: ModelVersion | None = None) -> Policy:

@@ -53,3 +53,20 @@ def test_day_is_reported_without_embeddings_if_the_encoder_is_missing(
     )
     (told,) = run.asset_materializations_for_node("drift_report")
     assert "drift_timeline" in told.metadata
+
+
+def test_a_day_of_a_deleted_reward_model_is_reported_without_embeddings(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
+    """Its predictions and its reference window are stored elsewhere."""
+    project, day = branch(grown), grown.day(2)
+    before = project.files.read_frame("drift_report", day).set_index(["space", "detector"])
+    project.registry.tracking.client.delete_registered_model("demo.reward_model")
+    project.materialise(["drift_report"], day)
+    report = project.files.read_frame("drift_report", day).set_index(["space", "detector"])
+    reason = json.loads(report.loc[("embeddings", "mmd"), "evidence"])["reason"]
+    assert reason.startswith("Left out: demo.reward_model@1 cannot be loaded")
+    assert "The registry holds no demo.reward_model@1" in reason
+    for row in (("prompt_text", "word_classifier"), ("scores", "ks"), ("errors", "error_rate")):
+        assert report.loc[row, "n_reference"] == before.loc[row, "n_reference"] > 0
+        assert report.loc[row, "n_current"] == before.loc[row, "n_current"] > 0

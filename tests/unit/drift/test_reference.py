@@ -187,6 +187,17 @@ def test_one_vote_per_prompt_is_counted_ties_included():
         current_window(log, comparisons.iloc[:2], model_version=MODEL)
 
 
+def test_the_order_of_the_log_does_not_matter():
+    log, comparisons = log_and_comparisons()
+    made, shuffled = (
+        current_window(rows, others, model_version=MODEL)
+        for rows, others in ((log, comparisons), (log.iloc[::-1], comparisons.iloc[[2, 0, 1]]))
+    )
+    pd.testing.assert_frame_equal(made.rows, shuffled.rows)
+    assert made.mixes == shuffled.mixes
+    assert made.words == shuffled.words
+
+
 def test_the_reference_has_the_score_of_side_a():
     made = window(scores=(np.arange(6.0), -np.arange(6.0)))
     assert made.rows["score"].tolist() == [0.0, -1.0, 2.0, -3.0, 4.0, -5.0]

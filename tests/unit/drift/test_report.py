@@ -170,6 +170,14 @@ def test_a_drifting_policy_is_a_warning_even_on_a_day_without_votes():
         assert overall_verdict(made) == Verdict.WARNING
 
 
+def test_three_votes_have_no_verdict_in_any_space():
+    made = report(window(2, n=3), calibration_tests=[])
+    data = made[made["space"] != "overall"]
+    assert set(data["verdict"]) == {Verdict.INSUFFICIENT}
+    assert all(json.loads(row)["reason"] for row in data["evidence"])
+    assert overall_verdict(made) == Verdict.INSUFFICIENT
+
+
 def test_data_drift_alone_is_a_warning():
     made = report(window(2, length=400))
     assert Verdict.DRIFT in set(made.loc[made["space"] == "completion_length", "verdict"])

@@ -9,6 +9,7 @@ import pytest
 from rlhf_pipeline.drift.reference import LATER_COLUMNS, Window
 from rlhf_pipeline.drift.windows import N_TESTS, THRESHOLDS, WindowParams, compare_windows
 from rlhf_pipeline.drift.words import hash_words
+from rlhf_pipeline.errors import InvalidScores
 from rlhf_pipeline.records import Verdict
 
 PARAMS = WindowParams()
@@ -173,6 +174,26 @@ def test_below_the_least_number_of_rows_there_is_no_verdict():
     reasons = [v.evidence["reason"] for v in compare_windows(None, None, PARAMS)]
     assert len(reasons) == len(THRESHOLDS)
     assert all("needed" in r for r in reasons)
+
+
+@pytest.mark.parametrize("column", ["error", "p", "score"])
+def test_a_missing_number_is_an_error_not_a_verdict(column):
+    window = made(2, 100)
+    window.rows.loc[6, column] = np.nan
+    with pytest.raises(InvalidScores, match="current sample is not finite at row"):
+        compare_windows(made(1, 100), window, PARAMS)
+
+
+def test_constant_values_do_not_differ_and_another_constant_does():
+    same = {"p": 0.5, "error": 0.0, "score": 1.0, "prompt_length": 9, "completion_length": 9}
+    before, now = (
+        replace(w, rows=w.rows.assign(**same), embeddings=np.ones_like(w.embeddings))
+        for w in (made(1, 100), made(2, 120))
+    )
+    assert set(verdicts(before, now).values()) == {Verdict.STABLE}
+    found = verdicts(before, replace(now, rows=now.rows.assign(score=2.0, error=1.0)))
+    flagged = {name for name, verdict in found.items() if verdict == Verdict.DRIFT}
+    assert flagged == {"errors/error_rate", "scores/ks", "scores/psi"}
 
 
 def test_missing_embeddings_leave_the_other_spaces_their_verdicts():
