@@ -90,7 +90,7 @@ def summarise_policy_day(
     policy = str(answered["model_version"].mode().iloc[0])
     mine = answered[answered["model_version"] == policy]
     length = mine["text"].fillna("").str.len().astype(float)
-    scores, reward_model = _collect_scores(policy, comparisons, predictions)
+    scores, reward_model = _collect_scores(mine, comparisons, predictions)
     return PolicyDay(
         day=day,
         policy=policy,
@@ -166,7 +166,9 @@ def _compare_means(
     result = None
     if today is None:
         evidence["reason"] = "no completions by a policy of this project on this day"
-    elif before is None or now is None or n_before < params.min_reference:
+    elif now is None:
+        evidence["reason"] = "no reward model scored the completions of this day"
+    elif before is None or n_before < params.min_reference:
         evidence["reason"] = (
             f"{n_before} prompts on earlier days of {today.policy}"
             + (f" scored by {today.reward_model}" if detector == "mean_reward" else "")
@@ -198,23 +200,28 @@ def _run_test(detector: str, before: PromptMean, now: PromptMean) -> TestResult:
 
 
 def _collect_scores(
-    policy: str, comparisons: pd.DataFrame, predictions: pd.DataFrame
+    completions: pd.DataFrame, comparisons: pd.DataFrame, predictions: pd.DataFrame
 ) -> tuple[pd.DataFrame | None, str | None]:
-    """Columns prompt_id and score of the policy's compared completions, and the reward model."""
-    known = predictions[predictions["comparison_id"].isin(comparisons["comparison_id"])]
+    """Columns prompt_id and score of those that were compared, and the reward model. Repeats, whose
+    completions are of earlier days, are left out.
+    """
+    compared = comparisons[
+        comparisons["completion_a_id"].isin(completions["completion_id"])
+        | comparisons["completion_b_id"].isin(completions["completion_id"])
+    ]
+    known = predictions[predictions["comparison_id"].isin(compared["comparison_id"])]
     if known.empty:
         return None, None
     label = str(known["reward_model"].mode().iloc[0])
-    joined = comparisons.merge(known[known["reward_model"] == label], on="comparison_id")
+    joined = compared.merge(known[known["reward_model"] == label], on="comparison_id")
     sides = [
-        joined.loc[
-            joined[f"model_version_{side}"] == policy,
-            ["prompt_id", f"completion_{side}_id", f"score_{side}"],
-        ].set_axis(["prompt_id", "completion_id", "score"], axis=1)
+        joined[["prompt_id", f"completion_{side}_id", f"score_{side}"]].set_axis(
+            ["prompt_id", "completion_id", "score"], axis=1
+        )
         for side in "ab"
     ]
     scores = pd.concat(sides).drop_duplicates("completion_id")
-    return (scores, label) if len(scores) else (None, None)
+    return scores[scores["completion_id"].isin(completions["completion_id"])], label
 
 
 def _mean_of(values: "pd.Series[float]", prompts: "pd.Series[str]") -> PromptMean:

@@ -203,6 +203,7 @@ def test_missing_days_have_no_verdict_but_a_reason():
     )
     unscored = policy_tests(policy_day(2, model=None), [policy_day(1)], PARAMS)
     assert [t.result is None for t in unscored] == [True, False, False]
+    assert unscored[0].evidence["reason"] == "no reward model scored the completions of this day"
 
 
 def test_the_first_refusals_ever_are_found():
