@@ -138,7 +138,7 @@ class Bench:
         for job in SERIES[series]:
             self._clear_candidates()
             with script.timed.time_job(job):
-                getattr(script, job)(day)
+                getattr(script, f"run_{job}")(day)
             if job == "collection":
                 self.vote(day)
         return script.timed

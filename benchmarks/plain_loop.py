@@ -31,9 +31,13 @@ from rlhf_pipeline.completions import CompletionParams
 from rlhf_pipeline.completions import generate as complete_prompts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
-from rlhf_pipeline.drift.reference import current_window, reference_window
+from rlhf_pipeline.drift.clusters import semantic_clusters
+from rlhf_pipeline.drift.mixes import count_mixes
+from rlhf_pipeline.drift.reference import Window, current_window, reference_window
 from rlhf_pipeline.drift.report import DriftParams, DriftSignals, data_drift_report, drift_report
+from rlhf_pipeline.drift.slices import error_slices
 from rlhf_pipeline.drift.stream import scan
+from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation import (
     CompletionJudge,
     EvaluationParams,
@@ -47,7 +51,7 @@ from rlhf_pipeline.evaluation import (
 from rlhf_pipeline.expectations import build_suite, require, validate
 from rlhf_pipeline.frames import SCHEMAS, frame_hash
 from rlhf_pipeline.prompts import PromptParams, generate
-from rlhf_pipeline.records import Evaluation, ModelVersion, Record, utc_now
+from rlhf_pipeline.records import DayClusters, Evaluation, ModelVersion, Record, utc_now
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.registry import Registry, Run, opening_recorder
 from rlhf_pipeline.reports.annotators import chart_annotators
@@ -236,6 +240,8 @@ class PlainScript:
             warnings=[*found.warnings],
             noise_ceiling=ceiling,
             by_group=by_group,
+            clusters=_find_clusters(reference, current, params),
+            slices=error_slices(mine, texts, params),
             texts=self._load_texts,
             data_drift=data_drift,
         )
@@ -313,11 +319,15 @@ class PlainScript:
                 purpose="Evidently's calibration report",
                 record=opening_recorder(self.registry),
             )
+            scores = judge.score_pairs(calib)
+            of_votes = self.store.comparisons.with_ids(votes["comparison_id"].unique().tolist())
             window = reference_window(
                 calib,
-                judge.p_chosen(calib),
+                judge.p_of_scores(*scores),
                 model_version=version.label,
                 embed=judge.reward_model.features,
+                scores=scores,
+                mixes=count_mixes(standing(votes), of_votes),
             )
             window.save(self.champions.reference_folder(version))
             run.log_folder(self.champions.reference_folder(version), "reference_window")
@@ -405,3 +415,12 @@ class PlainScript:
             data_hash=judge.version.data_hash or "",
             predicted_at=utc_now(),
         )
+
+
+def _find_clusters(
+    reference: Window | None, current: Window, params: DriftParams
+) -> DayClusters | str:
+    try:
+        return semantic_clusters(reference, current, params)
+    except NotEnoughData as few:
+        return str(few)
