@@ -37,7 +37,7 @@ from rlhf_pipeline.drift.reference import Window, current_window
 from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.slices import error_slices
-from rlhf_pipeline.drift.stream import ScanResult, scan
+from rlhf_pipeline.drift.stream import ScanResult, level_of, scan
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.loop_settings import DriftReportParams
@@ -92,15 +92,17 @@ def drift_report(
     registry: dg.ResourceParam[Registry],
     settings: dg.ResourceParam[Settings],
 ) -> Iterator[Any]:
-    """Runs DDM, ADWIN and HDDM-A over the errors in vote order, compares texts, scores, votes and
+    """Runs the chosen detectors over the errors in vote order, compares texts, scores, votes and
     prompts with the reference, tests calibration, and watches the deployed policy.
 
     Detections are stored as events for the retraining sensor.
     """
     days = list(context.partition_keys)
     limit = _last_readable_seq(store) if config.up_to_seq is None else config.up_to_seq
+    # Votes on other models' predictions teach the rhythm and the annotators' usual times.
+    errors = store.detectors.errors_after(None, up_to_seq=limit)
     streams = {
-        label: _read_stream(store, label, config, limit)
+        label: _read_stream(champions, label, errors, config)
         for label in sorted(reflection_log["reward_model"].unique())
     }
     reports = []
@@ -200,12 +202,21 @@ def _last_readable_seq(store: Store) -> int | None:
     return None if first is None else first - 1
 
 
-def _read_stream(store: Store, label: str, config: DriftConfig, limit: int | None) -> Stream:
+def _read_stream(
+    champions: Champions, label: str, errors: pd.DataFrame, config: DriftConfig
+) -> Stream:
     """Run every detector on its unread errors; store events and states in one transaction."""
-    errors = store.detectors.errors_after(label, up_to_seq=limit)
-    found = scan(errors, store.detectors.states(label), model_version=label, params=config)
-    store.detectors.record_scan(found.events, label, found.states)
-    return Stream(errors, found)
+    detectors = champions.store.detectors
+    window = champions.reference_window(label)
+    found = scan(
+        errors,
+        detectors.states(label),
+        model_version=label,
+        params=config,
+        reference=None if window is None else level_of(window),
+    )
+    detectors.record_scan(found.events, label, found.states)
+    return Stream(errors[errors["reward_model"] == label], found)
 
 
 def _collect_evidence(

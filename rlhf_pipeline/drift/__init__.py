@@ -11,12 +11,14 @@ from rlhf_pipeline.drift.hddm_w import HDDMW
 from rlhf_pipeline.drift.kswin import KSWIN
 from rlhf_pipeline.drift.page_hinkley import PageHinkley
 from rlhf_pipeline.drift.rddm import RDDM
+from rlhf_pipeline.drift.rise_test import RiseTest
 from rlhf_pipeline.plugins import Members
 
 # A new detector: one file with one class that satisfies base.DriftDetector, and one line here.
 DETECTORS = Members[type[DriftDetector]](
     "drift",
     {
+        "rise_test": RiseTest,
         "ddm": DDM,
         "adwin": ADWIN,
         "hddm_a": HDDMA,

@@ -14,6 +14,12 @@ Floats = npt.NDArray[np.floating[Any]]
 # The original parameters of each detector, which are always hashed: stored events and states are
 # found by that hash.
 FIRST_PARAMS = {
+    "rise_test": (
+        "rise_test_threshold",
+        "rise_test_step",
+        "rise_test_guard",
+        "rise_test_min_votes",
+    ),
     "ddm": ("ddm_warning_level", "ddm_drift_level", "ddm_min_votes"),
     "adwin": ("adwin_delta", "adwin_clock", "adwin_min_votes"),
     "hddm_a": ("hddm_a_drift_alpha", "hddm_a_warning_alpha", "hddm_a_min_votes"),

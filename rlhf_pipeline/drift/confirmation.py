@@ -1,4 +1,4 @@
-"""Decides when several detectors together confirm a drift."""
+"""Decides when detectors confirm a drift: the rise test alone, others together."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median_low
@@ -7,17 +7,24 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.records import DriftEvent
 
+RISE_TEST = "rise_test"  # the detector of drift/rise_test.py
+
 
 class ConfirmationParams(BaseModel):
-    """How many detectors must agree, and within how many votes."""
+    """When the events of detectors confirm a change."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+    rise_test_confirms: bool = Field(
+        default=True,
+        description="An event of the rise test, whose false-alarm rate is known, is enough",
+    )
     confirmations: int = Field(
         default=2,
         ge=1,
         le=4,
-        description="Distinct detectors that must report; all calibration tests count as one",
+        description="Distinct detectors that must report where the rise test does not; all "
+        "calibration tests count as one",
     )
     confirmation_window: int = Field(
         default=500, ge=1, description="Votes within which they must report to confirm each other"
@@ -39,14 +46,23 @@ def event_sources(events: Iterable[DriftEvent]) -> list[str]:
 def find_confirming_events(
     events: Sequence[DriftEvent], params: ConfirmationParams
 ) -> tuple[DriftEvent, ...]:
-    """The events between which most distinct detectors report, within `confirmation_window` votes;
-    () if too few report.
+    """The events that confirm a change: those within `confirmation_window` votes of the first event
+    of the rise test, or else those between which most distinct detectors report, within so many
+    votes; () if too few report.
 
     Of spans with equally many detectors the shortest counts, then the earliest: a false alarm some
     hundred votes before a change does not confirm it, and a detector that fires again afterwards
     does not date it better.
     """
     ordered = sorted(events, key=lambda event: (event.seq, event.event_id))
+    if params.rise_test_confirms:
+        for risen in ordered:
+            if risen.detector == RISE_TEST:
+                return tuple(
+                    event
+                    for event in ordered
+                    if abs(event.seq - risen.seq) < params.confirmation_window
+                )
     spans = [
         tuple(ordered[i : j + 1])
         for i, first in enumerate(ordered)

@@ -10,9 +10,11 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.drift import DETECTORS
+from rlhf_pipeline.drift.category_rises import CategoryParams
 from rlhf_pipeline.drift.choice import DetectorChoice
 from rlhf_pipeline.drift.clusters import ClusterParams
 from rlhf_pipeline.drift.confirmation import (
+    RISE_TEST,
     ConfirmationParams,
     event_source,
     event_sources,
@@ -22,6 +24,7 @@ from rlhf_pipeline.drift.policy import PolicyParams, policy_tests
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.spc import ControlChartParams
 from rlhf_pipeline.drift.stream import StreamWarning
+from rlhf_pipeline.drift.vote_stream import StreamParams
 from rlhf_pipeline.drift.windows import SpaceVerdict, WindowParams, judge_tests, run_tests
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
@@ -33,6 +36,8 @@ _COMMON = (
     DetectorChoice,
     ControlChartParams,
     PolicyParams,
+    StreamParams,
+    CategoryParams,
 )
 
 
@@ -77,12 +82,13 @@ def drift_report(
     """One row per space and test, and `overall`, in the schema DRIFT_REPORTS. Of the detectors only
     the chosen ones count.
 
-    `overall` is `drift` if at least `confirmations` of these say so: a detector (with an event in
-    the last `confirmation_window` votes up to `last_seq`, by default that of the day's last event,
-    or with others on that day that confirm each other), the error rate of the day, the calibration
-    tests (as one). Any other drift makes it `warning`, data drift included (a change of the data
-    does not prove that the model is wrong); so does a warning of a window test, or of as many
-    detectors. With too few votes and nothing to report it is `insufficient`, else `stable`.
+    `overall` is `drift` if the rise test says so, or at least `confirmations` of these: a detector
+    (with an event in the last `confirmation_window` votes up to `last_seq`, by default that of the
+    day's last event, or with others on that day that confirm each other), the error rate of the
+    day, the calibration tests (as one). Any other drift makes it `warning`, data drift included (a
+    change of the data does not prove that the model is wrong); so does a warning of a window test,
+    or of as many detectors. With too few votes and nothing to report it is `insufficient`, else
+    `stable`.
     """
     params, signals = params or DriftParams(), signals or DriftSignals()
     until = float("inf") if signals.last_seq is None else signals.last_seq
@@ -261,7 +267,8 @@ def _overall_row(
     # one detector passes its warning level by chance on many days, two at once rarely
     if len(warned) >= params.confirmations:
         suspects += warned
-    if len(saying) >= params.confirmations:
+    is_confirmed = params.rise_test_confirms and RISE_TEST in saying
+    if is_confirmed or len(saying) >= params.confirmations:
         verdict = Verdict.DRIFT
     elif suspects or saying:
         verdict = Verdict.WARNING
@@ -275,8 +282,8 @@ def _overall_row(
         "says_drift": sorted(saying),
         "confirmations": params.confirmations,
         "suspects": [f"{r.space}/{r.detector}: {r.verdict}" for r in suspects],
-        "rule": f"drift needs {params.confirmations} of the error detectors, the error rate and "
-        "calibration; data drift alone is a warning",
+        "rule": f"drift needs the rise test, or {params.confirmations} of the other error "
+        "detectors, the error rate and calibration; data drift alone is a warning",
     }
     row = _row("overall", "confirmation", verdict, n_reference, n_current, evidence)
     return row.model_copy(

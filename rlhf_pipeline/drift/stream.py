@@ -1,18 +1,24 @@
 """Runs the chosen drift detectors over a stream of errors in vote order, resumable at any vote."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from pydantic import BaseModel
 
 from rlhf_pipeline.drift import DETECTORS
-from rlhf_pipeline.drift.base import DriftDetector, Signal, params_hash
+from rlhf_pipeline.drift.base import Signal, params_hash, require_error
+from rlhf_pipeline.drift.category_rises import NAME as CATEGORY_RISES
+from rlhf_pipeline.drift.category_rises import STREAM as CATEGORY_STREAM
+from rlhf_pipeline.drift.category_rises import CategoryParams, CategoryRises
 from rlhf_pipeline.drift.choice import DetectorChoice
+from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.drift.rise_test import RiseTest, RiseTestParams
+from rlhf_pipeline.drift.vote_stream import StreamParams, prepare_stream
 from rlhf_pipeline.errors import ConfigurationError, FrameError
 from rlhf_pipeline.plugins import NoParams, select_params
-from rlhf_pipeline.records import DriftEvent, Record, utc_now
+from rlhf_pipeline.records import DriftEvent, Record, content_id, utc_now
 
 MAX_KEPT_WARNINGS = 200  # warnings kept per detector: more than any report shows
 
@@ -52,6 +58,19 @@ def error_stream(reflections: pd.DataFrame, model_version: str) -> pd.DataFrame:
     return errors.sort_values("seq", ignore_index=True)
 
 
+class Level(NamedTuple):
+    """The error rate of `n` out-of-sample predictions that are no part of the stream."""
+
+    n: int
+    error_rate: float
+
+
+def level_of(window: Window) -> Level | None:
+    """The level of a reference window; None if it is empty."""
+    rows = window.rows
+    return Level(len(rows), float(rows["error"].mean())) if len(rows) else None
+
+
 def scan(
     errors: pd.DataFrame,
     states: Mapping[str, dict[str, Any]] | None = None,
@@ -59,13 +78,16 @@ def scan(
     model_version: str,
     stream: str = "errors",
     params: BaseModel | None = None,
+    reference: Level | None = None,
     detected_at: datetime | None = None,
 ) -> ScanResult:
     """Feed the chosen detectors the errors they have not read: columns seq, day and error, in any
-    row order.
+    row order, and those that `prepare_stream` knows.
 
-    `params` holds the fields of DetectorChoice and of the detectors' `Params`; those it lacks are
-    at their defaults.
+    `params` holds the fields of DetectorChoice, StreamParams, CategoryParams and of the detectors'
+    `Params`; those it lacks are at their defaults. With a column `reward_model`, the votes on other
+    models' predictions only teach the rhythm and the annotators' usual times. `reference` is where
+    the rise test starts, so that a change at the first vote of a model is noticed.
 
     A detector skips votes up to the seq of its saved state. If that state was saved under other
     parameters, the detector drops it and starts at the first row, so pass the whole stream of the
@@ -74,54 +96,134 @@ def scan(
     ConfigurationError for a state of another model or stream, FrameError for a duplicate seq,
     InvalidScores for an error outside [0, 1].
     """
-    rows = _rows_in_order(errors)
     params = params or NoParams()
+    of_stream = select_params(StreamParams, params)
+    rows = _rows_to_read(errors, model_version, of_stream)
     at = detected_at or utc_now()
     events: list[DriftEvent] = []
     new_states: dict[str, dict[str, Any]] = {}
     read_before = max((state["last_seq"] for state in (states or {}).values()), default=0)
-    for name in select_params(DetectorChoice, params).chosen():
-        saved = (states or {}).get(name)
+    for reader in _readers(params, reference, "category" in errors.columns):
+        saved = (states or {}).get(reader.name)
         if saved is not None and (saved["model_version"], saved["stream"]) != (
             model_version,
             stream,
         ):
             raise ConfigurationError(
-                f"The saved state of {name} belongs to {saved['model_version']}/{saved['stream']}, "
-                f"not {model_version}/{stream}. Pass the state of this model and stream, or none."
+                f"The saved state of {reader.name} belongs to "
+                f"{saved['model_version']}/{saved['stream']}, not {model_version}/{stream}. Pass "
+                "the state of this model and stream, or none."
             )
-        kind = DETECTORS[name]
-        own = select_params(kind.Params, params)
-        detector = kind(own)
-        fingerprint = params_hash(detector)
+        fingerprint = content_id(reader.params_hash, of_stream.model_dump(mode="json"))
+        last_seq, warnings = 0, []
         if saved is not None and saved["params_hash"] == fingerprint:
-            detector = kind.from_state(own, saved["detector"])
-            last_seq = saved["last_seq"]
-            warnings = list(saved["warnings"])
-        else:
-            last_seq, warnings = 0, []
-        for seq, day, error in rows:
-            if seq <= last_seq:
+            reader.restore(saved["detector"])
+            last_seq, warnings = saved["last_seq"], list(saved["warnings"])
+        for row in rows:
+            if row.seq <= last_seq:
                 continue
-            last_seq = seq
-            signal = detector.update(error, seq)
+            last_seq = row.seq
+            signal = None if row.left_out else reader.update(row)
             if signal is None:
                 continue
             if signal.level == "warning":
-                warnings.append({"seq": seq, "day": day})
+                warnings.append({"seq": row.seq, "day": row.day})
             else:
-                event = _make_event(detector, signal, model_version, fingerprint, stream, day, at)
-                events.append(event.model_copy(update={"is_replayed": seq <= read_before}))
-        new_states[name] = {
+                events.append(
+                    DriftEvent(
+                        kind="drift",
+                        model_version=model_version,
+                        detector=reader.detector,
+                        params_hash=reader.params_hash,
+                        stream=reader.stream_of(row, stream),
+                        seq=signal.seq,
+                        day=date.fromisoformat(row.day),
+                        change_seq=signal.change_seq,
+                        evidence=signal.evidence | {"params": reader.shown_params},
+                        detected_at=at,
+                        is_replayed=row.seq <= read_before,
+                    )
+                )
+        new_states[reader.name] = {
             "model_version": model_version,
             "stream": stream,
             "params_hash": fingerprint,
             "last_seq": last_seq,
             "warnings": warnings[-MAX_KEPT_WARNINGS:],
-            "detector": detector.state(),
+            "detector": reader.state(),
         }
-    events.sort(key=lambda event: (event.seq, event.detector))
+    events.sort(key=lambda event: (event.seq, event.detector, event.stream))
     return ScanResult(events=tuple(events), warnings=stream_warnings(new_states), states=new_states)
+
+
+class _Row(NamedTuple):
+    seq: int
+    day: str
+    error: float
+    category: str
+    left_out: str
+
+
+class _Reader:
+    """A detector of DETECTORS, reading every row of the stream."""
+
+    def __init__(self, name: str, params: BaseModel, reference: Level | None) -> None:
+        self.name = self.detector = name
+        self._kind = DETECTORS[name]
+        self._params = select_params(self._kind.Params, params)
+        self._detector = self._kind(self._params)
+        self.params_hash = params_hash(self._detector)
+        self.shown_params = self._params.model_dump(mode="json")
+        if isinstance(self._detector, RiseTest) and reference is not None:
+            self._detector.start_from(*reference)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._detector = self._kind.from_state(self._params, state)
+
+    def update(self, row: _Row) -> Signal | None:
+        return self._detector.update(row.error, row.seq)
+
+    def stream_of(self, row: _Row, stream: str) -> str:
+        return stream
+
+    def state(self) -> dict[str, Any]:
+        return self._detector.state()
+
+
+class _CategoryReader:
+    """The rise tests of all categories; their events are events of the rise test."""
+
+    name = CATEGORY_RISES
+    detector = RiseTest.name
+
+    def __init__(self, params: BaseModel) -> None:
+        self._params = select_params(CategoryParams, params)
+        self._guard = select_params(RiseTestParams, params).rise_test_guard
+        self._rises = CategoryRises(self._params, self._guard)
+        self.shown_params = self._params.model_dump(mode="json")
+        self.params_hash = content_id(self.name, self.shown_params, self._guard)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._rises = CategoryRises.from_state(self._params, self._guard, state)
+
+    def update(self, row: _Row) -> Signal | None:
+        return self._rises.update(row.category, row.error, row.seq)
+
+    def stream_of(self, row: _Row, stream: str) -> str:
+        return f"{CATEGORY_STREAM}{row.category}"
+
+    def state(self) -> dict[str, Any]:
+        return self._rises.state()
+
+
+def _readers(
+    params: BaseModel, reference: Level | None, with_categories: bool
+) -> Iterator[_Reader | _CategoryReader]:
+    chosen = select_params(DetectorChoice, params).chosen()
+    for name in chosen:
+        yield _Reader(name, params, reference)
+    if with_categories and RiseTest.name in chosen:
+        yield _CategoryReader(params)
 
 
 def stream_warnings(states: Mapping[str, dict[str, Any]]) -> tuple[StreamWarning, ...]:
@@ -134,7 +236,7 @@ def stream_warnings(states: Mapping[str, dict[str, Any]]) -> tuple[StreamWarning
     return tuple(sorted(found, key=lambda w: (w.seq, w.detector)))
 
 
-def _rows_in_order(errors: pd.DataFrame) -> list[tuple[int, str, Any]]:
+def _rows_to_read(errors: pd.DataFrame, model_version: str, params: StreamParams) -> list[_Row]:
     missing = [c for c in ("seq", "day", "error") if c not in errors.columns]
     if missing:
         raise FrameError(
@@ -146,29 +248,16 @@ def _rows_in_order(errors: pd.DataFrame) -> list[tuple[int, str, Any]]:
         raise FrameError(
             f"errors: vote seq {seq} occurs twice. Pass one row per vote of one model version."
         )
-    ordered = errors.sort_values("seq")
-    days = (str(day) for day in ordered["day"])
-    return list(zip(ordered["seq"].tolist(), days, ordered["error"].tolist(), strict=True))
-
-
-def _make_event(
-    detector: DriftDetector,
-    signal: Signal,
-    model_version: str,
-    fingerprint: str,
-    stream: str,
-    day: str,
-    at: datetime,
-) -> DriftEvent:
-    return DriftEvent(
-        kind="drift",
-        model_version=model_version,
-        detector=detector.name,
-        params_hash=fingerprint,
-        stream=stream,
-        seq=signal.seq,
-        day=date.fromisoformat(day),
-        change_seq=signal.change_seq,
-        evidence={**signal.evidence, "params": detector.params.model_dump(mode="json")},
-        detected_at=at,
+    for seq, error in zip(errors["seq"].tolist(), errors["error"].tolist(), strict=True):
+        require_error(error, "drift detectors", seq)
+    rows = prepare_stream(errors, params)
+    if "reward_model" in rows.columns:
+        rows = rows[rows["reward_model"] == model_version]
+    columns = (
+        rows["seq"].tolist(),
+        rows["day"].astype(str).tolist(),
+        rows["error"].tolist(),
+        rows["category"].tolist() if "category" in rows.columns else [""] * len(rows),
+        rows["left_out"].tolist(),
     )
+    return [_Row(*values) for values in zip(*columns, strict=True)]

@@ -8,6 +8,7 @@ from rlhf_pipeline.records import Interval
 
 LABEL_WIDTH, LONGEST_LABEL = 24, 60  # characters; the second if the first gives equal names
 DISPLAY_NAMES = {
+    "rise_test": "rise test",
     "adwin": "ADWIN",
     "ddm": "DDM",
     "hddm_a": "HDDM-A",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, and_, case, select
+from sqlalchemy import Connection, and_, case, func, select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent
@@ -14,10 +14,23 @@ from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.counting import is_standing
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.events import insert_events
-from rlhf_pipeline.store.schema import detector_states, predictions, votes
+from rlhf_pipeline.store.schema import comparisons, detector_states, predictions, votes
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Columns of the error stream; `hour` is that of the vote in UTC.
+ERROR_STREAM = {
+    "seq": "int64",
+    "day": "str",
+    "error": "float64",
+    "reward_model": "str",
+    "comparison_id": "str",
+    "category": "str",
+    "annotator_id": "str",
+    "duration_s": "float64",
+    "hour": "int64",
+}
 
 States = Mapping[str, Mapping[str, Any]]
 
@@ -63,15 +76,16 @@ class Detectors:
         return n_new
 
     def errors_after(
-        self, model_version: str, seq: int = 0, *, up_to_seq: int | None = None
+        self, model_version: str | None, seq: int = 0, *, up_to_seq: int | None = None
     ) -> pd.DataFrame:
-        """The prequential error stream of a reward model: columns seq (int64), day (str), error
-        (0.0 or 1.0), in seq order.
+        """The prequential error stream of a reward model, or with None of all: columns of
+        ERROR_STREAM, in seq order.
 
         One row per vote for a or b that stood at `up_to_seq` (default: now) and came after `seq`,
-        on a comparison for which this model's prediction was written; repeats included, votes
-        without a time and those of machines left out. 1 is a vote against the side with the higher
-        score; equal scores predict no side and are left out, as in the reflection log.
+        on a comparison for which the model's prediction was written; repeats included, with the
+        original's comparison_id; votes without a time and those of machines left out. `error` is 1
+        for a vote against the side with the higher score, else 0; equal scores predict no side and
+        are left out, as in the reflection log.
         """
         import pandas as pd
 
@@ -83,11 +97,20 @@ class Detectors:
         predicted = case(
             (predictions.c.score_a > predictions.c.score_b, Choice.A.value), else_=Choice.B.value
         )
+        of_model = [] if model_version is None else [predictions.c.reward_model == model_version]
         wanted = (
             select(
                 votes.c.seq,
                 votes.c.day,
                 case((predicted == votes.c.choice, 0.0), else_=1.0).label("error"),
+                predictions.c.reward_model,
+                func.coalesce(comparisons.c.repeat_of, comparisons.c.comparison_id).label(
+                    "comparison_id"
+                ),
+                comparisons.c.category,
+                votes.c.annotator_id,
+                votes.c.duration_s,
+                votes.c.voted_at,
             )
             .join(
                 predictions,
@@ -96,23 +119,27 @@ class Detectors:
                     predictions.c.comparison_id == votes.c.comparison_id,
                 ),
             )
+            .join(
+                comparisons,
+                and_(
+                    self._database.in_project(comparisons),
+                    comparisons.c.comparison_id == votes.c.comparison_id,
+                ),
+            )
             .where(
                 self._database.in_project(votes),
                 read,
                 votes.c.choice.in_([Choice.A.value, Choice.B.value]),
                 votes.c.voted_at.is_not(None),
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
-                predictions.c.reward_model == model_version,
+                *of_model,
                 predictions.c.score_a != predictions.c.score_b,
                 is_standing(self._database, votes, up_to_seq=up_to_seq),
             )
             .order_by(votes.c.seq)
         )
-        rows = self._database.fetch_all(wanted)
-        stream = pd.DataFrame.from_records(
-            [tuple(row) for row in rows], columns=["seq", "day", "error"]
-        )
-        return stream.astype({"seq": "int64", "day": "str", "error": "float64"})
+        rows = [(*row[:-1], row.voted_at.hour) for row in self._database.fetch_all(wanted)]
+        return pd.DataFrame.from_records(rows, columns=list(ERROR_STREAM)).astype(ERROR_STREAM)
 
     def _save(
         self, connection: Connection, model_version: str, states: States, stream: str

@@ -38,7 +38,7 @@ from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
         ({"drift_report": {"hddm_a_warning_alpha": 0.0001}}, "must be above hddm_a_drift_alpha"),
         (
             {"drift_report": {"detectors": ["ddm", "adwn"]}},
-            "loop.drift_report.detectors.1: Input should be 'ddm', 'adwin'",
+            "loop.drift_report.detectors.1: Input should be 'rise_test', 'ddm'",
         ),
         ({"retraining_set": {"max_pairs": 50}}, "min_pairs 100 is above max_pairs 50"),
         ({"gate": 3}, "loop.gate must hold `name: value` lines, not a int."),

@@ -76,7 +76,7 @@ def test_the_rate_starts_afresh_with_each_model():
 def test_signals_stand_in_the_lane_of_their_detector():
     lanes = timeline().panels[0]
     names = [tick.label for tick in lanes.y.ticks]
-    assert names == ["DDM", "ADWIN", "HDDM-A", "calibration"]
+    assert names == ["rise test", "DDM", "ADWIN", "HDDM-A", "calibration"]
     fired = next(series for series in lanes.series if series.role == "fired")
     assert (1200, names.index("calibration")) in set(zip(fired.x, fired.y, strict=True))
     assert len(fired.x) > 1

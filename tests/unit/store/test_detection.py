@@ -10,6 +10,7 @@ import pytest
 from rlhf_pipeline.errors import InvalidScores, StoreError
 from rlhf_pipeline.records import TriggerDecision, TriggerEvidence
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.detectors import ERROR_STREAM
 
 MODEL = "demo.reward_model@1"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -97,11 +98,23 @@ def test_a_superseded_vote_is_no_longer_an_error(
 
 
 def test_no_votes_give_an_empty_typed_stream(store):
-    assert store.detectors.errors_after(MODEL).dtypes.astype(str).to_dict() == {
-        "seq": "int64",
-        "day": "str",
-        "error": "float64",
-    }
+    stream = store.detectors.errors_after(MODEL)
+    assert stream.dtypes.astype(str).to_dict() == ERROR_STREAM
+
+
+def test_stream_names_the_comparison_that_a_repeat_shows_again(
+    store, make_comparisons, make_predictions, make_vote
+):
+    for comparisons in (make_comparisons(1), make_comparisons(1, prefix="r", repeat_of="c0")):
+        store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
+        for comparison_id in comparisons["comparison_id"]:
+            store.votes.cast(make_vote(comparison_id, duration_s=7.5))
+    stream = store.detectors.errors_after(None)
+    assert stream["comparison_id"].tolist() == ["c0", "c0"]
+    assert set(stream["reward_model"]) == {MODEL}
+    assert set(stream["category"]) == {"factual"}
+    assert stream["duration_s"].tolist() == [7.5, 7.5]
+    assert stream["hour"].tolist() == [12, 12]
 
 
 def test_states_are_kept_per_model_and_stream(store):

@@ -1,0 +1,107 @@
+"""Learns how the error rate depends on the weekday and the hour, from earlier days."""
+
+from datetime import date
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rlhf_pipeline.drift.base import Floats
+
+HOURS_PER_SLOT = 3
+SIGNIFICANCE = 0.2  # of a rhythm that is taken into account
+Ints = npt.NDArray[np.int64]
+
+
+def expected_excess(errors: pd.DataFrame, min_weeks: int) -> Floats:
+    """How far the error rate of each row (n,) usually lies above that of its week, by weekday and,
+    where the column `hour` is known, by hour of the day.
+
+    Rows have `day` (ISO date) and `error`. Only rows of earlier days are used. Zero until
+    `min_weeks` weeks with votes have passed, and where no rhythm is significant.
+    """
+    ordinals = _day_ordinals(errors["day"])
+    error: Floats = errors["error"].to_numpy(dtype=float)
+    if not len(errors):
+        return error
+    # Ordinal 1 was a Monday.
+    weekdays = (ordinals - 1) % 7
+    excess: Floats = _slot_excess(ordinals, weekdays, error, 7, (7, min_weeks))
+    if "hour" in errors.columns:
+        slots = errors["hour"].to_numpy(dtype=np.int64) // HOURS_PER_SLOT
+        n_slots = 24 // HOURS_PER_SLOT
+        excess += _slot_excess(ordinals, slots, error, n_slots, (1, 7 * min_weeks))
+    return excess
+
+
+def _day_ordinals(days: pd.Series) -> Ints:
+    names, index = np.unique(days.astype(str).to_numpy(dtype=object), return_inverse=True)
+    return np.array([date.fromisoformat(name).toordinal() for name in names], dtype=np.int64)[index]
+
+
+def _slot_excess(
+    ordinals: Ints, slots: Ints, error: Floats, n_slots: int, needed: tuple[int, int]
+) -> Floats:
+    """`needed`: days per period within which slots are compared, and the least number of periods
+    with votes.
+    """
+    length, min_periods = needed
+    first, n_days = int(ordinals.min()), int(np.ptp(ordinals)) + 1
+    at = (ordinals - first, slots)
+    n, wrong = np.zeros((n_days, n_slots)), np.zeros((n_days, n_slots))
+    np.add.at(n, at, 1)
+    np.add.at(wrong, at, error)
+    effects = np.zeros((n_days, n_slots))
+    for day in np.unique(at[0]).tolist():
+        periods = [
+            counts[day % length : day].reshape(-1, length, n_slots).sum(axis=1)
+            for counts in (n, wrong)
+        ]
+        if (periods[0].sum(axis=1) > 0).sum() >= min_periods:
+            effects[day] = slot_effects(*periods)
+    excess: Floats = effects[at]
+    return excess
+
+
+def slot_effects(n: Floats, wrong: Floats) -> Floats:
+    """Effect of each slot on the error rate, from votes and errors (periods, slots).
+
+    Least squares with a free rate per period, so that a change between periods is no effect of a
+    slot; shrunk by the estimated variance of the effects (DerSimonian, Laird 1986), and zero unless
+    they are significant.
+    """
+    from scipy.stats import chi2
+
+    kept = n.sum(axis=1) > 0
+    n, wrong = n[kept], wrong[kept]
+    none = np.zeros(n.shape[1])
+    rate = wrong.sum() / max(n.sum(), 1)
+    variance = rate * (1 - rate)
+    degrees = int((n.sum(axis=0) > 0).sum()) - 1
+    if variance == 0 or degrees < 1:
+        return none
+    per_period = n.sum(axis=1)
+    information = np.diag(n.sum(axis=0)) - (n.T / per_period) @ n
+    score = (wrong - n * (wrong.sum(axis=1) / per_period)[:, None]).sum(axis=0)
+    statistic = float(score @ np.linalg.pinv(information) @ score) / variance
+    if statistic <= chi2.isf(SIGNIFICANCE, degrees):
+        return none
+    between = (statistic - degrees) * variance / float(np.trace(information))
+    effects: Floats = np.linalg.solve(
+        information + np.eye(len(information)) * variance / between, score
+    )
+    return effects
+
+
+def subtract(error: Floats, excess: Floats) -> Floats:
+    """`error - excess` within [0, 1]: what the bounds cut off is carried over to the next vote, so
+    that sums stay true.
+    """
+    if not excess.any():
+        return error
+    result, carried = np.empty(len(error)), 0.0
+    for i, value in enumerate((error - excess).tolist()):
+        wanted = value + carried
+        result[i] = min(1.0, max(0.0, wanted))
+        carried = wanted - result[i]
+    return result

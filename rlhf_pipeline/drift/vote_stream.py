@@ -1,0 +1,72 @@
+"""Prepares the votes on one model's predictions, so that detectors may treat them as independent.
+
+Three things make errors of a steady world depend on each other, and detectors fire on each of them:
+several votes on one comparison, the rhythm of the week, and hasty sessions of a few annotators.
+"""
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.drift.haste import find_hasty_votes
+from rlhf_pipeline.drift.rhythm import expected_excess, subtract
+
+READ, REPEATED, HASTY = "", "repeated", "hasty"
+
+
+class StreamParams(BaseModel):
+    """Which votes the detectors read, and what is subtracted from their errors."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    first_votes_only: bool = Field(
+        default=True,
+        description="Detectors read the first vote on a comparison, because later ones repeat its "
+        "error; repeats of a comparison count as the same one",
+    )
+    max_hasty_share: float = Field(
+        default=0.34,
+        ge=0,
+        le=1,
+        description="Votes of annotators far faster than usual are left out, unless more than this "
+        "share of the active annotators is; 0 = read all votes",
+    )
+    rhythm_weeks: int = Field(
+        default=3,
+        ge=0,
+        le=52,
+        description="Weeks after which the usual error rate of a weekday and an hour is "
+        "subtracted; 0 = never",
+    )
+
+
+def prepare_stream(errors: pd.DataFrame, params: StreamParams) -> pd.DataFrame:
+    """The rows in seq order, with `error` less its rhythm and `left_out`: empty for votes that
+    detectors read, else `repeated` or `hasty`.
+
+    Columns: seq, day, error; where they are known also comparison_id (of the original, for a
+    repeat), annotator_id, duration_s, hour and category. A row depends on earlier votes and earlier
+    days only.
+    """
+    rows = errors.sort_values("seq", ignore_index=True)
+    left_out = np.full(len(rows), READ, dtype=object)
+    if params.max_hasty_share and {"annotator_id", "duration_s"} <= set(rows.columns):
+        hasty = find_hasty_votes(
+            rows["annotator_id"].to_numpy(dtype=object),
+            rows["duration_s"].to_numpy(dtype=float),
+            params.max_hasty_share,
+        )
+        left_out[hasty] = HASTY
+    if params.first_votes_only and "comparison_id" in rows.columns:
+        later = rows.loc[left_out == READ, "comparison_id"].duplicated()
+        left_out[later.index[later]] = REPEATED
+    rows["left_out"] = left_out
+    if params.rhythm_weeks:
+        read = left_out == READ
+        kept = rows[read]
+        adjusted = subtract(
+            kept["error"].to_numpy(dtype=float), expected_excess(kept, params.rhythm_weeks)
+        )
+        rows["error"] = rows["error"].astype(float)
+        rows.loc[read, "error"] = adjusted
+    return rows

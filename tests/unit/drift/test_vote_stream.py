@@ -1,0 +1,127 @@
+"""What detectors read of the votes: no repeats, no hasty sessions, no weekly rhythm."""
+
+from datetime import date, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.drift.haste import find_hasty_votes
+from rlhf_pipeline.drift.rhythm import expected_excess, subtract
+from rlhf_pipeline.drift.stream import Level, scan
+from rlhf_pipeline.drift.vote_stream import READ, REPEATED, StreamParams, prepare_stream
+from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
+
+MODEL = "world.reward_model@1"
+
+
+def test_later_votes_on_a_comparison_are_left_out() -> None:
+    votes = draw_votes(VoteWorld(n_votes=900, votes_per_comparison=3, repeats=0), 1)
+    prepared = prepare_stream(votes, StreamParams(max_hasty_share=0))
+    assert prepared["left_out"].tolist() == [READ, REPEATED, REPEATED] * 300
+    everything = prepare_stream(votes, StreamParams(max_hasty_share=0, first_votes_only=False))
+    assert set(everything["left_out"]) == {READ}
+
+
+def test_a_hurried_session_is_left_out_and_ordinary_votes_are_not() -> None:
+    leaked, lost = [], []
+    for seed in range(5):
+        votes = draw_votes(VoteWorld(n_bursts=10, repeats=0), seed)
+        took = votes["duration_s"].to_numpy()
+        hasty = find_hasty_votes(votes["annotator_id"].to_numpy(dtype=object), took, 0.34)
+        calm = draw_votes(VoteWorld(repeats=0), seed)
+        in_session = took < calm["duration_s"].to_numpy() / 2
+        leaked.append(np.mean(~hasty[in_session]))
+        lost.append(np.mean(hasty[~in_session]))
+    assert np.mean(leaked) < 0.15
+    assert np.mean(lost) < 0.04
+
+
+def test_everybody_in_a_hurry_is_a_change() -> None:
+    votes = draw_votes(VoteWorld(n_votes=2000), 3)
+    took = votes["duration_s"].to_numpy() / np.where(np.arange(2000) < 1000, 1, 3)
+    ids = votes["annotator_id"].to_numpy(dtype=object)
+    marked = find_hasty_votes(ids, took, 0.34)
+    assert marked[1100:].mean() < 0.02
+
+
+def test_votes_without_a_duration_are_read() -> None:
+    ids = np.array(["a", "b", "c"] * 200, dtype=object)
+    for unknown in (np.nan, 0.0, -1.0):
+        assert not find_hasty_votes(ids, np.full(600, unknown), 0.34).any()
+
+
+def weekly(n_weeks: int, per_day: int, rise: float, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    days = [date(2026, 1, 5) + timedelta(i) for i in range(7 * n_weeks)]
+    day = np.repeat([d.isoformat() for d in days], per_day)
+    rate = np.repeat([0.25 + rise * (d.weekday() >= 5) for d in days], per_day)
+    return pd.DataFrame({"day": day, "error": (rng.random(len(day)) < rate).astype(float)})
+
+
+def test_the_rhythm_of_the_week_is_learnt_from_earlier_weeks() -> None:
+    votes = weekly(10, 150, 0.1)
+    excess = expected_excess(votes, 3)
+    weekday = pd.to_datetime(votes["day"]).dt.weekday
+    assert not excess[: 21 * 150].any()
+    late = np.arange(len(votes)) > 56 * 150
+    difference = excess[late & (weekday >= 5)].mean() - excess[late & (weekday < 5)].mean()
+    assert difference == pytest.approx(0.1, abs=0.03)
+    before = expected_excess(votes.iloc[: 40 * 150], 3)
+    assert (excess[: 40 * 150] == before).all(), "later votes change nothing"
+
+
+def test_a_change_between_weeks_is_no_rhythm() -> None:
+    votes = weekly(8, 150, 0.0)
+    risen = np.random.default_rng(1).random(len(votes)) < 0.1
+    votes.loc[risen & (votes.index > 28 * 150), "error"] = 1.0
+    assert np.abs(expected_excess(votes, 3)).max() < 0.04
+
+
+def test_subtracting_keeps_sums_and_bounds() -> None:
+    rng = np.random.default_rng(2)
+    error = (rng.random(5000) < 0.3).astype(float)
+    excess = rng.uniform(-0.1, 0.1, 5000)
+    adjusted = subtract(error, excess)
+    assert adjusted.min() >= 0
+    assert adjusted.max() <= 1
+    assert np.abs(np.cumsum(adjusted) - np.cumsum(error - excess)).max() < 1.5
+
+
+def test_votes_on_other_models_teach_and_give_no_events() -> None:
+    votes = draw_votes(VoteWorld(n_votes=4000, repeats=0), 5)
+    votes.loc[votes["seq"] > 2000, "error"] = 1.0
+    votes["reward_model"] = np.where(votes["seq"] > 2000, "world.reward_model@2", MODEL)
+    assert scan(votes, model_version=MODEL).states["rise_test"]["last_seq"] == 2000
+    assert not scan(votes, model_version=MODEL).events
+    events = scan(votes, model_version="world.reward_model@2", reference=Level(300, 0.25)).events
+    assert {e.detector for e in events} == {"rise_test"}, "the others have no earlier rate"
+
+
+def test_an_event_in_a_category_names_it() -> None:
+    votes = draw_votes(VoteWorld(n_votes=4000, repeats=0), 6)
+    turned = (votes["seq"] > 2500) & (votes["category"] == "category 4")
+    votes.loc[turned, "error"] = 1.0
+    streams = [e.stream for e in scan(votes, model_version=MODEL).events]
+    assert streams[0] == "category:category 4"
+
+
+def test_scans_in_steps_give_the_events_of_one_scan() -> None:
+    votes = draw_votes(VoteWorld(n_votes=3000), 7)
+    votes.loc[votes["seq"] > 2000, "error"] = 1.0
+    whole = scan(votes, model_version=MODEL).events
+    states, events = {}, []
+    for until in range(250, 3001, 250):
+        found = scan(votes[votes["seq"] <= until], states, model_version=MODEL)
+        states, events = found.states, [*events, *found.events]
+    assert [e.event_id for e in events] == [e.event_id for e in whole]
+    assert len(whole) >= 2
+
+
+def test_another_preparation_reads_the_votes_again_without_firing() -> None:
+    votes = draw_votes(VoteWorld(n_votes=3000, repeats=0), 8)
+    votes.loc[votes["seq"] > 2000, "error"] = 1.0
+    states = scan(votes, model_version=MODEL).states
+    again = scan(votes, states, model_version=MODEL, params=StreamParams(rhythm_weeks=0)).events
+    assert again
+    assert all(event.is_replayed for event in again)
