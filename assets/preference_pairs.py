@@ -30,6 +30,7 @@ DROPPED = (
     "n_repeats",
     "n_flagged",
     "n_machine",
+    "n_quarantined",
 )
 
 
@@ -81,7 +82,12 @@ def preference_pairs(
             headline=f"{len(frame)} pairs; dropped {counts.n_only_ties} only ties, "
             f"{counts.n_without_majority} without a majority"
             + (f", {counts.n_flagged} votes on flagged comparisons" if counts.n_flagged else "")
-            + (f", {counts.n_machine} machine votes" if counts.n_machine else ""),
+            + (f", {counts.n_machine} machine votes" if counts.n_machine else "")
+            + (
+                f", {counts.n_quarantined} votes of quarantined annotators"
+                if counts.n_quarantined
+                else ""
+            ),
             metrics={
                 "n_pairs": len(frame),
                 **{name: getattr(counts, name) for name in DROPPED},

@@ -20,3 +20,11 @@ retraining = dg.define_asset_job(
     "retraining set selected, candidate trained, judged and gated.",
     executor_def=training_executor,
 )
+
+recalibration = dg.define_asset_job(
+    "recalibration",
+    selection=["preference_pairs", "calibration"],
+    description="The latest reward model calibrated again on all votes; it is not refitted, and no "
+    "policy is trained.",
+    executor_def=training_executor,
+)

@@ -569,6 +569,36 @@ class DriftEvent(Record):
         )
 
 
+CauseName = Literal["taste", "category", "newcomers", "carelessness", "mix", "calibration"]
+
+
+class Cause(Record):
+    """One possible cause of a change, with the numbers and names that speak for it."""
+
+    name: CauseName
+    share: float = Field(ge=0, le=1, description="share of the rise that it explains")
+    evidence: dict[str, Any] = {}
+
+
+class ChangeCauses(Record):
+    """Why the error rate of one model changed at `change_seq`, judged by its votes up to
+    `until_seq`.
+    """
+
+    change_seq: int
+    until_seq: int
+    n_before: int
+    n_after: int
+    rise: Interval = Field(description="error rate after the change minus that before it")
+    causes: tuple[Cause, ...] = Field(description="all six, the one that explains most first")
+    summary: str = Field(description="one sentence for people")
+
+
+Remedy = Literal[
+    "retrain", "retrain_category", "reweight", "refit_calibrator", "quarantine", "report_two_tastes"
+]
+
+
 class TriggerDecision(Record):
     """A decision to fire or hold retraining, with its evidence. The store assigns `decision_id`."""
 
@@ -584,6 +614,11 @@ class TriggerDecision(Record):
     run_id: str | None = None
     actor: str | None = Field(
         default=None, description="who fired it by hand; None = the retraining trigger"
+    )
+    remedy: Remedy | None = Field(
+        default=None,
+        description="what is done about the change, by its cause; None = no confirmed change, or a "
+        "decision by hand",
     )
 
     @property

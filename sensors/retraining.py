@@ -16,7 +16,7 @@ import dagster as dg
 
 from assets.retraining_decision import DECISION_TAG, decision_event, describe
 from jobs.loop import read_loop
-from jobs.retraining import retraining
+from jobs.retraining import recalibration, retraining
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TriggerDecision, utc_now
 from rlhf_pipeline.retraining.triggers import decide
@@ -38,7 +38,7 @@ ATTEMPT_TAG = "rlhf/attempt"
 def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     @dg.sensor(
         name="retraining",
-        job=retraining,
+        jobs=[retraining, recalibration],
         minimum_interval_seconds=settings.sensor_seconds,
         default_status=status,
     )
@@ -102,8 +102,10 @@ def _request_pending(
         if find_run(instance, run_key(project, pending)) is None and store.decisions.lease(
             pending.stored_id, pending.attempt, now=datetime.now(UTC), lease=SUBMISSION_LEASE
         ):
+            job = recalibration if pending.remedy == "refit_calibrator" else retraining
             yield dg.RunRequest(
                 run_key=run_key(project, pending),
+                job_name=job.name,
                 run_config=run_config(pending),
                 tags={DECISION_TAG: str(pending.decision_id), ATTEMPT_TAG: str(pending.attempt)},
             )
@@ -130,11 +132,10 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
     if known is None:
         return {}
     config: dict[str, object] = {"up_to_seq": known}
-    return {
-        "ops": {
-            "preference_pairs": {"config": config},
-            "annotator_model": {"config": config},
-            "reward_model": {"config": config},
-            "calibration": {"config": config | {"allow_uncalibrated": True}},
-        }
+    ops = {
+        "preference_pairs": {"config": config},
+        "calibration": {"config": config | {"allow_uncalibrated": True}},
     }
+    if decision.remedy != "refit_calibrator":
+        ops |= {stage: {"config": config} for stage in ("annotator_model", "reward_model")}
+    return {"ops": ops}

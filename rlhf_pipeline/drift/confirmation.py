@@ -26,6 +26,13 @@ class ConfirmationParams(BaseModel):
         description="Distinct detectors that must report where the rise test does not; all "
         "calibration tests count as one",
     )
+    calibration_days: int = Field(
+        default=3,
+        ge=0,
+        le=60,
+        description="Days with a failed calibration test after which the calibrator is fitted "
+        "again, though no error rate rose; 0 = never",
+    )
     confirmation_window: int = Field(
         default=500, ge=1, description="Votes within which they must report to confirm each other"
     )
@@ -48,7 +55,7 @@ def find_confirming_events(
 ) -> tuple[DriftEvent, ...]:
     """The events that confirm a change: those within `confirmation_window` votes of the first event
     of the rise test, or else those between which most distinct detectors report, within so many
-    votes; () if too few report.
+    votes, or else calibration events of `calibration_days` days; () if too few report.
 
     Of spans with equally many detectors the shortest counts, then the earliest: a false alarm some
     hundred votes before a change does not confirm it, and a detector that fires again afterwards
@@ -74,7 +81,11 @@ def find_confirming_events(
         key=lambda span: (-len(event_sources(span)), span[-1].seq - span[0].seq, span[0].seq),
         default=(),
     )
-    return best if len(event_sources(best)) >= params.confirmations else ()
+    if len(event_sources(best)) >= params.confirmations:
+        return best
+    failed = tuple(event for event in ordered if event.kind == "calibration")
+    is_lasting = 0 < params.calibration_days <= len({event.day for event in failed})
+    return failed if is_lasting else ()
 
 
 def estimate_change_seq(events: Sequence[DriftEvent]) -> int | None:

@@ -9,11 +9,18 @@ from pydantic import ValidationError
 from rlhf_pipeline.drift.confirmation import event_sources, find_confirming_events
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
-from rlhf_pipeline.retraining.triggers import TriggerParams, replay
+from rlhf_pipeline.retraining.triggers import (
+    BY_PEOPLE,
+    REMEDIES,
+    TriggerParams,
+    find_causes_of,
+    read_params,
+    replay,
+)
 
 # Shown as conditions and events. Whatever else a rule records is shown as it is.
 EXPLAINED = {"looked_at", "params", "reported", "confirmed", "confirming_event_ids"}
-COMPARED = ("action", "reasons", "event_ids", "change_seq")
+COMPARED = ("action", "reasons", "event_ids", "change_seq", "remedy")
 INPUTS = {"looked_at", "params"}  # copied, not decided; older ones lack fields added since
 
 
@@ -40,7 +47,7 @@ def read_inputs(decision: TriggerDecision) -> Inputs:
     try:
         return Inputs(
             TriggerEvidence.model_validate(decision.evidence["looked_at"]),
-            TriggerParams.model_validate(decision.evidence["params"]),
+            read_params(decision.evidence["params"], decision.evidence.get("rule_version", 1)),
         )
     except (KeyError, ValidationError) as cause:
         raise ConfigurationError(
@@ -79,6 +86,7 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
             f"{evidence.n_new_votes:,}",
             evidence.n_new_votes >= params.min_new_votes,
         ),
+        _check_cause(inputs),
     ]
 
 
@@ -127,9 +135,23 @@ def _check_confirmation(inputs: Inputs) -> Condition:
     needed = params.confirmations
     return Condition(
         "confirmations",
-        f"{needed} detector{'s' * (needed > 1)} within {params.confirmation_window:,} votes",
+        ("the rise test, or " if params.rise_test_confirms else "")
+        + f"{needed} detector{'s' * (needed > 1)} within {params.confirmation_window:,} votes",
         found,
         evidence.champion is None or bool(confirming),
+    )
+
+
+def _check_cause(inputs: Inputs) -> Condition:
+    params = inputs.params
+    own = [e for e, role in list_events(inputs) if role != "superseded"]
+    causes = find_causes_of(find_confirming_events(own, params))
+    name = causes.causes[0].name if causes and params.respond_to_causes else None
+    return Condition(
+        "cause",
+        "a change that a run answers",
+        name or "not examined",
+        name is None or REMEDIES[name] not in BY_PEOPLE,
     )
 
 

@@ -184,9 +184,11 @@ def redecide(history: History, params: TriggerParams) -> list[TriggerDecision]:
         decision = decide(evidence, params)
         if decision.action == "fire":
             fired, held = decision, []
+        elif decision.remedy is not None:  # people answer it
+            held = []
         else:
             held += opened
-        if opened or decision.action == "fire":
+        if opened or decision.action == "fire" or decision.remedy is not None:
             made.append(decision)
     return made
 

@@ -1,6 +1,6 @@
 """Decides whether drift and calibration events start a retraining, or why it is on hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +13,14 @@ from rlhf_pipeline.drift.confirmation import (
     find_confirming_events,
 )
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.records import (
+    CauseName,
+    ChangeCauses,
+    DriftEvent,
+    Remedy,
+    TriggerDecision,
+    TriggerEvidence,
+)
 
 
 class TriggerParams(ConfirmationParams):
@@ -25,39 +32,104 @@ class TriggerParams(ConfirmationParams):
     min_new_votes: int = Field(
         default=200, ge=0, description="Votes since the last fire (or ever) before the next"
     )
+    respond_to_causes: bool = Field(
+        default=True,
+        description="Answer a change by its cause; false = every confirmed change retrains",
+    )
+
+
+# Changed with every change of the rule; a stored decision is replayed by its own version.
+# 1: the rise test confirms nothing alone, and every confirmed change retrains.
+RULE_VERSION = 2
+
+REMEDIES: dict[CauseName, Remedy] = {
+    "taste": "retrain",
+    "category": "retrain_category",
+    "mix": "reweight",
+    "calibration": "refit_calibrator",
+    "carelessness": "quarantine",
+    "newcomers": "report_two_tastes",
+}
+# People carry these out: they leave votes out, or choose between tastes.
+BY_PEOPLE: frozenset[Remedy] = frozenset({"quarantine", "report_two_tastes"})
+# Only these find that votes before the change follow another taste.
+CHANGES_TASTE: frozenset[Remedy] = frozenset({"retrain", "retrain_category"})
+_MEANING: dict[Remedy, str] = {
+    "retrain_category": "retrain; votes before the change count less in category {category}",
+    "reweight": "fit and train again on all votes; no vote counts less",
+    "refit_calibrator": "fit the calibrator again",
+    "quarantine": "nothing is retrained: put careless annotators into "
+    "preference_pairs.quarantined_annotators, or retrain by hand",
+    "report_two_tastes": "nothing is retrained: annotators who joined prefer otherwise than the "
+    "others; decide whose taste counts, then retrain by hand",
+}
 
 
 def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> TriggerDecision:
-    """Fire if the champion's events confirm each other and nothing objects now; otherwise hold,
-    with every reason.
+    """Fire if the champion's events confirm a change, its cause is one that a run answers, and
+    nothing objects now; otherwise hold, with every reason.
 
     Open events count the same as those held by earlier decisions, so a change detected during a
-    cool-down fires when it is over, without a new event. Events of a former champion never fire.
-    The decision's `evidence` holds all its inputs, from which `replay` makes it again.
+    cool-down fires when it is over, without a new event. Events of a former champion never fire. A
+    change that people answer is held once; its events count no more. The decision's `evidence`
+    holds all its inputs, from which `replay` makes it again.
     """
-    params = params or TriggerParams()
+    return _decide(evidence, params or TriggerParams(), RULE_VERSION)
+
+
+def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int) -> TriggerDecision:
     events = _distinct_events((*evidence.open_events, *evidence.held_events))
     own = [e for e in events if e.model_version == evidence.champion]
     confirmed = find_confirming_events(own, params)
     objections = _list_objections(evidence, own, confirmed, params)
     stale = [e for e in events if e.model_version != evidence.champion]
+    is_examined = rule_version > 1 and params.respond_to_causes
+    causes = find_causes_of(confirmed) if is_examined else None
+    remedy: Remedy = REMEDIES[causes.causes[0].name] if causes else "retrain"
+    if is_examined and confirmed and all(event.kind == "calibration" for event in confirmed):
+        remedy = "refit_calibrator"
+    fires = not objections and remedy not in BY_PEOPLE
     reasons = [
         *_describe_superseded(stale, evidence.champion),
-        *(objections or [_describe_confirmation(confirmed)]),
+        *(objections or [_describe_confirmation(confirmed, rule_version)]),
     ]
-    fires = not objections
+    if causes is not None and not objections:
+        reasons.append(causes.summary)
+    if remedy != "retrain" and not objections:
+        reasons.append(_MEANING[remedy].format(category=_category_of(causes)))
     involved = (
-        _distinct_events((*evidence.open_events, *confirmed)) if fires else evidence.open_events
+        evidence.open_events
+        if objections
+        else _distinct_events((*evidence.open_events, *confirmed))
     )
+    changes_taste = fires and remedy in CHANGES_TASTE
     return TriggerDecision(
         action="fire" if fires else "hold",
         reasons=tuple(reasons),
         event_ids=tuple(event.event_id for event in involved),
-        evidence=_collect_evidence(evidence, params, own, confirmed),
-        change_seq=estimate_change_seq(confirmed) if fires else None,
+        evidence=_collect_evidence(evidence, params, own, confirmed)
+        | ({"rule_version": rule_version} if rule_version > 1 else {})
+        | ({"causes": causes.model_dump(mode="json")} if causes else {})
+        | ({"category": _category_of(causes)} if remedy == "retrain_category" else {}),
+        change_seq=estimate_change_seq(confirmed) if changes_taste else None,
         decided_at=evidence.now,
         state="pending" if fires else "held",
+        remedy=remedy if rule_version > 1 and not objections else None,
     )
+
+
+def find_causes_of(confirmed: Sequence[DriftEvent]) -> ChangeCauses | None:
+    """The causes found with the last of the confirming events that has any."""
+    for event in reversed(confirmed):
+        if "causes" in event.evidence:
+            return ChangeCauses.model_validate(event.evidence["causes"])
+    return None
+
+
+def _category_of(causes: ChangeCauses | None) -> str | None:
+    if causes is None or causes.causes[0].name != "category":
+        return None
+    return str(causes.causes[0].evidence["category"])
 
 
 def replay(decision: TriggerDecision) -> TriggerDecision:
@@ -71,7 +143,27 @@ def replay(decision: TriggerDecision) -> TriggerDecision:
             f"Decision {decision.decision_id} has no {cause} in its evidence: it was not made by "
             "this rule and cannot be replayed."
         ) from cause
-    return decide(TriggerEvidence.model_validate(looked_at), TriggerParams.model_validate(params))
+    rule_version = decision.evidence.get("rule_version", 1)
+    if not 1 <= rule_version <= RULE_VERSION:
+        raise ConfigurationError(
+            f"Decision {decision.decision_id} was made by version {rule_version} of the trigger's "
+            f"rule; this release knows 1 to {RULE_VERSION}. Use the release that made it."
+        )
+    return _decide(
+        TriggerEvidence.model_validate(looked_at),
+        read_params(params, rule_version),
+        rule_version,
+    )
+
+
+def read_params(recorded: Mapping[str, Any], rule_version: int) -> TriggerParams:
+    """The parameters that a decision recorded; those its rule did not have are off."""
+    unknown_then = {
+        "rise_test_confirms": False,
+        "calibration_days": 0,
+        "respond_to_causes": False,
+    }
+    return TriggerParams.model_validate((unknown_then if rule_version < 2 else {}) | dict(recorded))
 
 
 def _list_objections(
@@ -114,11 +206,12 @@ def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> s
     )
 
 
-def _describe_confirmation(confirmed: Sequence[DriftEvent]) -> str:
+def _describe_confirmation(confirmed: Sequence[DriftEvent], rule_version: int) -> str:
     sources, start = event_sources(confirmed), estimate_change_seq(confirmed)
     dated = f"; change dated at vote {start}" if start is not None else ""
+    plural = "s" if len(sources) != 1 or rule_version < 2 else ""
     return (
-        f"confirmed by {len(sources)} detectors ({', '.join(sources)}) between votes "
+        f"confirmed by {len(sources)} detector{plural} ({', '.join(sources)}) between votes "
         f"{confirmed[0].seq} and {confirmed[-1].seq}{dated}"
     )
 

@@ -38,7 +38,7 @@ DIGESTED = (
     "run_id",
 )
 # Digested only if set: older decisions lack it.
-DIGESTED_IF_FILLED = ("actor",)
+DIGESTED_IF_FILLED = ("actor", "remedy")
 
 
 class _TrainableCount(NamedTuple):
@@ -89,7 +89,8 @@ class Decisions:
             decision = decision.model_copy(
                 update={"state": state, "attempt": 1, "run_id": None, "decision_id": None}
             )
-            if decision.action == "hold" and not evidence.open_events:
+            is_answer = decision.action == "fire" or decision.remedy is not None
+            if not is_answer and not evidence.open_events:
                 return decision
             return self._store(connection, ledger, decision, known_seq)
 
@@ -242,7 +243,7 @@ class Decisions:
         last = self._last_fire(connection)
         open_events, held_events = (
             tuple(read_events(connection, self._database, which))
-            for which in (IS_OPEN, _is_held(last))
+            for which in (IS_OPEN, self._is_held(connection, last))
         )
         mine = self._database.in_project(decisions)
         unfinished = (
@@ -277,6 +278,18 @@ class Decisions:
             (row for row in newest_first if _build_decision(row._mapping).actor is None), None
         )
 
+    def _is_held(self, connection: Connection, last: Row[Any] | None) -> ColumnElement[bool]:
+        """Of events claimed by holds since the last change was answered, by a fire or by people."""
+        after = last.decision_id if last else 0
+        held = select(decisions).where(
+            self._database.in_project(decisions), decisions.c.decision_id > after
+        )
+        for row in connection.execute(held.order_by(decisions.c.decision_id.desc())):
+            if _build_decision(row._mapping).remedy is not None:
+                after = row.decision_id
+                break
+        return drift_events.c.decision_id > after
+
     def _count_before_lock(self, up_to_seq: int | None) -> _TrainableCount:
         """Count trainable votes before the lock is taken: at a million votes this takes half a
         second, in which people go on voting.
@@ -286,7 +299,7 @@ class Decisions:
             after = last.max_seq if last else 0
             waiting = select(drift_events.c.event_id).where(
                 self._database.in_project(drift_events),
-                or_(IS_OPEN, _is_held(last)),
+                or_(IS_OPEN, self._is_held(connection, last)),
             )
             if connection.execute(waiting.limit(1)).one_or_none() is None:
                 return _TrainableCount(after, after, 0)
@@ -359,6 +372,7 @@ class Decisions:
                 change_seq=decision.change_seq,
                 cause="; ".join(decision.reasons),
                 actor="pipeline",
+                category=decision.evidence.get("category"),
                 decision_id=decision.decision_id,
             )
         return decision
@@ -418,11 +432,6 @@ class Decisions:
 def decision_digest(decision: TriggerDecision) -> str:
     filled = [name for name in DIGESTED_IF_FILLED if getattr(decision, name) is not None]
     return content_hash(decision.model_dump(mode="json", include={*DIGESTED, *filled}))
-
-
-def _is_held(last: Row[Any] | None) -> ColumnElement[bool]:
-    # After the last fire there are only holds, so their events are those of higher decision ids.
-    return drift_events.c.decision_id > (last.decision_id if last else 0)
 
 
 def is_trainable(table: Any) -> ColumnElement[bool]:

@@ -19,7 +19,8 @@ from rlhf_pipeline.store.schema import comparisons, detector_states, predictions
 if TYPE_CHECKING:
     import pandas as pd
 
-# Columns of the error stream; `hour` is that of the vote in UTC.
+# Columns of the error stream. `hour` is that of the vote in UTC, `p` the stated probability of
+# side a, `expected_error` one minus the stated confidence.
 ERROR_STREAM = {
     "seq": "int64",
     "day": "str",
@@ -30,6 +31,9 @@ ERROR_STREAM = {
     "annotator_id": "str",
     "duration_s": "float64",
     "hour": "int64",
+    "p": "float64",
+    "expected_error": "float64",
+    "policy_version": "str",
 }
 
 States = Mapping[str, Mapping[str, Any]]
@@ -111,6 +115,8 @@ class Detectors:
                 votes.c.annotator_id,
                 votes.c.duration_s,
                 votes.c.voted_at,
+                predictions.c.p_calibrated,
+                comparisons.c.model_version_a,
             )
             .join(
                 predictions,
@@ -138,7 +144,11 @@ class Detectors:
             )
             .order_by(votes.c.seq)
         )
-        rows = [(*row[:-1], row.voted_at.hour) for row in self._database.fetch_all(wanted)]
+        rows = [
+            (*row[:-3], row.voted_at.hour, p, min(p, 1 - p), row.model_version_a)
+            for row in self._database.fetch_all(wanted)
+            for p in (row.p_calibrated,)
+        ]
         return pd.DataFrame.from_records(rows, columns=list(ERROR_STREAM)).astype(ERROR_STREAM)
 
     def _save(

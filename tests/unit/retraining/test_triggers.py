@@ -5,8 +5,15 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
-from rlhf_pipeline.retraining.triggers import TriggerParams, decide, replay
+from rlhf_pipeline.records import (
+    Cause,
+    ChangeCauses,
+    DriftEvent,
+    Interval,
+    TriggerDecision,
+    TriggerEvidence,
+)
+from rlhf_pipeline.retraining.triggers import REMEDIES, TriggerParams, decide, replay
 
 NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
 CHAMPION = "demo.reward_model@1"
@@ -123,7 +130,89 @@ def test_calibration_tests_are_one_witness_together():
 def test_a_calibration_test_dates_the_change_only_where_no_detector_does():
     slope = event("slope", kind="calibration", change_seq=700)
     assert decide(evidence(slope, event("ddm", change_seq=880))).change_seq == 880
-    assert decide(evidence(slope), TriggerParams(confirmations=1)).change_seq == 700
+    params = TriggerParams(confirmations=1, respond_to_causes=False)
+    assert decide(evidence(slope), params).change_seq == 700
+
+
+def caused_by(name: str, *, seq: int = 1000, detector: str = "rise_test", **found) -> DriftEvent:
+    others = [n for n in REMEDIES if n != name]
+    causes = ChangeCauses(
+        change_seq=900,
+        until_seq=seq,
+        n_before=800,
+        n_after=seq - 900,
+        rise=Interval(value=0.15, low=0.08, high=0.22, n=900),
+        causes=(
+            Cause(name=name, share=0.8, evidence=found),
+            *(Cause(name=other, share=0.0) for other in others),
+        ),
+        summary=f"Most likely cause: {name}.",
+    )
+    risen = event(detector, seq)
+    return risen.model_copy(update={"evidence": {"causes": causes.model_dump(mode="json")}})
+
+
+@pytest.mark.parametrize(
+    ("cause", "remedy", "action", "change_seq"),
+    [
+        ("taste", "retrain", "fire", 900),
+        ("category", "retrain_category", "fire", 900),
+        ("mix", "reweight", "fire", None),
+        ("calibration", "refit_calibrator", "fire", None),
+        ("carelessness", "quarantine", "hold", None),
+        ("newcomers", "report_two_tastes", "hold", None),
+    ],
+)
+def test_the_cause_decides_the_response(cause, remedy, action, change_seq):
+    risen = caused_by(cause, category="maths")
+    decision = decide(evidence(risen))
+    assert (decision.action, decision.remedy) == (action, remedy)
+    assert decision.change_seq == change_seq
+    assert decision.event_ids == (risen.event_id,)
+    assert f"Most likely cause: {cause}." in decision.reasons
+    assert decision.evidence.get("category") == ("maths" if cause == "category" else None)
+    assert replay(decision) == decision
+
+
+def test_without_causes_a_confirmed_change_retrains():
+    assert decide(evidence(event("rise_test"))).remedy == "retrain"
+    careless = caused_by("carelessness")
+    always = decide(evidence(careless), TriggerParams(respond_to_causes=False))
+    assert (always.action, always.remedy) == ("fire", "retrain")
+
+
+def test_an_objection_comes_before_the_response():
+    decision = decide(evidence(caused_by("carelessness"), n_new_votes=10))
+    assert held(decision, "10 new votes")
+    assert decision.remedy is None
+
+
+def test_calibration_that_stays_wrong_is_refitted_alone():
+    def failed(day: int) -> DriftEvent:
+        return event("slope", 1000 * day, kind="calibration").model_copy(
+            update={"day": date(2026, 1, day)}
+        )
+
+    assert held(decide(evidence(failed(1), failed(2))), "unconfirmed")
+    decision = decide(evidence(failed(1), failed(2), failed(3)))
+    assert (decision.action, decision.remedy) == ("fire", "refit_calibrator")
+    assert decision.change_seq is None
+
+
+def test_a_decision_of_the_first_rule_is_replayed_by_that_rule():
+    risen = caused_by("carelessness")
+    first = decide(evidence(risen, event("ddm")))
+    recorded = first.evidence | {
+        "params": {"confirmations": 2, "confirmation_window": 500},
+    }
+    del recorded["rule_version"]
+    again = replay(first.model_copy(update={"evidence": recorded}))
+    assert (again.action, again.remedy) == ("fire", None)
+    assert again.reasons[0].startswith("confirmed by 2 detectors (ddm, rise_test)")
+    alone = recorded | {"looked_at": evidence(risen).model_dump(mode="json")}
+    assert replay(first.model_copy(update={"evidence": alone})).action == "hold"
+    with pytest.raises(ConfigurationError, match="version 9 of the trigger's rule"):
+        replay(first.model_copy(update={"evidence": recorded | {"rule_version": 9}}))
 
 
 def test_events_of_a_former_champion_are_superseded():

@@ -332,3 +332,31 @@ def test_an_unknown_decision_is_named(store):
         store.decisions.get(7)
     with pytest.raises(StoreError, match="no decision 7"):
         store.decisions.mark_submitted(7, 1, "run")
+
+
+def answer(evidence: TriggerEvidence, remedy: str) -> TriggerDecision:
+    return hold(evidence).model_copy(update={"remedy": remedy, "change_seq": None})
+
+
+def test_events_that_people_answer_are_not_held(store, decide, make_event):
+    store.events.add([make_event(10)])
+    decide(hold)
+    assert decide(lambda e: answer(e, "quarantine")).remedy == "quarantine"
+    assert decide(hold) is None, "the answered events count no more"
+    store.events.add([make_event(20)])
+    seen = []
+    decide(lambda evidence: seen.append(evidence) or hold(evidence))
+    assert [event.seq for event in seen[0].open_events] == [20]
+    assert seen[0].held_events == ()
+    assert [d.remedy for d in store.decisions.all()] == [None, "quarantine", None]
+    assert store.audit.verify() > 0
+
+
+def test_a_change_of_one_category_is_recorded_with_it(store, decide, make_event):
+    store.events.add([make_event(10)])
+    decide(
+        lambda evidence: fire(evidence).model_copy(
+            update={"remedy": "retrain_category", "evidence": {"category": "maths"}}
+        )
+    )
+    assert [change.category for change in store.taste_changes.all()] == ["maths"]
