@@ -37,6 +37,7 @@ PipelineError
 │   ├── TooManyRequests        rate limit reached (429)
 │   └── ServerUnavailable      no connection, or a server error (5xx)
 ├── OutOfMemory                the process reached its memory limit
+├── WorkerKilled               a worker process ended without a result
 └── ExpectationFailed          a blocking data check failed
 """
 
@@ -135,6 +136,9 @@ class MissingPartition(ArtefactError): ...
 
 
 class OutOfMemory(PipelineError): ...
+
+
+class WorkerKilled(PipelineError): ...
 
 
 class ExpectationFailed(PipelineError): ...

@@ -35,6 +35,7 @@ FOUNDATION = [
     "protocols",
     "plugins",
     "config",
+    "workers",  # where independent work runs: here, or in processes
 ]  # each imports only earlier ones
 STAGES = [
     "prompts",
@@ -59,6 +60,8 @@ ALLOWED: dict[str, set[str]] = {
     **{name: {*FOUNDATION, *STAGES[:i]} for i, name in enumerate(STAGES)},
     **{name: {*FOUNDATION, *STAGES} for name in BESIDE},
     "simulation": {*FOUNDATION, *STAGES},
+    # worlds of known truth beside what the library claims of them; its pages are plain rows
+    "laboratory": {*FOUNDATION, *STAGES, "simulation", "reports"},
     # what plug-in authors run against their classes; the library never imports it
     "testing": {*FOUNDATION, *STAGES, "datasets"},
     # pictures and pages of what stages return; they read no storage
@@ -104,6 +107,7 @@ ALLOWED: dict[str, set[str]] = {
         *STAGES,
         *BESIDE,
         "simulation",
+        "laboratory",
         "reports",
         "object_stores",
         "artefacts",

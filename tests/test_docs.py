@@ -21,6 +21,7 @@ from rlhf_pipeline.config import ENV_PREFIX, Settings
 from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.laboratory import LAB_SCENARIOS
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.retraining.strategies import STRATEGIES
 from rlhf_pipeline.reward_model import REWARD_MODELS
@@ -31,6 +32,7 @@ from rlhf_pipeline.testing import (
     check_generator,
 )
 from rlhf_pipeline.web.sections import SECTIONS
+from rlhf_pipeline.workers import WORKERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -45,6 +47,8 @@ MEMBERS: dict[str, Mapping[str, Any]] = {
     "strategy": STRATEGIES,
     "file format": FORMATS,
     "section of the web app": SECTIONS,
+    "workers": WORKERS,
+    "laboratory scenario": LAB_SCENARIOS,
 }
 # Vocabulary (docs/vocabulary.md): these are said with other words, or not at all.
 FORBIDDEN = (

@@ -81,6 +81,10 @@ COMMANDS = {
     "reward": ("reward.app", "The reward model by hand: train, calibrate, predict, probe."),
     "drift": ("drift.app", "Drift reports and clusters of errors in the terminal."),
     "triggers": ("triggers.app", "Decisions to retrain, and what led to each."),
+    "lab": (
+        "lab.app",
+        "The laboratory: worlds whose truth is known, beside what detection claims of them.",
+    ),
     "changes": (
         "changes.app",
         "Changes of taste: votes cast before one weigh less in every later fit.",

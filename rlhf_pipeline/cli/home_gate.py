@@ -9,7 +9,7 @@ import typer
 from rlhf_pipeline.config import Settings
 
 # `init`, `demo` and `dev` may find no project yet and look themselves; `storage check` and `storage
-# restore` are for a damaged home.
+# restore` are for a damaged home; the laboratory needs none.
 UNGATED = (
     "init",
     "demo",
@@ -19,6 +19,8 @@ UNGATED = (
     "prompts sources",
     "keys new",
     "keys seal",
+    "lab run",
+    "lab suite",
 )
 
 

@@ -17,7 +17,7 @@ import pytest
 from driver.replay import ReplayDriver, ReplayStopped
 from driver.replay_report import format_day, format_decisions, write_timeline
 from driver.runner import Runner
-from rlhf_pipeline.drift.stream import scan
+from rlhf_pipeline.drift.stream import level_of, scan
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.votes import judged_comparison_ids
 from rlhf_pipeline.votes.counting import counting
@@ -238,13 +238,15 @@ def test_detectors_read_the_days_in_order_and_no_vote_twice_or_never(history: An
     them.
     """
     label = "demo.reward_model@1"
-    whole = history.store.detectors.errors_after(label)
-    again = scan(whole, model_version=label)
+    whole = history.store.detectors.errors_after(None)
+    window = history.champions.reference_window(label)
+    again = scan(whole, model_version=label, reference=level_of(window))
     assert again.states == history.store.detectors.states(label)
     assert {e.event_id for e in again.events} == {
         e.event_id for e in history.store.events.for_model(label) if e.kind == "drift"
     }
-    assert set(whole["day"]) == {history.day(d) for d in (1, 2)}
+    read = whole[whole["reward_model"] == label]
+    assert set(read["day"]) == {history.day(d) for d in (1, 2)}
 
 
 def test_votes_without_a_time_are_in_no_replayed_day_and_no_stream(history: Any) -> None:

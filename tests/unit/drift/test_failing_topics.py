@@ -1,94 +1,35 @@
 """A failing topic is the top cluster and named by its words; without one nothing fails."""
 
 import numpy as np
-import pandas as pd
 import pytest
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from rlhf_pipeline.drift.cluster_tree import PointTree, Scan, scale_to_directions
 from rlhf_pipeline.drift.clusters import ClusterParams, semantic_clusters
-from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.records import DayClusters
-
-TOPICS = {
-    "cooking": "lentils soup oven recipe butter spices dinner vegetables pan flour",
-    "travel": "train ticket airport luggage hotel island passport border map journey",
-    "law": "contract lease landlord court lawyer clause notice tenant deposit fine",
-    "garden": "roses soil seeds watering compost hedge lawn pruning tulips greenhouse",
-    "code": "python function loop list variable bug script dictionary error test",
-    "health": "headache fever doctor sleep vitamin exercise blood allergy dose muscle",
-    "music": "guitar chord melody concert choir rhythm violin lyrics drums piano",
-    "money": "loan interest savings tax budget pension invoice bank salary rent",
-}
-FRAMES = (
-    "Please explain to me how {} goes with {} and {}.",
-    "What should I know about {}, {} or {}?",
-    "Write a short text on {} and {}, with {}.",
-    "My question is about {}: is {} better than {}?",
-)
-N_REFERENCE, N_DAY = 200, 600
-
-
-def write_prompts(n: int, rng: np.random.Generator) -> tuple[list[str], np.ndarray]:
-    names = list(TOPICS)
-    topic = rng.integers(len(names), size=n)
-    texts = [
-        FRAMES[rng.integers(len(FRAMES))].format(
-            *rng.choice(TOPICS[names[t]].split(), 3, replace=False)
-        )
-        for t in topic
-    ]
-    return texts, topic
-
-
-def embed_by_words(texts: list[str]) -> np.ndarray:
-    """Latent semantic analysis: words that occur together point the same way."""
-    counts = TfidfVectorizer(sublinear_tf=True, stop_words="english").fit_transform(texts)
-    return TruncatedSVD(24, random_state=0).fit_transform(counts).astype(np.float32)
+from rlhf_pipeline.simulation.topic_worlds import TOPICS, draw_topic_day
 
 
 def cluster_day(
-    seed: int, failing: int | None, *, error: float = 0.2, most: int = 8
-) -> tuple[DayClusters, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    texts, topic = write_prompts(N_REFERENCE + N_DAY, rng)
-    is_day = np.arange(len(texts)) >= N_REFERENCE
-    rate = np.where(is_day & (topic == failing), error, 0.2)
-    wrong = (rng.random(len(texts)) < rate).astype(float)
-    ids = np.array([f"c{i:04d}" for i in range(len(texts))])
-    points = embed_by_words(texts)
-
-    def window(inside: np.ndarray) -> Window:
-        n = int(inside.sum())
-        rows = {
-            "comparison_id": ids[inside],
-            "prompt_id": ids[inside],
-            "prompt_length": 1,
-            "completion_length": 1,
-            "p": 0.7,
-            "error": wrong[inside],
-            "n_votes": 1,
-            "embedding_row": np.arange(n),
-        }
-        return Window("m", pd.DataFrame(rows), points[inside])
-
-    prompts = dict(zip(ids, texts, strict=True))
+    seed: int, failing: str | None, *, error: float = 0.2, most: int = 8
+) -> tuple[DayClusters, dict[str, str]]:
+    drawn = draw_topic_day(seed, failing, error_rate=error)
     params = ClusterParams(max_clusters=most)
-    before, now = window(~is_day), window(is_day)
-    return semantic_clusters(before, now, params, day="2026-01-05", prompts=prompts), topic
+    made = semantic_clusters(
+        drawn.reference, drawn.current, params, day="2026-01-05", prompts=drawn.prompts
+    )
+    return made, drawn.topics
 
 
 @pytest.mark.parametrize("most", [8, 3])  # as many clusters as topics, and too few for them
 def test_a_planted_failing_topic_is_the_top_cluster(most: int) -> None:
     for seed in range(8):
-        failing = seed % len(TOPICS)
-        made, topic = cluster_day(seed, failing, error=0.65, most=most)
+        failing = list(TOPICS)[seed % len(TOPICS)]
+        made, topics = cluster_day(seed, failing, error=0.65, most=most)
         top = made.clusters[0]
-        members = [int(one[1:]) for one in top.comparison_ids]
-        purity = float((topic[members] == failing).mean())
+        members = [topics[one] for one in top.comparison_ids]
+        purity = members.count(failing) / len(members)
         assert purity > 0.8, (seed, purity)
-        words = set(TOPICS[list(TOPICS)[failing]].split())
+        words = set(TOPICS[failing].split())
         assert top.is_failing
         assert set(top.name.split(" · ")) <= words
         assert top.lift is not None

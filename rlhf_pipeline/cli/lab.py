@@ -1,0 +1,94 @@
+"""`rlhf lab`: worlds whose truth is known, beside what the library claims of them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.laboratory import LAB_SCENARIOS
+from rlhf_pipeline.laboratory.suite import run_suite
+from rlhf_pipeline.laboratory.tables import build_rows, describe_suite, write_markdown, write_page
+from rlhf_pipeline.workers import WORKERS
+
+app = typer.Typer(
+    help="The laboratory: worlds whose truth is known, beside what detection claims of them.",
+    no_args_is_help=True,
+)
+FULL = 200  # streams a row
+
+
+@app.callback()
+def group() -> None:
+    """The laboratory: worlds whose truth is known, beside what detection claims of them."""
+
+
+@app.command("run")
+def run(
+    scenario: Annotated[str, typer.Argument(help="A row of `rlhf lab suite`.")],
+    seed: Annotated[int, typer.Option(min=0, help="Draws the world.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Draw one world of a scenario and show each claim beside the truth."""
+    (name,) = _find_scenarios([scenario])
+    seen = LAB_SCENARIOS[name].observe(seed)
+    if as_json:
+        show_json(seen.model_dump(mode="json"))
+        return
+    echo(f"{LAB_SCENARIOS[name].title}: {', '.join(f'{k} {v}' for k, v in seen.world.items())}")
+    show(
+        [
+            {
+                "subject": claim.subject,
+                "truth": claim.truth,
+                "claim": claim.claim,
+                "right": "yes" if claim.is_right else "no",
+            }
+            for claim in seen.claims
+        ],
+        title=f"{name}, seed {seed}",
+        empty="",
+    )
+
+
+@app.command("suite")
+def suite(
+    streams: Annotated[int, typer.Option(min=1, help="Streams a row.")] = 20,
+    full: Annotated[
+        bool, typer.Option("--full", help=f"{FULL} streams a row, as the bars ask for.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROW", help="This row alone. Repeatable.", show_default=False),
+    ] = None,
+    workers: Annotated[
+        str, typer.Option(help=f"Where the streams run: {', '.join(WORKERS)}.")
+    ] = "processes",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for laboratory.md and laboratory.html.", show_default=False),
+    ] = None,
+) -> None:
+    """Run all scenarios over many seeds and show each figure with its interval beside its bar."""
+    if workers not in WORKERS:
+        raise ConfigurationError(f"Unknown workers {workers!r}. Known: {', '.join(WORKERS)}.")
+    names = _find_scenarios(only or list(LAB_SCENARIOS))
+    with progress_bar("laboratory") as progress:
+        report = run_suite(names, FULL if full else streams, WORKERS[workers](), progress)
+    show(build_rows(report.rows), title="laboratory", empty="", caption=describe_suite(report))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / "laboratory.md", write_markdown(report).encode())
+        write_atomically(out / "laboratory.html", write_page(report).encode())
+        echo(f"written: {out / 'laboratory.md'}, {out / 'laboratory.html'}")
+
+
+def _find_scenarios(names: list[str]) -> list[str]:
+    unknown = [name for name in names if name not in LAB_SCENARIOS]
+    if unknown:
+        raise ConfigurationError(
+            f"Unknown scenario {unknown[0]!r}. Known: {', '.join(LAB_SCENARIOS)}."
+        )
+    return list(dict.fromkeys(names))

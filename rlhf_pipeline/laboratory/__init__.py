@@ -1,0 +1,35 @@
+"""Registers scenarios by name: worlds whose truth is known, beside what the library claims."""
+
+from rlhf_pipeline.laboratory.base import LabScenario
+from rlhf_pipeline.laboratory.careless_bursts import CARELESS_BURSTS
+from rlhf_pipeline.laboratory.category_turn import CATEGORY_TURN
+from rlhf_pipeline.laboratory.changed_or_steady import CHANGED_OR_STEADY
+from rlhf_pipeline.laboratory.failing_topic import FAILING_TOPIC
+from rlhf_pipeline.laboratory.independent import INDEPENDENT
+from rlhf_pipeline.laboratory.mixtures import BURSTS_OF_FIVE, RHYTHM_AND_BURSTS, RHYTHM_OF_THREE
+from rlhf_pipeline.laboratory.taste_rise import LARGE_RISE, SMALL_RISE
+from rlhf_pipeline.laboratory.votes_in_a_row import FIVE_IN_A_ROW, THREE_IN_A_ROW
+from rlhf_pipeline.laboratory.weekly_rhythm import WEEKLY_RHYTHM
+from rlhf_pipeline.laboratory.young_model import YOUNG_MODEL
+from rlhf_pipeline.plugins import Members
+
+# To add a scenario: one file with an object that satisfies base.LabScenario, and one name here.
+SHIPPED: tuple[LabScenario, ...] = (
+    INDEPENDENT,
+    THREE_IN_A_ROW,
+    FIVE_IN_A_ROW,
+    WEEKLY_RHYTHM,
+    CARELESS_BURSTS,
+    RHYTHM_OF_THREE,
+    RHYTHM_AND_BURSTS,
+    BURSTS_OF_FIVE,
+    LARGE_RISE,
+    SMALL_RISE,
+    CATEGORY_TURN,
+    YOUNG_MODEL,
+    CHANGED_OR_STEADY,
+    FAILING_TOPIC,
+)
+LAB_SCENARIOS = Members[LabScenario]("laboratory", {one.name: one for one in SHIPPED})
+
+__all__ = ["LAB_SCENARIOS", "LabScenario"]

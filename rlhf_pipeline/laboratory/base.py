@@ -1,0 +1,84 @@
+"""Defines the protocol of laboratory scenarios, and the records of what they show."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pydantic import Field
+
+from rlhf_pipeline.intervals import interval_of_share
+from rlhf_pipeline.records import Interval, Record
+
+
+class LabClaim(Record):
+    """What the library says of one world, beside the truth."""
+
+    subject: str
+    truth: str
+    claim: str
+    is_right: bool
+
+
+class Observation(Record):
+    """What one seed of a scenario showed."""
+
+    world: dict[str, str] = Field(description="the parameters that the seed drew")
+    claims: tuple[LabClaim, ...]
+    n_counted: int = Field(1, ge=1, description="votes, or decisions, that the figure counts over")
+    n_counts: int = Field(description="of those that count: false triggers, or right decisions")
+    peak: float | None = Field(
+        None, description="of a CUSUM that knows both rates, while the change should be noticed"
+    )
+
+
+class LabBar(Record):
+    """The figure that a scenario has to reach."""
+
+    limit: float
+    is_upper: bool = Field(description="the figure may not exceed the limit; else it must reach it")
+
+    def __str__(self) -> str:
+        return f"{'≤' if self.is_upper else '≥'} {self.limit:g}"
+
+    def is_met(self, figure: float) -> bool:
+        return figure <= self.limit if self.is_upper else figure >= self.limit
+
+
+class KnownRates(Record):
+    """What the CUSUM beside a scenario knows: the error rates before and after the change, and the
+    share of the votes that it reads.
+    """
+
+    before: float = Field(gt=0, lt=1)
+    after: float = Field(gt=0, lt=1)
+    share_read: float = Field(gt=0, le=1)
+
+
+class LabScenario(Protocol):
+    """A world, drawn from ranges by a seed, and what the library makes of it.
+
+    `observe` is deterministic and needs no home. `measure` sums observations up in the unit of
+    `bar`. `known_rates` is None where no CUSUM is set beside the scenario.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def bar(self) -> LabBar: ...
+    @property
+    def known_rates(self) -> KnownRates | None: ...
+
+    def observe(self, seed: int) -> Observation: ...
+
+    def measure(self, observations: Sequence[Observation]) -> Interval: ...
+
+
+def measure_share(observations: Sequence[Observation]) -> Interval:
+    """The share that counts, with Wilson's interval."""
+    n = sum(one.n_counted for one in observations)
+    return interval_of_share(sum(one.n_counts for one in observations) / n, n)

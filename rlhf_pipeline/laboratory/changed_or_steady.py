@@ -1,0 +1,56 @@
+"""Streams of which every second one changes: how often the trigger is right about a stream."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rlhf_pipeline.laboratory.base import KnownRates, LabBar, LabClaim, Observation, measure_share
+from rlhf_pipeline.laboratory.changes import BASE_RATE, CHANGES, claim_changes
+from rlhf_pipeline.laboratory.steady import describe_world
+from rlhf_pipeline.laboratory.trigger_runs import find_fires
+from rlhf_pipeline.records import Interval
+from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
+
+N_VOTES, CHANGE_AT = 2500, 1500
+LEAST_RISE, HIGHEST_RISE = 0.10, 0.25
+
+
+@dataclass(frozen=True)
+class ChangedOrSteady:
+    """Share of streams judged right: a changed one if its first fire comes after the change, a
+    steady one if nothing fires. Odd seeds change.
+    """
+
+    name: str = "changed_or_steady"
+    title: str = f"half of the streams change at vote {CHANGE_AT:,} by .10 to .25"
+    group: str = CHANGES
+    unit: str = "accuracy over 2,500 votes"
+    known_rates: ClassVar[KnownRates | None] = None
+
+    @property
+    def bar(self) -> LabBar:
+        return LabBar(limit=0.93, is_upper=False)
+
+    def observe(self, seed: int) -> Observation:
+        rise = round(float(np.random.default_rng([seed, 1]).uniform(LEAST_RISE, HIGHEST_RISE)), 3)
+        changes = (Change(cause="taste", at=CHANGE_AT, size=rise),) if seed % 2 else ()
+        world = VoteWorld(n_votes=N_VOTES, error_rate=BASE_RATE, changes=changes)
+        fires = find_fires(draw_votes(world, seed), until=0)
+        if changes:
+            claims = claim_changes(fires, CHANGE_AT)
+        else:
+            claim = f"fires at vote {fires[0].seq:,}" if fires else "none"
+            claims = (LabClaim(subject="change", truth="none", claim=claim, is_right=not fires),)
+        return Observation(
+            world=describe_world(world) | ({"rise": f"{rise:g}"} if changes else {}),
+            claims=claims,
+            n_counts=int(claims[0].is_right),
+        )
+
+    def measure(self, observations: Sequence[Observation]) -> Interval:
+        return measure_share(observations)
+
+
+CHANGED_OR_STEADY = ChangedOrSteady()

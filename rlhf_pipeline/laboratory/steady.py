@@ -1,0 +1,94 @@
+"""Worlds in which nothing changes: every fire of the trigger is false."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rlhf_pipeline.drift.report import DriftParams
+from rlhf_pipeline.laboratory.base import KnownRates, LabBar, LabClaim, Observation
+from rlhf_pipeline.laboratory.trigger_runs import find_fires
+from rlhf_pipeline.records import Interval
+from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
+
+NOTHING_HAPPENS = "Nothing happens"
+N_VOTES = 5000
+N_WEEKS = 8  # of worlds with a rhythm
+LEAST_RATE, HIGHEST_RATE = 0.15, 0.35
+LEAST_DAILY, MOST_DAILY = 60, 150  # votes
+
+
+@dataclass(frozen=True)
+class SteadyScenario:
+    """Fires per 1,000 votes of a world that `draw` makes with a random generator.
+
+    With `learns_rhythm`, votes of the first `rhythm_weeks` weeks teach the rhythm and do not count.
+    """
+
+    name: str
+    title: str
+    draw: Callable[[np.random.Generator], VoteWorld]
+    learns_rhythm: bool = False
+    group: str = NOTHING_HAPPENS
+    unit: str = "false fires per 1,000 votes"
+    known_rates: ClassVar[KnownRates | None] = None
+
+    @property
+    def bar(self) -> LabBar:
+        return LabBar(limit=0.05, is_upper=True)
+
+    def observe(self, seed: int) -> Observation:
+        world = self.draw(np.random.default_rng([seed, 1]))
+        weeks = DriftParams().rhythm_weeks if self.learns_rhythm else 0
+        n_learnt = 7 * weeks * world.votes_per_day
+        fires = find_fires(draw_votes(world, seed))
+        claims = [
+            LabClaim(
+                subject="change",
+                truth="none" if fire.seq > n_learnt else "none (not counted)",
+                claim=f"fires at vote {fire.seq:,}",
+                is_right=False,
+            )
+            for fire in fires
+        ] or [LabClaim(subject="change", truth="none", claim="none", is_right=True)]
+        return Observation(
+            world=describe_world(world),
+            claims=tuple(claims),
+            n_counted=world.n_votes - n_learnt,
+            n_counts=sum(fire.seq > n_learnt for fire in fires),
+        )
+
+    def measure(self, observations: Sequence[Observation]) -> Interval:
+        return measure_rate(observations)
+
+
+def measure_rate(observations: Sequence[Observation]) -> Interval:
+    """Fires per 1,000 votes with the exact interval of a Poisson count (Garwood 1936)."""
+    from scipy.stats import chi2
+
+    fires = sum(one.n_counts for one in observations)
+    thousands = sum(one.n_counted for one in observations) / 1000
+    low = float(chi2.ppf(0.025, 2 * fires)) / 2 if fires else 0.0
+    high = float(chi2.ppf(0.975, 2 * fires + 2)) / 2
+    return Interval(
+        value=fires / thousands, low=low / thousands, high=high / thousands, n=len(observations)
+    )
+
+
+def draw_error_rate(rng: np.random.Generator) -> float:
+    return round(float(rng.uniform(LEAST_RATE, HIGHEST_RATE)), 3)
+
+
+def draw_votes_per_day(rng: np.random.Generator) -> int:
+    return int(rng.integers(LEAST_DAILY, MOST_DAILY + 1))
+
+
+def describe_world(world: VoteWorld) -> dict[str, str]:
+    """What differs from the defaults of a world."""
+    drawn = world.model_dump(exclude_defaults=True, exclude={"changes"})
+    return {"error rate": f"{world.error_rate:g}", "votes": f"{world.n_votes:,}"} | {
+        name.replace("_", " "): f"{value:g}"
+        for name, value in drawn.items()
+        if name not in ("error_rate", "n_votes")
+    }

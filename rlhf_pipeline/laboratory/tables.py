@@ -1,0 +1,67 @@
+"""Turns a suite's report into table rows, Markdown and one HTML page."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from rlhf_pipeline.laboratory.suite import SuiteReport, SuiteRow
+from rlhf_pipeline.records import Interval
+from rlhf_pipeline.reports.laboratory import LabTable, render_laboratory_page
+
+BESIDE = "a CUSUM that knows the rates"
+
+
+def build_rows(rows: Sequence[SuiteRow]) -> list[dict[str, str]]:
+    """Cells by column; the CUSUM has a column where it is set beside a row."""
+    has_beside = any(row.beside is not None for row in rows)
+    return [
+        {
+            "row": row.name,
+            "world": row.title,
+            "measured": row.unit,
+            "figure": _format(row.figure),
+            "bar": str(row.bar),
+            "met": "yes" if row.is_met else "no",
+        }
+        | ({BESIDE: "-" if row.beside is None else _format(row.beside)} if has_beside else {})
+        for row in rows
+    ]
+
+
+def describe_suite(report: SuiteReport) -> str:
+    """What the figures are, in one paragraph."""
+    return (
+        f"{report.n_streams} streams a row, at the project's default settings; intervals are of "
+        "95 %. The CUSUM knows the error rates before and after the change; its threshold gives "
+        f"{report.false_rate:.3f} false alarms per 1,000 votes, as many as measured on independent "
+        "votes."
+    )
+
+
+def write_markdown(report: SuiteReport) -> str:
+    lines = ["# Laboratory", "", describe_suite(report)]
+    for title, rows in _group(report):
+        lines += ["", f"## {title}", "", *_write_table(rows)]
+    return "\n".join([*lines, ""])
+
+
+def write_page(report: SuiteReport) -> str:
+    tables = [LabTable(title, rows) for title, rows in _group(report)]
+    return render_laboratory_page(describe_suite(report), report.n_missed, tables)
+
+
+def _group(report: SuiteReport) -> list[tuple[str, list[dict[str, str]]]]:
+    titles = list(dict.fromkeys(row.group for row in report.rows))
+    ordered = sorted(report.rows, key=lambda row: titles.index(row.group))
+    return [
+        (title, build_rows(list(rows))) for title, rows in groupby(ordered, lambda row: row.group)
+    ]
+
+
+def _write_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *(list(row.values()) for row in rows)]
+    return [f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines]
+
+
+def _format(interval: Interval) -> str:
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

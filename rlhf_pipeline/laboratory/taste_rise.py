@@ -1,0 +1,33 @@
+"""Everybody's taste changes: the model's error rate rises from one vote to the next."""
+
+from functools import partial
+
+from rlhf_pipeline.laboratory.base import KnownRates
+from rlhf_pipeline.laboratory.changes import BASE_RATE, SHARE_OF_FIRST_VOTES, ChangeScenario
+from rlhf_pipeline.simulation.vote_worlds import Change
+
+
+def raise_rate(at: int, size: float) -> Change:
+    return Change(cause="taste", at=at, size=size)
+
+
+def know_rise(size: float) -> KnownRates:
+    return KnownRates(before=BASE_RATE, after=BASE_RATE + size, share_read=SHARE_OF_FIRST_VOTES)
+
+
+LARGE_RISE = ChangeScenario(
+    "rise_of_10",
+    "error rate rises by .10",
+    partial(raise_rate, size=0.10),
+    within=500,
+    least_share=0.85,
+    known_rates=know_rise(0.10),
+)
+SMALL_RISE = ChangeScenario(
+    "rise_of_5",
+    "error rate rises by .05",
+    partial(raise_rate, size=0.05),
+    within=2500,
+    least_share=0.80,
+    known_rates=know_rise(0.05),
+)
