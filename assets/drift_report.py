@@ -57,6 +57,7 @@ from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
+EARLIER_VOTES = 100_000
 CALIBRATION = "calibration"  # the stream of the calibration tests, and the name of their state
 
 
@@ -99,12 +100,11 @@ def drift_report(
     """
     days = list(context.partition_keys)
     limit = _last_readable_seq(store) if config.up_to_seq is None else config.up_to_seq
-    # Votes on other models' predictions teach the rhythm and the annotators' usual times.
-    errors = store.detectors.errors_after(None, up_to_seq=limit)
-    streams = {
-        label: _read_stream(champions, label, errors, config)
-        for label in sorted(reflection_log["reward_model"].unique())
-    }
+    labels = sorted(reflection_log["reward_model"].unique())
+    # Earlier votes, on other models' predictions, teach the rhythm and the annotators' usual times.
+    first = max(0, store.detectors.first_seq(labels) - EARLIER_VOTES)
+    errors = store.detectors.errors_after(None, first, up_to_seq=limit)
+    streams = {label: _read_stream(champions, label, errors, config) for label in labels}
     reports = []
     pages = {}
     files = Artefacts(settings.frames, store.file_hashes)

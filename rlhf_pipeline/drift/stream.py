@@ -42,8 +42,8 @@ class ScanResult(Record):
 
 
 def error_stream(reflections: pd.DataFrame, model_version: str) -> pd.DataFrame:
-    """The judged predictions of one model as seq, day and error (0 or 1), in seq order; votes for
-    neither side are left out.
+    """The judged predictions of one model as seq, day, error (0 or 1) and, where the log has them,
+    comparison_id and annotator_id, in seq order; votes for neither side are left out.
     """
     rows = reflections[
         (reflections["reward_model"] == model_version) & reflections["is_error"].notna()
@@ -55,6 +55,9 @@ def error_stream(reflections: pd.DataFrame, model_version: str) -> pd.DataFrame:
             "error": rows["is_error"].astype("int64"),
         }
     )
+    for name in ("comparison_id", "annotator_id"):
+        if name in rows.columns:
+            errors[name] = rows[name]
     return errors.sort_values("seq", ignore_index=True)
 
 

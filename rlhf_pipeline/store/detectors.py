@@ -79,6 +79,24 @@ class Detectors:
             self._save(connection, model_version, states, stream)
         return n_new
 
+    def first_seq(self, model_versions: Sequence[str]) -> int:
+        """The first vote on a comparison that one of the models predicted; 0 without any."""
+        wanted = (
+            select(func.min(votes.c.seq))
+            .join(
+                predictions,
+                and_(
+                    self._database.in_project(predictions),
+                    predictions.c.comparison_id == votes.c.comparison_id,
+                ),
+            )
+            .where(
+                self._database.in_project(votes),
+                predictions.c.reward_model.in_(list(model_versions)),
+            )
+        )
+        return self._database.fetch_scalar(wanted) or 0
+
     def errors_after(
         self, model_version: str | None, seq: int = 0, *, up_to_seq: int | None = None
     ) -> pd.DataFrame:
