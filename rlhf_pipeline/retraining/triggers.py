@@ -119,11 +119,11 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
 
 
 def find_causes_of(confirmed: Sequence[DriftEvent]) -> ChangeCauses | None:
-    """The causes found with the last of the confirming events that has any."""
-    for event in reversed(confirmed):
-        if "causes" in event.evidence:
-            return ChangeCauses.model_validate(event.evidence["causes"])
-    return None
+    """The causes found with the last confirming event: of all votes, or else of one category."""
+    found = [event for event in confirmed if "causes" in event.evidence]
+    of_all = [event for event in found if event.stream == "errors"]
+    last = (of_all or found)[-1:]
+    return ChangeCauses.model_validate(last[0].evidence["causes"]) if last else None
 
 
 def _category_of(causes: ChangeCauses | None) -> str | None:
