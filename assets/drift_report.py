@@ -32,15 +32,22 @@ from rlhf_pipeline.calibration import (
 )
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.calibration_events import calibration_events, next_test_state
+from rlhf_pipeline.drift.calibration_events import (
+    WINDOW,
+    calibration_events,
+    error_rate_events,
+    next_test_state,
+)
 from rlhf_pipeline.drift.reference import Window, current_window
 from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.slices import error_slices
 from rlhf_pipeline.drift.stream import ScanResult, level_of, scan
+from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.loop_settings import DriftReportParams
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.records import (
     CalibrationWindow,
     GroupCalibration,
@@ -267,7 +274,9 @@ def _collect_evidence(
         {CALIBRATION: state},
         stream=CALIBRATION,
     )
-    events, stream = store.events.for_model(label), streams[label]
+    # The event of this day's own error rate stands in its report already.
+    events = [e for e in store.events.for_model(label) if e.stream != WINDOW]
+    stream = streams[label]
     last_seq = int(judged["seq"].max())
     data_drift = _measure_data_drift(reference, current, config)
     evidently = {f"calibration_{day}.json": calibration_json, f"data_drift_{day}.json": data_drift}
@@ -299,7 +308,18 @@ def _collect_evidence(
         data_drift=data_drift,
         files=[name for name, content in evidently.items() if "insufficient" not in content],
     )
+    _store_error_rate(store, label, mine, found.report, config)
     return found, evidently
+
+
+def _store_error_rate(
+    store: Store, label: str, rows: pd.DataFrame, report: pd.DataFrame, config: DriftConfig
+) -> None:
+    saved = store.detectors.states(label, stream=WINDOW).get(WINDOW)
+    windows = select_params(WindowParams, config)
+    state = next_test_state(saved, windows, int(rows.loc[rows["is_error"].notna(), "seq"].max()))
+    events = error_rate_events(rows, report, model_version=label, read_before=state["read_before"])
+    store.detectors.record_scan(list(events), label, {WINDOW: state}, stream=WINDOW)
 
 
 def _run_calibration_tests(

@@ -12,9 +12,37 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.config import HomeFacts
+from rlhf_pipeline.drift.ddm import DDM
+from rlhf_pipeline.drift.hddm_a import HDDMA
 from rlhf_pipeline.store import Store
+from tests.unit.drift.test_equal_to_frouros import (
+    ddm,
+    hddm_a,
+    statistical_signals,
+    window_signals,
+)
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+def skip_without_data() -> None:
+    if not (DATA / "votes.parquet").exists():
+        pytest.skip("needs the 63,011 real votes, which are no part of this repository")
+
+
+def test_detectors_signal_on_real_votes_as_frouros_does() -> None:
+    """The stream is whether a vote agrees with the pair's majority, in vote order."""
+    skip_without_data()
+    votes = pd.read_parquet(DATA / "votes.parquet").sort_values("submitted_at", kind="stable")
+    pairs = pd.read_parquet(DATA / "pairs.parquet").set_index("pair_id")
+    votes = votes[votes["choice"].isin(["a", "b"])]
+    majority = pairs["votes_a"] >= pairs["votes_b"]
+    errors = (votes["choice"].eq("a") != votes["pair_id"].map(majority)).astype(float).tolist()
+    for kind, make in ((DDM, ddm), (HDDMA, hddm_a)):
+        detector = kind(kind.Params())
+        ours = [(i, s.level) for i, e in enumerate(errors) if (s := detector.update(e, i))]
+        assert ours == list(statistical_signals(make, errors))
+    assert all(window_signals(errors))
 
 
 def test_real_votes_are_imported_once_in_the_order_they_were_cast(tmp_path: Path) -> None:
@@ -28,8 +56,7 @@ def test_real_votes_are_imported_once_in_the_order_they_were_cast(tmp_path: Path
             .output
         )
 
-    if not (DATA / "votes.parquet").exists():
-        pytest.skip("needs the 63,011 real votes, which are no part of this repository")
+    skip_without_data()
     for name in ("pairs", "votes"):
         shutil.copy(DATA / f"{name}.parquet", tmp_path)
     output = rlhf(

@@ -7,7 +7,11 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.calibration import CalibrationThresholds
-from rlhf_pipeline.drift.calibration_events import calibration_events, next_test_state
+from rlhf_pipeline.drift.calibration_events import (
+    calibration_events,
+    error_rate_events,
+    next_test_state,
+)
 from rlhf_pipeline.errors import InvalidScores
 
 MODEL = "demo.reward_model@1"
@@ -70,3 +74,23 @@ def test_a_failed_test_without_judged_rows_is_refused():
 def test_a_failure_said_in_numpy_is_a_failure_too():
     said = [TESTS[0] | {"passed": np.bool_(False)}]
     assert len(calibration_events(day_rows(), said, model_version=MODEL)) == 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "n_events"), [("drift", 1), ("warning", 0), ("stable", 0), ("insufficient", 0)]
+)
+def test_only_a_drifted_error_rate_of_the_day_is_an_event(verdict, n_events):
+    report = pd.DataFrame(
+        {
+            "space": ["errors", "errors"],
+            "detector": ["ddm", "error_rate"],
+            "verdict": ["drift", verdict],
+            "statistic": [None, None if verdict == "insufficient" else 0.12],
+            "threshold": [None, 0.08],
+        }
+    )
+    events = list(error_rate_events(day_rows(), report, model_version=MODEL, read_before=30))
+    assert len(events) == n_events
+    for event in events:
+        assert (event.kind, event.detector, event.stream) == ("drift", "error_rate", "window")
+        assert (event.seq, event.change_seq, event.is_replayed) == (31, 27, False)
