@@ -41,6 +41,7 @@ class ClusterSeries:
             )
         except NotEnoughData as few:
             return str(few)
+        clusters = clusters.model_copy(update={"noise_ceiling": found.noise_ceiling})
         self.new.append(follow(clusters, [*self.earlier, *self.new]))
         return self.new[-1]
 

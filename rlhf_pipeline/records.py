@@ -279,6 +279,12 @@ class Interval(Record):
         "comparisons have overlapping votes",
     )
 
+    def complement(self) -> "Interval":
+        """The interval of 1 minus the value: of a noise ceiling, the best reachable error rate."""
+        return self.model_copy(
+            update={"value": 1 - self.value, "low": 1 - self.high, "high": 1 - self.low}
+        )
+
     def __str__(self) -> str:
         few = (
             ""
@@ -445,6 +451,9 @@ class DayClusters(Record):
     n_current: int
     p_value: float
     explained: float = Field(description="share of the points' variance between the clusters")
+    noise_ceiling: Interval | None = Field(
+        default=None, description="noise ceiling of the day's votes; None if unknown"
+    )
 
 
 class ErrorSlice(Record):

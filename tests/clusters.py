@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.intervals import interval_of_ratio, interval_of_share
-from rlhf_pipeline.records import DayClusters, PromptCluster
+from rlhf_pipeline.records import DayClusters, Interval, PromptCluster
 
 
 def failing_cluster(cluster_id: str, comparison_ids: Sequence[str]) -> PromptCluster:
@@ -37,5 +37,6 @@ def write_clusters(files: Artefacts, day: str, *clusters: PromptCluster) -> None
         n_current=100,
         p_value=0.2,
         explained=0.5,
+        noise_ceiling=Interval(value=0.9, low=0.85, high=0.94, n=60),
     )
     files.write({files.clusters_path(day): found.model_dump_json().encode()})

@@ -87,6 +87,9 @@ class ClusterOut(Answer):
     model_version: str = Field(description="The reward model whose errors are counted.")
     n_prompts: int
     error: float | None = Field(description="Error rate; null if there are too few prompts.")
+    noise_ceiling: float | None = Field(
+        description="Accuracy that the day's votes allow: their noise ceiling; null if unknown."
+    )
     lift: float | None = Field(description="Error rate over that of the day's other prompts.")
     lift_low: float | None
     lift_high: float | None

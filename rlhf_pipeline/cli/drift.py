@@ -10,7 +10,7 @@ import pandas as pd
 import typer
 
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.cli.drift_clusters import show_clusters, show_slices
+from rlhf_pipeline.cli.drift_clusters import format_best_error, show_clusters, show_slices
 from rlhf_pipeline.cli.exports import explain_missing_report, open_workspace, read_drift_page
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
 from rlhf_pipeline.cli.tables import echo, show, show_json
@@ -174,6 +174,7 @@ def _build_clusters(day: DayClusters, *, is_detailed: bool) -> Iterator[dict[str
                 "prompts": f"{cluster.n_prompts:,}",
                 "share": _format_change(cluster.share_reference, cluster.share_current),
                 "error rate": _format_change(cluster.error_reference, cluster.error_current),
+                "best reachable": format_best_error(day.noise_ceiling),
                 "lift": "-" if cluster.lift is None else str(cluster.lift),
                 "change": ", ".join(changes) or "steady",
             }

@@ -12,6 +12,7 @@ from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.drift.slices import error_slices
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.records import ErrorSlice, Interval, PromptCluster
+from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
 Day = Annotated[
     datetime | None,
@@ -69,7 +70,7 @@ def show_clusters(
         show_json(clusters.model_dump(mode="json"))
         return
     show(
-        [_build_cluster(one) for one in clusters.clusters],
+        [_build_cluster(one, clusters.noise_ceiling) for one in clusters.clusters],
         title=f"clusters of {clusters.n_current:,} prompts judged on {clusters.day}, "
         f"{clusters.model_version}",
         empty="",
@@ -94,19 +95,25 @@ def show_slices(
     log = workspace.files.read_days("reflection_log", days)
     comparisons = workspace.store.comparisons.with_ids(log["comparison_id"].unique().tolist())
     slices = error_slices(log, comparisons)
+    ceiling = noise_ceiling_or_repeats(workspace.files.read_days("votes", days))
     if as_json:
-        show_json([one.model_dump(mode="json") for one in slices])
+        show_json(
+            {
+                "noise_ceiling": ceiling and ceiling.model_dump(mode="json"),
+                "slices": [one.model_dump(mode="json") for one in slices],
+            }
+        )
         return
     measured = [one for one in slices if one.error_rate is not None]
     show(
-        [_build_slice(one) for one in measured],
+        [_build_slice(one, ceiling) for one in measured],
         title=f"{len(measured)} slices of predicted votes, {len(slices) - len(measured)} too "
         "small ones withheld",
         empty="No grouping has two slices with enough judged comparisons on these days.",
     )
 
 
-def _build_cluster(one: PromptCluster) -> dict[str, str]:
+def _build_cluster(one: PromptCluster, ceiling: Interval | None) -> dict[str, str]:
     changes = [
         *(["failing"] if one.is_failing else []),
         *(["got worse"] if one.is_worse else []),
@@ -117,6 +124,7 @@ def _build_cluster(one: PromptCluster) -> dict[str, str]:
         "words": one.name,
         "prompts": f"{one.n_prompts:,}",
         "error rate": _format_interval(one.error_current),
+        "best reachable": format_best_error(ceiling),
         "times the rest": _format_interval(one.lift),
         "p": "-" if one.p_lift is None else f"{one.p_lift:.3g}",
         "change": ", ".join(changes) or "steady",
@@ -125,15 +133,24 @@ def _build_cluster(one: PromptCluster) -> dict[str, str]:
     }
 
 
-def _build_slice(one: ErrorSlice) -> dict[str, str]:
+def _build_slice(one: ErrorSlice, ceiling: Interval | None) -> dict[str, str]:
     return {
         "slice": f"{one.by}: {one.name}",
         "comparisons": f"{one.n:,}",
         "error rate": _format_interval(one.error_rate),
+        "best reachable": format_best_error(ceiling),
         "times the rest": _format_interval(one.lift),
         "p": "-" if one.p_value is None else f"{one.p_value:.3g}",
         "": "failing" if one.is_failing else "",
     }
+
+
+def format_best_error(ceiling: Interval | None) -> str:
+    """The error rate that no model can beat, from the noise ceiling of the votes."""
+    if ceiling is None:
+        return "unknown"
+    basis = "" if ceiling.basis is None else f" from {ceiling.basis}"
+    return f"{_format_interval(ceiling.complement())}{basis}"
 
 
 def _format_interval(interval: Interval | None) -> str:

@@ -139,13 +139,7 @@ def _mark_best_error(noise_ceiling: Interval | None) -> tuple[Mark, ...]:
     if noise_ceiling is None:
         return ()
     name = "best reachable, from the noise ceiling"
-    best = noise_ceiling.model_copy(
-        update={
-            "value": 1 - noise_ceiling.value,
-            "low": 1 - noise_ceiling.high,
-            "high": 1 - noise_ceiling.low,
-        }
-    )
+    best = noise_ceiling.complement()
     return mark_ceiling(best, name if best.basis is None else f"{name} ({best.basis})")
 
 

@@ -115,6 +115,7 @@ def _build_cluster(of: DayClusters, one: PromptCluster) -> ClusterOut:
         model_version=of.model_version,
         n_prompts=one.n_prompts,
         error=one.error_current.value if one.error_current else None,
+        noise_ceiling=of.noise_ceiling.value if of.noise_ceiling else None,
         lift=one.lift.value if one.lift else None,
         lift_low=one.lift.low if one.lift else None,
         lift_high=one.lift.high if one.lift else None,

@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.drift_clusters import format_best_error
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, NotFound
+from rlhf_pipeline.records import Interval
 from tests.clusters import failing_cluster, write_clusters
 from tests.unit.drift.test_slices import comparisons, reflections
 
@@ -27,6 +29,14 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return made
 
 
+def test_the_best_error_rate_is_the_complement_of_the_noise_ceiling() -> None:
+    ceiling = Interval(value=0.9, low=0.85, high=0.95, n=60)
+    assert format_best_error(ceiling) == "0.10 [0.05, 0.15]"
+    repeats = ceiling.model_copy(update={"basis": "repeats"})
+    assert format_best_error(repeats) == "0.10 [0.05, 0.15] from repeats"
+    assert format_best_error(None) == "unknown"
+
+
 def run(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["drift", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -38,9 +48,12 @@ def test_the_clusters_of_the_last_day_are_listed(workspace: Workspace) -> None:
         run("clusters")
     for day in ("2026-01-04", "2026-01-05"):
         write_clusters(workspace.files, day, failing_cluster("2026-01-04-A", ["c0001", "c0002"]))
-    assert "judged on 2026-01-05" in run("clusters")
+    listed = run("clusters")
+    assert "judged on 2026-01-05" in listed
+    assert "best reachable" in listed
     printed = json.loads(run("clusters", "--day", "2026-01-04", "--json"))
     assert printed["day"] == "2026-01-04"
+    assert printed["noise_ceiling"]["value"] == 0.9
     assert printed["clusters"][0]["comparison_ids"] == ["c0001", "c0002"]
     with pytest.raises(NotEnoughData, match="no clusters of 2026-01-01"):
         run("clusters", "--day", "2026-01-01")
@@ -63,6 +76,6 @@ def test_slices_are_measured_over_the_days(workspace: Workspace) -> None:
     assert "No grouping has two slices" in run("slices")
     workspace.store.comparisons.publish(comparisons(), published_at=PUBLISHED)
     workspace.files.write_frame("reflection_log", reflections(0, "safety"), "2026-01-05")
-    first = json.loads(run("slices", "--day", "2026-01-05", "--json"))[0]
+    first = json.loads(run("slices", "--day", "2026-01-05", "--json"))["slices"][0]
     assert (first["by"], first["name"], first["is_failing"]) == ("category", "safety", True)
     assert "1 too small ones withheld" in run("slices")
