@@ -9,7 +9,6 @@ import pandas as pd
 from rlhf_pipeline.drift.base import Floats
 
 HOURS_PER_SLOT = 3
-SIGNIFICANCE = 0.2  # of a rhythm that is taken into account
 Ints = npt.NDArray[np.int64]
 
 
@@ -18,7 +17,7 @@ def expected_excess(errors: pd.DataFrame, min_weeks: int) -> Floats:
     where the column `hour` is known, by hour of the day.
 
     Rows have `day` (ISO date) and `error`. Only rows of earlier days are used. Zero until
-    `min_weeks` weeks with votes have passed, and where no rhythm is significant.
+    `min_weeks` weeks with votes have passed, and where days differ no more than by chance.
     """
     ordinals = _day_ordinals(errors["day"])
     error: Floats = errors["error"].to_numpy(dtype=float)
@@ -67,11 +66,9 @@ def slot_effects(n: Floats, wrong: Floats) -> Floats:
     """Effect of each slot on the error rate, from votes and errors (periods, slots).
 
     Least squares with a free rate per period, so that a change between periods is no effect of a
-    slot; shrunk by the estimated variance of the effects (DerSimonian, Laird 1986), and zero unless
-    they are significant.
+    slot; shrunk by the estimated variance of the effects (DerSimonian, Laird 1986), and zero where
+    slots differ no more than by chance.
     """
-    from scipy.stats import chi2
-
     kept = n.sum(axis=1) > 0
     n, wrong = n[kept], wrong[kept]
     none = np.zeros(n.shape[1])
@@ -84,7 +81,7 @@ def slot_effects(n: Floats, wrong: Floats) -> Floats:
     information = np.diag(n.sum(axis=0)) - (n.T / per_period) @ n
     score = (wrong - n * (wrong.sum(axis=1) / per_period)[:, None]).sum(axis=0)
     statistic = float(score @ np.linalg.pinv(information) @ score) / variance
-    if statistic <= chi2.isf(SIGNIFICANCE, degrees):
+    if statistic <= degrees:
         return none
     between = (statistic - degrees) * variance / float(np.trace(information))
     effects: Floats = np.linalg.solve(

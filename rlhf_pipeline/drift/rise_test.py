@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.drift.base import Signal, require_error
 
+KNOWN_FROM = 100  # predictions of a reference that make the level known
 LOWEST, HIGHEST = 0.02, 0.9  # levels between which a rise is tested
 
 
@@ -18,7 +19,7 @@ class RiseTestParams(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     rise_test_threshold: float = Field(
-        default=4.6,
+        default=4.8,
         gt=0,
         le=50,
         description="Rise test: log likelihood ratio at which drift is detected. At the default a "
@@ -37,7 +38,10 @@ class RiseTestParams(BaseModel):
         "that a lucky start is not taken for the true level",
     )
     rise_test_min_votes: int = Field(
-        default=250, ge=30, description="Rise test: votes that the level is learnt from at least"
+        default=400,
+        ge=30,
+        description="Rise test: votes that the level is learnt from at least; a reference of "
+        f"{KNOWN_FROM} predictions is enough too",
     )
 
 
@@ -69,11 +73,13 @@ class RiseTest:
         self._n_level = self._wrong_level = 0.0
         self._n_since = self._wrong_since = self.statistic = 0.0
         self._change_seq: int | None = None
+        self._is_known = False
         self._set_ratios()
 
     def start_from(self, n: float, error_rate: float) -> None:
         """Take the level from `n` predictions that no vote of the stream belongs to."""
         self._n_level, self._wrong_level = float(n), n * error_rate
+        self._is_known = n >= KNOWN_FROM
         self._set_ratios()
 
     def _set_ratios(self) -> None:
@@ -89,7 +95,7 @@ class RiseTest:
 
     def accumulate(self, error: float, seq: int) -> float:
         """Read one error; returns the statistic and never fires."""
-        is_learning = self._n_level < self.params.rise_test_min_votes
+        is_learning = not self._is_known and self._n_level < self.params.rise_test_min_votes
         self._n_since += 1
         self._wrong_since += error
         if not is_learning:
@@ -136,6 +142,7 @@ class RiseTest:
             "since": [self._n_since, self._wrong_since],
             "statistic": self.statistic,
             "change_seq": self._change_seq,
+            "is_known": self._is_known,
         }
 
     @classmethod
@@ -144,5 +151,6 @@ class RiseTest:
         detector._n_level, detector._wrong_level = state["level"]
         detector._n_since, detector._wrong_since = state["since"]
         detector.statistic, detector._change_seq = state["statistic"], state["change_seq"]
+        detector._is_known = state["is_known"]
         detector._set_ratios()
         return detector
