@@ -37,6 +37,12 @@ class Change(Record):
         "calibration: factor by which stated log odds grow",
     )
     is_fast: bool = Field(True, description="careless votes take a third of the usual time")
+    one_sided: float = Field(
+        0.5,
+        ge=0.5,
+        le=1,
+        description="share of careless votes for the side that the careless annotator favours",
+    )
 
 
 class VoteWorld(Record):
@@ -84,6 +90,7 @@ def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
         "log_seconds": rng.normal(np.log(SECONDS), SPREAD_OF_TIME, n),
         "rate": np.full(n, world.error_rate) + np.where(category == "hard", 0.2, 0.0),
         "stretch": np.ones(n),
+        "favours_a": np.full(n, 0.5),
     }
     # the model's stated chance to be wrong, which is right before any change
     odds = _mean_odds(votes["rate"], world.likeness) + known
@@ -93,7 +100,8 @@ def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
         _apply(change, votes, category, world, rng)
     chance = 1 / (1 + np.exp(-_mean_odds(votes["rate"], world.likeness) - known - unknown))
     is_careless = votes.get("careless", np.zeros(n, dtype=bool)) | _add_bursts(world, votes, rng)
-    chance = np.where(is_careless, 0.5, chance)
+    careless_chance = np.where(side == 1, 1 - votes["favours_a"], votes["favours_a"])
+    chance = np.where(is_careless, careless_chance, chance)
     stated_odds = np.log(stated / (1 - stated)) * votes["stretch"]
     expected_error = 1 / (1 + np.exp(np.abs(stated_odds)))
     days = [(FIRST_DAY + timedelta(int(d))).isoformat() for d in range(int(day[-1]) + 1)]
@@ -174,6 +182,8 @@ def _apply(
         n_careless = max(1, round(change.size * world.n_annotators))
         careless = after & (votes["annotator"] < n_careless)
         votes["careless"] = votes.get("careless", np.zeros(n, dtype=bool)) | careless
+        favours_a = np.where(votes["annotator"] % 2, change.one_sided, 1 - change.one_sided)
+        votes["favours_a"] = np.where(careless, favours_a, votes["favours_a"])
         if change.is_fast:
             votes["log_seconds"] = votes["log_seconds"] - np.log(3) * careless
     elif change.cause == "calibration":

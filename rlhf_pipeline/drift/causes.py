@@ -1,0 +1,135 @@
+"""Names the causes of a rise of the error rate, with evidence and the share each explains."""
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.drift.base import require_error
+from rlhf_pipeline.drift.cause_evidence import collect_evidence, measure_rise, summarise
+from rlhf_pipeline.drift.cause_model import weigh_causes
+from rlhf_pipeline.drift.changed_votes import ChangedVotes, describe_votes
+from rlhf_pipeline.drift.expected_errors import learn_expected_errors
+from rlhf_pipeline.drift.stream import Level
+from rlhf_pipeline.errors import FrameError, NotEnoughData
+from rlhf_pipeline.records import Cause, ChangeCauses
+
+N_STARTS = 12  # votes tried as the beginning of the change, from the detected one on
+MIN_AFTER = 30  # votes after a change at least
+LIKELY_ERROR = 50  # votes by which a change is often dated wrongly
+NO_RISE = 0.02  # what smaller rises consist of is noise
+
+
+class CauseParams(BaseModel):
+    """How the causes of a change are found."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    cause_margin: int = Field(
+        default=300,
+        ge=0,
+        description="Votes by which a change may be dated too early or too late",
+    )
+    cause_min_before: int = Field(
+        default=100,
+        ge=1,
+        description="Votes before a change from which its level, the annotators and their usual "
+        "times are known",
+    )
+    cause_max_after: int = Field(
+        default=2000, ge=50, description="Votes after a change that are read: the first ones"
+    )
+
+
+def find_causes(
+    votes: pd.DataFrame,
+    change_seq: int,
+    params: CauseParams | None = None,
+    reference: Level | None = None,
+) -> ChangeCauses:
+    """Rank the six causes of the change at `change_seq` by the share of the rise that they explain.
+
+    `votes` is an error stream up to now: seq and error, and where they are known category,
+    policy_version, source, annotator_id, comparison_id, duration_s, expected_error and p. With a
+    column `reward_model`, the latest vote's model is examined; other models' votes only tell which
+    annotators are known and how fast they are. `reference` is the level of a model that has few
+    votes before the change.
+
+    Raises FrameError for missing columns and duplicate seqs, InvalidScores for an error outside
+    [0, 1], NotEnoughData if the model has no vote at `change_seq` or later.
+    """
+    params = params or CauseParams()
+    rows = _check_votes(votes)
+    own = rows
+    if "reward_model" in rows.columns:
+        own = rows[rows["reward_model"] == rows["reward_model"].iloc[-1]].reset_index(drop=True)
+    n_before = int((own["seq"] < change_seq).sum())
+    if n_before == len(own):
+        raise NotEnoughData(
+            f"The {len(own)} votes on the model end at seq {own['seq'].iloc[-1]}, before the "
+            f"change at {change_seq}. Pass the votes after it too."
+        )
+    own = own.iloc[: n_before + params.cause_max_after]
+    margin = min(params.cause_margin, n_before // 2)
+    settled = own.iloc[: n_before - margin]
+    around = own.iloc[n_before - margin :].reset_index(drop=True)
+    usual = rows[rows["seq"] < around["seq"].iloc[0]]
+    knows_annotators = len(usual) >= params.cause_min_before
+    expected = learn_expected_errors(settled)
+    changed = describe_votes(around, settled, usual, expected, knows_annotators=knows_annotators)
+    n_level, before = _level_before(own.iloc[:n_before], changed, params, reference)
+    expected_before = float(expected.predict(settled).mean()) if len(settled) else before
+    weights = weigh_causes(changed, _starts(margin, len(around)), expected_before)
+    rise = measure_rise(before, n_level, own["error"].iloc[n_before:])
+    total = max(sum(weights.rises.values()), rise.value, NO_RISE)
+    evidence = dict(collect_evidence(settled, around, changed, weights))
+    if not knows_annotators:
+        few = f"{len(usual)} votes before the change are too few to know who is new"
+        evidence["newcomers"] = evidence["newcomers"] | {"unknown": few}
+    causes = tuple(
+        Cause(name=name, share=min(1.0, size / total), evidence=evidence[name])
+        for name, size in sorted(weights.rises.items(), key=lambda item: -item[1])
+    )
+    return ChangeCauses(
+        change_seq=change_seq,
+        until_seq=int(own["seq"].iloc[-1]),
+        n_before=n_before,
+        n_after=len(own) - n_before,
+        rise=rise,
+        causes=causes,
+        summary=summarise(causes, rise),
+    )
+
+
+def _check_votes(votes: pd.DataFrame) -> pd.DataFrame:
+    missing = [c for c in ("seq", "error") if c not in votes.columns]
+    if missing:
+        raise FrameError(f"votes: missing columns {missing}. Pass an error stream with seq, error.")
+    duplicate = votes["seq"].duplicated()
+    if duplicate.any():
+        seq = votes["seq"][duplicate].iloc[0]
+        raise FrameError(f"votes: seq {seq} occurs twice. Pass one row per vote.")
+    if votes.empty:
+        raise NotEnoughData("There are no votes. Pass those before and after the change.")
+    for seq, error in zip(votes["seq"].tolist(), votes["error"].tolist(), strict=True):
+        require_error(error, "find_causes", seq)
+    return votes.sort_values("seq", ignore_index=True)
+
+
+def _level_before(
+    before: pd.DataFrame, changed: ChangedVotes, params: CauseParams, reference: Level | None
+) -> Level:
+    """The error rate before the change: of the votes, else of the reference, else as stated."""
+    if len(before) >= params.cause_min_before or (len(before) and reference is None):
+        return Level(len(before), float(before["error"].mean()))
+    return reference or Level(0, float(changed.expected[1.0].mean()))
+
+
+def _starts(margin: int, n: int) -> list[tuple[int, float]]:
+    """Votes at which the change may have begun, with the log of how likely each is. A detector that
+    was suspicious too early dates a change too early by any number of votes, so the tail is heavy.
+    """
+    n_after = n - margin
+    before = np.linspace(0, margin, N_STARTS // 2, endpoint=False)
+    after = n - np.geomspace(n_after, min(MIN_AFTER, n_after), N_STARTS)
+    places = np.unique(np.concatenate([before, after]).round().astype(int))
+    return [(int(at), -np.log1p(abs(at - margin) / LIKELY_ERROR)) for at in places]

@@ -1,0 +1,159 @@
+"""The causes of a change: each in a clear world, two at once, and bad input."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.drift.causes import CauseParams, find_causes
+from rlhf_pipeline.drift.stream import Level
+from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughData
+from rlhf_pipeline.records import Cause, ChangeCauses
+from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
+
+AT = 1200
+SIZES: dict[str, dict[str, Any]] = {
+    "taste": {"size": 0.25},
+    "category": {"size": 1},
+    "newcomers": {"size": 0.4},
+    "carelessness": {"size": 0.4},
+    "mix": {"size": 0.7},
+    "calibration": {"size": 2.5},
+}
+
+
+def draw(*causes: str, n_after: int = 400, seed: int = 1, **world: Any) -> pd.DataFrame:
+    changes = tuple(
+        Change.model_validate({"cause": cause, "at": AT} | SIZES[cause]) for cause in causes
+    )
+    return draw_votes(VoteWorld(n_votes=AT + n_after, changes=changes, **world), seed)
+
+
+def of(found: ChangeCauses, name: str) -> Cause:
+    return next(cause for cause in found.causes if cause.name == name)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_clear_cause_is_on_top(name: str) -> None:
+    found = find_causes(draw(name), AT + 1)
+    assert found.causes[0].name == name
+    assert found.causes[0].share > 0.5
+    assert {cause.name for cause in found.causes} == set(SIZES)
+    assert sum(cause.share for cause in found.causes) <= 1 + 1e-9
+    assert (found.n_before, found.n_after, found.until_seq) == (AT, 400, AT + 400)
+    assert ChangeCauses.from_json(found.model_dump_json()) == found
+
+
+def test_a_wrongly_dated_change_has_the_same_cause() -> None:
+    for name in ("category", "newcomers"):
+        for off in (-600, 150):
+            assert find_causes(draw(name), AT + 1 + off).causes[0].name == name
+
+
+def test_evidence_names_what_changed() -> None:
+    category = of(find_causes(draw("category"), AT + 1), "category").evidence
+    assert category["category"] == "category 0"
+    assert category["error_after"] > category["error_before"] + 0.3
+    careless = of(find_causes(draw("carelessness"), AT + 1), "carelessness").evidence
+    assert set(careless["annotator_ids"]) == {f"annotator {i}" for i in range(12)}
+    assert careless["time_over_usual"] == pytest.approx(1 / 3, rel=0.2)
+    newcomers = of(find_causes(draw("newcomers"), AT + 1), "newcomers").evidence
+    assert newcomers["n_annotators"] == len(newcomers["annotator_ids"]) > 20
+    assert newcomers["error"] > 0.6 > newcomers["error_of_others"]
+    mix = of(find_causes(draw("mix"), AT + 1), "mix").evidence
+    assert (mix["grouping"], mix["name"]) == ("category", "hard")
+    assert mix["share_after"] > 0.6 > mix["share_before"]
+
+
+def test_summary_is_one_sentence_with_both_causes() -> None:
+    found = find_causes(draw("taste", "mix"), AT + 1)
+    assert {cause.name for cause in found.causes[:2]} == {"taste", "mix"}
+    assert found.summary.count(".\n") == 0
+    assert "everybody" in found.summary
+    assert "category hard" in found.summary
+
+
+def test_of_two_causes_the_larger_is_on_top() -> None:
+    found = find_causes(draw("newcomers", "carelessness"), AT + 1)
+    assert [cause.name for cause in found.causes[:2]] == ["newcomers", "carelessness"]
+    assert "newcomers" in found.summary
+    assert "careless" in found.summary
+
+
+def test_a_new_policy_beyond_its_stated_errors_is_a_mix() -> None:
+    votes = draw("taste")
+    votes["policy_version"] = np.where(votes["seq"] > AT, "policy@2", "policy@1")
+    found = find_causes(votes, AT + 1)
+    assert found.causes[0].name == "mix"
+    assert found.causes[0].evidence["name"] == "policy@2"
+
+
+def test_a_steady_world_explains_nothing() -> None:
+    found = find_causes(draw("taste").query("seq <= @AT"), 800)
+    assert max(cause.share for cause in found.causes if cause.name != "mix") < 0.7
+    assert found.rise.low < 0 < found.rise.high
+
+
+def test_votes_without_times_or_statements_are_enough() -> None:
+    votes = draw("carelessness").assign(duration_s=np.nan)
+    assert set(of(find_causes(votes, AT + 1), "carelessness").evidence) >= {"time_over_usual"}
+    bare = draw("category")[["seq", "error", "category"]]
+    found = find_causes(bare, AT + 1)
+    assert found.causes[0].name == "category"
+    assert of(found, "calibration").share == 0
+    assert of(found, "carelessness").share == 0
+    least = find_causes(draw("taste")[["seq", "error"]], AT + 1)
+    assert least.causes[0].name == "taste"
+    missing = draw("taste").assign(category=None, annotator_id=None, expected_error=np.nan)
+    assert find_causes(missing, AT + 1).causes[0].name == "taste"
+
+
+def test_a_model_without_earlier_votes_is_compared_with_its_reference() -> None:
+    votes = draw("taste").query("seq > @AT")
+    found = find_causes(votes, AT + 1, reference=Level(500, 0.25))
+    assert found.n_before == 0
+    assert found.rise.low > 0
+    assert "too few" in of(found, "newcomers").evidence["unknown"]
+    alone = find_causes(votes, AT + 1)
+    assert alone.rise.value == pytest.approx(0.25, abs=0.1)
+
+
+def test_other_models_tell_who_is_new() -> None:
+    votes = draw("newcomers")
+    votes["reward_model"] = np.where(votes["seq"] > AT, "reward@2", "reward@1")
+    found = find_causes(votes, AT + 1, reference=Level(500, 0.25))
+    assert found.n_before == 0
+    assert found.causes[0].name == "newcomers"
+
+
+def test_few_or_equal_votes_give_a_result() -> None:
+    three = find_causes(draw("taste", n_after=3).tail(3), AT + 2)
+    assert (three.n_before, three.n_after) == (1, 2)
+    for error in (0.0, 1.0):
+        same = find_causes(draw("taste").assign(error=error), AT + 1)
+        assert same.rise.value == 0
+
+
+def test_order_of_rows_does_not_matter() -> None:
+    votes = draw("mix")
+    assert find_causes(votes.sample(frac=1, random_state=1), AT + 1) == find_causes(votes, AT + 1)
+
+
+def test_only_the_first_votes_after_the_change_are_read() -> None:
+    found = find_causes(draw("taste"), AT + 1, CauseParams(cause_max_after=100))
+    assert (found.n_after, found.until_seq) == (100, AT + 100)
+
+
+def test_bad_input_is_refused_with_its_cure() -> None:
+    votes = draw("taste")
+    with pytest.raises(NotEnoughData, match="end at seq 1600, before the change at 1601"):
+        find_causes(votes, AT + 401)
+    with pytest.raises(NotEnoughData, match="no votes"):
+        find_causes(votes.head(0), AT)
+    with pytest.raises(FrameError, match="missing columns"):
+        find_causes(votes.drop(columns="error"), AT)
+    with pytest.raises(FrameError, match="seq 1 occurs twice"):
+        find_causes(pd.concat([votes, votes.head(1)]), AT)
+    with pytest.raises(InvalidScores):
+        find_causes(votes.assign(error=np.nan), AT)
