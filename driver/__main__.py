@@ -1,6 +1,6 @@
 """`python -m driver TASK`: the tasks that the command line runs in a process of their own.
 
-`demo`, `replay`, `run` and `loop` print for people; all others print one JSON object a line.
+`demo`, `lab`, `replay`, `run` and `loop` print for people; all others print one JSON object a line.
 RLHF_HOME and DAGSTER_HOME name the home.
 """
 
@@ -24,6 +24,7 @@ silence_telemetry()
 
 import dagster as dg  # noqa: E402
 from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
 
 from driver import dagster_history, terminal  # noqa: E402
 from driver.lock import HomeInUse, lock_home, refuse_daemon  # noqa: E402
@@ -49,6 +50,21 @@ def demo(settings: Settings, arguments: argparse.Namespace, console: Console) ->
         "  make demo          further days of the same history; make demo-clean starts over\n"
         "  .venv/bin/rlhf models list · rlhf runs · rlhf export reflection-log"
     )
+    return 0
+
+
+def lab(settings: Settings, arguments: argparse.Namespace, console: Console) -> int:
+    with open_home(settings, console) as instance:
+        from driver.laboratory import run_world
+        from rlhf_pipeline.laboratory.tables import build_claims
+
+        claims = run_world(settings, arguments.scenario, arguments.seed, instance, console)
+    table = Table(title=f"{arguments.scenario}, seed {arguments.seed}, through the assets")
+    for column in build_claims(claims)[0]:
+        table.add_column(column)
+    for row in build_claims(claims):
+        table.add_row(*map(escape_markup, row.values()))
+    console.print(table)
     return 0
 
 
@@ -181,6 +197,7 @@ def print_facts(task: Callable[[], None]) -> int:
 # By task: what it does, the width of its output where there is no terminal, and what Ctrl-C says.
 PRINTING_TASKS: dict[str, tuple[Callable[..., int], int, str]] = {
     "demo": (demo, 132, "The same command goes on with the day that is unfinished."),
+    "lab": (lab, 132, "The same command starts over."),
     "replay": (replay, 160, "`rlhf replay` goes on with the day that is unfinished."),
     "run": (run, 132, "The same command runs the job again."),
     "loop": (loop, 132, "The same command goes on."),
@@ -191,6 +208,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m driver")
     tasks = parser.add_subparsers(dest="task", required=True)
     tasks.add_parser("demo").add_argument("--days", type=int, required=True)
+    world = tasks.add_parser("lab")
+    world.add_argument("scenario")
+    world.add_argument("--seed", type=int, required=True)
     tasks.add_parser("replay").add_argument("--after-import", action="store_true")
     job = tasks.add_parser("run")
     job.add_argument("job")

@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 from rlhf_pipeline import protocols
 from rlhf_pipeline.child_processes import bind_to_this_process
-from rlhf_pipeline.cli.context import checkout
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.cli.context import Workspace, checkout
+from rlhf_pipeline.cli.init import initialise
+from rlhf_pipeline.config import ENV_PREFIX, Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import database_dump
 
@@ -34,6 +35,23 @@ def run_task(settings: Settings, *task: str, **environ: str) -> int:
         _command(*task),
         cwd=checkout(),
         env=os.environ | environ | settings.environ,
+        check=False,
+        preexec_fn=bind_to_this_process(),
+    ).returncode
+
+
+def run_in_own_home(home: Path, *task: str, **environ: str) -> int:
+    """Like `run_task`, in a new home, with these settings and no others of the environment."""
+    config = home / "rlhf.yaml"
+    config.write_text("{}\n")  # so that no rlhf.yaml of the checkout is read
+    own = {f"{ENV_PREFIX}HOME": str(home), f"{ENV_PREFIX}CONFIG": str(config), **environ}
+    inherited = {k: value for k, value in os.environ.items() if not k.startswith(ENV_PREFIX)}
+    settings = Settings.read(own, initialising=True)
+    initialise(Workspace(settings))
+    return subprocess.run(
+        _command(*task),
+        cwd=checkout(),
+        env=inherited | own | settings.dagster_environ,
         check=False,
         preexec_fn=bind_to_this_process(),
     ).returncode

@@ -1,16 +1,27 @@
 """`rlhf lab`: worlds whose truth is known, beside what the library claims of them."""
 
+from datetime import UTC, datetime, timedelta
+from math import ceil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
+from rlhf_pipeline.cli.driver import run_in_own_home
 from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.laboratory import LAB_SCENARIOS
+from rlhf_pipeline.laboratory.base import VoteScenario
 from rlhf_pipeline.laboratory.suite import run_suite
-from rlhf_pipeline.laboratory.tables import build_rows, describe_suite, write_markdown, write_page
+from rlhf_pipeline.laboratory.tables import (
+    build_claims,
+    build_rows,
+    describe_suite,
+    write_markdown,
+    write_page,
+)
 from rlhf_pipeline.workers import WORKERS
 
 app = typer.Typer(
@@ -29,28 +40,28 @@ def group() -> None:
 def run(
     scenario: Annotated[str, typer.Argument(help="A row of `rlhf lab suite`.")],
     seed: Annotated[int, typer.Option(min=0, help="Draws the world.")] = 0,
+    assets: Annotated[
+        bool,
+        typer.Option(
+            "--assets",
+            help="Live through the world day by day with the real assets and sensors, in a "
+            "temporary home; minutes.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Draw one world of a scenario and show each claim beside the truth."""
     (name,) = _find_scenarios([scenario])
+    if assets and as_json:
+        raise ConfigurationError("--assets prints a table: leave out --json.")
+    if assets:
+        raise typer.Exit(_run_through_assets(name, seed))
     seen = LAB_SCENARIOS[name].observe(seed)
     if as_json:
         show_json(seen.model_dump(mode="json"))
         return
     echo(f"{LAB_SCENARIOS[name].title}: {', '.join(f'{k} {v}' for k, v in seen.world.items())}")
-    show(
-        [
-            {
-                "subject": claim.subject,
-                "truth": claim.truth,
-                "claim": claim.claim,
-                "right": "yes" if claim.is_right else "no",
-            }
-            for claim in seen.claims
-        ],
-        title=f"{name}, seed {seed}",
-        empty="",
-    )
+    show(build_claims(seen.claims), title=f"{name}, seed {seed}", empty="")
 
 
 @app.command("suite")
@@ -83,6 +94,18 @@ def suite(
         write_atomically(out / "laboratory.md", write_markdown(report).encode())
         write_atomically(out / "laboratory.html", write_page(report).encode())
         echo(f"written: {out / 'laboratory.md'}, {out / 'laboratory.html'}")
+
+
+def _run_through_assets(name: str, seed: int) -> int:
+    scenario = LAB_SCENARIOS[name]
+    if not isinstance(scenario, VoteScenario):
+        raise ConfigurationError(f"{name} is not one world of votes. Leave out --assets.")
+    world = scenario.draw_world(seed)
+    first_day = datetime.now(UTC).date() - timedelta(days=ceil(world.n_votes / world.votes_per_day))
+    with TemporaryDirectory(prefix="rlhf-lab-") as folder:
+        return run_in_own_home(
+            Path(folder), "lab", name, "--seed", str(seed), RLHF_START_DAY=f"{first_day}"
+        )
 
 
 def _find_scenarios(names: list[str]) -> list[str]:

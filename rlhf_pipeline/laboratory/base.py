@@ -1,12 +1,13 @@
 """Defines the protocol of laboratory scenarios, and the records of what they show."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pydantic import Field
 
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import Interval, Record
+from rlhf_pipeline.simulation.vote_worlds import VoteWorld
 
 
 class LabClaim(Record):
@@ -76,6 +77,16 @@ class LabScenario(Protocol):
     def observe(self, seed: int) -> Observation: ...
 
     def measure(self, observations: Sequence[Observation]) -> Interval: ...
+
+
+@runtime_checkable
+class VoteScenario(Protocol):
+    """A scenario that is one world of votes, so that the assets can live through it too."""
+
+    @property
+    def name(self) -> str: ...
+
+    def draw_world(self, seed: int) -> VoteWorld: ...
 
 
 def measure_share(observations: Sequence[Observation]) -> Interval:

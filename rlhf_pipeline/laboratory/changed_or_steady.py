@@ -33,18 +33,21 @@ class ChangedOrSteady:
     def bar(self) -> LabBar:
         return LabBar(limit=0.93, is_upper=False)
 
-    def observe(self, seed: int) -> Observation:
+    def draw_world(self, seed: int) -> VoteWorld:
         rise = round(float(np.random.default_rng([seed, 1]).uniform(LEAST_RISE, HIGHEST_RISE)), 3)
         changes = (Change(cause="taste", at=CHANGE_AT, size=rise),) if seed % 2 else ()
-        world = VoteWorld(n_votes=N_VOTES, error_rate=BASE_RATE, changes=changes)
+        return VoteWorld(n_votes=N_VOTES, error_rate=BASE_RATE, changes=changes)
+
+    def observe(self, seed: int) -> Observation:
+        world = self.draw_world(seed)
         fires = find_fires(draw_votes(world, seed), until=0)
-        if changes:
+        if world.changes:
             claims = claim_changes(fires, CHANGE_AT)
         else:
             claim = f"fires at vote {fires[0].seq:,}" if fires else "none"
             claims = (LabClaim(subject="change", truth="none", claim=claim, is_right=not fires),)
         return Observation(
-            world=describe_world(world) | ({"rise": f"{rise:g}"} if changes else {}),
+            world=describe_world(world),
             claims=claims,
             n_counts=int(claims[0].is_right),
         )

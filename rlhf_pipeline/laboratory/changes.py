@@ -49,11 +49,13 @@ class ChangeScenario:
     def bar(self) -> LabBar:
         return LabBar(limit=self.least_share, is_upper=False)
 
-    def observe(self, seed: int) -> Observation:
+    def draw_world(self, seed: int) -> VoteWorld:
         at = int(np.random.default_rng([seed, 1]).integers(EARLIEST, LATEST))
-        world = VoteWorld(
-            n_votes=at + self.within, error_rate=BASE_RATE, changes=(self.change(at),)
-        )
+        return VoteWorld(n_votes=at + self.within, error_rate=BASE_RATE, changes=(self.change(at),))
+
+    def observe(self, seed: int) -> Observation:
+        world = self.draw_world(seed)
+        at = world.changes[0].at
         votes = draw_votes(world, seed)
         fires = find_fires(votes, until=at)
         read = votes if self.reads is None else votes[votes["category"] == self.reads]

@@ -38,8 +38,11 @@ class SteadyScenario:
     def bar(self) -> LabBar:
         return LabBar(limit=0.05, is_upper=True)
 
+    def draw_world(self, seed: int) -> VoteWorld:
+        return self.draw(np.random.default_rng([seed, 1]))
+
     def observe(self, seed: int) -> Observation:
-        world = self.draw(np.random.default_rng([seed, 1]))
+        world = self.draw_world(seed)
         weeks = DriftParams().rhythm_weeks if self.learns_rhythm else 0
         n_learnt = 7 * weeks * world.votes_per_day
         fires = find_fires(draw_votes(world, seed))
@@ -87,8 +90,12 @@ def draw_votes_per_day(rng: np.random.Generator) -> int:
 def describe_world(world: VoteWorld) -> dict[str, str]:
     """What differs from the defaults of a world."""
     drawn = world.model_dump(exclude_defaults=True, exclude={"changes"})
-    return {"error rate": f"{world.error_rate:g}", "votes": f"{world.n_votes:,}"} | {
-        name.replace("_", " "): f"{value:g}"
-        for name, value in drawn.items()
-        if name not in ("error_rate", "n_votes")
-    }
+    return (
+        {"error rate": f"{world.error_rate:g}", "votes": f"{world.n_votes:,}"}
+        | {
+            name.replace("_", " "): f"{value:g}"
+            for name, value in drawn.items()
+            if name not in ("error_rate", "n_votes")
+        }
+        | {f"change of {one.cause}": f"{one.size:g}" for one in world.changes}
+    )

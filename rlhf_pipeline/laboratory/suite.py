@@ -15,7 +15,7 @@ from rlhf_pipeline.workers import Workers
 ALL_STEADY_BAR = LabBar(limit=0.03, is_upper=True)
 # False fires per 1,000 independent votes in docs/laboratory.md: the rate of the CUSUM beside where
 # that row is not run.
-USUAL_RATE = 0.036
+USUAL_RATE = 0.02
 
 
 class SuiteRow(Record):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from rlhf_pipeline.laboratory.base import LabClaim
 from rlhf_pipeline.laboratory.suite import SuiteReport, SuiteRow
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reports.laboratory import LabTable, render_laboratory_page
@@ -24,6 +25,18 @@ def build_rows(rows: Sequence[SuiteRow]) -> list[dict[str, str]]:
         }
         | ({BESIDE: "-" if row.beside is None else _format(row.beside)} if has_beside else {})
         for row in rows
+    ]
+
+
+def build_claims(claims: Sequence[LabClaim]) -> list[dict[str, str]]:
+    return [
+        {
+            "subject": claim.subject,
+            "truth": claim.truth,
+            "claim": claim.claim,
+            "right": "yes" if claim.is_right else "no",
+        }
+        for claim in claims
     ]
 
 

@@ -44,3 +44,8 @@ def test_unknown_scenarios_and_workers_list_the_known_ones(lab):
         lab("run", "no_such")
     with pytest.raises(ConfigurationError, match="Known: here, processes"):
         lab("suite", "--workers", "everywhere")
+
+
+def test_only_worlds_of_votes_go_through_the_assets(lab):
+    with pytest.raises(ConfigurationError, match="young_model is not one world of votes"):
+        lab("run", "young_model", "--assets")

@@ -1,0 +1,108 @@
+"""Turns the votes of a known world into comparisons, predictions and votes that a store takes."""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+
+import numpy as np
+import pandas as pd
+
+from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
+from rlhf_pipeline.simulation.vote_worlds import FIRST_DAY
+
+SOURCE = "laboratory"
+OPENING, OPEN = timedelta(hours=7), timedelta(hours=14)
+
+
+def move_days(votes: pd.DataFrame, first_day: date) -> pd.DataFrame:
+    """The same votes with `first_day` as the world's first day."""
+    days = {
+        day: (first_day + (date.fromisoformat(day) - FIRST_DAY)).isoformat()
+        for day in votes["day"].unique()
+    }
+    return votes.assign(day=votes["day"].map(days))
+
+
+def build_comparisons(votes: pd.DataFrame, votes_per_comparison: int) -> pd.DataFrame:
+    """One comparison for each run of votes; it repeats an earlier one or is new."""
+    first = votes.iloc[::votes_per_comparison]
+    own = [f"comparison {i}" for i in range(len(first))]
+    original = first["comparison_id"].tolist()
+    return check_frame(
+        pd.DataFrame(
+            {
+                "day": first["day"].to_numpy(),
+                "comparison_id": own,
+                "prompt_id": [f"prompt of {one}" for one in original],
+                "prompt": [
+                    f"Question of {category}: {one}"
+                    for category, one in zip(first["category"], original, strict=True)
+                ],
+                "completion_a_id": [f"{one}, side a" for one in original],
+                "completion_b_id": [f"{one}, side b" for one in original],
+                "completion_a": "One completion.",
+                "completion_b": "Another completion.",
+                "model_version_a": "lab.policy@1",
+                "model_version_b": "lab.policy@1",
+                "category": first["category"].to_numpy(),
+                "repeat_of": [
+                    None if one == repeated else repeated
+                    for one, repeated in zip(own, original, strict=True)
+                ],
+                "position": range(len(first)),
+                "seed": 0,
+            }
+        ),
+        COMPARISONS,
+    )
+
+
+def build_predictions(
+    votes: pd.DataFrame, votes_per_comparison: int, reward_model: str
+) -> pd.DataFrame:
+    """What the world's model stated of each comparison, at the beginning of its day."""
+    first = votes.iloc[::votes_per_comparison]
+    p = first["p"].to_numpy(dtype=float)
+    return check_frame(
+        pd.DataFrame(
+            {
+                "day": first["day"].to_numpy(),
+                "comparison_id": [f"comparison {i}" for i in range(len(first))],
+                "reward_model": reward_model,
+                "calibrator": "identity",
+                "data_hash": SOURCE,
+                "features_hash": SOURCE,
+                "score_a": np.log(p / (1 - p)),
+                "score_b": 0.0,
+                "p_raw": p,
+                "p_calibrated": p,
+                "predicted_at": [_midnight(day) for day in first["day"]],
+            }
+        ),
+        PREDICTIONS,
+    )
+
+
+def build_votes(votes: pd.DataFrame, votes_per_comparison: int) -> Iterator[NewVote]:
+    """The votes in order; one that is an error is for the side that the model did not predict."""
+    p = votes["p"].tolist()
+    within = votes.groupby("day").cumcount().tolist()
+    per_day = max(within) + 1
+    for i, row in enumerate(votes.itertuples()):
+        predicted = p[i // votes_per_comparison * votes_per_comparison] > 0.5
+        yield NewVote(
+            comparison_id=f"comparison {i // votes_per_comparison}",
+            annotator_id=row.annotator_id,
+            annotator_kind=AnnotatorKind.SIMULATED,
+            choice=Choice.A if predicted != bool(row.error) else Choice.B,
+            strength=2,
+            duration_s=row.duration_s,
+            # as `hour` has it: from 7 to 21 o'clock
+            voted_at=_midnight(row.day) + OPENING + OPEN * within[i] / per_day,
+            origin="simulation",
+            idempotency_key=f"{SOURCE}:{i}",
+        )
+
+
+def _midnight(day: str) -> datetime:
+    return datetime.combine(date.fromisoformat(day), time(), UTC)
