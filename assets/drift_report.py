@@ -38,11 +38,12 @@ from rlhf_pipeline.drift.calibration_events import (
     error_rate_events,
     next_test_state,
 )
+from rlhf_pipeline.drift.causes import find_causes
 from rlhf_pipeline.drift.reference import Window, current_window
 from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.slices import error_slices
-from rlhf_pipeline.drift.stream import ScanResult, level_of, scan
+from rlhf_pipeline.drift.stream import Level, ScanResult, level_of, scan
 from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
@@ -50,6 +51,7 @@ from rlhf_pipeline.loop_settings import DriftReportParams
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.records import (
     CalibrationWindow,
+    DriftEvent,
     GroupCalibration,
     Interval,
     PolicyDay,
@@ -215,15 +217,27 @@ def _read_stream(
     """Run every detector on its unread errors; store events and states in one transaction."""
     detectors = champions.store.detectors
     window = champions.reference_window(label)
+    level = None if window is None else level_of(window)
     found = scan(
         errors,
         detectors.states(label),
         model_version=label,
         params=config,
-        reference=None if window is None else level_of(window),
+        reference=level,
     )
-    detectors.record_scan(found.events, label, found.states)
+    events = [_with_causes(event, errors, level) for event in found.events]
+    detectors.record_scan(events, label, found.states)
     return Stream(errors[errors["reward_model"] == label], found)
+
+
+def _with_causes(event: DriftEvent, errors: pd.DataFrame, reference: Level | None) -> DriftEvent:
+    """The event with the causes of its change, found in the votes up to it."""
+    known = errors[errors["seq"] <= event.seq]
+    start = event.seq if event.change_seq is None else event.change_seq
+    causes = find_causes(known, start, reference=reference)
+    return event.model_copy(
+        update={"evidence": event.evidence | {"causes": causes.model_dump(mode="json")}}
+    )
 
 
 def _collect_evidence(

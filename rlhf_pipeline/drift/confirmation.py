@@ -1,6 +1,7 @@
 """Decides when detectors confirm a drift: the rise test alone, others together."""
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from statistics import median_low
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,8 +31,8 @@ class ConfirmationParams(BaseModel):
         default=3,
         ge=0,
         le=60,
-        description="Days with a failed calibration test after which the calibrator is fitted "
-        "again, though no error rate rose; 0 = never",
+        description="Days of a week with a failed calibration test after which the calibrator is "
+        "fitted again, though no detector reports a rise; 0 = never",
     )
     confirmation_window: int = Field(
         default=500, ge=1, description="Votes within which they must report to confirm each other"
@@ -55,7 +56,7 @@ def find_confirming_events(
 ) -> tuple[DriftEvent, ...]:
     """The events that confirm a change: those within `confirmation_window` votes of the first event
     of the rise test, or else those between which most distinct detectors report, within so many
-    votes, or else calibration events of `calibration_days` days; () if too few report.
+    votes, or else calibration events of `calibration_days` days of a week; () if too few report.
 
     Of spans with equally many detectors the shortest counts, then the earliest: a false alarm some
     hundred votes before a change does not confirm it, and a detector that fires again afterwards
@@ -83,9 +84,20 @@ def find_confirming_events(
     )
     if len(event_sources(best)) >= params.confirmations:
         return best
-    failed = tuple(event for event in ordered if event.kind == "calibration")
-    is_lasting = 0 < params.calibration_days <= len({event.day for event in failed})
-    return failed if is_lasting else ()
+    return _find_lasting_miscalibration(ordered, params.calibration_days)
+
+
+def _find_lasting_miscalibration(
+    ordered: Sequence[DriftEvent], n_days: int
+) -> tuple[DriftEvent, ...]:
+    """The calibration events of the last seven days, if they are of `n_days` days and no detector
+    reports a rise, which would explain them.
+    """
+    if not n_days or not ordered or any(event.kind == "drift" for event in ordered):
+        return ()
+    since = max(event.day for event in ordered) - timedelta(days=6)
+    failed = tuple(event for event in ordered if event.day >= since)
+    return failed if len({event.day for event in failed}) >= n_days else ()
 
 
 def estimate_change_seq(events: Sequence[DriftEvent]) -> int | None:

@@ -197,6 +197,9 @@ def test_calibration_that_stays_wrong_is_refitted_alone():
     decision = decide(evidence(failed(1), failed(2), failed(3)))
     assert (decision.action, decision.remedy) == ("fire", "refit_calibrator")
     assert decision.change_seq is None
+    assert held(decide(evidence(failed(1), failed(2), failed(20))), "unconfirmed")
+    rising = event("hddm_a", 9000)
+    assert held(decide(evidence(failed(1), failed(2), failed(3), rising)), "unconfirmed")
 
 
 def test_a_decision_of_the_first_rule_is_replayed_by_that_rule():
