@@ -28,6 +28,7 @@ from rlhf_pipeline.drift.causes import find_causes  # noqa: E402
 from rlhf_pipeline.drift.stream import scan  # noqa: E402
 from rlhf_pipeline.intervals import interval_of_share  # noqa: E402
 from rlhf_pipeline.records import CauseName, ChangeCauses  # noqa: E402
+from rlhf_pipeline.retraining.triggers import BY_PEOPLE, TriggerParams, choose_remedy  # noqa: E402
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes  # noqa: E402
 
 NAMES: tuple[CauseName, ...] = get_args(CauseName)
@@ -37,6 +38,10 @@ KNOWN_AFTER = 300  # votes after a changed calibration
 HARDER = 0.2  # errors in the hard category, above those in others
 CLEAR = 1.5  # times the smaller rise, from which the larger one is clear
 TRIES = 6  # worlds a counted one
+
+
+SPAM_WORLDS = 120  # worlds with careless annotators, in which nothing should retrain
+FEW_RETRAINED = 0.02
 
 
 class Outcome(NamedTuple):
@@ -146,6 +151,7 @@ def main() -> int:
         right = [one.causes.causes[0].name == one.largest for o, _ in single.values() for one in o]
         share = interval_of_share(float(np.mean(right)), len(right))
         limits.check(share.value >= 0.9, f"one cause: on top in {share}, limit 0.90")
+        check_retraining(pool, limits)
         pairs = {
             pair: outcomes(pair, given.pairs)
             for pair in combinations([name for name in NAMES if name != "calibration"], 2)
@@ -164,6 +170,24 @@ def main() -> int:
             share = interval_of_share(float(np.mean(tops)), len(tops))
             print(f"two causes: {text}, on top in {share} of {len(tops)}")
     return limits.print_summary()
+
+
+def check_retraining(pool: ProcessPoolExecutor, limits: Limits) -> None:
+    """How many worlds with careless annotators, and how many with another taste, retrain."""
+    shares = {}
+    for cause in ("carelessness", "taste"):
+        run = partial(judge, causes=(cause,), more_votes=0, votes_per_comparison=1)
+        found = list(pool.map(run, range(1000, 1000 + SPAM_WORLDS), chunksize=5))
+        retrains = [
+            one is not None and choose_remedy(one.causes, TriggerParams()) not in BY_PEOPLE
+            for one in found
+        ]
+        shares[cause] = interval_of_share(float(np.mean(retrains)), SPAM_WORLDS)
+    limits.check(
+        shares["carelessness"].value <= FEW_RETRAINED,
+        f"careless annotators: retrains in {shares['carelessness']}, limit {FEW_RETRAINED}",
+    )
+    print(f"another taste: retrains in {shares['taste']}")
 
 
 def print_single(outcomes: dict[CauseName, tuple[list[Outcome], int]]) -> None:

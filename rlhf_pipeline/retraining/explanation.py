@@ -11,8 +11,8 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining.triggers import (
     BY_PEOPLE,
-    REMEDIES,
     TriggerParams,
+    choose_remedy,
     find_causes_of,
     read_params,
     replay,
@@ -146,12 +146,12 @@ def _check_cause(inputs: Inputs) -> Condition:
     params = inputs.params
     own = [e for e, role in list_events(inputs) if role != "superseded"]
     causes = find_causes_of(find_confirming_events(own, params))
-    name = causes.causes[0].name if causes and params.respond_to_causes else None
+    is_examined = causes is not None and params.respond_to_causes
     return Condition(
         "cause",
         "a change that a run answers",
-        name or "not examined",
-        name is None or REMEDIES[name] not in BY_PEOPLE,
+        causes.causes[0].name if causes is not None and is_examined else "not examined",
+        not is_examined or choose_remedy(causes, params) not in BY_PEOPLE,
     )
 
 

@@ -36,6 +36,13 @@ class TriggerParams(ConfirmationParams):
         default=True,
         description="Answer a change by its cause; false = every confirmed change retrains",
     )
+    max_careless_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Share of a rise that careless annotators may explain before people are asked "
+        "instead of retraining",
+    )
 
 
 # Changed with every change of the rule; a stored decision is replayed by its own version.
@@ -85,7 +92,7 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     stale = [e for e in events if e.model_version != evidence.champion]
     is_examined = rule_version > 1 and params.respond_to_causes
     causes = find_causes_of(confirmed) if is_examined else None
-    remedy: Remedy = REMEDIES[causes.causes[0].name] if causes else "retrain"
+    remedy = choose_remedy(causes, params)
     if is_examined and confirmed and all(event.kind == "calibration" for event in confirmed):
         remedy = "refit_calibrator"
     fires = not objections and remedy not in BY_PEOPLE
@@ -116,6 +123,18 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
         state="pending" if fires else "held",
         remedy=remedy if rule_version > 1 and not objections else None,
     )
+
+
+def choose_remedy(causes: ChangeCauses | None, params: TriggerParams) -> Remedy:
+    """The remedy of the likeliest cause, or quarantine where carelessness has more than a small
+    share: a model trained on careless votes is worse, one trained a day later is not.
+    """
+    if causes is None:
+        return "retrain"
+    shares = {cause.name: cause.share for cause in causes.causes}
+    if shares.get("carelessness", 0.0) > params.max_careless_share:
+        return "quarantine"
+    return REMEDIES[causes.causes[0].name]
 
 
 def find_causes_of(confirmed: Sequence[DriftEvent]) -> ChangeCauses | None:
