@@ -111,9 +111,10 @@ class RealDays:
         rows = rows[rows["vote_id"].notna()]
         self.reflections.append(rows)
         verdict = self._report(day, rows) if len(rows) else "no model yet"
+        # The decision comes first, as in `rlhf replay`: a refit would supersede the day's events.
+        fired = self._decide(day, last_seq)
         if self._is_due(last_seq):
             self._learn(last_seq, "enough voted comparisons")
-        fired = self._decide(day, last_seq)
         error = rows["is_error"].dropna().astype(float)
         self.told(
             f"{day}: {len(votes)} votes, error rate {error.mean():.3f} of {len(error)}, "
@@ -142,8 +143,9 @@ class RealDays:
         """Every model's detectors read its own errors; the day is judged against the model that
         predicted most of it.
         """
+        earlier = self.rows
         for served in self.models:
-            errors = error_stream(rows, served.judge.label)
+            errors = error_stream(earlier, served.judge.label)
             if len(errors):
                 served.scanned = scan(
                     errors,
