@@ -33,17 +33,18 @@ from rlhf_pipeline.calibration import (
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import (
-    WINDOW,
     calibration_events,
     error_rate_events,
     next_test_state,
 )
 from rlhf_pipeline.drift.causes import find_causes
+from rlhf_pipeline.drift.confirmation import DAY_STREAM
 from rlhf_pipeline.drift.reference import Window, current_window
 from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.slices import error_slices
-from rlhf_pipeline.drift.stream import Level, ScanResult, level_of, scan
+from rlhf_pipeline.drift.stream import Level, ScanResult, level_of, scan, votes_for
+from rlhf_pipeline.drift.vote_stream import HASTY
 from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
@@ -67,6 +68,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
 EARLIER_VOTES = 100_000
+KNOWN_VOTES = 20_000  # that the causes of a change are found in
 CALIBRATION = "calibration"  # the stream of the calibration tests, and the name of their state
 
 
@@ -109,11 +111,10 @@ def drift_report(
     """
     days = list(context.partition_keys)
     limit = _last_readable_seq(store) if config.up_to_seq is None else config.up_to_seq
-    labels = sorted(reflection_log["reward_model"].unique())
-    # Earlier votes, on other models' predictions, teach the rhythm and the annotators' usual times.
-    first = max(0, store.detectors.first_seq(labels) - EARLIER_VOTES)
-    errors = store.detectors.errors_after(None, first, up_to_seq=limit)
-    streams = {label: _read_stream(champions, label, errors, config) for label in labels}
+    streams = {
+        label: _read_stream(champions, label, config, limit)
+        for label in sorted(reflection_log["reward_model"].unique())
+    }
     reports = []
     pages = {}
     files = Artefacts(settings.frames, store.file_hashes)
@@ -155,6 +156,7 @@ def drift_report(
             metrics={
                 "n_drift": int((frame["verdict"] == "drift").sum()),
                 "n_warning": int((frame["verdict"] == "warning").sum()),
+                "n_hasty_votes": sum(s.found.left_out.get(HASTY, 0) for s in streams.values()),
             },
             rows=reports[-1].iloc[::-1][
                 [
@@ -212,10 +214,13 @@ def _last_readable_seq(store: Store) -> int | None:
 
 
 def _read_stream(
-    champions: Champions, label: str, errors: pd.DataFrame, config: DriftConfig
+    champions: Champions, label: str, config: DriftConfig, limit: int | None
 ) -> Stream:
     """Run every detector on its unread errors; store events and states in one transaction."""
     detectors = champions.store.detectors
+    # Earlier votes, on other models' predictions, teach the rhythm and the annotators' usual times.
+    first = max(0, detectors.first_seq(label) - EARLIER_VOTES)
+    errors = votes_for(detectors.errors_after(None, first, up_to_seq=limit), label)
     window = champions.reference_window(label)
     level = None if window is None else level_of(window)
     found = scan(
@@ -231,13 +236,20 @@ def _read_stream(
 
 
 def _with_causes(event: DriftEvent, errors: pd.DataFrame, reference: Level | None) -> DriftEvent:
-    """The event with the causes of its change, found in the votes up to it."""
-    known = errors[errors["seq"] <= event.seq]
+    """The event with the causes of its change, found in the latest votes up to it. A replayed event
+    starts nothing, so nobody asks for its causes.
+    """
+    if event.is_replayed:
+        return event
+    known = errors[errors["seq"] <= event.seq].tail(KNOWN_VOTES)
     start = event.seq if event.change_seq is None else event.change_seq
-    causes = find_causes(known, start, reference=reference)
-    return event.model_copy(
-        update={"evidence": event.evidence | {"causes": causes.model_dump(mode="json")}}
-    )
+    try:
+        causes = find_causes(known, start, reference=reference)
+    except NotEnoughData as few:
+        evidence = event.evidence | {"no_causes": str(few)}
+    else:
+        evidence = event.evidence | {"causes": causes.model_dump(mode="json")}
+    return event.model_copy(update={"evidence": evidence})
 
 
 def _collect_evidence(
@@ -289,7 +301,7 @@ def _collect_evidence(
         stream=CALIBRATION,
     )
     # The event of this day's own error rate stands in its report already.
-    events = [e for e in store.events.for_model(label) if e.stream != WINDOW]
+    events = [e for e in store.events.for_model(label) if e.stream != DAY_STREAM]
     stream = streams[label]
     last_seq = int(judged["seq"].max())
     data_drift = _measure_data_drift(reference, current, config)
@@ -329,11 +341,11 @@ def _collect_evidence(
 def _store_error_rate(
     store: Store, label: str, rows: pd.DataFrame, report: pd.DataFrame, config: DriftConfig
 ) -> None:
-    saved = store.detectors.states(label, stream=WINDOW).get(WINDOW)
+    saved = store.detectors.states(label, stream=DAY_STREAM).get(DAY_STREAM)
     windows = select_params(WindowParams, config)
     state = next_test_state(saved, windows, int(rows.loc[rows["is_error"].notna(), "seq"].max()))
     events = error_rate_events(rows, report, model_version=label, read_before=state["read_before"])
-    store.detectors.record_scan(list(events), label, {WINDOW: state}, stream=WINDOW)
+    store.detectors.record_scan(list(events), label, {DAY_STREAM: state}, stream=DAY_STREAM)
 
 
 def _run_calibration_tests(

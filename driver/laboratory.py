@@ -13,7 +13,7 @@ from driver.demo import tick_time
 from driver.runner import Runner, ignore_stage, open_runner
 from driver.terminal import make_progress_bars, show_progress
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.calibration_events import WINDOW
+from rlhf_pipeline.drift.confirmation import DAY_STREAM
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.laboratory import LAB_SCENARIOS
 from rlhf_pipeline.laboratory.base import LabClaim, VoteScenario
@@ -112,7 +112,7 @@ class LivedWorld:
 
     def stored_events(self) -> list[tuple[object, ...]]:
         found = self.runner.store.events.for_model(self.label)
-        return _sort_events([e for e in found if e.kind == "drift" and e.stream != WINDOW])
+        return _sort_events([e for e in found if e.kind == "drift" and e.stream != DAY_STREAM])
 
     def library_events(self, last_seq: int) -> list[tuple[object, ...]]:
         params = LoopSettings.read(self.runner.settings).params("drift_report")

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel
 
+from rlhf_pipeline.drift.confirmation import DAY_STREAM
 from rlhf_pipeline.errors import InvalidScores
 from rlhf_pipeline.records import DriftEvent, Verdict, content_hash, content_id, utc_now
 
@@ -59,9 +60,6 @@ def calibration_events(
     ]
 
 
-WINDOW = "window"  # the stream of such an event
-
-
 def error_rate_events(
     day_rows: pd.DataFrame, report: pd.DataFrame, *, model_version: str, read_before: int = 0
 ) -> Iterator[DriftEvent]:
@@ -81,7 +79,7 @@ def error_rate_events(
     for event in calibration_events(
         day_rows, [test], model_version=model_version, read_before=read_before
     ):
-        yield event.model_copy(update={"kind": "drift", "stream": WINDOW})
+        yield event.model_copy(update={"kind": "drift", "stream": DAY_STREAM})
 
 
 def next_test_state(

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.records import DriftEvent
 
+DAY_STREAM = "window"  # of events of a day's error rate
 RISE_TEST = "rise_test"  # the detector of drift/rise_test.py
 
 
@@ -40,10 +41,11 @@ class ConfirmationParams(BaseModel):
 
 
 def event_source(event: DriftEvent) -> str:
-    """The source that an event counts for. All calibration tests read the same rows, so together
-    they count once.
+    """The source that an event counts for. The calibration tests and the error rate of a day read
+    the same rows, so together they count once.
     """
-    return "calibration" if event.kind == "calibration" else event.detector
+    is_of_a_day = event.kind == "calibration" or event.stream == DAY_STREAM
+    return "calibration" if is_of_a_day else event.detector
 
 
 def event_sources(events: Iterable[DriftEvent]) -> list[str]:
@@ -93,10 +95,12 @@ def _find_lasting_miscalibration(
     """The calibration events of the last seven days, if they are of `n_days` days and no detector
     reports a rise, which would explain them.
     """
-    if not n_days or not ordered or any(event.kind == "drift" for event in ordered):
+    if not n_days or not ordered:
         return ()
     since = max(event.day for event in ordered) - timedelta(days=6)
     failed = tuple(event for event in ordered if event.day >= since)
+    if any(event.kind == "drift" for event in failed):
+        return ()
     return failed if len({event.day for event in failed}) >= n_days else ()
 
 

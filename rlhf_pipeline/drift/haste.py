@@ -15,6 +15,7 @@ SLACK, LIMIT, CAP = 0.5, 0.9, 1.6
 FIRST_VOTES = 50  # of all annotators, from which the usual time is first known
 PRIOR_VOTES = 5  # weight of everybody's usual time in that of one annotator
 REMEMBERED = 50  # votes of an annotator that their usual time is a mean of
+LONGEST_SESSION = 60  # hasty votes of an annotator, after which further ones are read
 DRIFT_OF_HASTE = 0.003  # an annotator who stays fast for hundreds of votes is fast, not hasty
 ACTIVE_VOTES = 1000  # annotators of so many latest votes are active
 
@@ -25,6 +26,7 @@ class _Annotator:
     log_usual: float = 0.0
     haste: float = 0.0
     is_hasty: bool = False
+    n_hasty: int = 0  # less those that were not
 
 
 @dataclass
@@ -53,7 +55,8 @@ class _Pace:
             one.log_usual += (log_taken - one.log_usual) * DRIFT_OF_HASTE
         else:
             self._learn(one, log_taken)
-        return one.is_hasty
+        one.n_hasty = max(0, one.n_hasty + (1 if one.is_hasty else -1))
+        return one.is_hasty and one.n_hasty <= LONGEST_SESSION
 
     def _learn(self, one: _Annotator, log_taken: float) -> None:
         one.n_votes = min(one.n_votes + 1, REMEMBERED)
@@ -83,7 +86,8 @@ def find_hasty_votes(
 
     (n,) and (n,) give (n,). A vote is compared with earlier votes only. If more than `max_share` of
     the active annotators are hasty (and more than one), none of their votes is marked: then
-    everybody has changed. Votes without a duration are never marked; projects of fewer than three
+    everybody has changed; nor are the votes of an annotator who goes on for more than
+    LONGEST_SESSION votes. Votes without a duration are never marked; projects of fewer than three
     annotators have no usual time.
     """
     pace = _Pace()

@@ -1,5 +1,6 @@
 """Runs the chosen drift detectors over a stream of errors in vote order, resumable at any vote."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from typing import Any, NamedTuple
@@ -32,13 +33,14 @@ class StreamWarning(Record):
 
 
 class ScanResult(Record):
-    """`events` of the votes read now, `warnings` of this and earlier scans, and `states` for the
-    next scan, as plain JSON.
+    """`events` of the votes read now, `warnings` of this and earlier scans, `states` for the next
+    scan, as plain JSON, and how many votes of the whole stream were left out, by reason.
     """
 
     events: tuple[DriftEvent, ...]
     warnings: tuple[StreamWarning, ...]
     states: dict[str, dict[str, Any]]
+    left_out: dict[str, int] = {}
 
 
 def error_stream(reflections: pd.DataFrame, model_version: str) -> pd.DataFrame:
@@ -59,6 +61,16 @@ def error_stream(reflections: pd.DataFrame, model_version: str) -> pd.DataFrame:
         if name in rows.columns:
             errors[name] = rows[name]
     return errors.sort_values("seq", ignore_index=True)
+
+
+def votes_for(errors: pd.DataFrame, model_version: str) -> pd.DataFrame:
+    """Each vote once: as an error of the model where it predicted the comparison, else of the model
+    that predicted it first. `errors` is the stream of all models, in the order of prediction.
+    """
+    own = errors["reward_model"] == model_version
+    others = errors[~own & ~errors["seq"].isin(errors.loc[own, "seq"])]
+    rows = pd.concat([errors[own], others.drop_duplicates("seq")])
+    return rows.sort_values("seq", ignore_index=True)
 
 
 class Level(NamedTuple):
@@ -106,7 +118,8 @@ def scan(
     events: list[DriftEvent] = []
     new_states: dict[str, dict[str, Any]] = {}
     read_before = max((state["last_seq"] for state in (states or {}).values()), default=0)
-    for reader in _readers(params, reference, "category" in errors.columns):
+    has_categories = len({row.category for row in rows}) > 1
+    for reader in _readers(params, reference, has_categories):
         saved = (states or {}).get(reader.name)
         if saved is not None and (saved["model_version"], saved["stream"]) != (
             model_version,
@@ -156,7 +169,12 @@ def scan(
             "detector": reader.state(),
         }
     events.sort(key=lambda event: (event.seq, event.detector, event.stream))
-    return ScanResult(events=tuple(events), warnings=stream_warnings(new_states), states=new_states)
+    return ScanResult(
+        events=tuple(events),
+        warnings=stream_warnings(new_states),
+        states=new_states,
+        left_out=dict(Counter(row.left_out for row in rows if row.left_out)),
+    )
 
 
 class _Row(NamedTuple):

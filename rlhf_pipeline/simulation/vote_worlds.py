@@ -60,7 +60,7 @@ class VoteWorld(Record):
     n_annotators: int = Field(30, ge=2)
     votes_per_day: int = Field(100, ge=1)
     weekend_rise: float = Field(0.0, description="of the error rate on Saturdays and Sundays")
-    n_bursts: int = Field(0, ge=0, description="sessions of a few careless, hurried annotators")
+    n_bursts: int = Field(0, ge=0, description="sessions of a few careless, hasty annotators")
     votes_per_burst: int = Field(150, ge=1)
     annotators_per_burst: int = Field(5, ge=1)
     changes: tuple[Change, ...] = ()

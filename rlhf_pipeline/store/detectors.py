@@ -79,8 +79,8 @@ class Detectors:
             self._save(connection, model_version, states, stream)
         return n_new
 
-    def first_seq(self, model_versions: Sequence[str]) -> int:
-        """The first vote on a comparison that one of the models predicted; 0 without any."""
+    def first_seq(self, model_version: str) -> int:
+        """The first vote on a comparison that the model predicted; 0 without any."""
         wanted = (
             select(func.min(votes.c.seq))
             .join(
@@ -92,7 +92,7 @@ class Detectors:
             )
             .where(
                 self._database.in_project(votes),
-                predictions.c.reward_model.in_(list(model_versions)),
+                predictions.c.reward_model == model_version,
             )
         )
         return self._database.fetch_scalar(wanted) or 0
@@ -104,10 +104,10 @@ class Detectors:
         ERROR_STREAM, in seq order.
 
         One row per vote for a or b that stood at `up_to_seq` (default: now) and came after `seq`,
-        on a comparison for which the model's prediction was written; repeats included, with the
-        original's comparison_id; votes without a time and those of machines left out. `error` is 1
-        for a vote against the side with the higher score, else 0; equal scores predict no side and
-        are left out, as in the reflection log.
+        and per model whose prediction of its comparison was written, the first model first; repeats
+        included, with the original's comparison_id; votes without a time and those of machines left
+        out. `error` is 1 for a vote against the side with the higher score, else 0; equal scores
+        predict no side and are left out, as in the reflection log.
         """
         import pandas as pd
 
@@ -160,7 +160,7 @@ class Detectors:
                 predictions.c.score_a != predictions.c.score_b,
                 is_standing(self._database, votes, up_to_seq=up_to_seq),
             )
-            .order_by(votes.c.seq)
+            .order_by(votes.c.seq, predictions.c.predicted_at)
         )
         rows = [
             (*row[:-3], row.voted_at.hour, p, min(p, 1 - p), row.model_version_a)

@@ -17,7 +17,7 @@ import pytest
 from driver.replay import ReplayDriver, ReplayStopped
 from driver.replay_report import format_day, format_decisions, write_timeline
 from driver.runner import Runner
-from rlhf_pipeline.drift.calibration_events import WINDOW
+from rlhf_pipeline.drift.confirmation import DAY_STREAM
 from rlhf_pipeline.drift.stream import level_of, scan
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.votes import judged_comparison_ids
@@ -246,7 +246,7 @@ def test_detectors_read_the_days_in_order_and_no_vote_twice_or_never(history: An
     assert {e.event_id for e in again.events} == {
         e.event_id
         for e in history.store.events.for_model(label)
-        if e.kind == "drift" and e.stream != WINDOW
+        if e.kind == "drift" and e.stream != DAY_STREAM
     }
     read = whole[whole["reward_model"] == label]
     assert set(read["day"]) == {history.day(d) for d in (1, 2)}

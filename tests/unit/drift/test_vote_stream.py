@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_pipeline.drift.haste import find_hasty_votes
 from rlhf_pipeline.drift.rhythm import expected_excess, subtract
-from rlhf_pipeline.drift.stream import Level, scan
+from rlhf_pipeline.drift.stream import Level, scan, votes_for
 from rlhf_pipeline.drift.vote_stream import READ, REPEATED, StreamParams, prepare_stream
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
 
@@ -43,6 +43,16 @@ def test_everybody_in_a_hurry_is_a_change() -> None:
     ids = votes["annotator_id"].to_numpy(dtype=object)
     marked = find_hasty_votes(ids, took, 0.34)
     assert marked[1100:].mean() < 0.02
+
+
+def test_an_annotator_who_stays_fast_is_read_again() -> None:
+    votes = draw_votes(VoteWorld(n_votes=6000, repeats=0), 3)
+    ids = votes["annotator_id"].to_numpy(dtype=object)
+    spams = np.isin(ids, [f"annotator {i}" for i in range(9)]) & (np.arange(6000) >= 2000)
+    took = votes["duration_s"].to_numpy() / np.where(spams, 3, 1)
+    marked = find_hasty_votes(ids, took, 0.34)
+    assert marked[spams][:300].mean() > 0.5
+    assert marked[spams][-300:].mean() < 0.1
 
 
 def test_votes_without_a_duration_are_read() -> None:
@@ -96,6 +106,22 @@ def test_votes_on_other_models_teach_and_give_no_events() -> None:
     assert not scan(votes, model_version=MODEL).events
     events = scan(votes, model_version="world.reward_model@2", reference=Level(300, 0.25)).events
     assert {e.detector for e in events} == {"rise_test"}, "the others have no earlier rate"
+
+
+def test_a_vote_that_two_models_predicted_is_read_once_for_each() -> None:
+    votes = draw_votes(VoteWorld(n_votes=300, repeats=0), 9)
+    later = votes[votes["seq"] > 200].assign(reward_model="world.reward_model@2")
+    both = pd.concat([votes, later], ignore_index=True)
+    for model, n_own in ((MODEL, 300), ("world.reward_model@2", 100)):
+        rows = votes_for(both, model)
+        assert rows["seq"].tolist() == list(range(1, 301))
+        assert (rows["reward_model"] == model).sum() == n_own
+        assert scan(rows, model_version=model).states["ddm"]["last_seq"] == 300
+
+
+def test_one_category_is_not_tested_beside_the_whole() -> None:
+    votes = draw_votes(VoteWorld(n_votes=500), 1).assign(category="all")
+    assert "category_rises" not in scan(votes, model_version=MODEL).states
 
 
 def test_an_event_in_a_category_names_it() -> None:

@@ -209,6 +209,15 @@ def test_calibration_that_stays_wrong_is_refitted_alone():
     assert held(decide(evidence(failed(1), failed(2), failed(20))), "unconfirmed")
     rising = event("hddm_a", 9000)
     assert held(decide(evidence(failed(1), failed(2), failed(3), rising)), "unconfirmed")
+    long_ago = rising.model_copy(update={"day": date(2025, 11, 1)})
+    assert decide(evidence(long_ago, failed(1), failed(2), failed(3))).action == "fire"
+
+
+def test_the_error_rate_and_the_calibration_of_a_day_are_one_source():
+    rate = event("error_rate").model_copy(update={"stream": "window"})
+    slope = event("slope", kind="calibration")
+    assert held(decide(evidence(rate, slope)), "1 detector(s) reported (calibration)")
+    assert decide(evidence(rate, slope, event("adwin"))).action == "fire"
 
 
 def test_a_decision_of_the_first_rule_is_replayed_by_that_rule():

@@ -110,8 +110,8 @@ def test_stream_names_the_comparison_that_a_repeat_shows_again(
         for comparison_id in comparisons["comparison_id"]:
             store.votes.cast(make_vote(comparison_id, duration_s=7.5))
     stream = store.detectors.errors_after(None)
-    assert store.detectors.first_seq([MODEL]) == 1
-    assert store.detectors.first_seq(["another model"]) == 0
+    assert store.detectors.first_seq(MODEL) == 1
+    assert store.detectors.first_seq("another model") == 0
     assert stream["comparison_id"].tolist() == ["c0", "c0"]
     assert set(stream["reward_model"]) == {MODEL}
     assert set(stream["category"]) == {"factual"}
