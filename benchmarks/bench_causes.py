@@ -130,46 +130,54 @@ def main() -> int:
     given = parser.parse_args()
     limits = Limits()
     with ProcessPoolExecutor(given.processes) as pool:
-
-        def outcomes(causes: tuple[CauseName, ...], n: int) -> tuple[list[Outcome], int]:
-            run = partial(
-                judge,
-                causes=causes,
-                more_votes=given.more_votes,
-                votes_per_comparison=given.votes_per_comparison,
-            )
-            found: list[Outcome] = []
-            tried = 0
-            while len(found) < n and tried < TRIES * n:
-                seeds = range(given.first_seed + tried, given.first_seed + tried + n - len(found))
-                found += [one for one in pool.map(run, seeds, chunksize=5) if one is not None]
-                tried += len(seeds)
-            return found, tried
-
-        single = {name: outcomes((name,), given.seeds) for name in NAMES}
-        print_single(single)
-        right = [one.causes.causes[0].name == one.largest for o, _ in single.values() for one in o]
-        share = interval_of_share(float(np.mean(right)), len(right))
-        limits.check(share.value >= 0.9, f"one cause: on top in {share}, limit 0.90")
-        check_retraining(pool, limits)
-        pairs = {
-            pair: outcomes(pair, given.pairs)
-            for pair in combinations([name for name in NAMES if name != "calibration"], 2)
-            if given.pairs
-        }
-        if not pairs:
-            return limits.print_summary()
-        print_pairs(pairs)
-        both = [(one, pair) for pair, (found, _) in pairs.items() for one in found]
-        right = [one.causes.causes[0].name == one.largest for one, _ in both]
-        share = interval_of_share(float(np.mean(right)), len(right))
-        limits.check(share.value >= 0.8, f"two causes: the larger on top in {share}, limit 0.80")
-        clear = [one.causes.causes[0].name == one.largest for one, _ in both if one.ratio >= CLEAR]
-        either = [one.causes.causes[0].name in pair for one, pair in both]
-        for text, tops in ((f"the larger, {CLEAR} times the other", clear), ("either", either)):
-            share = interval_of_share(float(np.mean(tops)), len(tops))
-            print(f"two causes: {text}, on top in {share} of {len(tops)}")
+        measure(pool, given, limits)
     return limits.print_summary()
+
+
+def measure(pool: ProcessPoolExecutor, given: argparse.Namespace, limits: Limits) -> None:
+    single = {name: detected(pool, given, (name,), given.seeds) for name in NAMES}
+    print_single(single)
+    right = [one.causes.causes[0].name == one.largest for o, _ in single.values() for one in o]
+    share = interval_of_share(float(np.mean(right)), len(right))
+    limits.check(share.value >= 0.9, f"one cause: on top in {share}, limit 0.90")
+    check_retraining(pool, limits)
+    pairs = {
+        pair: detected(pool, given, pair, given.pairs)
+        for pair in combinations([name for name in NAMES if name != "calibration"], 2)
+        if given.pairs
+    }
+    if not pairs:
+        limits.skip("two causes: --pairs 0")
+        return
+    print_pairs(pairs)
+    both = [(one, pair) for pair, (found, _) in pairs.items() for one in found]
+    right = [one.causes.causes[0].name == one.largest for one, _ in both]
+    share = interval_of_share(float(np.mean(right)), len(right))
+    limits.check(share.value >= 0.8, f"two causes: the larger on top in {share}, limit 0.80")
+    clear = [one.causes.causes[0].name == one.largest for one, _ in both if one.ratio >= CLEAR]
+    either = [one.causes.causes[0].name in pair for one, pair in both]
+    for text, tops in ((f"the larger, {CLEAR} times the other", clear), ("either", either)):
+        share = interval_of_share(float(np.mean(tops)), len(tops))
+        print(f"two causes: {text}, on top in {share} of {len(tops)}")
+
+
+def detected(
+    pool: ProcessPoolExecutor, given: argparse.Namespace, causes: tuple[CauseName, ...], n: int
+) -> tuple[list[Outcome], int]:
+    """The outcomes of `n` detected changes, and how many worlds that took."""
+    run = partial(
+        judge,
+        causes=causes,
+        more_votes=given.more_votes,
+        votes_per_comparison=given.votes_per_comparison,
+    )
+    found: list[Outcome] = []
+    tried = 0
+    while len(found) < n and tried < TRIES * n:
+        seeds = range(given.first_seed + tried, given.first_seed + tried + n - len(found))
+        found += [one for one in pool.map(run, seeds, chunksize=5) if one is not None]
+        tried += len(seeds)
+    return found, tried
 
 
 def check_retraining(pool: ProcessPoolExecutor, limits: Limits) -> None:

@@ -25,7 +25,14 @@ from tests.learnt_home import NOON, comparisons
 from tests.unit.cli.conftest import Rlhf
 
 # Those that need no home, or put one back.
-PASSED = (("keys", "new"), ("keys", "seal"), ("prompts", "sources"), ("storage", "restore"))
+PASSED = (
+    ("keys", "new"),
+    ("keys", "seal"),
+    ("lab", "run"),
+    ("lab", "suite"),
+    ("prompts", "sources"),
+    ("storage", "restore"),
+)
 
 
 def every_command() -> Iterator[tuple[str, ...]]:
