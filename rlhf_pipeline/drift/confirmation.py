@@ -109,13 +109,15 @@ def estimate_change_seq(events: Sequence[DriftEvent]) -> int | None:
     event.
 
     One detector's early or late guess moves a median little. A calibration test only knows its day,
-    so detectors go first.
+    so detectors go first; the rise test dates a change only where no other detector does.
     """
     for kind in ("drift", "calibration"):
         dated: dict[str, int] = {}
         for event in sorted(events, key=lambda event: (event.seq, event.event_id)):
             if event.kind == kind and event.change_seq is not None:
                 dated.setdefault(event_source(event), event.change_seq)
+        if len(dated) > 1:  # its sum may have risen slowly for long before the change
+            dated.pop(RISE_TEST, None)
         if dated:
             return median_low(dated.values())
     return None

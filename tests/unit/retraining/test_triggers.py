@@ -213,6 +213,12 @@ def test_calibration_that_stays_wrong_is_refitted_alone():
     assert decide(evidence(long_ago, failed(1), failed(2), failed(3))).action == "fire"
 
 
+def test_the_rise_test_dates_a_change_only_where_no_other_detector_does():
+    early = event("rise_test", change_seq=400)
+    assert decide(evidence(early)).change_seq == 400
+    assert decide(evidence(early, event("hddm_a", change_seq=880))).change_seq == 880
+
+
 def test_the_error_rate_and_the_calibration_of_a_day_are_one_source():
     rate = event("error_rate").model_copy(update={"stream": "window"})
     slope = event("slope", kind="calibration")
