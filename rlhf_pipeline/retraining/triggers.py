@@ -36,12 +36,12 @@ class TriggerParams(ConfirmationParams):
         default=True,
         description="Answer a change by its cause; false = every confirmed change retrains",
     )
-    max_careless_share: float = Field(
-        default=0.05,
+    min_cause_share: float = Field(
+        default=0.5,
         ge=0,
         le=1,
-        description="Share of a rise that careless annotators may explain before people are asked "
-        "instead of retraining",
+        description="Share of the rise that a cause must explain for its remedy; below it, the "
+        "change retrains",
     )
 
 
@@ -126,14 +126,11 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
 
 
 def choose_remedy(causes: ChangeCauses | None, params: TriggerParams) -> Remedy:
-    """The remedy of the likeliest cause, or quarantine where carelessness has more than a small
-    share: a model trained on careless votes is worse, one trained a day later is not.
+    """The remedy of the likeliest cause; a cause that explains too little of the rise retrains, as
+    an unknown one does.
     """
-    if causes is None:
+    if causes is None or causes.causes[0].share < params.min_cause_share:
         return "retrain"
-    shares = {cause.name: cause.share for cause in causes.causes}
-    if shares.get("carelessness", 0.0) > params.max_careless_share:
-        return "quarantine"
     return REMEDIES[causes.causes[0].name]
 
 
