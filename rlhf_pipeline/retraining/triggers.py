@@ -36,6 +36,11 @@ class TriggerParams(ConfirmationParams):
         default=True,
         description="Answer a change by its cause; false = every confirmed change retrains",
     )
+    asks_people: bool = Field(
+        default=False,
+        description="Retrain nothing where careless annotators or newcomers with another taste "
+        "explain a change: people decide; false = such a change retrains, with its cause named",
+    )
     min_cause_share: float = Field(
         default=0.5,
         ge=0,
@@ -127,11 +132,12 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
 
 def choose_remedy(causes: ChangeCauses | None, params: TriggerParams) -> Remedy:
     """The remedy of the likeliest cause; a cause that explains too little of the rise retrains, as
-    an unknown one does.
+    an unknown one does, and so does one that people answer, unless they are to be asked.
     """
     if causes is None or causes.causes[0].share < params.min_cause_share:
         return "retrain"
-    return REMEDIES[causes.causes[0].name]
+    remedy = REMEDIES[causes.causes[0].name]
+    return "retrain" if remedy in BY_PEOPLE and not params.asks_people else remedy
 
 
 def find_causes_of(confirmed: Sequence[DriftEvent]) -> ChangeCauses | None:

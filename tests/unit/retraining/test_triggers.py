@@ -17,6 +17,7 @@ from rlhf_pipeline.retraining.triggers import REMEDIES, TriggerParams, decide, r
 
 NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
 CHAMPION = "demo.reward_model@1"
+ASKING = TriggerParams(asks_people=True)
 
 
 def event(
@@ -165,7 +166,7 @@ def caused_by(name: str, *, seq: int = 1000, detector: str = "rise_test", **foun
 )
 def test_the_cause_decides_the_response(cause, remedy, action, change_seq):
     risen = caused_by(cause, category="maths")
-    decision = decide(evidence(risen))
+    decision = decide(evidence(risen), ASKING)
     assert (decision.action, decision.remedy) == (action, remedy)
     assert decision.change_seq == change_seq
     assert decision.event_ids == (risen.event_id,)
@@ -180,7 +181,14 @@ def test_a_cause_that_explains_little_retrains():
     part = [c | {"share": 0.34} if c["name"] == "carelessness" else c for c in causes["causes"]]
     unsure = risen.model_copy(update={"evidence": {"causes": causes | {"causes": part}}})
     assert decide(evidence(unsure)).remedy == "retrain"
-    assert decide(evidence(unsure), TriggerParams(min_cause_share=0.2)).remedy == "quarantine"
+    params = TriggerParams(min_cause_share=0.2, asks_people=True)
+    assert decide(evidence(unsure), params).remedy == "quarantine"
+
+
+def test_people_are_asked_only_where_the_project_says_so():
+    decision = decide(evidence(caused_by("carelessness")))
+    assert (decision.action, decision.remedy) == ("fire", "retrain")
+    assert "Most likely cause: carelessness." in decision.reasons
 
 
 def test_without_causes_a_confirmed_change_retrains():
