@@ -237,7 +237,7 @@ def _read_stream(
 
 def _with_causes(event: DriftEvent, errors: pd.DataFrame, reference: Level | None) -> DriftEvent:
     """The event with the causes of its change, found in the latest votes up to it. A replayed event
-    starts nothing, so nobody asks for its causes.
+    starts nothing, so its causes are not examined.
     """
     if event.is_replayed:
         return event
