@@ -187,7 +187,8 @@ def check_retraining(pool: ProcessPoolExecutor, limits: Limits) -> None:
         run = partial(judge, causes=(cause,), more_votes=0, votes_per_comparison=1)
         found = list(pool.map(run, range(1000, 1000 + SPAM_WORLDS), chunksize=5))
         retrains = [
-            one is not None and choose_remedy(one.causes, TriggerParams()) not in BY_PEOPLE
+            one is not None
+            and choose_remedy(one.causes, TriggerParams(asks_people=True)) not in BY_PEOPLE
             for one in found
         ]
         shares[cause] = interval_of_share(float(np.mean(retrains)), SPAM_WORLDS)
