@@ -36,6 +36,7 @@ FOUNDATION = [
     "plugins",
     "config",
     "workers",  # where independent work runs: here, or in processes
+    "monitoring",  # records of metric points and alerts, for store, web and client
 ]  # each imports only earlier ones
 STAGES = [
     "prompts",
@@ -77,6 +78,10 @@ ALLOWED: dict[str, set[str]] = {
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
     # when to learn and what the assets and `rlhf reward` both do
     "learning": {*FOUNDATION, *STAGES, "registry", "store", "champions"},
+    # which alerts are open, and how their messages leave; the store is handed in
+    "alerts": {*FOUNDATION, *STAGES},
+    # spans and Prometheus samples; off unless configured
+    "telemetry": set(FOUNDATION),
     "child_processes": set(),
     # the prompts on which policies are compared, frozen in the store
     "evaluation_sets": {*FOUNDATION, *STAGES, "store", "loop_settings"},

@@ -8,6 +8,7 @@ from sqlalchemy import inspect, select
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
+from rlhf_pipeline.store.alert_messages import AlertMessages
 from rlhf_pipeline.store.assignments import Assignments, RemainingWork
 from rlhf_pipeline.store.audit import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
@@ -25,6 +26,7 @@ from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import Import, Imports, UnfinishedImport
 from rlhf_pipeline.store.loop_settings import LoopSettingsLog
+from rlhf_pipeline.store.metric_points import MetricPoints
 from rlhf_pipeline.store.postgres import SILENT_S
 from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
 from rlhf_pipeline.store.promotions import Gates, Promotions
@@ -85,6 +87,8 @@ class Store:
         self.feedback = FeedbackEntries(database)
         self.requests = Requests(database)
         self.file_hashes = FileHashes(database)
+        self.metric_points = MetricPoints(database)
+        self.alert_messages = AlertMessages(database)
         self.audit = Audit(database)
 
     @classmethod

@@ -740,3 +740,76 @@ files = _table(
     CheckConstraint("state IN ('pending', 'written')", name="state"),
     key=("path", "sha256"),
 )
+
+metric_points = _table(
+    "metric_points",
+    Column("day", String(10), nullable=False),
+    _id("name"),
+    _text("labels"),
+    _count("n"),
+    Column("total", Float),
+    Column("total_squares", Float),
+    Column("value", Float),
+    Column("low", Float),
+    Column("high", Float),
+    _time("measured_at"),
+    _index("ix_metric_points_name", "name", "day"),
+    key=("day", "name", "labels"),
+)
+
+alert_rules = _table(
+    "alert_rules",
+    _id("rule"),
+    _text("record"),
+    _time("changed_at"),
+    _id("changed_by"),
+    key=("rule",),
+)
+
+alerts = _table(
+    "alerts",
+    _count("alert_id"),
+    _id("rule"),
+    _id("subject"),
+    _id("state"),
+    _time("opened_at"),
+    _text("record"),
+    CheckConstraint("state IN ('open', 'acknowledged', 'resolved')", name="state"),
+    Index(
+        "ux_alerts_unresolved",
+        *SCOPE,
+        "rule",
+        "subject",
+        unique=True,
+        sqlite_where=text("state <> 'resolved'"),
+        postgresql_where=text("state <> 'resolved'"),
+    ),
+    key=("alert_id",),
+)
+
+alert_silences = _table(
+    "alert_silences",
+    _count("silence_id"),
+    _time("ends_at"),
+    _text("record"),
+    key=("silence_id",),
+)
+
+alert_messages = _table(
+    "alert_messages",
+    _id("message_id"),
+    _count("alert_id", nullable=True),
+    _id("target"),
+    _id("kind"),
+    _text("payload"),
+    _id("state"),
+    Column("n_attempts", Integer, nullable=False),
+    _time("created_at"),
+    _time("next_attempt_at"),
+    _time("delivered_at", nullable=True),
+    _text("last_error", nullable=True),
+    CheckConstraint("state IN ('pending', 'delivered', 'dead')", name="state"),
+    _index("ix_alert_messages_due", "state", "next_attempt_at"),
+    _index("ix_alert_messages_alert", "alert_id"),
+    key=("message_id",),
+)

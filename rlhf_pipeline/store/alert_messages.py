@@ -1,0 +1,157 @@
+"""The outbox of alerts: messages wait here until their target has taken them."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, select
+
+from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.monitoring import AlertMessage, MessageState
+from rlhf_pipeline.store.conversion import json_of
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import alert_messages
+
+
+class AlertMessages:
+    """Pending messages are leased to one sender at a time by moving their next attempt."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def add(self, messages: Sequence[AlertMessage]) -> None:
+        """Put messages into the outbox in a transaction of their own."""
+        with self._database.write_transaction() as connection:
+            insert_messages(connection, self._database, messages)
+
+    def lease(self, now: datetime, *, seconds: float, limit: int = 1) -> list[AlertMessage]:
+        """Take messages that are due, oldest first; nobody else gets them for `seconds`, and each
+        counts one more attempt.
+        """
+        columns = alert_messages.c
+        due = (
+            select(alert_messages)
+            .where(
+                self._database.in_project(alert_messages),
+                columns.state == "pending",
+                columns.next_attempt_at <= now,
+            )
+            .order_by(columns.next_attempt_at, columns.created_at, columns.message_id)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        leased = []
+        with self._database.write_transaction() as connection:
+            for row in connection.execute(due).mappings().all():
+                message = _build_message(row)
+                message = message.model_copy(
+                    update={
+                        "n_attempts": message.n_attempts + 1,
+                        "next_attempt_at": now + timedelta(seconds=seconds),
+                    }
+                )
+                self._update(
+                    connection,
+                    message.message_id,
+                    n_attempts=message.n_attempts,
+                    next_attempt_at=message.next_attempt_at,
+                )
+                leased.append(message)
+        return leased
+
+    def mark_delivered(self, message_id: str, now: datetime) -> None:
+        with self._database.write_transaction() as connection:
+            self._update(
+                connection, message_id, state="delivered", delivered_at=now, last_error=None
+            )
+
+    def mark_failed(self, message_id: str, error: str, *, next_attempt_at: datetime | None) -> None:
+        """Record a failed attempt; without a next one the message is dead until it is replayed."""
+        with self._database.write_transaction() as connection:
+            self._update(
+                connection,
+                message_id,
+                last_error=error.replace("\0", ""),
+                **(
+                    {"state": "dead"}
+                    if next_attempt_at is None
+                    else {"next_attempt_at": next_attempt_at}
+                ),
+            )
+
+    def replay(self, message_id: str, now: datetime) -> AlertMessage:
+        """Send a dead message again, from its first attempt. Raises NotFound for an unknown one."""
+        with self._database.write_transaction() as connection:
+            n_changed = self._update(
+                connection,
+                message_id,
+                from_state="dead",
+                state="pending",
+                n_attempts=0,
+                next_attempt_at=now,
+            )
+        if not n_changed:
+            raise NotFound(
+                f"No dead message {message_id}. `rlhf alerts messages --state dead` lists them."
+            )
+        return self.get(message_id)
+
+    def get(self, message_id: str) -> AlertMessage:
+        """Raises NotFound."""
+        found = self._read(alert_messages.c.message_id == message_id)
+        if not found:
+            raise NotFound(f"There is no message {message_id}.")
+        return found[0]
+
+    def all(self, *, state: MessageState | None = None, limit: int = 1000) -> list[AlertMessage]:
+        """Newest first."""
+        return self._read(*([alert_messages.c.state == state] if state else []), limit=limit)
+
+    def of_alert(self, alert_id: int) -> list[AlertMessage]:
+        """Newest first."""
+        return self._read(alert_messages.c.alert_id == alert_id)
+
+    def _read(self, *conditions: Any, limit: int | None = None) -> list[AlertMessage]:
+        wanted = (
+            select(alert_messages)
+            .where(self._database.in_project(alert_messages), *conditions)
+            .order_by(alert_messages.c.created_at.desc(), alert_messages.c.message_id)
+            .limit(limit)
+        )
+        return [_build_message(row) for row in self._database.fetch_mappings(wanted)]
+
+    def _update(
+        self,
+        connection: Connection,
+        message_id: str,
+        *,
+        from_state: MessageState = "pending",
+        **values: Any,
+    ) -> int:
+        return connection.execute(
+            alert_messages.update()
+            .where(
+                self._database.in_project(alert_messages),
+                alert_messages.c.message_id == message_id,
+                alert_messages.c.state == from_state,
+            )
+            .values(values)
+        ).rowcount
+
+
+def insert_messages(
+    connection: Connection, database: Database, messages: Sequence[AlertMessage]
+) -> None:
+    """Put messages into the outbox within the open transaction."""
+    rows = [
+        message.model_dump()
+        | {"payload": json_of(dict(message.payload), f"Message {message.message_id}")}
+        for message in messages
+    ]
+    database.insert(connection, alert_messages, rows)
+
+
+def _build_message(row: RowMapping) -> AlertMessage:
+    values = {name: row[name] for name in AlertMessage.model_fields}
+    return AlertMessage.model_validate(values | {"payload": json.loads(row["payload"])})

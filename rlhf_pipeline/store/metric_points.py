@@ -1,0 +1,135 @@
+"""Metric points by day, name and labels: what assets, sensors and the web app measured."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, func, select
+
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.store.conversion import batches, json_of
+from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.schema import metric_points
+
+KEY = ("day", "name", "labels")
+
+
+class MetricPoints:
+    """One row per day, name and labels."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def put(self, points: Sequence[MetricPoint]) -> None:
+        """Store the points; an earlier one of the same day, name and labels is replaced.
+
+        Raises InvalidScores for NaN or infinity.
+        """
+        for batch in batches({_key(p): p for p in points}.values(), MAX_ROWS):
+            with self._database.write_transaction() as connection:
+                for point in batch:
+                    self._put(connection, point)
+
+    def add(self, points: Sequence[MetricPoint]) -> None:
+        """Add the counts and sums to those stored; the value becomes the mean of all."""
+        for batch in batches(points, MAX_ROWS):
+            with self._database.write_transaction() as connection:
+                for point in batch:
+                    stored = self._get(connection, point)
+                    self._put(connection, _merge(stored, point) if stored else point)
+
+    def read(
+        self,
+        names: Sequence[str],
+        *,
+        since: date | None = None,
+        until: date | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> list[MetricPoint]:
+        """Points of these names by day, name and labels; with `labels`, only points that carry all
+        of them.
+        """
+        columns = metric_points.c
+        wanted = (
+            select(metric_points)
+            .where(
+                self._database.in_project(metric_points),
+                columns.name.in_(names),
+                *([columns.day >= since.isoformat()] if since else []),
+                *([columns.day <= until.isoformat()] if until else []),
+            )
+            .order_by(columns.day, columns.name, columns.labels)
+        )
+        points = [_build_point(row) for row in self._database.fetch_mappings(wanted)]
+        needed = (labels or {}).items()
+        return [point for point in points if needed <= point.labels.items()]
+
+    def latest(self, names: Sequence[str]) -> list[MetricPoint]:
+        """The newest point of each name and labels."""
+        columns = metric_points.c
+        newest = (
+            select(columns.name, columns.labels, func.max(columns.day).label("day"))
+            .where(self._database.in_project(metric_points), columns.name.in_(names))
+            .group_by(columns.name, columns.labels)
+            .subquery()
+        )
+        same = and_(*(columns[name] == newest.c[name] for name in KEY))
+        wanted = (
+            select(metric_points)
+            .join(newest, same)
+            .where(self._database.in_project(metric_points))
+            .order_by(columns.name, columns.labels)
+        )
+        return [_build_point(row) for row in self._database.fetch_mappings(wanted)]
+
+    def _get(self, connection: Connection, point: MetricPoint) -> MetricPoint | None:
+        row = connection.execute(select(metric_points).where(self._is(point))).mappings().first()
+        return _build_point(row) if row else None
+
+    def _put(self, connection: Connection, point: MetricPoint) -> None:
+        row = _row(point)
+        updated = connection.execute(metric_points.update().where(self._is(point)).values(row))
+        if updated.rowcount == 0:
+            self._database.insert(connection, metric_points, [row])
+
+    def _is(self, point: MetricPoint) -> Any:
+        values = dict(zip(KEY, _key(point), strict=True))
+        return and_(
+            self._database.in_project(metric_points),
+            *(metric_points.c[name] == value for name, value in values.items()),
+        )
+
+
+def _key(point: MetricPoint) -> tuple[str, str, str]:
+    labels = json_of(dict(point.labels), f"labels of {point.name}")
+    return point.day.isoformat(), point.name, labels
+
+
+def _row(point: MetricPoint) -> dict[str, Any]:
+    json_of(point, f"Metric {point.name} of {point.day}")  # refuses NaN and infinity
+    return point.model_dump() | dict(zip(KEY, _key(point), strict=True))
+
+
+def _build_point(row: RowMapping) -> MetricPoint:
+    values = {name: row[name] for name in MetricPoint.model_fields}
+    return MetricPoint.model_validate(values | {"labels": json.loads(row["labels"])})
+
+
+def _merge(stored: MetricPoint, new: MetricPoint) -> MetricPoint:
+    n = stored.n + new.n
+    total = _sum(stored.total, new.total)
+    return new.model_copy(
+        update={
+            "n": n,
+            "total": total,
+            "total_squares": _sum(stored.total_squares, new.total_squares),
+            "value": total / n if total is not None and n else None,
+            "low": None,
+            "high": None,
+        }
+    )
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None and second is None else (first or 0.0) + (second or 0.0)

@@ -1,0 +1,107 @@
+"""Metric points are replaced or added up; messages leave the outbox once."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from rlhf_pipeline.errors import InvalidScores, NotFound
+from rlhf_pipeline.monitoring import AlertMessage, MetricPoint, Silence
+
+DAY = date(2026, 1, 1)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def point(day=DAY, labels=None, **more):
+    return MetricPoint(day=day, name="votes.seconds", labels=labels or {}, measured_at=NOON, **more)
+
+
+def message(message_id="msg_1", **more):
+    return AlertMessage(
+        message_id=message_id,
+        alert_id=1,
+        target="team",
+        kind="opened",
+        payload={"title": "drift"},
+        created_at=NOON,
+        next_attempt_at=NOON,
+        **more,
+    )
+
+
+def test_a_point_that_is_put_again_replaces_the_first(store):
+    store.metric_points.put([point(n=1, value=1.0), point(labels={"model": "7"}, value=3.0)])
+    store.metric_points.put([point(n=2, value=2.0)])
+    assert [p.value for p in store.metric_points.read(["votes.seconds"])] == [3.0, 2.0]
+
+
+def test_added_points_sum_up_to_the_mean_of_all(store):
+    store.metric_points.add([point(n=2, total=6.0, total_squares=20.0)])
+    store.metric_points.add([point(n=1, total=3.0, total_squares=9.0)])
+    (found,) = store.metric_points.read(["votes.seconds"])
+    assert (found.n, found.total, found.total_squares, found.value) == (3, 9.0, 29.0, 3.0)
+
+
+def test_points_are_found_by_day_and_label(store):
+    late = date(2026, 1, 5)
+    store.metric_points.put(
+        [
+            point(value=1.0),
+            point(labels={"model": "7", "head": "all"}, value=2.0),
+            point(day=late, value=3.0),
+        ]
+    )
+    read = store.metric_points.read
+    assert [p.value for p in read(["votes.seconds"], since=late)] == [3.0]
+    assert [p.value for p in read(["votes.seconds"], labels={"model": "7"})] == [2.0]
+    assert [p.value for p in store.metric_points.latest(["votes.seconds"])] == [2.0, 3.0]
+    assert read(["no.such"]) == []
+
+
+def test_a_metric_is_a_number_or_missing(store):
+    with pytest.raises(InvalidScores, match=r"votes\.seconds of 2026-01-01 holds NaN"):
+        store.metric_points.put([point(value=float("nan"))])
+    store.metric_points.put([point(value=None)])
+    assert store.metric_points.read(["votes.seconds"])[0].value is None
+
+
+def test_a_leased_message_is_nobody_elses_until_the_lease_ends(store):
+    outbox = store.alert_messages
+    outbox.add([message()])
+    assert [m.n_attempts for m in outbox.lease(NOON, seconds=60)] == [1]
+    assert outbox.lease(NOON, seconds=60) == []
+    assert [m.n_attempts for m in outbox.lease(NOON + timedelta(seconds=60), seconds=60)] == [2]
+
+
+def test_a_delivered_message_never_leaves_again(store):
+    outbox = store.alert_messages
+    outbox.add([message()])
+    outbox.mark_delivered("msg_1", NOON)
+    outbox.mark_failed("msg_1", "too late", next_attempt_at=NOON)
+    assert outbox.lease(NOON + timedelta(days=1), seconds=60) == []
+    assert outbox.get("msg_1").delivered_at == NOON
+
+
+def test_a_dead_message_is_sent_again_when_it_is_replayed(store):
+    outbox = store.alert_messages
+    outbox.add([message()])
+    outbox.mark_failed("msg_1", "answered 500", next_attempt_at=None)
+    assert [m.last_error for m in outbox.all(state="dead")] == ["answered 500"]
+    assert outbox.lease(NOON, seconds=60) == []
+    assert outbox.replay("msg_1", NOON).state == "pending"
+    assert [m.message_id for m in outbox.lease(NOON, seconds=60)] == ["msg_1"]
+    with pytest.raises(NotFound, match="No dead message msg_1"):
+        outbox.replay("msg_1", NOON)
+
+
+def test_a_silence_covers_its_rule_until_it_ends():
+    silence = Silence(
+        silence_id=1,
+        rule="drift",
+        reason="known",
+        created_by="ada",
+        created_at=NOON,
+        ends_at=NOON + timedelta(hours=1),
+    )
+    assert silence.covers("drift", "model 7", NOON)
+    assert not silence.covers("no_votes", "project", NOON)
+    assert not silence.covers("drift", "model 7", NOON + timedelta(hours=1))
