@@ -13,6 +13,14 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from sqlalchemy import Table
+
+from rlhf_pipeline import frames
+from rlhf_pipeline.datasets import preference
+from rlhf_pipeline.frames import FrameSchema
+from rlhf_pipeline.records import Vote
+from rlhf_pipeline.store import schema
+
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "rlhf_pipeline"
 APPLICATION = ("assets", "resources", "jobs", "sensors", "driver")
@@ -397,3 +405,51 @@ def test_no_asset_of_group_learn_reads_votes_from_the_store() -> None:
 def _is_of_learn(path: Path) -> bool:
     text = path.read_text(encoding="utf-8")
     return re.search(rf'_asset\(\s*"{path.stem}",\s*"learn"', text) is not None
+
+
+# What one vote may look like. Arrays that a single computation makes of a frame are not listed.
+SHAPES_OF_A_VOTE: dict[str, set[str]] = {
+    "records": {"NewVote", "Vote", "ListedVote"},
+    "table": {"schema.votes"},  # `VoteRow`: its row as a dict
+    "frames": {"frames.VOTES", "frames.EXPORTED_VOTES", "frames.REFLECTIONS"},
+    "files": {"preference.VOTE_ROWS"},
+    "API": {
+        *("VoteFields", "VoteInBatch", "VoteOptions", "VoteBody"),
+        *("VoteReceipt", "VoteOut", "OwnVote", "ProbedPair"),
+    },
+    "quality counters": {"VoteSignals"},  # kept in memory as rows of `quality.VOTES`
+}
+
+
+def test_a_vote_has_six_shapes() -> None:
+    listed = set().union(*SHAPES_OF_A_VOTE.values())
+    assert len(SHAPES_OF_A_VOTE) <= 6
+    assert _vote_classes() | _vote_tables() == listed
+
+
+def _vote_classes() -> set[str]:
+    """Classes with five fields of a vote, choice or strength among them, and their subclasses."""
+    fields = {*Vote.model_fields, *frames.VOTES.columns}
+    shapes: set[str] = set()
+    for node in (node for path in library_files() for node in ast.walk(tree_of(path))):
+        if isinstance(node, ast.ClassDef):
+            own = {
+                line.target.id
+                for line in node.body
+                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+            }
+            has_vote = own & {"choice", "strength"} and len(own & fields) >= 5
+            if has_vote or any(getattr(base, "id", "") in shapes for base in node.bases):
+                shapes.add(node.name)
+    return shapes
+
+
+def _vote_tables() -> set[str]:
+    tables = {
+        id(table): f"{module.__name__.split('.')[-1]}.{name}"
+        for module in (preference, frames, schema)  # the owner's name last
+        for name, table in vars(module).items()
+        if isinstance(table, FrameSchema | Table)
+        and {"choice", "annotator_id", "comparison_id"} <= set(table.columns.keys())
+    }
+    return set(tables.values())

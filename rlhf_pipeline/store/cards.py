@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, String, and_, bindparam, case, func, literal_column, or_, select
 
 from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
+from rlhf_pipeline.records import AnnotatorKind, Choice, VoteDetails
 from rlhf_pipeline.store.card_queue import RESERVED_SLOTS_FROM
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, is_among, scope_of
@@ -32,44 +32,43 @@ class VotedCards:
 
     @classmethod
     def load(
-        cls, connection: Connection, database: Database, votes: Sequence[NewVote]
+        cls, connection: Connection, database: Database, votes: Sequence[dict[str, Any]]
     ) -> "VotedCards":
-        ids = sorted({vote.assignment_id for vote in votes if vote.assignment_id is not None})
+        ids = sorted({vote["assignment_id"] for vote in votes} - {None})
         if not ids:
             return cls(database, {})
         found = _WITH_IDS.rows(connection, scope_of(database, values=ids))
         return cls(database, {row.assignment_id: row._asdict() for row in found})
 
-    def check(self, vote: NewVote) -> None:
+    def check(self, vote: dict[str, Any]) -> None:
         """Raises NotFound for an unknown card or another annotator's, InvalidVote for a card of
         another comparison, AlreadyVoted.
         """
-        if vote.assignment_id is None:
+        card_id, key = vote["assignment_id"], vote["idempotency_key"]
+        if card_id is None:
             return
-        card = self.rows.get(vote.assignment_id)
-        if card is None or card["annotator_id"] != vote.annotator_id:
+        card = self.rows.get(card_id)
+        if card is None or card["annotator_id"] != vote["annotator_id"]:
             raise NotFound(
-                f"Vote {vote.idempotency_key!r}: there is no assignment {vote.assignment_id!r} of "
-                "yours. Lease one first."
+                f"Vote {key!r}: there is no assignment {card_id!r} of yours. Lease one first."
             )
-        if card["comparison_id"] != vote.comparison_id or card["is_swapped"] != vote.is_swapped:
+        if any(card[name] != vote[name] for name in ("comparison_id", "is_swapped")):
             raise InvalidVote(
-                f"Vote {vote.idempotency_key!r}: assignment {vote.assignment_id!r} dealt another "
-                "comparison, or other sides. Send the vote for the comparison and sides of the "
-                "assignment."
+                f"Vote {key!r}: assignment {card_id!r} dealt another comparison, or other sides. "
+                "Send the vote for the comparison and sides of the assignment."
             )
-        if card["state"] in ("voted", "skipped") and vote.supersedes is None:
+        if card["state"] in ("voted", "skipped") and vote["supersedes"] is None:
             raise AlreadyVoted(
-                f"Vote {vote.idempotency_key!r}: assignment {vote.assignment_id!r} was already "
-                "judged. To change that vote, supersede it."
+                f"Vote {key!r}: assignment {card_id!r} was already judged. To change that vote, "
+                "supersede it."
             )
-        undone = vote.details is not None and "undone" in vote.details.flags
-        card["is_skip_undone"] = undone and card["state"] == "skipped"
+        is_undone = is_undo(vote)
+        card["is_skip_undone"] = is_undone and card["state"] == "skipped"
         card["state"] = (
-            ("leased" if undone else "skipped") if vote.choice == Choice.SKIP else "voted"
+            ("leased" if is_undone else "skipped") if vote["choice"] == Choice.SKIP else "voted"
         )
-        card["is_peoples"] = vote.annotator_kind != AnnotatorKind.MACHINE
-        self.touched[vote.assignment_id] = None
+        card["is_peoples"] = vote["annotator_kind"] != AnnotatorKind.MACHINE
+        self.touched[card_id] = None
 
     def settle(self, connection: Connection, new_rows: Sequence[dict[str, Any]]) -> None:
         """Write the states of the judged cards, and of the slots that they hold or may take
@@ -112,6 +111,11 @@ class VotedCards:
 
     def _slot_key(self, card: dict[str, Any]) -> dict[str, Any]:
         return {**self._card_key(card), "comparison": card["comparison_id"], "no": card["slot_no"]}
+
+
+def is_undo(vote: dict[str, Any]) -> bool:
+    """The row of a vote withdraws an earlier vote."""
+    return vote["details"] is not None and "undone" in VoteDetails.from_json(vote["details"]).flags
 
 
 def _card_values(state: str, now: datetime, until: datetime) -> dict[str, Any]:

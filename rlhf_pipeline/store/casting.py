@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from json.encoder import encode_basestring
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -32,7 +32,7 @@ from rlhf_pipeline.errors import (
 from rlhf_pipeline.records import ID_LENGTH, Choice, NewVote, Vote, VoteDetails
 from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, present_keys, vote_digest
 from rlhf_pipeline.store.canonical_json import flat_json
-from rlhf_pipeline.store.cards import VotedCards
+from rlhf_pipeline.store.cards import VotedCards, is_undo
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, is_among, scope_of
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes
@@ -44,6 +44,7 @@ END_OF_CALENDAR = datetime(9999, 12, 30, tzinfo=UTC)
 # of one vote, whatever stands beside it
 REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict, AlreadyVoted, NotFound)
 
+# One row of table `votes`; before it is stored also with the `body_hash` of the vote as sent.
 VoteRow = dict[str, Any]
 
 _TURN_COLUMNS = (
@@ -95,7 +96,7 @@ def check_vote(vote: NewVote) -> None:
             "with one, e.g. …Z for UTC."
         )
     elif not EARLIEST <= vote.voted_at < END_OF_CALENDAR:
-        raise _date_error(vote)
+        raise _date_error(vote.idempotency_key, vote.voted_at)
     if vote.strength is not None and vote.choice not in (Choice.A, Choice.B):
         raise InvalidVote(
             f"Vote {vote.idempotency_key!r}: strength {vote.strength} with choice {vote.choice}. "
@@ -116,28 +117,19 @@ def check_vote(vote: NewVote) -> None:
         )
 
 
-def _date_error(vote: NewVote) -> InvalidVote:
+def _date_error(key: str, voted_at: datetime) -> InvalidVote:
     return InvalidVote(
-        f"Vote {vote.idempotency_key!r}: voted_at is {vote.voted_at}. Votes are dated from "
+        f"Vote {key!r}: voted_at is {voted_at}. Votes are dated from "
         "1970-01-01 to tomorrow (UTC). Correct the clock of the device, or the column of the file."
     )
 
 
-class HashedVote(NamedTuple):
-    """A vote that is checked and hashed: everything possible without the store, before the write
-    lock is taken.
+def prepare_row(vote: NewVote) -> VoteRow:
+    """Check and hash a vote: its row without what the store adds, made before the write lock is
+    taken. Raises InvalidVote.
     """
-
-    vote: NewVote
-    body_hash: str
-    vote_id: str
-    columns: VoteRow  # as stored, without what the store adds
-
-
-def hash_vote(vote: NewVote) -> HashedVote:
-    """Check and hash a vote. Raises InvalidVote."""
     check_vote(vote)
-    columns = {name: getattr(vote, name) for name in _STORED_FIELDS}
+    columns: VoteRow = {name: getattr(vote, name) for name in _STORED_FIELDS}
     columns |= {
         "choice": vote.choice.value,
         "annotator_kind": vote.annotator_kind.value,
@@ -153,9 +145,8 @@ def hash_vote(vote: NewVote) -> HashedVote:
     ).hexdigest()
     # of content_id("vote", key, body_hash)
     canonical = f'["vote",{encode_basestring(vote.idempotency_key)},"{body_hash}"]'
-    return HashedVote(
-        vote, body_hash, hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH], columns
-    )
+    vote_id = hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH]
+    return {**columns, "vote_id": vote_id, "body_hash": body_hash}
 
 
 def _encode_details(details: VoteDetails | None) -> str | None:
@@ -171,14 +162,14 @@ def _encode_details(details: VoteDetails | None) -> str | None:
 
 
 def cast_votes(
-    connection: Connection, ledger: Ledger, database: Database, sealed: Sequence[HashedVote]
+    connection: Connection, ledger: Ledger, database: Database, prepared: Sequence[VoteRow]
 ) -> list[VoteRow]:
     """Record votes in order within the open transaction; a known vote is returned as stored.
 
     Raises one of REFUSALS naming the vote; the transaction then keeps nothing.
     """
-    transaction = _VoteTransaction.load(connection, database, sealed)
-    placed = [transaction.place(vote, ledger) for vote in sealed]
+    transaction = _VoteTransaction.load(connection, database, prepared)
+    placed = [transaction.place(vote, ledger) for vote in prepared]
     database.insert(connection, votes, transaction.new_rows)
     database.insert(connection, idempotency, transaction.new_keys)
     transaction.cards.settle(connection, transaction.new_rows)
@@ -205,7 +196,7 @@ class _VoteTransaction:
     database: Database
     received_at: datetime  # one time for all, because they are committed together
     published: set[str]
-    recorded: dict[str, tuple[str, VoteRow]]  # idempotency key -> body hash, vote
+    recorded: dict[str, VoteRow]  # idempotency key -> vote, with `body_hash`
     turns: dict[tuple[str, str], list[VoteRow]]  # (comparison, annotator) -> their earlier votes
     superseded: dict[str, str]  # vote id -> the vote that superseded it
     strangers: dict[str, VoteRow]  # votes to be superseded, of any annotator
@@ -215,14 +206,14 @@ class _VoteTransaction:
 
     @classmethod
     def load(
-        cls, connection: Connection, database: Database, sealed: Sequence[HashedVote]
+        cls, connection: Connection, database: Database, prepared: Sequence[VoteRow]
     ) -> "_VoteTransaction":
-        keys = [vote.idempotency_key for vote, *_ in sealed]
-        targets = [vote.supersedes for vote, *_ in sealed if vote.supersedes]
-        cards = VotedCards.load(connection, database, [vote for vote, *_ in sealed])
+        keys = [vote["idempotency_key"] for vote in prepared]
+        targets = [vote["supersedes"] for vote in prepared if vote["supersedes"]]
+        cards = VotedCards.load(connection, database, prepared)
         # a card refers to its comparison
         published = {card["comparison_id"] for card in cards.rows.values()}
-        others = sorted({vote.comparison_id for vote, *_ in sealed} - published)
+        others = sorted({vote["comparison_id"] for vote in prepared} - published)
         if others:
             published |= {
                 row.comparison_id
@@ -232,8 +223,8 @@ class _VoteTransaction:
             database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards
         )
         for row in _SELECT_RECORDED.rows(connection, scope_of(database, values=keys)):
-            transaction.recorded[row.idempotency_key] = (row.body_hash, row._asdict())
-        pairs = sorted({(vote.comparison_id, vote.annotator_id) for vote, *_ in sealed})
+            transaction.recorded[row.idempotency_key] = row._asdict()
+        pairs = sorted({_judge(vote) for vote in prepared})
         for turn in read_turns(connection, database, pairs):
             transaction._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
         if targets:
@@ -241,67 +232,63 @@ class _VoteTransaction:
             transaction.strangers = {row.vote_id: row._asdict() for row in found}
         return transaction
 
-    def place(self, sealed: HashedVote, ledger: Ledger) -> VoteRow:
-        vote, body_hash, vote_id, _ = sealed
-        if vote.idempotency_key in self.recorded:
-            return self._find_stored_vote(vote, body_hash)
-        if vote.comparison_id not in self.published:
+    def place(self, vote: VoteRow, ledger: Ledger) -> VoteRow:
+        key, voted_at = vote["idempotency_key"], vote["voted_at"]
+        if key in self.recorded:
+            return self._find_stored_vote(vote)
+        if vote["comparison_id"] not in self.published:
             raise UnknownComparison(
-                f"Vote {vote.idempotency_key!r}: comparison {vote.comparison_id!r} was never "
-                f"published in project {self.database.project!r}. Publish it first, or correct the "
-                "id."
+                f"Vote {key!r}: comparison {vote['comparison_id']!r} was never published in "
+                f"project {self.database.project!r}. Publish it first, or correct the id."
             )
-        if vote.voted_at is not None and vote.voted_at.astimezone(
-            UTC
-        ).date() > self.received_at.date() + timedelta(days=1):
-            raise _date_error(vote)
+        if voted_at is not None and voted_at.date() > self.received_at.date() + timedelta(days=1):
+            raise _date_error(key, voted_at)
         self.cards.check(vote)
-        row = self._build_row(sealed, ledger)
+        row = self._complete_row(vote, ledger)
+        body_hash = row.pop("body_hash")
         self._remember(row)
-        self.recorded[vote.idempotency_key] = (body_hash, row)
+        self.recorded[key] = {**row, "body_hash": body_hash}
         self.new_rows.append(row)
         self.new_keys.append(
             {
-                "idempotency_key": vote.idempotency_key,
+                "idempotency_key": key,
                 "body_hash": body_hash,
-                "vote_id": vote_id,
+                "vote_id": row["vote_id"],
                 "recorded_at": self.received_at,
             }
         )
         ledger.append(
-            actor=vote.annotator_id,
+            actor=row["annotator_id"],
             action=VOTE_CAST,
-            object_id=vote_id,
+            object_id=row["vote_id"],
             digest=vote_digest(row),
             at=self.received_at,
         )
         return row
 
-    def _find_stored_vote(self, vote: NewVote, body_hash: str) -> VoteRow:
-        known_hash, row = self.recorded[vote.idempotency_key]
-        if known_hash != body_hash:
+    def _find_stored_vote(self, vote: VoteRow) -> VoteRow:
+        row = self.recorded[vote["idempotency_key"]]
+        if row["body_hash"] != vote["body_hash"]:
             raise IdempotencyConflict(
-                f"Idempotency key {vote.idempotency_key!r} already belongs to vote "
+                f"Idempotency key {vote['idempotency_key']!r} already belongs to vote "
                 f"{row['vote_id']} with another body. Send a new key for a new vote, or repeat the "
                 "first body unchanged."
             )
         return row
 
-    def _build_row(self, sealed: HashedVote, ledger: Ledger) -> VoteRow:
-        vote = sealed.vote
-        turns = self.turns.get((vote.comparison_id, vote.annotator_id), [])
+    def _complete_row(self, vote: VoteRow, ledger: Ledger) -> VoteRow:
+        turns = self.turns.get(_judge(vote), [])
         target = (
             self._find_superseded_vote(vote, turns)
-            if vote.supersedes
+            if vote["supersedes"]
             else _find_latest_undo(vote, turns)
         )
         counting = target or max(turns, key=_turn_key, default=None)
         return {
-            **sealed.columns,
+            **vote,
             "seq": ledger.next_vote_seq(),
-            "vote_id": sealed.vote_id,
             "supersedes": target["vote_id"] if target else None,
-            "day": (sealed.columns["voted_at"] or self.received_at).date().isoformat(),
+            "day": (vote["voted_at"] or self.received_at).date().isoformat(),
             "received_at": self.received_at,
             "pass_no": target["pass_no"]
             if target
@@ -310,10 +297,10 @@ class _VoteTransaction:
             "displaced_day": counting["day"] if counting else None,
         }
 
-    def _find_superseded_vote(self, vote: NewVote, turns: list[VoteRow]) -> VoteRow:
+    def _find_superseded_vote(self, vote: VoteRow, turns: list[VoteRow]) -> VoteRow:
         """The annotator's own vote on the same comparison that `vote` replaces."""
         for row in turns:
-            if row["vote_id"] == vote.supersedes:
+            if row["vote_id"] == vote["supersedes"]:
                 if row["vote_id"] in self.superseded:
                     raise self._supersede_error(
                         vote,
@@ -321,10 +308,10 @@ class _VoteTransaction:
                         "Supersede that one.",
                     )
                 return row
-        stranger = self.strangers.get(vote.supersedes or "")
+        stranger = self.strangers.get(vote["supersedes"])
         if stranger is None:
             raise self._supersede_error(vote, "there is no such vote", "Correct the id.")
-        if stranger["annotator_id"] != vote.annotator_id:
+        if stranger["annotator_id"] != vote["annotator_id"]:
             raise self._supersede_error(
                 vote, "somebody else cast it", "Annotators supersede their own votes only."
             )
@@ -333,39 +320,37 @@ class _VoteTransaction:
             vote, "it is on another comparison", "Vote on the same comparison."
         )
 
-    def _supersede_error(self, vote: NewVote, why: str, cure: str) -> InvalidVote:
+    def _supersede_error(self, vote: VoteRow, why: str, cure: str) -> InvalidVote:
         return InvalidVote(
-            f"Vote {vote.idempotency_key!r} cannot supersede vote {vote.supersedes!r}: {why}. "
-            f"{cure}"
+            f"Vote {vote['idempotency_key']!r} cannot supersede vote {vote['supersedes']!r}: "
+            f"{why}. {cure}"
         )
 
     def _remember(self, row: VoteRow) -> None:
-        self.turns.setdefault((row["comparison_id"], row["annotator_id"]), []).append(row)
+        self.turns.setdefault(_judge(row), []).append(row)
         if row["supersedes"]:
             self.superseded[row["supersedes"]] = row["vote_id"]
+
+
+def _judge(row: VoteRow) -> tuple[str, str]:
+    return row["comparison_id"], row["annotator_id"]
 
 
 def _turn_key(row: VoteRow) -> tuple[int, int]:
     return row["pass_no"], row["revision_no"]
 
 
-def _find_latest_undo(vote: NewVote, turns: Sequence[VoteRow]) -> VoteRow | None:
+def _find_latest_undo(vote: VoteRow, turns: Sequence[VoteRow]) -> VoteRow | None:
     """If the annotator's latest vote on this card is an undo, a new vote supersedes it. The
     annotator may judge the card again on another device or a day later without knowing of the undo;
     this is not a repeat pass.
     """
     newest = max(
-        (row for row in turns if row["assignment_id"] == vote.assignment_id),
+        (row for row in turns if row["assignment_id"] == vote["assignment_id"]),
         key=_turn_key,
         default=None,
     )
-    if (
-        newest is None
-        or newest["details"] is None
-        or "undone" not in VoteDetails.from_json(newest["details"]).flags
-    ):
-        return None
-    return newest
+    return newest if newest is not None and is_undo(newest) else None
 
 
 def read_turns(

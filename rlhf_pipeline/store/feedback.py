@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from rlhf_pipeline.records import AnnotatorKind, Choice, Feedback, NewFeedback, NewVote, content_id
 from rlhf_pipeline.store.audit import FEEDBACK_ADD, audited_transaction, row_digest, rows_digest
-from rlhf_pipeline.store.casting import cast_votes, hash_vote
+from rlhf_pipeline.store.casting import cast_votes, prepare_row
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, feedback
@@ -72,7 +72,7 @@ class FeedbackEntries:
                     origin="api",
                     idempotency_key=f"feedback/{number}",
                 )
-                vote_id = cast_votes(connection, ledger, self._database, [hash_vote(vote)])[0][
+                vote_id = cast_votes(connection, ledger, self._database, [prepare_row(vote)])[0][
                     "vote_id"
                 ]
             row = {

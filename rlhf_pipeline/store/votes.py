@@ -24,11 +24,10 @@ from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.casting import (
     REFUSALS,
     VOTES_PER_TRANSACTION,
-    HashedVote,
     VoteRow,
     cast_votes,
     check_vote,
-    hash_vote,
+    prepare_row,
     vote_of,
 )
 from rlhf_pipeline.store.conversion import batches
@@ -74,8 +73,8 @@ class Votes(VoteLists):
 
     def __init__(self, database: Database):
         super().__init__(database)
-        self._together = GroupCommit[HashedVote, VoteRow](
-            lambda sealed: self._record(sealed, urgent=True)[0],
+        self._together = GroupCommit[VoteRow, VoteRow](
+            lambda prepared: self._record(prepared, urgent=True)[0],
             refusals=REFUSALS,
             most=VOTES_PER_TRANSACTION,
         )
@@ -90,26 +89,25 @@ class Votes(VoteLists):
         key, another body). A second vote of an annotator on a comparison that supersedes nothing is
         a repeat pass: kept, and the last pass counts.
         """
-        return vote_of(self._together(hash_vote(vote)))
+        return vote_of(self._together(prepare_row(vote)))
 
     def cast_each(self, new_votes: Sequence[NewVote]) -> list[Vote | PipelineError]:
         """`cast` for several votes, each with its own result: the stored vote, or why it was
         refused. One transaction if none is refused.
         """
         answers: list[Vote | PipelineError | None] = [None] * len(new_votes)
-        sealed: list[tuple[int, HashedVote]] = []
+        prepared: list[tuple[int, VoteRow]] = []
         for i, vote in enumerate(new_votes):
             try:
-                sealed.append((i, hash_vote(vote)))
+                prepared.append((i, prepare_row(vote)))
             except InvalidVote as refusal:
                 answers[i] = refusal
         try:
-            for (i, _), row in zip(
-                sealed, self._record([one for _, one in sealed])[0] if sealed else (), strict=True
-            ):
+            rows = self._record([one for _, one in prepared])[0] if prepared else []
+            for (i, _), row in zip(prepared, rows, strict=True):
                 answers[i] = vote_of(row)
         except REFUSALS:
-            for i, one in sealed:
+            for i, one in prepared:
                 try:
                     answers[i] = vote_of(self._record([one])[0][0])
                 except REFUSALS as refusal:
@@ -139,17 +137,17 @@ class Votes(VoteLists):
     def _cast(self, new_votes: Iterable[NewVote]) -> Iterator[tuple[list[VoteRow], int]]:
         """The votes of each transaction as stored, and how many of them are new."""
         for batch in self._database.with_backoff(batches(new_votes, VOTES_PER_TRANSACTION)):
-            yield self._record([hash_vote(vote) for vote in batch])
+            yield self._record([prepare_row(vote) for vote in batch])
 
     def _record(
-        self, sealed: Sequence[HashedVote], *, urgent: bool = False
+        self, prepared: Sequence[VoteRow], *, urgent: bool = False
     ) -> tuple[list[VoteRow], int]:
         """One transaction. A single vote is urgent, because somebody waits for its answer; leases
         are fetched ahead.
         """
         with audited_transaction(self._database, urgent=urgent) as (connection, ledger):
             before = ledger.vote_seq
-            rows = cast_votes(connection, ledger, self._database, sealed)
+            rows = cast_votes(connection, ledger, self._database, prepared)
         return rows, ledger.vote_seq - before
 
     def get(self, vote_id: str) -> Vote:

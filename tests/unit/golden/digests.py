@@ -56,7 +56,7 @@ from rlhf_pipeline.store.audit import (
     vote_digest,
 )
 from rlhf_pipeline.store.card_queue import _number_of
-from rlhf_pipeline.store.casting import hash_vote
+from rlhf_pipeline.store.casting import prepare_row
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.completions_cache import _prefix_hash
 from rlhf_pipeline.store.decisions import decision_digest
@@ -81,11 +81,11 @@ MOMENTS = ("voted_at", "received_at", "created_at", "published_at", "predicted_a
 
 
 def digest_vote_body(given: dict[str, Any]) -> dict[str, Any]:
-    sealed = hash_vote(NewVote.model_validate(given))
+    row = prepare_row(NewVote.model_validate(given))
     return {
-        "body_hash": sealed.body_hash,
-        "vote_id": sealed.vote_id,
-        "details": sealed.columns["details"],
+        "body_hash": row["body_hash"],
+        "vote_id": row["vote_id"],
+        "details": row["details"],
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from rlhf_pipeline.records import NewVote, VoteDetails, content_hash, content_id
 from rlhf_pipeline.store.audit import LATER_COLUMNS, link_hash, vote_digest
 from rlhf_pipeline.store.canonical_json import flat_json, keys_of
-from rlhf_pipeline.store.casting import hash_vote
+from rlhf_pipeline.store.casting import prepare_row
 from rlhf_pipeline.store.schema import SCOPE, votes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -88,9 +88,9 @@ def test_the_body_of_a_vote_is_hashed_as_its_json(make_vote, more):
         for name, value in body.items()
         if name not in LATER_COLUMNS or value is not None
     }
-    sealed = hash_vote(vote)
-    assert sealed.body_hash == content_hash(body)
-    assert sealed.vote_id == content_id("vote", vote.idempotency_key, content_hash(body))
+    row = prepare_row(vote)
+    assert row["body_hash"] == content_hash(body)
+    assert row["vote_id"] == content_id("vote", vote.idempotency_key, content_hash(body))
 
 
 def test_hashes_of_stored_votes_stay_what_they_were(make_vote):
@@ -98,7 +98,7 @@ def test_hashes_of_stored_votes_stay_what_they_were(make_vote):
     somewhere.
     """
     vote = make_vote(strength=2, reason="warmer — ü", stated_confidence=0.8, duration_s=4)
-    assert hash_vote(vote).vote_id == "65418bb01fc192803a13"
+    assert prepare_row(vote)["vote_id"] == "65418bb01fc192803a13"
     row = {
         name: getattr(vote, name, None) for name in (c.name for c in votes.c) if name not in SCOPE
     } | {
