@@ -13,7 +13,7 @@ from sqlalchemy import Column, Connection, Table, bindparam, func, select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record, TasteChange, content_hash
-from rlhf_pipeline.store.canonical_json import Keys, flat_json, keys_of
+from rlhf_pipeline.store.conversion import Keys, flat_json, keys_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, scope_of
 from rlhf_pipeline.store.schema import (

@@ -31,8 +31,8 @@ from rlhf_pipeline.errors import (
 )
 from rlhf_pipeline.records import ID_LENGTH, Choice, NewVote, Vote, VoteDetails
 from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, present_keys, vote_digest
-from rlhf_pipeline.store.canonical_json import flat_json
 from rlhf_pipeline.store.cards import VotedCards, is_undo
+from rlhf_pipeline.store.conversion import flat_json
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, is_among, scope_of
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes

@@ -14,9 +14,9 @@ from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_id
 from rlhf_pipeline.store.audit import Ledger, audited_transaction, rows_digest
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
+from rlhf_pipeline.store.judgements import judged_ids
 from rlhf_pipeline.store.prepared_statements import in_scope, is_among, scope_of
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
-from rlhf_pipeline.store.visibility import judged_ids
 
 if TYPE_CHECKING:
     import pandas as pd

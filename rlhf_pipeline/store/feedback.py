@@ -19,8 +19,8 @@ from rlhf_pipeline.store.audit import FEEDBACK_ADD, audited_transaction, row_dig
 from rlhf_pipeline.store.casting import cast_votes, prepare_row
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.judgements import has_judged
 from rlhf_pipeline.store.schema import comparisons, feedback
-from rlhf_pipeline.store.visibility import has_judged
 
 CORRECTION = "correction"  # `source` of such comparisons, and model version of the corrected text
 STRENGTH = 4  # somebody took the trouble to write it

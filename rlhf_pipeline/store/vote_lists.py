@@ -11,8 +11,8 @@ from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing, supersedes
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.judgements import is_visible_vote, judged_ids
 from rlhf_pipeline.store.schema import comparisons, heads, votes
-from rlhf_pipeline.store.visibility import is_visible_vote, judged_ids
 
 SEARCH_LOOKS_AT = 50_000  # votes that a page of a search reads at most
 

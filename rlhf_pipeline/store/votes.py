@@ -33,9 +33,9 @@ from rlhf_pipeline.store.casting import (
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.group_commit import GroupCommit
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes
 from rlhf_pipeline.store.vote_lists import VoteLists, is_on_comparison
+from rlhf_pipeline.store.write_queue import GroupCommit
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.store.visibility import filter_judged
+from rlhf_pipeline.store.judgements import filter_judged
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import RequiredPermission
 from rlhf_pipeline.web.problems import Problem

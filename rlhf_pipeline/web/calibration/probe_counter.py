@@ -17,7 +17,7 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import Probe, judged_rows, probe_model
 from rlhf_pipeline.reflection import reflect
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.predicted_comparisons import (
+from rlhf_pipeline.store.predictions import (
     find_newest_predictor,
     find_newest_voted,
     has_predicted,

@@ -8,8 +8,8 @@ import pytest
 
 from rlhf_pipeline.records import NewVote, VoteDetails, content_hash, content_id
 from rlhf_pipeline.store.audit import LATER_COLUMNS, link_hash, vote_digest
-from rlhf_pipeline.store.canonical_json import flat_json, keys_of
 from rlhf_pipeline.store.casting import prepare_row
+from rlhf_pipeline.store.conversion import flat_json, keys_of
 from rlhf_pipeline.store.schema import SCOPE, votes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, StoreError, UnknownComparison
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.group_commit import GroupCommit
+from rlhf_pipeline.store.write_queue import GroupCommit
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -7,8 +7,7 @@ import pytest
 
 from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.judgements import GoldCount, StandingJudgements
-from rlhf_pipeline.store.visibility import filter_judged
+from rlhf_pipeline.store.judgements import GoldCount, StandingJudgements, filter_judged
 from tests.unit.store.conftest import NOON
 
 TODAY = date(2026, 1, 3)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_pipeline.records import Choice, NewVote, VoteDetails
-from rlhf_pipeline.store import Store, visibility
+from rlhf_pipeline.store import Store, judgements
 from tests.unit.store.conftest import NOON
 
 READER, OTHERS = "reader", ("ann", "bob")
@@ -80,10 +80,10 @@ def read(store: Store) -> tuple[Any, ...]:
     )
 
 
-@pytest.fixture(params=[0, visibility.FEW], ids=["many", "few"])
+@pytest.fixture(params=[0, judgements.FEW], ids=["many", "few"])
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to ask: by the reader's few votes, and row by row."""
-    monkeypatch.setattr(visibility, "FEW", request.param)
+    monkeypatch.setattr(judgements, "FEW", request.param)
 
 
 @settings(
