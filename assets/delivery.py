@@ -17,10 +17,9 @@ from pydantic.fields import FieldInfo
 from upath import UPath
 
 from assets.partitions import DAYS
-from rlhf_pipeline.errors import ExpectationFailed, FrameError
+from rlhf_pipeline.errors import ExpectationFailed, FrameError, translate_memory_errors
 from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome, build_suite, validate
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
-from rlhf_pipeline.memory_errors import translate_memory_errors
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run, missing_ceilings

@@ -7,9 +7,8 @@ from resources.orphans import end_with_run
 from resources.store import open_store
 from rlhf_pipeline.artefacts import RECORDS, Artefacts
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ArtefactError
+from rlhf_pipeline.errors import ArtefactError, translate_memory_errors
 from rlhf_pipeline.loop_settings import LoopSettings, record_version
-from rlhf_pipeline.memory_errors import translate_memory_errors
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.store import Store
 

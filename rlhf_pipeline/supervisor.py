@@ -23,8 +23,8 @@ from typing import NoReturn
 
 import psutil
 
-from rlhf_pipeline.child_processes import bind_to_this_process
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.processes import bind_to_this_process
 
 SECONDS_TO_START = 120
 SECONDS_TO_STOP = 15

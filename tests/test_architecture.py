@@ -32,8 +32,7 @@ FOUNDATION = [
     "errors",
     "files",
     "terminal",
-    "owners",  # names of workers, of leases and of web servers
-    "memory_errors",
+    "processes",  # names of workers, of leases and of web servers
     "parameters",
     "documents",
     "intervals",  # Wilson and the bootstrap, of arrays
@@ -90,13 +89,12 @@ ALLOWED: dict[str, set[str]] = {
     "alerts": {*FOUNDATION, *STAGES},
     # spans and Prometheus samples; off unless configured
     "telemetry": set(FOUNDATION),
-    "child_processes": set(),
     # the prompts on which policies are compared, frozen in the store
     "evaluation_sets": {*FOUNDATION, *STAGES, "store", "loop_settings"},
     # the parameters of every stage, as rlhf.yaml sets them
     "loop_settings": {*FOUNDATION, *STAGES, "learning", "store"},
     # the process that waits in `rlhf dev`: whatever it imports stays in memory
-    "supervisor": {"errors", "child_processes"},
+    "supervisor": {"errors", "processes"},
     # rules over records, the registry's among them; nothing is deleted there
     "retention": {*FOUNDATION, "registry"},
     # somebody else's program installs it: it speaks HTTP, and knows no store
@@ -133,7 +131,6 @@ ALLOWED: dict[str, set[str]] = {
         "homes",
         "web",
         "supervisor",
-        "child_processes",
         "retention",
     },
 }

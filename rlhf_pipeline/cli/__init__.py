@@ -15,8 +15,7 @@ from typer.models import TyperInfo
 
 from rlhf_pipeline.cli.home_gate import gate
 from rlhf_pipeline.config import collect_garbage_rarely, share_cores, silence_telemetry
-from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.memory_errors import translate_memory_errors
+from rlhf_pipeline.errors import PipelineError, translate_memory_errors
 
 # By name: module and attribute, and the first line of the command's own help.
 COMMANDS = {

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rlhf_pipeline import protocols
-from rlhf_pipeline.child_processes import bind_to_this_process
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise
 from rlhf_pipeline.config import ENV_PREFIX, Settings
 from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.processes import bind_to_this_process
 from rlhf_pipeline.store import database_dump
 
 # enough to tell what ran and what it made

@@ -10,13 +10,13 @@ from pydantic import BaseModel, ValidationError
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.owners import is_dead, make_owner
+from rlhf_pipeline.processes import is_dead, make_owner
 
 FOLDER = "web_servers"
 
 
 class WebServerRecord(BaseModel):
-    """A server's printed address, its process (see `owners`) and its home: a copied
+    """A server's printed address, its process (see `processes`) and its home: a copied
     home contains the file too.
     """
 

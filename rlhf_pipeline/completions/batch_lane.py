@@ -26,7 +26,7 @@ from rlhf_pipeline.completions.openai_batches import (
     OpenAIBatches,
     is_old,
 )
-from rlhf_pipeline.owners import is_dead
+from rlhf_pipeline.processes import is_dead
 from rlhf_pipeline.protocols import BATCH_PREFIX, NO_CALLS_SUFFIX, Claim, Lane, LedgerBatch
 from rlhf_pipeline.records import utc_now
 

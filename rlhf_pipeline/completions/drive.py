@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from rlhf_pipeline.completions.base import CompletionRequest, Reply
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.owners import is_dead, make_owner
+from rlhf_pipeline.processes import is_dead, make_owner
 from rlhf_pipeline.protocols import (
     Attempt,
     Budget,

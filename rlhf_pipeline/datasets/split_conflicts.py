@@ -18,8 +18,8 @@ from rlhf_pipeline.datasets.cells import (
     parse_optional_word,
     parse_text,
 )
-from rlhf_pipeline.datasets.exported_rows import ExportedRows
 from rlhf_pipeline.datasets.mapping import Binding
+from rlhf_pipeline.datasets.preference import ExportedRows
 from rlhf_pipeline.datasets.rejects import ImportProgress, ignore_import_progress
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.prompts import prompt_id

@@ -20,8 +20,8 @@ from rlhf_pipeline.datasets.cells import (
     parse_optional_text,
 )
 from rlhf_pipeline.datasets.content_id_set import ContentIdSet
-from rlhf_pipeline.datasets.exported_rows import ExportedRows
 from rlhf_pipeline.datasets.mapping import Binding, bind
+from rlhf_pipeline.datasets.preference import ExportedRows
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.datasets.rejects import (
     ImportCounts,

@@ -34,7 +34,7 @@ def check_strategy(make: Callable[[], Strategy], folder: Path) -> None:
         NotEnoughVotes,
         lambda: strategy.train(folder / "none", build_pairs(5), folder / "few", PARAMS),
         f"{name}: trains on fewer pairs than min_pairs; it must raise NotEnoughVotes. "
-        "rlhf_pipeline.retraining.rows.check_trainable_pairs does that.",
+        "rlhf_pipeline.retraining.strategies.base.check_trainable_pairs does that.",
     )
     assert not (folder / "few").exists(), f"{name}: writes files although it refuses the pairs."
     message = expect_error(

@@ -1,4 +1,4 @@
-"""Defines the protocol of workers."""
+"""Defines the protocol of workers; the simplest are this process itself."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol, TypeVar
@@ -26,3 +26,18 @@ class Workers(Protocol):
 def name_item(error: BaseException, item: object) -> None:
     """Add the note that names the item."""
     error.add_note(f"It was raised for the item {item!r}.")
+
+
+class Here:
+    """One item after another, in this process."""
+
+    name: ClassVar[str] = "here"
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        for item in items:
+            try:
+                result = function(item)
+            except Exception as error:
+                name_item(error, item)
+                raise
+            yield result

@@ -33,7 +33,7 @@ from rlhf_pipeline.errors import (
     ConfigurationError,
     ProviderParked,
 )
-from rlhf_pipeline.owners import make_owner
+from rlhf_pipeline.processes import make_owner
 from rlhf_pipeline.protocols import NO_CALLS_SUFFIX
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store

@@ -45,7 +45,7 @@ from rlhf_pipeline.errors import (
     ProviderParked,
     StoreError,
 )
-from rlhf_pipeline.owners import is_dead, make_owner
+from rlhf_pipeline.processes import is_dead, make_owner
 from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction, WorkLedger
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rlhf_pipeline import child_processes
+from rlhf_pipeline import processes
 
 PARENT = """
 import runpy, subprocess, sys, time
@@ -21,7 +21,7 @@ time.sleep(60)
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
 def test_child_ends_when_its_parent_is_killed() -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, child_processes.__file__], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PARENT, processes.__file__], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "child\n"

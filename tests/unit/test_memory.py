@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.errors import OutOfMemory
-from rlhf_pipeline.memory_errors import translate_memory_errors
+from rlhf_pipeline.errors import OutOfMemory, translate_memory_errors
 
 SCRIPT = """
 import resource, sys
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import OutOfMemory
-from rlhf_pipeline.memory_errors import translate_memory_errors
+from rlhf_pipeline.errors import translate_memory_errors
 from rlhf_pipeline.prompts import PromptParams, generate
 
 files, day = Artefacts(sys.argv[1]), "2026-01-01"

@@ -1,12 +1,17 @@
-"""Defines the protocol of a training strategy."""
+"""Defines the protocol of a training strategy, and the rows that its trainer reads."""
 
+import math
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel
 
+from rlhf_pipeline.errors import ExpectationFailed, NotEnoughVotes
+from rlhf_pipeline.frames import RETRAINING_SET, check_frame
 from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.retraining.candidates import TrainingReport
 from rlhf_pipeline.retraining.training import TrainingParams
 
@@ -41,3 +46,46 @@ class Strategy(Protocol):
         *,
         progress: Progress = ignore_progress,
     ) -> TrainingReport: ...
+
+
+def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
+    """Check `pairs` and sort them canonically, so their original order does not matter."""
+    checked = check_frame(pairs, RETRAINING_SET)
+    leaked = checked[checked["split"] != "train"]
+    if len(leaked):
+        raise ExpectationFailed(
+            f"{len(leaked)} rows of the retraining set are of an evaluation split, first "
+            f"comparison {leaked['comparison_id'].iloc[0]} ({leaked['split'].iloc[0]}). Train on "
+            "the train split alone."
+        )
+    if len(checked) < min_pairs:
+        raise NotEnoughVotes(
+            f"{len(checked)} preference pairs in the retraining set; the strategy needs "
+            f"{min_pairs}. Collect more votes or lower min_pairs."
+        )
+    return checked.sort_values("comparison_id", ignore_index=True)
+
+
+def sample_by_weight(rows: pd.DataFrame, *, seed: int, key: str = "comparison_id") -> pd.DataFrame:
+    """Repeat or leave out rows so that a row of weight w is expected w times: TRL's losses take no
+    weight per row.
+
+    Systematic sampling: with rows in a random order (drawn from `seed` and `key`, not from their
+    position), a row is taken once for every whole number its cumulative weight passes. So w = 1 is
+    taken exactly once, w = 0 never, any other w either floor(w) or ceil(w) times, and the total is
+    the sum of weights rounded down or up.
+    """
+    draws = rows[key].map(lambda value: content_hash("weight", seed, value))
+    ordered = (
+        rows.assign(_draw=draws)
+        .sort_values(["_draw", key], ignore_index=True)
+        .drop(columns="_draw")
+    )
+    start = np.random.default_rng([seed, len(ordered)]).uniform()
+    passed = np.floor(start + np.cumsum(ordered["weight"].to_numpy(dtype=float)) + 1e-9)
+    copies = np.diff(passed, prepend=math.floor(start)).astype(int)
+    return ordered.loc[np.repeat(ordered.index.to_numpy(), copies)].reset_index(drop=True)
+
+
+def to_messages(role: str, text: str) -> list[dict[str, str]]:
+    return [{"role": role, "content": text}]

@@ -10,8 +10,12 @@ from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.retraining.candidates import Recipe, train_and_report
-from rlhf_pipeline.retraining.rows import check_trainable_pairs, sample_by_weight, to_messages
-from rlhf_pipeline.retraining.strategies.base import TrainingReport
+from rlhf_pipeline.retraining.strategies.base import (
+    TrainingReport,
+    check_trainable_pairs,
+    sample_by_weight,
+    to_messages,
+)
 from rlhf_pipeline.retraining.training import (
     FinishedTraining,
     TrainingParams,

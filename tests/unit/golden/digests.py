@@ -46,7 +46,7 @@ from rlhf_pipeline.registry.openings import opening_recorder
 from rlhf_pipeline.registry.runs import open_run
 from rlhf_pipeline.retraining.candidates import build_lineage
 from rlhf_pipeline.retraining.parameters import StrategyParams
-from rlhf_pipeline.retraining.rows import sample_by_weight
+from rlhf_pipeline.retraining.strategies.base import sample_by_weight
 from rlhf_pipeline.store.anchors import add_daily_anchor
 from rlhf_pipeline.store.audit import (
     link_hash,

@@ -14,7 +14,7 @@ from rlhf_pipeline.laboratory.suite import run_suite
 from rlhf_pipeline.laboratory.tables import write_markdown, write_page
 from rlhf_pipeline.laboratory.trigger_runs import find_fires
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
-from rlhf_pipeline.workers.here import Here
+from rlhf_pipeline.workers.base import Here
 from rlhf_pipeline.workers.processes import Processes
 
 QUICK = ["young_model", "changed_or_steady"]

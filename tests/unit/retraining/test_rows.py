@@ -3,7 +3,7 @@ import pytest
 
 from rlhf_pipeline.errors import ExpectationFailed, FrameError, NotEnoughVotes
 from rlhf_pipeline.frames import RETRAINING_SET
-from rlhf_pipeline.retraining.rows import check_trainable_pairs, sample_by_weight
+from rlhf_pipeline.retraining.strategies.base import check_trainable_pairs, sample_by_weight
 from rlhf_pipeline.retraining.strategies.sft import select_best_completions
 
 

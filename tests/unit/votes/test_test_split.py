@@ -104,7 +104,9 @@ HARMLESS = {
     "rlhf_pipeline/drift/reference.py": ['wrong = pairs.loc[pairs["split"] != "calib"'],
     # the prompts alone: no vote is read
     "rlhf_pipeline/evaluation_sets.py": ['held = pairs[pairs["split"] == "test"]'],
-    "rlhf_pipeline/retraining/rows.py": ['leaked = checked[checked["split"] != "train"]'],
+    "rlhf_pipeline/retraining/strategies/base.py": [
+        'leaked = checked[checked["split"] != "train"]'
+    ],
     "rlhf_pipeline/retraining/selection.py": ['leaked = frame[frame["split"] != "train"]'],
     "rlhf_pipeline/votes/annotator_model.py": ['in_test = shown.loc[splits_of(shown) == "test"'],
 }

@@ -1,7 +1,11 @@
-"""Names workers by host and process, and tells whether the process still runs."""
+"""Names processes, tells whether one still runs, and binds children to their parent."""
 
+import ctypes
 import os
+import signal
 import socket
+import sys
+from collections.abc import Callable
 from functools import cache
 from itertools import count
 
@@ -32,3 +36,22 @@ def is_dead(owner: str) -> bool:
         return bool(abs(psutil.Process(int(pid)).create_time() - float(begin)) > 1)
     except psutil.NoSuchProcess:
         return True
+
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_libc = ctypes.CDLL(None)  # loaded here: a forked child must not search for libraries
+
+
+def bind_to_this_process() -> Callable[[], None]:
+    """A `preexec_fn`: the child receives SIGTERM when this process dies, SIGKILL included. Does
+    nothing outside Linux.
+    """
+    parent = os.getpid()
+
+    def bind() -> None:
+        if sys.platform == "linux":
+            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # it died before the call
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    return bind
