@@ -44,6 +44,7 @@ FOUNDATION = [
     "config",
     "workers",  # where independent work runs: here, or in processes
     "monitoring",  # records of metric points and alerts, for store, web and client
+    "metric_catalogue",  # unit and meaning of every metric, for alerts, telemetry and web
 ]  # each imports only earlier ones
 STAGES = [
     "prompts",
@@ -85,6 +86,8 @@ ALLOWED: dict[str, set[str]] = {
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
     # when to learn and what the assets and `rlhf reward` both do
     "learning": {*FOUNDATION, *STAGES, "registry", "store", "champions"},
+    # metric points of the project and of what stages return; assets, sensors and web store them
+    "metrics": {*FOUNDATION, *STAGES, "reports", "store"},
     # which alerts are open, and how their messages leave; the store is handed in
     "alerts": {*FOUNDATION, *STAGES},
     # spans and Prometheus samples; off unless configured
@@ -110,6 +113,7 @@ ALLOWED: dict[str, set[str]] = {
         "store",
         "champions",
         "homes",
+        "metrics",
     },
     # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads
     # files wherever they lie.
@@ -132,6 +136,7 @@ ALLOWED: dict[str, set[str]] = {
         "web",
         "supervisor",
         "retention",
+        "metrics",
     },
 }
 

@@ -22,6 +22,7 @@ from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.laboratory import LAB_SCENARIOS
+from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.retraining.strategies import STRATEGIES
 from rlhf_pipeline.reward_model import REWARD_MODELS
@@ -101,6 +102,15 @@ def test_every_setting_is_documented() -> None:
     table = text_of(ROOT / "docs" / "operations.md")
     missing = [row for row in map(setting_row, Settings.model_fields) if row not in table]
     assert missing == [], "copy these lines into docs/operations.md"
+
+
+def test_every_metric_is_in_monitoring() -> None:
+    page = text_of(ROOT / "docs" / "monitoring.md")
+    rows = {
+        f"| `{m.name}` | {m.unit} | {', '.join(m.labels)} | {m.description} |"
+        for m in METRICS.values()
+    }
+    assert [row for row in sorted(rows) if row not in page] == [], "copy these lines"
 
 
 def test_no_setting_is_named_that_does_not_exist() -> None:

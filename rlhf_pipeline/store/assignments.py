@@ -5,7 +5,7 @@ ends. `card_queue` draws the next card.
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, and_, case, func, literal, or_, select
@@ -38,6 +38,15 @@ class RemainingWork(Record):
     @property
     def n_open(self) -> int:
         return self.n_slots - self.n_done - self.n_leased
+
+
+class WaitingWork(Record):
+    """Judgements that nobody holds or has made, and when the oldest of their comparisons was
+    published.
+    """
+
+    n_open: int
+    oldest_at: datetime | None
 
 
 class RemainingCards(Record):
@@ -365,6 +374,27 @@ class Assignments:
                 n_done=counted.get("done", 0),
                 n_leased=connection.execute(running).scalar_one(),
             )
+
+    def waiting_work(self) -> WaitingWork:
+        """Over the whole project. It reads open slots only, so that a sensor may ask often."""
+        wanted: Any = (
+            select(func.count(), func.min(comparisons.c.published_at))
+            .select_from(slots)
+            .join(
+                comparisons,
+                and_(
+                    self._database.in_project(comparisons),
+                    comparisons.c.comparison_id == slots.c.comparison_id,
+                ),
+            )
+            .where(
+                self._database.in_project(slots),
+                is_unfinished(),
+                is_free(self._database.clock.now()),
+            )
+        )
+        n_open, oldest_at = self._database.fetch_all(wanted)[0]
+        return WaitingWork(n_open=n_open, oldest_at=oldest_at)
 
     def list_for_annotator(self, annotator_id: str, *, limit: int = 50) -> list[Assignment]:
         """The newest cards of one annotator."""

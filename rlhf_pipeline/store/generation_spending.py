@@ -1,7 +1,7 @@
 """Cost accounting of the work ledger: spending by day, and remaining budgets."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, or_, select, update
@@ -31,12 +31,19 @@ class LedgerSpending:
             )
             return {(row[0], row[1]): Spending(*map(int, row[2:])) for row in rows}
 
-    def sum_spending(self, *by: str) -> list[tuple[tuple[str, ...], Spending]]:
-        """Spending of the project, by any of `asset`, `provider`, `model`, `run_id` and `day`."""
+    def sum_spending(
+        self, *by: str, day: date | None = None
+    ) -> list[tuple[tuple[str, ...], Spending]]:
+        """Spending of the project, by any of `asset`, `provider`, `model`, `run_id` and `day`; with
+        `day`, of that day alone.
+        """
         columns = [spending.c[name] for name in by]
         asked = (
             select(*columns, *sum_columns())
-            .where(self._database.in_project(spending))
+            .where(
+                self._database.in_project(spending),
+                *([spending.c.day == day.isoformat()] if day else []),
+            )
             .group_by(*columns)
             .order_by(*columns)
         )

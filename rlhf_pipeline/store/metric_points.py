@@ -31,8 +31,28 @@ class MetricPoints:
                 for point in batch:
                     self._put(connection, point)
 
+    def replace(
+        self, names: Sequence[str], days: Sequence[date], points: Sequence[MetricPoint]
+    ) -> None:
+        """Store the points as all there are of these names on these days: an earlier one with
+        other labels, such as of another model, is removed.
+        """
+        for day in days:
+            old = (
+                self._database.in_project(metric_points),
+                metric_points.c.name.in_(names),
+                metric_points.c.day == day.isoformat(),
+            )
+            with self._database.write_transaction() as connection:
+                connection.execute(metric_points.delete().where(*old))
+                for point in points:
+                    if point.day == day and point.name in names:
+                        self._put(connection, point)
+
     def add(self, points: Sequence[MetricPoint]) -> None:
-        """Add the counts and sums to those stored; the value becomes the mean of all."""
+        """Add the counts and sums to those stored. The value becomes the mean of all, or the count
+        of those without a sum.
+        """
         for batch in batches(points, MAX_ROWS):
             with self._database.write_transaction() as connection:
                 for point in batch:
@@ -124,7 +144,7 @@ def _merge(stored: MetricPoint, new: MetricPoint) -> MetricPoint:
             "n": n,
             "total": total,
             "total_squares": _sum(stored.total_squares, new.total_squares),
-            "value": total / n if total is not None and n else None,
+            "value": n if total is None else total / n if n else None,
             "low": None,
             "high": None,
         }

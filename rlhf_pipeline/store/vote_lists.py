@@ -30,6 +30,18 @@ class VoteTally(Record):
     last_voted_at: datetime | None
 
 
+class DayTotals(NamedTuple):
+    """Votes of one day that came in one way, and the time that people took for `n_timed` of them:
+    sum and sum of squares.
+    """
+
+    origin: str
+    n: int
+    n_timed: int
+    seconds: float
+    seconds_squared: float
+
+
 class ListedVote(Vote):
     """A vote with its current status; see `store.counting`."""
 
@@ -229,6 +241,36 @@ class VoteLists:
             .limit(limit)
         )
         return [(row[0], row[1]) for row in self._database.fetch_all(wanted)]
+
+    def day_totals(self, day: date) -> list[DayTotals]:
+        """The votes of a day as cast, by origin. Skips and machine votes take nobody's time."""
+        is_timed = and_(
+            votes.c.choice != Choice.SKIP.value,
+            votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
+            votes.c.duration_s.is_not(None),
+        )
+        seconds = case((is_timed, votes.c.duration_s), else_=0.0)
+        wanted = (
+            select(
+                votes.c.origin,
+                func.count(),
+                func.sum(case((is_timed, 1), else_=0)),
+                func.sum(seconds),
+                func.sum(seconds * seconds),
+            )
+            .where(self._database.in_project(votes), votes.c.day == day.isoformat())
+            .group_by(votes.c.origin)
+            .order_by(votes.c.origin)
+        )
+        return [DayTotals(*row) for row in self._database.fetch_all(wanted)]
+
+    def last_received_at(self) -> datetime | None:
+        """When the newest vote arrived; None without votes."""
+        wanted = select(votes.c.received_at).where(
+            self._database.in_project(votes), votes.c.seq == self.max_seq()
+        )
+        found: datetime | None = self._database.fetch_scalar(wanted)
+        return found
 
     def tallies(
         self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None

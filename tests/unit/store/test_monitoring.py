@@ -41,6 +41,23 @@ def test_added_points_sum_up_to_the_mean_of_all(store):
     assert (found.n, found.total, found.total_squares, found.value) == (3, 9.0, 29.0, 3.0)
 
 
+def test_added_counts_are_their_own_value(store):
+    store.metric_points.add([point(n=2, value=2)])
+    store.metric_points.add([point(n=3, value=3)])
+    assert [(p.n, p.value) for p in store.metric_points.read(["votes.seconds"])] == [(5, 5.0)]
+
+
+def test_replaced_points_leave_none_of_their_day(store):
+    late = date(2026, 1, 5)
+    store.metric_points.put([point(labels={"model": "6"}, value=1.0), point(day=late, value=3.0)])
+    store.metric_points.replace(["votes.seconds"], [DAY], [point(labels={"model": "7"}, value=2.0)])
+    found = store.metric_points.read(["votes.seconds"])
+    assert [(p.day, p.labels, p.value) for p in found] == [
+        (DAY, {"model": "7"}, 2.0),
+        (late, {}, 3.0),
+    ]
+
+
 def test_points_are_found_by_day_and_label(store):
     late = date(2026, 1, 5)
     store.metric_points.put(

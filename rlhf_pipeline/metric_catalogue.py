@@ -1,0 +1,150 @@
+"""The metrics of a project: unit, meaning and labels of every figure that is stored by day."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rlhf_pipeline.errors import NotFound
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One kind of figure. `stage` is the asset that writes it; without one, the web app or a sensor
+    does.
+    """
+
+    name: str
+    unit: str
+    description: str
+    labels: tuple[str, ...] = ()
+    stage: str | None = None
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "votes.cast",
+            "votes",
+            "Votes of the day, revisions and skips among them.",
+            ("source",),
+            stage="votes",
+        ),
+        Metric(
+            "votes.seconds",
+            "seconds",
+            "Mean time that people took for a vote of the day, skips left out.",
+            stage="votes",
+        ),
+        Metric("votes.idle_hours", "hours", "Time since the last vote arrived."),
+        Metric("web.vote_seconds", "seconds", "Mean time in which the web app stored a vote."),
+        Metric(
+            "web.requests",
+            "requests",
+            "Requests to the web app by class of status, such as 5xx.",
+            ("status",),
+        ),
+        Metric("queue.open", "judgements", "Judgements that wait for annotators."),
+        Metric(
+            "queue.oldest_hours",
+            "hours",
+            "Time since the oldest comparison with a waiting judgement was published.",
+        ),
+        Metric(
+            "spend.amount",
+            "currency",
+            "Money spent on generation during the day, unconfirmed charges included, in the "
+            "currency of the prices.",
+            ("lane",),
+        ),
+        Metric(
+            "agreement.rate",
+            "share",
+            "Share of pairs of the day's votes on one comparison with the same choice.",
+            stage="votes",
+        ),
+        Metric(
+            "model.accuracy",
+            "share",
+            "Share of votes that were predicted correctly, over the calibration window that ends "
+            "on the day.",
+            ("reward_model",),
+            stage="drift_report",
+        ),
+        Metric(
+            "model.accuracy_ceiling",
+            "share",
+            "Noise ceiling of the votes of that window: the accuracy of a perfect model.",
+            ("reward_model",),
+            stage="drift_report",
+        ),
+        Metric(
+            "model.ece",
+            "share",
+            "Expected calibration error over that window, without the bias that noise adds.",
+            ("reward_model",),
+            stage="drift_report",
+        ),
+        Metric(
+            "model.calibration_slope",
+            "",
+            "Calibration slope over that window: 1 is calibrated, below 1 overconfident.",
+            ("reward_model",),
+            stage="drift_report",
+        ),
+        Metric(
+            "drift.verdict",
+            "",
+            "Worst verdict of the day's drift report: 0 stable, 1 warning, 2 drift.",
+            ("space",),
+            stage="drift_report",
+        ),
+        Metric(
+            "policy.reward",
+            "logits",
+            "Mean score of the deployed policy's completions of the day.",
+            ("policy", "reward_model"),
+            stage="drift_report",
+        ),
+        Metric(
+            "policy.refusals",
+            "share",
+            "Share of refusals and empty texts among them.",
+            ("policy",),
+            stage="drift_report",
+        ),
+        Metric(
+            "policy.length", "characters", "Their mean length.", ("policy",), stage="drift_report"
+        ),
+        Metric(
+            "policy.win_rate",
+            "share",
+            "Win rate of a candidate policy against the champion, judged by the reward model.",
+            ("policy",),
+            stage="evaluation",
+        ),
+        Metric("champion.age_days", "days", "Time since the champion was promoted.", ("kind",)),
+        Metric("runs.failed", "runs", "Runs of the day that failed.", ("job",)),
+        Metric("checks.failed", "checks", "Asset checks of the day that failed.", ("check",)),
+        Metric(
+            "schedules.missed", "ticks", "Ticks of the day that a schedule missed.", ("schedule",)
+        ),
+        Metric("sensors.lag_seconds", "seconds", "Time since a sensor last ticked.", ("sensor",)),
+        Metric("freshness.hours", "hours", "Time since an asset was materialised.", ("asset",)),
+        Metric("daemon.silent_seconds", "seconds", "Time since the Dagster daemon last reported."),
+    )
+}
+
+
+def require_metrics(names: Iterable[str]) -> list[Metric]:
+    """The metrics of these names. Raises NotFound for an unknown one."""
+    found = []
+    for name in names:
+        if name not in METRICS:
+            raise NotFound(f"No metric {name!r}. There are {', '.join(sorted(METRICS))}.")
+        found.append(METRICS[name])
+    return found
+
+
+def metrics_of_stage(stage: str) -> list[str]:
+    """Names of the metrics that an asset writes."""
+    return [name for name, metric in METRICS.items() if metric.stage == stage]

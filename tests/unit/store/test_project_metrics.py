@@ -1,0 +1,77 @@
+"""A project's votes, queue, spending and champions are measured as they stand."""
+
+from datetime import timedelta
+
+import pytest
+
+from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.metric_catalogue import METRICS, require_metrics
+from rlhf_pipeline.metrics import measure_project
+from rlhf_pipeline.records import AnnotationRules, Promotion
+from tests.unit.store.conftest import NOON
+
+
+def measure(store, now=NOON):
+    points = measure_project(store, now)
+    for point in points:
+        assert set(point.labels) <= set(METRICS[point.name].labels)
+    return {(point.name, *point.labels.values()): point for point in points}
+
+
+def test_an_empty_project_has_an_empty_queue_and_nothing_else(store):
+    assert {key: point.value for key, point in measure(store).items()} == {("queue.open",): 0}
+
+
+def test_votes_are_counted_by_source_and_timed_for_people(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(4), published_at=NOON)
+    for n, more in enumerate(
+        (
+            {"origin": "page", "duration_s": 2.0},
+            {"origin": "api", "duration_s": 4.0},
+            {"origin": "page", "duration_s": 60.0, "choice": "skip"},
+            {"origin": "pipeline", "duration_s": 0.1, "annotator_kind": "machine"},
+        )
+    ):
+        store.votes.cast(make_vote(f"c{n}", **more))
+    found = measure(store)
+    assert {key[1]: point.n for key, point in found.items() if key[0] == "votes.cast"} == {
+        "page": 2,
+        "api": 1,
+        "pipeline": 1,
+    }
+    seconds = found["votes.seconds",]
+    assert (seconds.n, seconds.total, seconds.total_squares, seconds.value) == (2, 6.0, 20.0, 3.0)
+    assert ("votes.seconds",) not in measure(store, NOON + timedelta(days=1))
+
+
+def test_the_queue_is_what_the_annotators_see(store, make_comparisons):
+    store.comparisons.publish(make_comparisons(3), published_at=NOON)
+    store.assignments.offer(["c0", "c1"], overlap=2)
+    store.assignments.deal("ann", 1, AnnotationRules(repeat_share=0))
+    now = store.database.clock.now()
+    found = measure(store, now)
+    assert found["queue.open",].value == store.assignments.remaining_work().n_open == 3
+    hours = (now - NOON).total_seconds() / 3600
+    assert found["queue.oldest_hours",].value == pytest.approx(hours)
+
+
+def test_the_age_of_a_champion_counts_from_its_promotion(store):
+    for version, days in ((1, 9), (2, 2)):
+        store.promotions.record(
+            Promotion(
+                model_name="demo.policy",
+                version=version,
+                previous_version=None,
+                data_seq=None,
+                reason="first",
+                actor="ada",
+                promoted_at=NOON - timedelta(days=days),
+            )
+        )
+    ages = {key[1]: p.value for key, p in measure(store).items() if key[0] == "champion.age_days"}
+    assert ages == {"policy": 2.0}
+
+
+def test_an_unknown_metric_is_refused_with_those_there_are():
+    with pytest.raises(NotFound, match=r"No metric 'votes'\. There are agreement\.rate, "):
+        require_metrics(["votes"])
