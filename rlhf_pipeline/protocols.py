@@ -27,14 +27,6 @@ class TextGenerator(Protocol):
     def generate_texts(self, instructions: Sequence[str], *, seed: int) -> list[str]: ...
 
 
-class CompletionCache(Protocol):
-    """Completions by content fingerprint: a hit is never generated, or paid for, again."""
-
-    def get_many(self, keys: Sequence[str]) -> Mapping[str, str]: ...
-
-    def put_many(self, entries: Mapping[str, str]) -> None: ...
-
-
 class FileHashes(Protocol):
     """SHA-256 of every file that the project wrote, by its path below the home. Frames are recorded
     below `frames/`, wherever they are stored.

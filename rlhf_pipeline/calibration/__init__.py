@@ -20,7 +20,7 @@ from rlhf_pipeline.calibration.group_calibration import (
     group_cells,
     group_comparisons,
 )
-from rlhf_pipeline.calibration.log import calibration_log, read_calibration_log
+from rlhf_pipeline.calibration.log import calibration_log
 from rlhf_pipeline.calibration.methods import CALIBRATORS, calibrator_from_json
 from rlhf_pipeline.calibration.metrics import (
     brier,
@@ -81,7 +81,6 @@ __all__ = [
     "log_loss",
     "over_time_frame",
     "overconfidence_test",
-    "read_calibration_log",
     "recalibrated_loss",
     "reliability_table",
     "voted_rows",

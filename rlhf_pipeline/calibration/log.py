@@ -37,21 +37,6 @@ def calibration_log(reports: Sequence[CalibrationReport]) -> list[dict[str, Any]
     return [json.loads(report.model_dump_json()) for report in ordered]
 
 
-def read_calibration_log(text: str) -> list[CalibrationReport]:
-    """The reports of a `calibration_log.json`, in its order; those of earlier versions lack later
-    measures.
-
-    Raises DatasetError naming the first entry that is not a calibration report.
-    """
-    read = read_entries(text)
-    if read.refused:
-        n, why = read.refused[0]
-        raise DatasetError(
-            f"Entry {n} of this log is not a calibration report: {why} Correct or remove it."
-        )
-    return list(read.reports)
-
-
 def read_entries(text: str) -> ParsedCalibrationLog:
     """Read the log entry by entry and keep the valid ones; times are converted to UTC.
 

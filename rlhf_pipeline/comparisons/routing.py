@@ -19,7 +19,7 @@ predictions and parameters give the same routes in any order of rows.
 from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
@@ -36,7 +36,6 @@ from rlhf_pipeline.frames import (
 )
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, content_hash, content_id
 
-Route = Literal["people", "machine", "open"]
 REASONS = ("unsure", "check", "confident", "beyond_places")
 
 ROUTES = FrameSchema(

@@ -144,9 +144,6 @@ class Window:
         }
 
 
-ReferenceWindow = Window  # frozen at registration; what differs is only where the rows come from
-
-
 def reference_window(
     pairs: pd.DataFrame,
     p_chosen: Floats,

@@ -13,7 +13,6 @@ from rlhf_pipeline.registry.runs import (
     TrackedRun,
     ceiling_metric,
     is_accuracy,
-    lacks_ceiling,
     missing_ceilings,
 )
 from rlhf_pipeline.registry.tracking import Tracking, make_tables, web_server_command
@@ -43,7 +42,6 @@ __all__ = [
     "ceiling_metric",
     "code_commit",
     "is_accuracy",
-    "lacks_ceiling",
     "list_openings",
     "make_tables",
     "missing_ceilings",

@@ -233,11 +233,6 @@ def missing_ceilings(metrics: Iterable[str]) -> list[str]:
     return sorted({ceiling_metric(name) for name in names if is_accuracy(name)} - names)
 
 
-def lacks_ceiling(metrics: Iterable[str]) -> bool:
-    """Whether `metrics` contain an accuracy or error rate without its noise ceiling."""
-    return bool(missing_ceilings(metrics))
-
-
 def require_finite(metrics: Mapping[str, float], owner: str) -> dict[str, float]:
     """`metrics` as floats. Raises InvalidScores, which names `owner`, for NaN or infinity."""
     broken = {key: value for key, value in metrics.items() if not math.isfinite(value)}

@@ -1,12 +1,7 @@
 """Simulates worlds with known truth, for running and testing the loop."""
 
 from rlhf_pipeline.simulation.annotators import AnnotatorPool, SimulatedAnnotator, cast_votes
-from rlhf_pipeline.simulation.recovery import (
-    Ceiling,
-    RecoveredParameters,
-    recover_pool,
-    true_ceiling,
-)
+from rlhf_pipeline.simulation.ceiling import Ceiling, true_ceiling
 from rlhf_pipeline.simulation.scenarios import (
     SCENARIOS,
     SOURCED_TASTE,
@@ -24,14 +19,12 @@ __all__ = [
     "WARM_TASTE",
     "AnnotatorPool",
     "Ceiling",
-    "RecoveredParameters",
     "Scenario",
     "SimulatedAnnotator",
     "Taste",
     "cast_votes",
     "features",
     "find_scenario",
-    "recover_pool",
     "side_utilities",
     "taste_change",
     "true_ceiling",

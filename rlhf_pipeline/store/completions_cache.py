@@ -1,4 +1,4 @@
-"""Caches completions by content fingerprint; implements protocols.CompletionCache."""
+"""Caches completions by content fingerprint: a hit is never generated, or paid for, again."""
 
 import hashlib
 import logging

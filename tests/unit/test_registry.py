@@ -29,7 +29,6 @@ from rlhf_pipeline.registry import (
     Registry,
     Run,
     code_commit,
-    lacks_ceiling,
     list_openings,
     missing_ceilings,
     opening_recorder,
@@ -198,8 +197,8 @@ def test_each_accuracy_wants_the_ceiling_of_its_own_votes(
         }
     assert missing_ceilings(["accuracy_low", "accuracy_high", "accuracy"]) == ["noise_ceiling"]
     assert missing_ceilings(["error_rate_since_change_low", "noise_ceiling_since_change"]) == []
-    assert lacks_ceiling({"error_rate": 0.2})
-    assert not lacks_ceiling(["token_accuracy", "mean_length"])
+    assert missing_ceilings(["error_rate"]) == ["noise_ceiling"]
+    assert missing_ceilings(["token_accuracy", "mean_length"]) == []
 
 
 def test_a_ceiling_found_by_a_retry_replaces_unknown(registry: Registry) -> None:

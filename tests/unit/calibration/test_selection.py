@@ -14,9 +14,9 @@ from rlhf_pipeline.calibration import (
     calibration_log,
     calibrator_from_json,
     fit_calibrator,
-    read_calibration_log,
     voted_rows,
 )
+from rlhf_pipeline.calibration.log import read_entries
 from rlhf_pipeline.errors import DatasetError, InvalidScores, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.records import CalibrationReport, Interval
@@ -200,19 +200,18 @@ def test_the_log_reads_back_unchanged_oldest_first():
     )
     log = calibration_log([later, report])
     assert [CalibrationReport.model_validate(entry) for entry in log] == [report, later]
-    assert read_calibration_log(json.dumps(log)) == [report, later]
+    assert read_entries(json.dumps(log)).reports == (report, later)
     assert calibration_log([report]) == log[:1]  # an earlier run's log is how a later one begins
 
 
 def test_a_log_that_is_none_is_named():
-    entry = calibration_log([run(make_pairs(600), 3.0)[1]])[0]
-    for text, words in (
-        ("[", "not JSON"),
-        ("{}", "not a JSON list"),
-        (json.dumps([entry, {**entry, "n_fit": "many"}]), "Entry 2 .* n_fit"),
-    ):
+    for text, words in (("[", "not JSON"), ("{}", "not a JSON list")):
         with pytest.raises(DatasetError, match=words):
-            read_calibration_log(text)
+            read_entries(text)
+    entry = calibration_log([run(make_pairs(600), 3.0)[1]])[0]
+    [(n, cause)] = read_entries(json.dumps([entry, {**entry, "n_fit": "many"}])).refused
+    assert n == 2
+    assert "n_fit" in cause
 
 
 def test_the_calibrator_can_be_chosen_before_there_is_a_test_split_to_open():

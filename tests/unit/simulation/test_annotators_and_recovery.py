@@ -5,17 +5,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores, NotEnoughVotes
+from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.simulation import (
     WARM_TASTE,
     AnnotatorPool,
     SimulatedAnnotator,
     cast_votes,
-    recover_pool,
     true_ceiling,
 )
 from rlhf_pipeline.simulation.utilities import side_utilities
+from tests.unit.simulation.recovery import recover_pool
 
 DAY = "2026-01-03"
 START = datetime(2026, 1, 3, 9, tzinfo=UTC)
@@ -147,13 +147,6 @@ def test_noise_position_bias_fatigue_and_tie_width_are_recovered():
     assert found.fatigue == pytest.approx(np.mean([a.fatigue for a in people]), abs=0.12)
     assert found.tie_width == pytest.approx(0.25, abs=0.03)
     assert found.n_votes > 10_000
-
-
-def test_few_votes_recover_nothing():
-    comparisons = comparisons_of(5)
-    votes = pd.DataFrame([v.model_dump() for v in cast(comparisons)])
-    with pytest.raises(NotEnoughVotes, match="needs 50"):
-        recover_pool(votes, comparisons, {"p": "Rome"}, WARM_TASTE)
 
 
 def test_the_ceiling_is_the_true_utilitys_accuracy_on_votes():

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rlhf_pipeline.errors import InvalidScores, StoreError
-from rlhf_pipeline.protocols import CompletionCache
 from rlhf_pipeline.records import (
     CalibrationMetrics,
     CalibrationReport,
@@ -184,7 +183,7 @@ def test_a_time_without_zone_is_refused(store):
 
 
 def test_the_cache_keeps_the_first_value_of_a_key(store):
-    cache: CompletionCache = store.completions_cache
+    cache = store.completions_cache
     cache.put_many({f"k{i}": f"text {i} — ü" for i in range(1200)})
     cache.put_many({"k0": "another", "new": "text"})
     found = cache.get_many([*(f"k{i}" for i in range(1200)), "new", "unknown", "new"])

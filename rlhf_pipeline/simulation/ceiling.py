@@ -1,31 +1,15 @@
-"""Estimates a simulation's true parameters from votes: annotators' noise, bias, fatigue;
-ceiling.
-"""
+"""Computes the best accuracy that any predictor can reach on simulated votes."""
 
-from collections.abc import Mapping
 from math import comb
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from rlhf_pipeline.errors import InvalidScores, NotEnoughVotes
-from rlhf_pipeline.records import Choice, Record
+from rlhf_pipeline.errors import InvalidScores
+from rlhf_pipeline.records import Record
 from rlhf_pipeline.simulation.annotators import AnnotatorPool
-from rlhf_pipeline.simulation.utilities import Taste, side_utilities
 
 Floats = npt.NDArray[np.float64]
-MIN_VOTES = 50
-
-
-class RecoveredParameters(Record):
-    """A pool's mean parameters, estimated from its votes."""
-
-    noise: float
-    position_bias: float
-    fatigue: float
-    tie_width: float
-    n_votes: int
 
 
 class Ceiling(Record):
@@ -36,38 +20,6 @@ class Ceiling(Record):
     one_vote: float
     majority: float
     n_pairs: int
-
-
-def recover_pool(
-    votes: pd.DataFrame,
-    comparisons: pd.DataFrame,
-    references: Mapping[str, str | None],
-    taste: Taste,
-) -> RecoveredParameters:
-    """Estimate noise, position bias, fatigue and tie width by maximum likelihood, from VOTES of one
-    taste.
-
-    A vote's place in its annotator's day is its rank by voted_at. Raises NotEnoughVotes below 50
-    votes.
-    """
-    cast = (
-        votes.sort_values(["voted_at", "seq"], kind="stable")
-        if "seq" in votes
-        else votes.sort_values("voted_at", kind="stable")
-    )
-    n_earlier = cast.groupby(
-        [cast["annotator_id"], pd.to_datetime(cast["voted_at"], utc=True).dt.date]
-    ).cumcount()
-    cast = cast.assign(n_earlier=n_earlier)[cast["choice"].ne(Choice.SKIP)]
-    if len(cast) < MIN_VOTES:
-        raise NotEnoughVotes(
-            f"{len(cast)} votes; recovering annotators needs {MIN_VOTES}. Simulate more days."
-        )
-    u_a, u_b = side_utilities(comparisons, references, taste)
-    differences = dict(zip(comparisons["comparison_id"], u_a - u_b, strict=True))
-    delta = np.array([differences[c] for c in cast["comparison_id"]])
-    sign = cast["choice"].map({Choice.A: 1, Choice.B: -1}).fillna(0).to_numpy(dtype=np.int64)
-    return _maximum_likelihood(delta, sign, cast["n_earlier"].to_numpy(dtype=np.float64))
 
 
 def true_ceiling(
@@ -126,34 +78,6 @@ def _majority_probabilities(right: Floats, wrong: Floats, n: int) -> tuple[Float
             p = comb(n, k) * comb(n - k, j) * right**k * wrong**j * neither ** (n - k - j)
             won, lost = won + p * (k > j), lost + p * (j > k)
     return won, lost
-
-
-def _maximum_likelihood(
-    delta: Floats, sign: npt.NDArray[np.int64], n_earlier: Floats
-) -> RecoveredParameters:
-    from scipy.optimize import minimize
-
-    def negative_log_likelihood(x: Floats) -> float:
-        log_noise, bias, fatigue, tie = x
-        scale = np.exp(log_noise) * (1 + fatigue * n_earlier / 100)
-        p_a, p_b = _sigmoid((delta + bias - tie) / scale), _sigmoid((-delta - bias - tie) / scale)
-        p = np.select([sign == 1, sign == -1], [p_a, p_b], 1 - p_a - p_b)
-        return float(-np.log(np.clip(p, 1e-12, None)).mean())
-
-    fit = minimize(
-        negative_log_likelihood,
-        x0=np.array([0.0, 0.0, 0.1, 0.1]),
-        method="L-BFGS-B",
-        bounds=[(-5, 5), (-5, 5), (0, 10), (0, 5)],
-    )
-    log_noise, bias, fatigue, tie = (float(v) for v in fit.x)
-    return RecoveredParameters(
-        noise=float(np.exp(log_noise)),
-        position_bias=bias,
-        fatigue=fatigue,
-        tie_width=tie,
-        n_votes=len(delta),
-    )
 
 
 def _sigmoid(x: Floats) -> Floats:
