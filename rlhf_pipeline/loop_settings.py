@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
+from rlhf_pipeline.alerts.rules import AlertParams
 from rlhf_pipeline.calibration import CalibrationThresholds, OverTimeParams
 from rlhf_pipeline.comparisons import PairingParams, RoutingParams
 from rlhf_pipeline.completions import CallParams, CompletionParams
@@ -145,7 +146,7 @@ class ScheduleParams(BaseModel):
         return f"{int(minute)} {int(hour)} * * *"
 
 
-# In the order of the loop. All but the trigger and the schedules are stages.
+# In the order of the loop. All but the trigger, the schedules and the alerts are stages.
 PARTS: dict[str, type[BaseModel]] = {
     "prompts": PromptsParams,
     "completions": CompletionsParams,
@@ -161,6 +162,7 @@ PARTS: dict[str, type[BaseModel]] = {
     "evaluation": EvaluationParams,
     "gate": GateParams,
     "schedules": ScheduleParams,
+    "alerts": AlertParams,
 }
 
 
@@ -213,6 +215,10 @@ class LoopSettings:
     @cached_property
     def calibration(self) -> CalibrateParams:
         return cast(CalibrateParams, self.params("calibration"))
+
+    @cached_property
+    def alerts(self) -> AlertParams:
+        return cast(AlertParams, self.params("alerts"))
 
     @cached_property
     def schedules(self) -> ScheduleParams:

@@ -11,7 +11,7 @@ from rlhf_pipeline.records import Interval, Record, Text
 MetricName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$", max_length=80)]
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")  # mildest first
-AlertState = Literal["open", "acknowledged", "resolved"]
+AlertState = Literal["pending", "open", "acknowledged", "resolved"]
 MessageKind = Literal["opened", "reminder", "escalated", "resolved", "test"]
 MessageState = Literal["pending", "delivered", "dead"]
 
@@ -60,14 +60,14 @@ class MetricPoint(Record):
 class Alert(Record):
     """One incident of a rule: open until somebody acknowledges it or its condition ends.
 
-    `subject` is what the rule speaks of, such as a model or a job; a rule has at most one
-    unresolved alert per subject. `level` counts the targets it has been escalated to beyond the
-    first.
+    `subject` is what the rule speaks of, such as a model or a job; a rule has at most one alert per
+    subject whose condition has not ended. While a rule waits for its condition to last, the alert
+    is pending. `level` counts the groups of targets it has been escalated to beyond the first.
     """
 
     alert_id: int
     rule: str
-    subject: str
+    subject: Text
     severity: Severity
     state: AlertState
     title: Text
@@ -77,13 +77,17 @@ class Alert(Record):
     evidence: Mapping[str, Any] = Field(default_factory=dict)
     link: str | None = None
     opened_at: AwareDatetime
-    seen_at: AwareDatetime  # when the condition was last found true
-    notified_at: AwareDatetime | None = None
+    seen_at: AwareDatetime  # when the condition was last found true, to a few minutes
+    notified_at: AwareDatetime | None = None  # the last message about it
+    targets: tuple[str, ...] = ()  # those that received a message about it
     level: int = Field(default=0, ge=0)
+    level_at: AwareDatetime | None = None  # when that level was notified
     acknowledged_at: AwareDatetime | None = None
     acknowledged_by: str | None = None
     resolved_at: AwareDatetime | None = None
     resolved_by: str | None = None  # None: the condition ended by itself
+    ended_at: AwareDatetime | None = None  # None: the condition is still true
+    resolution: Text = ""  # what ended it, where that is known
 
 
 class Silence(Record):

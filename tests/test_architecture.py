@@ -95,7 +95,7 @@ ALLOWED: dict[str, set[str]] = {
     # the prompts on which policies are compared, frozen in the store
     "evaluation_sets": {*FOUNDATION, *STAGES, "store", "loop_settings"},
     # the parameters of every stage, as rlhf.yaml sets them
-    "loop_settings": {*FOUNDATION, *STAGES, "learning", "store"},
+    "loop_settings": {*FOUNDATION, *STAGES, "learning", "store", "alerts"},
     # the process that waits in `rlhf dev`: whatever it imports stays in memory
     "supervisor": {"errors", "processes"},
     # rules over records, the registry's among them; nothing is deleted there

@@ -13,6 +13,7 @@ import typer.main
 
 from definitions import definitions_for, defs
 from docs import draw_graph
+from rlhf_pipeline.alerts.rules import FACTS, RULES
 from rlhf_pipeline.calibration import CALIBRATORS
 from rlhf_pipeline.cli import COMMANDS, load_command
 from rlhf_pipeline.client import Client
@@ -111,6 +112,16 @@ def test_every_metric_is_in_monitoring() -> None:
         for m in METRICS.values()
     }
     assert [row for row in sorted(rows) if row not in page] == [], "copy these lines"
+
+
+def test_every_rule_of_alerts_is_in_monitoring() -> None:
+    page = text_of(ROOT / "docs" / "monitoring.md")
+    rows = [
+        f"| `{rule.name}` | `{rule.reads}` | {rule.comparison} {rule.threshold:g} | "
+        f"{rule.severity} |"
+        for rule in RULES.values()
+    ] + [f"| `{name}` | {meaning} |" for name, meaning in FACTS.items()]
+    assert [row for row in rows if row not in page] == [], "copy these lines"
 
 
 def test_no_setting_is_named_that_does_not_exist() -> None:

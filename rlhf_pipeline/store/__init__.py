@@ -9,6 +9,8 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.alert_messages import AlertMessages
+from rlhf_pipeline.store.alert_rules import AlertRuleChanges
+from rlhf_pipeline.store.alerts import Alerts, Silences
 from rlhf_pipeline.store.assignments import Assignments, RemainingWork
 from rlhf_pipeline.store.audit import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
@@ -88,6 +90,9 @@ class Store:
         self.requests = Requests(database)
         self.file_hashes = FileHashes(database)
         self.metric_points = MetricPoints(database)
+        self.alerts = Alerts(database)
+        self.silences = Silences(database)
+        self.alert_rules = AlertRuleChanges(database)
         self.alert_messages = AlertMessages(database)
         self.audit = Audit(database)
 

@@ -18,7 +18,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import PARTS
 
-NO_STAGES = {"retraining_trigger", "schedules"}
+NO_STAGES = {"retraining_trigger", "schedules", "alerts"}
 STAGES = sorted(PARTS.keys() - NO_STAGES)
 
 

@@ -39,20 +39,22 @@ def upgrade() -> None:
         _name("subject"),
         _name("state"),
         _time("opened_at"),
+        _time("ended_at", nullable=True),
         _text("record"),
         sa.CheckConstraint(
-            "state IN ('open', 'acknowledged', 'resolved')", name=op.f("ck_alerts_state")
+            "state IN ('pending', 'open', 'acknowledged', 'resolved')",
+            name=op.f("ck_alerts_state"),
         ),
         key=("alert_id",),
     )
-    unresolved = sa.text("state <> 'resolved'")
+    not_ended = sa.text("ended_at IS NULL")
     op.create_index(
-        "ux_alerts_unresolved",
+        "ux_alerts_not_ended",
         "alerts",
         [*SCOPE, "rule", "subject"],
         unique=True,
-        sqlite_where=unresolved,
-        postgresql_where=unresolved,
+        sqlite_where=not_ended,
+        postgresql_where=not_ended,
     )
     _create(
         "alert_silences",

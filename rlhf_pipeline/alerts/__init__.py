@@ -1,0 +1,1 @@
+"""Alerts: which rules are broken, which incidents are open, and the messages about them."""

@@ -1,0 +1,125 @@
+"""Compares readings with rules: a finding for each subject that a rule speaks of."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, Self
+
+from rlhf_pipeline.alerts.rules import AlertRule
+from rlhf_pipeline.monitoring import MetricPoint
+
+# near: beyond the value at which an open alert is resolved, but not beyond the threshold.
+# unknown: not measured, so an open alert stays open and none is opened.
+Status = Literal["broken", "near", "kept", "unknown"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A figure that rules read: a metric point, or a fact of the store or of Dagster with its
+    evidence.
+    """
+
+    name: str
+    measured_at: datetime
+    value: float | None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    low: float | None = None
+    high: float | None = None
+    detail: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    link: str | None = None
+
+    @classmethod
+    def of_point(cls, point: MetricPoint) -> Self:
+        measured = {"n": point.n or None, "low": point.low, "high": point.high}
+        return cls(
+            name=point.name,
+            measured_at=point.measured_at,
+            value=point.value,
+            labels=point.labels,
+            low=point.low,
+            high=point.high,
+            evidence={name: value for name, value in measured.items() if value is not None},
+        )
+
+    @property
+    def subject(self) -> str:
+        """The values of its labels; a figure without labels is of the project."""
+        return ", ".join(self.labels.values()) or "project"
+
+
+@dataclass(frozen=True)
+class RuleFinding:
+    """What a rule says of one subject now."""
+
+    rule: AlertRule
+    subject: str
+    status: Status
+    reading: Reading
+
+    @property
+    def title(self) -> str:
+        reading = self.reading
+        names = {"subject": self.subject, "detail": reading.detail or "no detail", **reading.labels}
+        numbers = {"value": reading.value, "threshold": self.rule.threshold}
+        text = self.rule.title.format_map(_Blanks(names | numbers))
+        return " ".join(text.split())
+
+
+class _Blanks(dict[str, Any]):
+    """Shows `?` for a label that the reading lacks."""
+
+    def __missing__(self, name: str) -> str:
+        return "?"
+
+
+def evaluate(
+    rules: Iterable[AlertRule], readings: Sequence[Reading], now: datetime
+) -> list[RuleFinding]:
+    """A finding for each rule that is on and each subject with a reading that is recent enough.
+
+    Of several readings of one subject, the newest counts; with `for_days`, the newest of as many
+    measured days must all break the rule.
+    """
+    by_name: dict[str, list[Reading]] = {}
+    for reading in sorted(readings, key=lambda each: each.measured_at):
+        by_name.setdefault(reading.name, []).append(reading)
+    findings = []
+    for rule in rules:
+        if not rule.is_on:
+            continue
+        subjects: dict[str, list[Reading]] = {}
+        for reading in by_name.get(rule.reads, []):
+            if _is_read(rule, reading, now):
+                subjects.setdefault(reading.subject, []).append(reading)
+        findings += [
+            RuleFinding(rule, subject, _judge(rule, of_subject), of_subject[-1])
+            for subject, of_subject in subjects.items()
+        ]
+    return findings
+
+
+def _is_read(rule: AlertRule, reading: Reading, now: datetime) -> bool:
+    first = now.date() - timedelta(days=max(rule.within_days, rule.for_days - 1))
+    return reading.measured_at.date() >= first and rule.labels.items() <= reading.labels.items()
+
+
+def _judge(rule: AlertRule, readings: Sequence[Reading]) -> Status:
+    last = _compare(rule, readings[-1])
+    if last != "broken" or rule.for_days == 1:
+        return last
+    by_day = {reading.measured_at.date(): _compare(rule, reading) for reading in readings}
+    days = [by_day[day] for day in sorted(by_day) if by_day[day] != "unknown"]
+    holds = len(days) >= rule.for_days and set(days[-rule.for_days :]) == {"broken"}
+    return "broken" if holds else "near"
+
+
+def _compare(rule: AlertRule, reading: Reading) -> Status:
+    bound = reading.low if rule.comparison == "above" else reading.high
+    value = reading.value if bound is None else bound
+    if reading.value is None or value is None:
+        return "unknown"
+    if rule.is_beyond(value, rule.threshold):
+        return "broken"
+    end = rule.threshold if rule.resolve_at is None else rule.resolve_at
+    return "near" if rule.is_beyond(value, end) else "kept"

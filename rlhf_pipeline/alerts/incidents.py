@@ -1,0 +1,268 @@
+"""Opens, escalates and resolves alerts by what rules find; knows neither clock nor database."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from rlhf_pipeline.alerts.findings import RuleFinding
+from rlhf_pipeline.alerts.rules import AlertParams
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.monitoring import Alert, AlertMessage, MessageKind, Silence
+from rlhf_pipeline.records import content_id
+
+SEEN_EVERY = timedelta(minutes=5)  # an open alert is written again at most so often
+
+
+@dataclass(frozen=True)
+class Notification:
+    """Who receives messages, and when again."""
+
+    levels: tuple[tuple[str, ...], ...]
+    escalate_after: timedelta | None = None
+    remind_after: timedelta | None = None
+    project: str = ""
+    web_url: str = ""
+
+    @classmethod
+    def of(
+        cls, params: AlertParams, targets: Sequence[str], *, project: str, web_url: str
+    ) -> "Notification":
+        """The levels of the settings; without any, all targets at once. A level that names no
+        known target is left out.
+        """
+        chosen = params.levels or [list(targets)]
+        levels = [tuple(name for name in level if name in targets) for level in chosen]
+        minutes, hours = params.escalate_after_minutes, params.remind_after_hours
+        return cls(
+            levels=tuple(level for level in levels if level),
+            escalate_after=timedelta(minutes=minutes) if minutes else None,
+            remind_after=timedelta(hours=hours) if hours else None,
+            project=project,
+            web_url=web_url.rstrip("/"),
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one look at the findings changes."""
+
+    changed: tuple[Alert, ...] = ()
+    dropped: tuple[int, ...] = ()  # pending alerts whose condition ended in time
+    messages: tuple[AlertMessage, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.changed or self.dropped or self.messages)
+
+
+@dataclass
+class _Changes:
+    changed: list[Alert] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    messages: list[AlertMessage] = field(default_factory=list)
+
+
+def advance(
+    alerts: Sequence[Alert],
+    findings: Sequence[RuleFinding],
+    silences: Sequence[Silence],
+    notification: Notification,
+    now: datetime,
+    *,
+    next_id: int,
+    only: Collection[str] | None = None,
+) -> Step:
+    """The next state of the alerts whose condition has not ended, and the messages about them.
+
+    An alert of a subject without a finding ends: the subject is gone or the rule is off. With
+    `only`, the alerts of other rules stay as they are.
+    """
+    changes = _Changes()
+    known = {(alert.rule, alert.subject): alert for alert in alerts}
+    found = {(finding.rule.name, finding.subject): finding for finding in findings}
+    for key, finding in found.items():
+        alert = known.get(key)
+        if alert is None and finding.status == "broken":
+            alert = _open(finding, notification, now, next_id)
+            next_id += 1
+            _move(changes, None, alert, finding, silences, notification, now)
+        elif alert is not None:
+            _move(changes, alert, alert, finding, silences, notification, now)
+    for key, alert in known.items():
+        if key not in found and (only is None or alert.rule in only):
+            _end(changes, alert, "", notification, now)
+    return Step(tuple(changes.changed), tuple(changes.dropped), tuple(changes.messages))
+
+
+def acknowledge(alert: Alert, actor: str, now: datetime) -> Alert:
+    """Somebody takes care: no reminders and no escalation. Raises StoreError unless it is open."""
+    if alert.state != "open":
+        raise StoreError(
+            f"Alert {alert.alert_id} is {alert.state}; only an open alert can be acknowledged."
+        )
+    return alert.model_copy(
+        update={"state": "acknowledged", "acknowledged_at": now, "acknowledged_by": actor}
+    )
+
+
+def resolve(
+    alert: Alert, actor: str, notification: Notification, now: datetime
+) -> tuple[Alert, list[AlertMessage]]:
+    """Close an alert by hand; it opens again only after its condition has ended once. Raises
+    StoreError if it is resolved.
+    """
+    if alert.state == "resolved":
+        raise StoreError(f"Alert {alert.alert_id} is resolved already.")
+    closed = alert.model_copy(
+        update={"state": "resolved", "resolved_at": now, "resolved_by": actor}
+    )
+    return closed, _messages(closed, "resolved", alert.targets, notification, now)
+
+
+def _open(finding: RuleFinding, notification: Notification, now: datetime, number: int) -> Alert:
+    rule = finding.rule
+    alert = Alert(
+        alert_id=number,
+        rule=rule.name,
+        subject=finding.subject,
+        severity=rule.severity,
+        state="pending" if rule.for_minutes else "open",
+        title=finding.title,
+        opened_at=now,
+        seen_at=now,
+    )
+    return _refresh(alert, finding, notification, now)
+
+
+def _refresh(alert: Alert, finding: RuleFinding, notification: Notification, now: datetime) -> Alert:
+    """The alert with the latest figures of its condition."""
+    reading, page = finding.reading, finding.rule.page
+    at_page = f"{notification.web_url}{page}" if page else None
+    return alert.model_copy(
+        update={
+            "severity": finding.rule.severity,
+            "title": finding.title,
+            "detail": reading.detail,
+            "value": reading.value,
+            "threshold": finding.rule.threshold,
+            "evidence": dict(reading.evidence),
+            "link": reading.link or at_page,
+            "seen_at": now,
+        }
+    )
+
+
+def _move(
+    changes: _Changes,
+    stored: Alert | None,
+    alert: Alert,
+    finding: RuleFinding,
+    silences: Sequence[Silence],
+    notification: Notification,
+    now: datetime,
+) -> None:
+    status = finding.status
+    if status == "kept" or (status == "near" and alert.state == "pending"):
+        _end(changes, alert, finding.reading.detail, notification, now)
+        return
+    if status == "unknown":
+        return
+    lasting = timedelta(minutes=finding.rule.for_minutes)
+    if alert.state == "pending" and now - alert.opened_at >= lasting:
+        alert = _refresh(alert, finding, notification, now)
+        alert = alert.model_copy(update={"state": "open", "opened_at": now})
+    elif alert.state != "resolved" and now - alert.seen_at >= SEEN_EVERY:
+        alert = _refresh(alert, finding, notification, now)
+    if alert.state == "open" and not any(
+        silence.covers(alert.rule, alert.subject, now) for silence in silences
+    ):
+        alert = _notify(changes, alert, notification, now)
+    if alert is not stored:
+        changes.changed.append(alert)
+
+
+def _notify(changes: _Changes, alert: Alert, notification: Notification, now: datetime) -> Alert:
+    """Send what is due about an open alert: the first message, the next level, a reminder."""
+    levels = notification.levels
+    if not levels:
+        return alert
+    if alert.notified_at is None or alert.level_at is None:
+        return _send(changes, alert, "opened", levels[0], notification, now)
+    after, again = notification.escalate_after, notification.remind_after
+    if after is not None and alert.level + 1 < len(levels) and now - alert.level_at >= after:
+        risen = alert.model_copy(update={"level": alert.level + 1})
+        return _send(changes, risen, "escalated", levels[risen.level], notification, now)
+    if again is not None and now - alert.notified_at >= again:
+        return _send(changes, alert, "reminder", alert.targets, notification, now)
+    return alert
+
+
+def _send(
+    changes: _Changes,
+    alert: Alert,
+    kind: MessageKind,
+    targets: Sequence[str],
+    notification: Notification,
+    now: datetime,
+) -> Alert:
+    """Put messages to `targets` into the changes; returns the alert with what was sent."""
+    sent = alert.model_copy(
+        update={
+            "notified_at": now,
+            "targets": tuple(dict.fromkeys((*alert.targets, *targets))),
+            "level_at": alert.level_at if kind == "reminder" else now,
+        }
+    )
+    changes.messages += _messages(sent, kind, targets, notification, now)
+    return sent
+
+
+def _end(
+    changes: _Changes, alert: Alert, resolution: str, notification: Notification, now: datetime
+) -> None:
+    """The condition ended. Every target that received a message hears of it, silenced or not."""
+    if alert.state == "pending":
+        changes.dropped.append(alert.alert_id)
+        return
+    ended = alert.model_copy(update={"ended_at": now})
+    if alert.state != "resolved":
+        resolved = {"state": "resolved", "resolved_at": now, "resolution": resolution}
+        ended = ended.model_copy(update=resolved)
+        changes.messages += _messages(ended, "resolved", alert.targets, notification, now)
+    changes.changed.append(ended)
+
+
+def _messages(
+    alert: Alert,
+    kind: MessageKind,
+    targets: Sequence[str],
+    notification: Notification,
+    now: datetime,
+) -> list[AlertMessage]:
+    payload = build_payload(alert, kind, notification.project, now)
+    return [
+        AlertMessage(
+            message_id="msg_"
+            + content_id(
+                notification.project, alert.alert_id, kind, target, alert.level, now.isoformat()
+            ),
+            alert_id=alert.alert_id,
+            target=target,
+            kind=kind,
+            payload=payload,
+            created_at=now,
+            next_attempt_at=now,
+        )
+        for target in targets
+    ]
+
+
+def build_payload(alert: Alert, kind: MessageKind, project: str, now: datetime) -> dict[str, Any]:
+    """What a message holds, as Standard Webhooks names its parts: type, timestamp, data."""
+    left_out = {"notified_at", "targets", "level_at", "ended_at"}
+    return {
+        "type": f"alert.{kind}",
+        "timestamp": now.isoformat(),
+        "data": {"project": project, **alert.model_dump(mode="json", exclude=left_out)},
+    }

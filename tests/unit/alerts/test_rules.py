@@ -1,0 +1,128 @@
+"""Rules: what breaks them, what changes them, and how a finding reads."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rlhf_pipeline.alerts.findings import Reading, evaluate
+from rlhf_pipeline.alerts.rules import RULES, AlertParams, RuleChange, merge_rules
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import LoopSettings
+
+NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
+
+
+def reading(name="model.ece", value=0.2, days_ago=0, labels=None, **more):
+    return Reading(
+        name=name,
+        measured_at=NOW - timedelta(days=days_ago),
+        value=value,
+        labels={"reward_model": "rm@1"} if labels is None else labels,
+        **more,
+    )
+
+
+def statuses(rule, *readings):
+    return {f.subject: f.status for f in evaluate([rule], readings, NOW)}
+
+
+def changed(name, **given):
+    return merge_rules({name: RuleChange(**given)})[name]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "status"), [(0.10, 0.3, "broken"), (0.05, 0.3, "kept"), (None, None, "broken")]
+)
+def test_an_estimate_breaks_a_rule_only_by_its_bound(low, high, status):
+    rule = RULES["calibration_error"]
+    assert statuses(rule, reading(value=0.2, low=low, high=high)) == {"rm@1": status}
+
+
+def test_the_upper_bound_counts_where_a_rule_is_broken_below():
+    rule = RULES["agreement"]
+    of = {"name": "agreement.rate", "labels": {}}
+    assert statuses(rule, reading(value=0.5, low=0.4, high=0.7, **of)) == {"project": "kept"}
+    assert statuses(rule, reading(value=0.5, low=0.4, high=0.59, **of)) == {"project": "broken"}
+
+
+def test_a_figure_that_was_not_measured_is_unknown():
+    assert statuses(RULES["calibration_error"], reading(value=None)) == {"rm@1": "unknown"}
+
+
+def test_between_the_two_thresholds_a_rule_is_near():
+    rule = changed("calibration_error", threshold=0.1, resolve_at=0.05)
+    found = [statuses(rule, reading(value=v))["rm@1"] for v in (0.11, 0.07, 0.05)]
+    assert found == ["broken", "near", "kept"]
+
+
+def test_an_old_figure_is_ignored():
+    assert statuses(RULES["calibration_error"], reading(days_ago=8)) == {}
+
+
+def test_a_rule_may_ask_for_several_days_in_a_row():
+    rule = changed("calibration_error", for_days=3)
+    days = [reading(days_ago=n) for n in (2, 1, 0)]
+    assert statuses(rule, *days[1:]) == {"rm@1": "near"}
+    assert statuses(rule, *days) == {"rm@1": "broken"}
+    good_day = reading(days_ago=1, value=0.01)
+    assert statuses(rule, days[0], good_day, days[2]) == {"rm@1": "near"}
+
+
+def test_labels_choose_what_a_rule_reads():
+    rule = changed("calibration_error", labels={"reward_model": "rm@2"})
+    other = reading(labels={"reward_model": "rm@2"})
+    assert statuses(rule, reading(), other) == {"rm@2": "broken"}
+
+
+def test_a_rule_that_is_off_finds_nothing():
+    assert statuses(changed("calibration_error", is_on=False), reading()) == {}
+
+
+def test_a_title_holds_the_figures_and_never_fails_for_a_missing_label():
+    (finding,) = evaluate([RULES["calibration_error"]], [reading()], NOW)
+    assert finding.title == "The calibration error of rm@1 is 0.200, above 0.08"
+    (finding,) = evaluate([RULES["calibration_error"]], [reading(labels={})], NOW)
+    assert finding.title == "The calibration error of ? is 0.200, above 0.08"
+
+
+def test_a_later_layer_wins():
+    first = {"queue_age": RuleChange(threshold=10, severity="critical")}
+    rule = merge_rules(first, {"queue_age": RuleChange(threshold=20)})["queue_age"]
+    assert (rule.threshold, rule.severity) == (20, "critical")
+
+
+def test_a_project_adds_a_rule_over_any_metric():
+    own = RuleChange(reads="policy.reward", threshold=0.5, comparison="below")
+    rule = merge_rules({"low_reward": own})["low_reward"]
+    read = reading(name="policy.reward", value=0.2, labels={"policy": "p@1"})
+    (finding,) = evaluate([rule], [read], NOW)
+    assert finding.title == "policy.reward of p@1 is 0.2, below 0.5"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("calibration_eror", {"threshold": 1}, "Did you mean calibration_error"),
+        ("mine", {"reads": "queue.opn", "threshold": 1}, "Did you mean queue.open"),
+        ("queue_age", {"resolve_at": 99}, "resolve_at 99 must be at or below the threshold 72"),
+    ],
+)
+def test_an_unusable_change_names_rule_and_cure(name, given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        merge_rules({name: RuleChange(**given)})
+
+
+def test_the_settings_file_changes_rules():
+    loop = LoopSettings.parse({"alerts": {"rules": {"queue_age": {"threshold": 5}}}})
+    assert merge_rules(loop.alerts.rules)["queue_age"].threshold == 5
+    with pytest.raises(ConfigurationError, match=r"alerts\.rules.*Did you mean queue_age"):
+        LoopSettings.parse({"alerts": {"rules": {"queue_agee": {"threshold": 5}}}})
+
+
+def test_a_title_is_filled_with_plain_names_alone():
+    with pytest.raises(ValueError, match="write a plain name"):
+        RuleChange(title="{value.__class__}")
+
+
+def test_the_parameters_have_no_rule_by_default():
+    assert AlertParams().rules == {}

@@ -1,0 +1,84 @@
+"""Alerts, silences and rule changes are stored with their messages and their authors."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rlhf_pipeline.alerts.findings import Reading, evaluate
+from rlhf_pipeline.alerts.incidents import Notification, acknowledge, advance
+from rlhf_pipeline.alerts.rules import RULES
+from rlhf_pipeline.errors import NotFound, StoreError
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+TEAM = Notification(levels=(("team",),), project="demo")
+
+
+def tick(store, value, minutes=0, name="queue.oldest_hours"):
+    now = NOON + timedelta(minutes=minutes)
+    findings = evaluate(RULES.values(), [Reading(name, now, value)], now)
+    return store.alerts.advance(
+        lambda alerts, silences, next_id: advance(
+            alerts, findings, silences, TEAM, now, next_id=next_id
+        )
+    )
+
+
+def test_an_alert_and_its_message_are_stored_together(store):
+    tick(store, 80.0)
+    (alert,) = store.alerts.page()
+    assert (alert.alert_id, alert.state, alert.targets) == (1, "open", ("team",))
+    (message,) = store.alert_messages.of_alert(1)
+    assert (message.kind, message.target) == ("opened", "team")
+    tick(store, 1.0, minutes=1)
+    assert store.alerts.get(1).state == "resolved"
+    assert {m.kind for m in store.alert_messages.all()} == {"opened", "resolved"}
+    tick(store, 80.0, minutes=2)
+    assert [a.alert_id for a in store.alerts.page()] == [2, 1]
+    assert [a.alert_id for a in store.alerts.page(states=["open"], rule="queue_age")] == [2]
+    assert [a.alert_id for a in store.alerts.page(before_id=2)] == [1]
+
+
+def test_a_repeated_tick_writes_nothing(store):
+    tick(store, 80.0)
+    assert tick(store, 80.0).is_empty
+    assert len(store.alert_messages.all()) == 1
+
+
+def test_a_change_by_hand_is_in_the_audit_chain(store):
+    tick(store, 80.0)
+    store.alerts.change(
+        1, lambda alert: (acknowledge(alert, "ada", NOON), []), actor="ada", action="acknowledge"
+    )
+    assert store.alerts.get(1).acknowledged_by == "ada"
+    (link, *_) = store.audit.page()[0]
+    assert (link.action, link.actor, link.object_id) == ("alert.acknowledge", "ada", "alert 1")
+    store.audit.verify()
+    with pytest.raises(NotFound, match="no alert 9"):
+        store.alerts.change(9, lambda alert: (alert, []), actor="ada", action="acknowledge")
+
+
+def test_a_silence_ends_by_time_or_by_hand(store):
+    now = store.database.clock.now()
+    silence = store.silences.add(
+        rule="drift", subject=None, reason="known", ends_at=now + timedelta(hours=1), actor="ada"
+    )
+    assert silence.covers("drift", "anything", silence.created_at)
+    ended = store.silences.end(silence.silence_id, actor="bob")
+    assert store.silences.all() == [ended]
+    with pytest.raises(StoreError, match="ended at"):
+        store.silences.end(silence.silence_id, actor="bob")
+    with pytest.raises(NotFound):
+        store.silences.end(7, actor="bob")
+    with pytest.raises(StoreError, match="past"):
+        store.silences.add(rule=None, subject=None, reason="x", ends_at=now, actor="ada")
+
+
+def test_the_latest_change_of_a_rule_counts_until_it_is_deleted(store):
+    store.alert_rules.put("drift", {"severity": "info"}, actor="ada")
+    store.alert_rules.put("drift", {"is_on": False}, actor="bob")
+    (change,) = store.alert_rules.all()
+    assert (change.given, change.changed_by) == ({"is_on": False}, "bob")
+    store.alert_rules.delete("drift", actor="ada")
+    assert store.alert_rules.all() == []
+    with pytest.raises(NotFound, match="Nothing was set"):
+        store.alert_rules.delete("drift", actor="ada")
