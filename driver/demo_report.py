@@ -11,7 +11,7 @@ from rich.table import Table
 
 from driver.demo import DemoState
 from driver.runner import StageRun
-from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.artefacts import STAGES, Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, TriggerDecision
@@ -21,22 +21,6 @@ from rlhf_pipeline.terminal import escape_markup
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import counting
 
-STAGES = (
-    "prompts",
-    "completions",
-    "comparisons",
-    "votes",
-    "reflection_log",
-    "drift_report",
-    "preference_pairs",
-    "annotator_model",
-    "reward_model",
-    "calibration",
-    "retraining_set",
-    "candidate_model",
-    "evaluation",
-    "gate",
-)
 COLOURS = {"drift": "red", "warning": "yellow", "stable": "green", "insufficient": "dim"}
 
 

@@ -42,7 +42,24 @@ RECORDS: dict[str, type[Record]] = {
     "evaluation": Evaluation,
     "gate": GateDecision,
 }
-
+# what has files, in the order of the loop
+STAGES = (
+    "prompts",
+    "completions",
+    "comparisons",
+    "votes",
+    "reflection_log",
+    "drift_report",
+    "preference_pairs",
+    "annotator_model",
+    "reward_model",
+    "calibration",
+    "retraining_set",
+    "candidate_model",
+    "evaluation",
+    "gate",
+)
+assert set(STAGES) <= SCHEMAS.keys() | RECORDS.keys()
 
 FOLDER = "frames"  # prefix of every recorded name, whichever folder or URL holds the files
 # A file is read again if another process replaces it between the read and the look-up of its hash.

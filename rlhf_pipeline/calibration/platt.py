@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from pydantic import BaseModel
 
-from rlhf_pipeline.calibration.base import Floats, check_rows, fold
+from rlhf_pipeline.calibration.base import Floats, check_rows, fit_slopes, fold
 from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.reward_model.base import preference_probability
 
@@ -30,29 +30,12 @@ class PlattScaling:
         self.scale_ = 1.0
 
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
-        from scipy.optimize import minimize
-
         m, y, w = check_rows(margins, outcomes, weights)
         size, right = fold(m, y)
         self.scale_ = max(float(np.median(size)), 1e-6)
-        n_right, n_wrong = float(w @ right), float(w @ (1 - right))
-        target = np.where(right == 1, (n_right + 1) / (n_right + 2), 1 / (n_wrong + 2))
         step = self.scale_ * np.tanh(size / self.scale_)
         basis = np.stack([step, size - step], axis=1)
-
-        def objective(slopes: Floats) -> tuple[float, Floats]:
-            logits = basis @ slopes
-            value = w @ (np.logaddexp(0.0, logits) - target * logits) / w.sum()
-            return float(value), basis.T @ (w * (preference_probability(logits) - target)) / w.sum()
-
-        best = minimize(
-            objective,
-            np.array([1.0, 1.0]),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(0, None), (0, None)],
-        )
-        self.near_, self.far_ = float(best.x[0]), float(best.x[1])
+        self.near_, self.far_ = fit_slopes(basis, right, w)
         return self
 
     def transform(self, margins: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Options that several commands share: `--set NAME=VALUE`, and a range of days."""
+"""Options that several commands share: `--set NAME=VALUE`, changes of taste, days."""
 
 from datetime import datetime
 from typing import Annotated
@@ -11,6 +11,14 @@ Changes = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help="Any other parameter; an unknown name lists the known ones. Repeatable.",
+    ),
+]
+ChangeSeq = Annotated[
+    int | None,
+    typer.Option(
+        "--change-seq",
+        min=1,
+        help="First vote of one more change of taste, beside those that `rlhf changes list` shows.",
     ),
 ]
 FirstDay = Annotated[

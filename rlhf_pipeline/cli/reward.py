@@ -11,7 +11,7 @@ from rlhf_pipeline.calibration import calibration_figures, calibration_log
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.error_memory import show_memory
 from rlhf_pipeline.cli.models import find_version
-from rlhf_pipeline.cli.parameters import Changes
+from rlhf_pipeline.cli.parameters import Changes, ChangeSeq
 from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
 from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
@@ -93,14 +93,7 @@ def train(
         bool, typer.Option("--retrain", help="Start from the champion instead of from scratch.")
     ] = False,
     checkpoint: Annotated[Path | None, typer.Option(help="Start from this folder instead.")] = None,
-    change_seq: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="First vote of one more change of taste, beside those that `rlhf changes list` "
-            "shows.",
-        ),
-    ] = None,
+    change_seq: ChangeSeq = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -181,14 +174,7 @@ def calibrate(
             help="Make it champion if it predicts no worse, or let the serving model stay.",
         ),
     ] = True,
-    change_seq: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="First vote of one more change of taste, beside those that `rlhf changes list` "
-            "shows.",
-        ),
-    ] = None,
+    change_seq: ChangeSeq = None,
     changes: Changes = None,
 ) -> None:
     """Choose a calibrator on the calib split, or none, measure it on the test split, and append to

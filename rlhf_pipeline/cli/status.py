@@ -7,34 +7,14 @@ from typing import Annotated
 
 import typer
 
-from rlhf_pipeline.artefacts import RECORDS
+from rlhf_pipeline.artefacts import STAGES
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.learning import NextFit, plan_next_fit
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.store import Store
-
-# in the order of the loop
-STAGES = (
-    "prompts",
-    "completions",
-    "comparisons",
-    "votes",
-    "reflection_log",
-    "drift_report",
-    "preference_pairs",
-    "annotator_model",
-    "reward_model",
-    "calibration",
-    "retraining_set",
-    "candidate_model",
-    "evaluation",
-    "gate",
-)
-assert set(STAGES) <= SCHEMAS.keys() | RECORDS.keys()
 
 
 def status() -> None:

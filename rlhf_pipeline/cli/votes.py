@@ -9,7 +9,7 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.exports import build_records
-from rlhf_pipeline.cli.parameters import Changes
+from rlhf_pipeline.cli.parameters import Changes, ChangeSeq
 from rlhf_pipeline.cli.tables import echo, format_interval, progress_bar, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.comparisons.routing import RoutingParams, count_routes, route, send_routes
@@ -132,14 +132,7 @@ def prepare(
             "pairs of the test split, nor from their votes.",
         ),
     ] = True,
-    change_seq: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="First vote of one more change of taste, beside those that `rlhf changes list` "
-            "shows.",
-        ),
-    ] = None,
+    change_seq: ChangeSeq = None,
     changes: Changes = None,
 ) -> None:
     """Votes into training data: prompt, chosen, rejected, margin, agreement and soft label of each
@@ -222,14 +215,7 @@ def annotators(
     window_days: Annotated[
         int, typer.Option(min=1, max=366, help=WINDOW.description)
     ] = WINDOW.default,
-    change_seq: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="First vote of one more change of taste, beside those that `rlhf changes list` "
-            "shows.",
-        ),
-    ] = None,
+    change_seq: ChangeSeq = None,
     publish: Annotated[
         bool,
         typer.Option(

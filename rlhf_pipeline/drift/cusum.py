@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.drift.frouros_detector import FrourosDetector
+from rlhf_pipeline.drift.frouros_detector import SummingDetector
 
 
 class CUSUMParams(BaseModel):
@@ -23,7 +23,7 @@ class CUSUMParams(BaseModel):
     )
 
 
-class CUSUM(FrourosDetector):
+class CUSUM(SummingDetector):
     """Cumulative sum of the errors above their mean; Frouros does the arithmetic.
 
     The sum adds each error less the mean of all errors so far and less `cusum_slack`, never falls
@@ -41,13 +41,6 @@ class CUSUM(FrourosDetector):
 
     name: ClassVar[str] = "cusum"
     Params: ClassVar[type[BaseModel]] = CUSUMParams
-    has_warnings = False
-    numbers = {
-        "n": "num_instances",
-        "n_mean": "mean_error_rate.num_values",
-        "mean": "mean_error_rate.mean",
-        "sum": "sum_",
-    }
 
     def _make(self) -> Any:
         from frouros.detectors.concept_drift import CUSUM as Frouros
@@ -59,6 +52,3 @@ class CUSUM(FrourosDetector):
                 delta=p.cusum_slack, lambda_=p.cusum_limit, min_num_instances=p.cusum_min_votes
             )
         )
-
-    def _suspects_rise(self, error: float) -> bool:
-        return bool(self._frouros.sum_ > 0)

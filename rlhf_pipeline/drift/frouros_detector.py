@@ -95,3 +95,20 @@ class FrourosDetector:
                 of = attrgetter(owner)(detector._frouros) if owner else detector._frouros
                 setattr(of, attribute, state["numbers"][key])
         return detector
+
+
+class SummingDetector(FrourosDetector):
+    """A detector that sums errors above their mean: it suspects a rise while the sum is positive,
+    and has no warnings.
+    """
+
+    has_warnings = False
+    numbers = {
+        "n": "num_instances",
+        "n_mean": "mean_error_rate.num_values",
+        "mean": "mean_error_rate.mean",
+        "sum": "sum_",
+    }
+
+    def _suspects_rise(self, error: float) -> bool:
+        return bool(self._frouros.sum_ > 0)

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.drift.frouros_detector import FrourosDetector
+from rlhf_pipeline.drift.frouros_detector import SummingDetector
 
 
 class PageHinkleyParams(BaseModel):
@@ -30,7 +30,7 @@ class PageHinkleyParams(BaseModel):
     )
 
 
-class PageHinkley(FrourosDetector):
+class PageHinkley(SummingDetector):
     """Page-Hinkley test of a rising mean; Frouros does the arithmetic.
 
     The sum adds each error less the mean of all errors so far and less `page_hinkley_slack`, and
@@ -50,13 +50,6 @@ class PageHinkley(FrourosDetector):
 
     name: ClassVar[str] = "page_hinkley"
     Params: ClassVar[type[BaseModel]] = PageHinkleyParams
-    has_warnings = False
-    numbers = {
-        "n": "num_instances",
-        "n_mean": "mean_error_rate.num_values",
-        "mean": "mean_error_rate.mean",
-        "sum": "sum_",
-    }
 
     def _make(self) -> Any:
         from frouros.detectors.concept_drift import PageHinkley as Frouros
@@ -71,6 +64,3 @@ class PageHinkley(FrourosDetector):
                 min_num_instances=p.page_hinkley_min_votes,
             )
         )
-
-    def _suspects_rise(self, error: float) -> bool:
-        return bool(self._frouros.sum_ > 0)

@@ -48,7 +48,31 @@ Ints = npt.NDArray[np.int64]
 UNIT = {"low": 0.0, "high": 1.0}
 TIES = (Choice.TIE, Choice.BOTH_BAD)
 
-
+PACE_COLUMNS = {
+    "n_timed": integer("votes with a duration", low=0),
+    **measure_columns("median_seconds", "median duration in seconds", low=0.0),
+    "n_read": integer("of these, votes whose completion lengths are known", low=0),
+    **measure_columns("too_fast", "share faster than anyone can read both completions", **UNIT),
+}
+CONFIDENCE_COLUMNS = {
+    "n_sure": integer(
+        "votes for a side with a stated confidence on comparisons where the other votes have "
+        "a majority",
+        low=0,
+    ),
+    "mean_confidence": number("mean stated confidence", nullable=True, **UNIT),
+    **measure_columns(
+        "confidence_gap",
+        "mean confidence minus the share of votes on the majority's side",
+        low=-1.0,
+        high=1.0,
+    ),
+    **measure_columns(
+        "brier",
+        "mean squared distance of stated confidence and agreement with the majority",
+        **UNIT,
+    ),
+}
 ANNOTATOR_FIGURES = FrameSchema(
     "annotator_figures",
     {
@@ -70,10 +94,7 @@ ANNOTATOR_FIGURES = FrameSchema(
         **measure_columns(
             "self_consistency", "share of repeated judgements that equal the first", **UNIT
         ),
-        "n_timed": integer("votes with a duration", low=0),
-        **measure_columns("median_seconds", "median duration in seconds", low=0.0),
-        "n_read": integer("of these, votes whose completion lengths are known", low=0),
-        **measure_columns("too_fast", "share faster than anyone can read both completions", **UNIT),
+        **PACE_COLUMNS,
         "n_followed": integer("votes with a previous vote, displayed sides of both known", low=0),
         **measure_columns(
             "same_as_before",
@@ -82,23 +103,7 @@ ANNOTATOR_FIGURES = FrameSchema(
         ),
         "n_gold": integer("first judgements of gold comparisons", low=0),
         **measure_columns("gold_accuracy", "share of these that are correct", **UNIT),
-        "n_sure": integer(
-            "votes for a side with a stated confidence on comparisons where the other votes have "
-            "a majority",
-            low=0,
-        ),
-        "mean_confidence": number("mean stated confidence", nullable=True, **UNIT),
-        **measure_columns(
-            "confidence_gap",
-            "mean confidence minus the share of votes on the majority's side",
-            low=-1.0,
-            high=1.0,
-        ),
-        **measure_columns(
-            "brier",
-            "mean squared distance of stated confidence and agreement with the majority",
-            **UNIT,
-        ),
+        **CONFIDENCE_COLUMNS,
     },
     key=("annotator_id",),
 )

@@ -30,11 +30,13 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.frames import COMPARISONS, VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.frames import COMPARISONS, VOTES, FrameSchema, check_frame, integer, text
 from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import SWAPPED
 from rlhf_pipeline.votes.annotators import (
+    CONFIDENCE_COLUMNS,
+    PACE_COLUMNS,
     FiguresParams,
     compare_with_others,
     displayed_side,
@@ -90,33 +92,14 @@ ANNOTATORS_OVER_TIME = FrameSchema(
             low=0,
         ),
         **measure_columns("gold_accuracy", "share of these that are correct", **UNIT),
-        "n_timed": integer("votes with a duration", low=0),
-        **measure_columns("median_seconds", "median duration in seconds", low=0.0),
-        "n_read": integer("of these, votes whose completion lengths are known", low=0),
-        **measure_columns("too_fast", "share faster than anyone can read both completions", **UNIT),
+        **PACE_COLUMNS,
         "n_sided": integer("votes for a side whose displayed side is known", low=0),
         **measure_columns("share_left", "share for the left side", **UNIT),
         "n_again": integer("repeated judgements of two completions", low=0),
         **measure_columns(
             "self_consistency", "share that equal the annotator's earlier judgement", **UNIT
         ),
-        "n_sure": integer(
-            "votes for a side with a stated confidence on comparisons where the other votes have "
-            "a majority",
-            low=0,
-        ),
-        "mean_confidence": number("mean stated confidence", nullable=True, **UNIT),
-        **measure_columns(
-            "confidence_gap",
-            "mean confidence minus the share of votes on the majority's side",
-            low=-1.0,
-            high=1.0,
-        ),
-        **measure_columns(
-            "brier",
-            "mean squared distance of stated confidence and agreement with the majority",
-            **UNIT,
-        ),
+        **CONFIDENCE_COLUMNS,
     },
     key=("annotator_id", "first_day"),
 )
