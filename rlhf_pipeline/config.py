@@ -386,6 +386,11 @@ class Settings(BaseModel):
         "beside loopback, and https makes cookies secure",
         pattern=r"^https?://[^/\s?#@]+/?$",
     )
+    metrics_need_token: bool = Field(
+        default=False,
+        description="Refuse `GET /metrics` without a token also to programs of this machine; for a "
+        "proxy on this machine that hides its clients",
+    )
     keep_days: int = Field(
         default=90,
         ge=1,

@@ -114,6 +114,7 @@ ALLOWED: dict[str, set[str]] = {
         "champions",
         "homes",
         "metrics",
+        "telemetry",
     },
     # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads
     # files wherever they lie.
@@ -157,6 +158,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "argon2": ("web/",),
     "itsdangerous": ("web/",),
     "httpx": ("client/",),
+    "prometheus_client": ("telemetry/prometheus.py",),
 }
 HEAVY = {
     "torch",

@@ -85,12 +85,16 @@ class MetricPoints:
         needed = (labels or {}).items()
         return [point for point in points if needed <= point.labels.items()]
 
-    def latest(self, names: Sequence[str]) -> list[MetricPoint]:
-        """The newest point of each name and labels."""
+    def latest(self, names: Sequence[str], *, since: date | None = None) -> list[MetricPoint]:
+        """The newest point of each name and labels, of the days since `since`."""
         columns = metric_points.c
         newest = (
             select(columns.name, columns.labels, func.max(columns.day).label("day"))
-            .where(self._database.in_project(metric_points), columns.name.in_(names))
+            .where(
+                self._database.in_project(metric_points),
+                columns.name.in_(names),
+                *([columns.day >= since.isoformat()] if since else []),
+            )
             .group_by(columns.name, columns.labels)
             .subquery()
         )

@@ -14,11 +14,12 @@ from rlhf_pipeline.api_types.project import Health
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import openapi
+from rlhf_pipeline.web import openapi, scrape
 from rlhf_pipeline.web.dependencies import AnySite, public, refuse_undeclared
 from rlhf_pipeline.web.memory_cache import CacheTimes
 from rlhf_pipeline.web.problems import install_problem_handlers
 from rlhf_pipeline.web.rendering import STATIC, Pages, problem_page
+from rlhf_pipeline.web.request_meter import RequestMeter
 from rlhf_pipeline.web.routing import PREFIX, api_router
 from rlhf_pipeline.web.section import Section, SectionFiles
 from rlhf_pipeline.web.sections import SECTIONS
@@ -73,7 +74,7 @@ def create_app(
     app.state.pages = Pages(sections)
     described = [route for section in sections.values() for route in section.api_routes()]
     described += [route for route in health.routes if isinstance(route, APIRoute)]
-    app.router.routes.extend(described)
+    app.router.routes.extend([*described, *scrape.router.routes])
     if has_pages:
         for section in sections.values():
             app.router.routes.extend(section.page_routes())
@@ -82,6 +83,8 @@ def create_app(
     install_problem_handlers(app, problem_page if has_pages else None)
     refuse_undeclared(app)
     app.add_middleware(Guard, hosts=settings.web_hosts, secure=site.auth.is_secure)
+    # outermost: refusals count too
+    app.add_middleware(RequestMeter, counts=site.request_counts)
     return app
 
 

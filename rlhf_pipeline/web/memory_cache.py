@@ -66,6 +66,7 @@ class CacheTimes:
     work_s: float = 1.0  # what is left to judge
     champion_s: float = 1.0  # a query of MLflow takes longer than the route itself
     fits_s: float = 10.0  # fits of the annotator model
+    scrape_s: float = 5.0  # what Prometheus reads
     # if reading takes longer, the previous value is returned while a new one is read
     quick_s: float = 0.05
     quick_probe_s: float = 0.3  # CPU time of a quick count of predictions beside their votes

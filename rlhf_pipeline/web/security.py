@@ -71,10 +71,10 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
-        if _host_name(host) not in self._hosts:
+        if host_name(host) not in self._hosts:
             return Problem(
                 400,
-                f"Unknown host {_host_name(host)[:100]!r}. Use the configured address of this "
+                f"Unknown host {host_name(host)[:100]!r}. Use the configured address of this "
                 "server (RLHF_WEB_URL).",
                 kind="unknown_host",
             )
@@ -132,7 +132,7 @@ def _too_large_problem() -> Problem:
     )
 
 
-def _host_name(host: str) -> str:
+def host_name(host: str) -> str:
     """A Host header without its port."""
     name, colon, port = host.lower().rpartition(":")
     return (

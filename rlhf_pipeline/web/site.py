@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
 from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
 from rlhf_pipeline.web.calibration.log import CalibrationLog
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 # a lease costs three times as much as a vote; SQLite has a single writer, so more would only
 # keep votes waiting
 LEASES_AT_ONCE = 8
+# older points are no news, and bound the cost of a scrape however old the project is
+SCRAPED_DAYS = 30
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class Site:
         self.calibrations = CalibrationLog(store)
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)
+        self.request_counts = RequestCounts()
+        self.metrics_text = CachedValue(self._render_metrics, cache_times.scrape_s)
         self._cache_times = cache_times
 
     @cached_property
@@ -99,6 +106,12 @@ class Site:
         from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
 
         return AnnotatorFits(self.settings, self.store, self._cache_times)
+
+    def _render_metrics(self) -> bytes:
+        """What Prometheus reads: the newest points and the number of votes, not the votes."""
+        since = self.store.database.clock.now().date() - timedelta(days=SCRAPED_DAYS)
+        points = self.store.metric_points.latest(list(METRICS), since=since)
+        return render_metrics(points, self.store.votes.max_seq(), self.request_counts)
 
     def _read_terms(self) -> Terms:
         version, rules = self.store.rules.latest()

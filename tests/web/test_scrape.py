@@ -1,0 +1,113 @@
+"""What Prometheus reads at /metrics, and who may."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.web.memory_cache import CacheTimes
+from tests.web.conftest import UNCACHED, Web
+from tests.web.databases import on_sqlite
+from tests.web.test_votes import lease, vote
+
+TODAY = utc_now().replace(microsecond=0)
+pytestmark = on_sqlite
+
+
+@pytest.fixture
+def cache_times() -> CacheTimes:
+    return CacheTimes(**{**vars(UNCACHED), "scrape_s": 0})
+
+
+def scrape(web: Web, **headers: str) -> dict[str, dict[tuple[str, ...], float]]:
+    answer = httpx.get(f"{web.url}/metrics", headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        assert family.documentation, family.name
+        assert family.type in ("counter", "gauge", "histogram"), family.name
+        for sample in family.samples:
+            assert sample.name.startswith("rlhf_")
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def test_prometheus_reads_the_newest_points_of_the_project(web: Web):
+    def point(days_ago: int, name: str, value: float | None, **more: object) -> MetricPoint:
+        day = TODAY.date() - timedelta(days=days_ago)
+        return MetricPoint(day=day, name=name, value=value, measured_at=TODAY, **more)
+
+    web.store.metric_points.put([
+        point(1, "queue.open", 7),
+        point(0, "queue.open", 5),
+        point(0, "spend.amount", 0.25, labels={"lane": 'evil"host\\/m\n1'}),
+        point(0, "model.ece", 0.04, low=0.01, high=0.07, labels={"reward_model": "3"}),
+        point(0, "drift.verdict", None, labels={"space": "prompts"}),
+        point(0, "champion.age_days", 1.5, labels={"kind": "policy"}),
+        point(31, "freshness.hours", 3, labels={"asset": "votes"}),
+        point(0, "sensors.lag_seconds", 12, labels={"sensor": "votes"}),
+    ])  # fmt: skip
+    found = scrape(web)
+    assert found["rlhf_queue_open"] == {(): 5}
+    assert found["rlhf_spend_amount"] == {('evil"host\\/m\n1',): 0.25}
+    assert found["rlhf_model_ece"] == {("3",): 0.04}
+    assert found["rlhf_model_ece_low"] == {("3",): 0.01}
+    assert found["rlhf_model_ece_high"] == {("3",): 0.07}
+    assert found["rlhf_champion_age_days"] == {("policy",): 1.5}
+    assert found["rlhf_sensors_lag_seconds"] == {("votes",): 12}
+    assert "rlhf_drift_verdict" not in found  # nothing was measured: no sample, not 0
+    assert "rlhf_freshness_hours" not in found  # older than a month
+    measured = found["rlhf_metric_measured_timestamp_seconds"]
+    assert measured[("queue.open",)] == TODAY.timestamp()
+
+
+def test_prometheus_reads_votes_and_requests_of_this_process(web: Web):
+    web.publish(2)
+    annotator = web.client("annotator")
+    for card in lease(annotator, 2):
+        assert vote(annotator, card["assignment_id"]).status_code == 201
+    annotator.get("/nope")
+    found = scrape(web)
+    assert found["rlhf_votes_total"] == {(): 2}
+    assert found["rlhf_http_requests_total"][("4xx",)] == 1
+    assert found["rlhf_http_requests_total"][("2xx",)] == 3
+    buckets = found["rlhf_vote_request_seconds_bucket"]
+    assert buckets[("+Inf",)] == found["rlhf_vote_request_seconds_count"][()] == 2
+    assert list(buckets.values()) == sorted(buckets.values())
+    assert 0 < found["rlhf_vote_request_seconds_sum"][()] < 60
+
+
+def test_only_local_programs_scrape_without_a_token(web: Web):
+    through_a_proxy = {"X-Forwarded-For": "203.0.113.7"}
+    refused = httpx.get(f"{web.url}/metrics", headers=through_a_proxy)
+    assert refused.status_code == 401
+    reader = web.client("engineer").headers["Authorization"]
+    scrape(web, Authorization=reader, **through_a_proxy)
+    annotator = web.client("annotator").headers["Authorization"]
+    assert httpx.get(f"{web.url}/metrics", headers={"Authorization": annotator}).status_code == 403
+
+
+class TestWithAPublicAddress:
+    @pytest.fixture(params=[False, True])
+    def settings(self, url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
+        return Settings(
+            home=tmp_path,
+            organization="org",
+            project="demo",
+            database_url=url,
+            metrics_need_token=request.param,
+            web_url="https://votes.example",
+        )
+
+    def test_clients_of_a_local_proxy_need_a_token(self, web: Web):
+        public = {"Host": "votes.example"}
+        assert httpx.get(f"{web.url}/metrics", headers=public).status_code == 401
+        wanted = 401 if web.settings.metrics_need_token else 200
+        assert httpx.get(f"{web.url}/metrics").status_code == wanted
+        scrape(web, Authorization=web.client("engineer").headers["Authorization"], **public)
