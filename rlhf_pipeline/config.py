@@ -28,6 +28,7 @@ from pydantic import (
     field_validator,
 )
 
+from rlhf_pipeline.alert_targets import AlertTarget, format_targets, parse_targets, resolve_files
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
@@ -391,6 +392,15 @@ class Settings(BaseModel):
         description="Refuse `GET /metrics` without a token also to programs of this machine; for a "
         "proxy on this machine that hides its clients",
     )
+    alert_targets: tuple[AlertTarget, ...] = Field(
+        default=(),
+        description="Where alerts are sent beside the log: names with their settings, in the "
+        "environment as JSON (docs/monitoring.md)",
+    )
+    alert_allow_private: bool = Field(
+        default=False,
+        description="Send webhooks also to private addresses and loopback, and there also by http",
+    )
     keep_days: int = Field(
         default=90,
         ge=1,
@@ -438,6 +448,11 @@ class Settings(BaseModel):
                 "every live run would be marked as failed"
             )
         return seconds
+
+    @field_validator("alert_targets", mode="before")
+    @classmethod
+    def _parse_targets(cls, value: Any) -> tuple[AlertTarget, ...]:
+        return parse_targets(value)
 
     @field_validator("server_url")
     @classmethod
@@ -500,6 +515,8 @@ class Settings(BaseModel):
             name: _reveal(value) if isinstance(value, SecretStr) else value
             for name, value in given.items()
         }
+        if "alert_targets" in plain:
+            plain["alert_targets"] = format_targets(self.alert_targets)
         return {
             f"{ENV_PREFIX}{name.upper()}": str(value)
             for name, value in plain.items()
@@ -677,7 +694,7 @@ def _describe_problems(refusal: ValidationError) -> str:
         name = str(error["loc"][0]) if error["loc"] else "settings"
         field = Settings.model_fields.get(name)
         is_open = field is not None and not any(
-            kind in str(field.annotation) for kind in ("str", "Secret", "Path")
+            kind in str(field.annotation) for kind in ("str", "Secret", "Path", "Target")
         )
         value = (
             f", not {error['input']!r}; correct {ENV_PREFIX}{name.upper()}, or {name} in rlhf.yaml"
@@ -879,6 +896,8 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         for name in ("home", *FILE_SETTINGS)
         if values.get(name)
     }
+    if "alert_targets" in values:
+        values |= {"alert_targets": resolve_files(values["alert_targets"], path.parent)}
     return dict(values) | {
         name: value for name, value in beside.items() if not str(values[name]).startswith("~")
     }

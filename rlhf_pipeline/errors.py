@@ -36,6 +36,7 @@ PipelineError
 │   ├── InvalidRequest         invalid request; `fields` lists the wrong fields (400, 413, 422)
 │   ├── TooManyRequests        rate limit reached (429)
 │   └── ServerUnavailable      no connection, or a server error (5xx)
+├── DeliveryFailed             an attempt to send a message about an alert failed
 ├── OutOfMemory                the process reached its memory limit
 ├── WorkerKilled               a worker process ended without a result
 └── ExpectationFailed          a blocking data check failed
@@ -136,6 +137,19 @@ class ArtefactError(PipelineError): ...
 
 
 class MissingPartition(ArtefactError): ...
+
+
+class DeliveryFailed(PipelineError):
+    """A failed attempt to send a message. `retry_after` is the wait in seconds that the receiver
+    asked for; a permanent failure is not tried again.
+    """
+
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, is_permanent: bool = False
+    ):
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.is_permanent = is_permanent
 
 
 class OutOfMemory(PipelineError): ...

@@ -41,6 +41,7 @@ FOUNDATION = [
     "row_files",
     "protocols",
     "plugins",
+    "alert_targets",
     "config",
     "workers",  # where independent work runs: here, or in processes
     "monitoring",  # records of metric points and alerts, for store, web and client
@@ -115,6 +116,7 @@ ALLOWED: dict[str, set[str]] = {
         "homes",
         "metrics",
         "telemetry",
+        "alerts",
     },
     # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads
     # files wherever they lie.
@@ -138,6 +140,7 @@ ALLOWED: dict[str, set[str]] = {
         "supervisor",
         "retention",
         "metrics",
+        "alerts",
     },
 }
 
@@ -347,6 +350,20 @@ def test_assets_generate_through_the_engine_alone() -> None:
         and not any(keyword.arg == "ledger" for keyword in node.keywords)
     ]
     assert direct + without_ledger == []
+
+
+def test_no_run_sends_alerts() -> None:
+    """A dead receiver may cost a sensor's tick, `rlhf loop` or the web app a few seconds; a run
+    nothing.
+    """
+    files = [*application_files(), *library_files()]
+    senders = {
+        path.relative_to(ROOT).parts[:2][-1] if room == "rlhf_pipeline" else room
+        for path in files
+        if (room := path.relative_to(ROOT).parts[0])
+        and any(name.startswith("rlhf_pipeline.alerts.delivery") for name in imports(path))
+    }
+    assert senders <= {"sensors", "driver", "cli", "web", "alerts"}
 
 
 def test_commands_print_through_one_place() -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from rlhf_pipeline.alerts.findings import RuleFinding
+from rlhf_pipeline.alerts.messages import build_payload
 from rlhf_pipeline.alerts.rules import AlertParams
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.monitoring import Alert, AlertMessage, MessageKind, Silence
@@ -135,7 +135,9 @@ def _open(finding: RuleFinding, notification: Notification, now: datetime, numbe
     return _refresh(alert, finding, notification, now)
 
 
-def _refresh(alert: Alert, finding: RuleFinding, notification: Notification, now: datetime) -> Alert:
+def _refresh(
+    alert: Alert, finding: RuleFinding, notification: Notification, now: datetime
+) -> Alert:
     """The alert with the latest figures of its condition."""
     reading, page = finding.reading, finding.rule.page
     at_page = f"{notification.web_url}{page}" if page else None
@@ -256,13 +258,3 @@ def _messages(
         )
         for target in targets
     ]
-
-
-def build_payload(alert: Alert, kind: MessageKind, project: str, now: datetime) -> dict[str, Any]:
-    """What a message holds, as Standard Webhooks names its parts: type, timestamp, data."""
-    left_out = {"notified_at", "targets", "level_at", "ended_at"}
-    return {
-        "type": f"alert.{kind}",
-        "timestamp": now.isoformat(),
-        "data": {"project": project, **alert.model_dump(mode="json", exclude=left_out)},
-    }

@@ -80,6 +80,7 @@ COMMANDS = {
     "reward": ("reward.app", "The reward model by hand: train, calibrate, predict, probe."),
     "drift": ("drift.app", "Drift reports and clusters of errors in the terminal."),
     "triggers": ("triggers.app", "Decisions to retrain, and what led to each."),
+    "alerts": ("alerts.app", "Alerts: incidents, and the messages about them."),
     "lab": (
         "lab.app",
         "The laboratory: worlds whose truth is known, beside what detection claims of them.",

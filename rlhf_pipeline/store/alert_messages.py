@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, exists, select
 
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.monitoring import AlertMessage, MessageState
@@ -25,18 +25,22 @@ class AlertMessages:
         with self._database.write_transaction() as connection:
             insert_messages(connection, self._database, messages)
 
-    def lease(self, now: datetime, *, seconds: float, limit: int = 1) -> list[AlertMessage]:
+    def due_targets(self, now: datetime) -> list[str]:
+        """Targets with messages that `lease` would return."""
+        wanted = select(alert_messages.c.target).where(*self._is_due(now)).distinct()
+        return sorted(row["target"] for row in self._database.fetch_mappings(wanted))
+
+    def lease(
+        self, now: datetime, *, seconds: float, limit: int = 1, target: str | None = None
+    ) -> list[AlertMessage]:
         """Take messages that are due, oldest first; nobody else gets them for `seconds`, and each
-        counts one more attempt.
+        counts one more attempt. A message waits until the earlier ones about the same alert have
+        left for its target.
         """
         columns = alert_messages.c
         due = (
             select(alert_messages)
-            .where(
-                self._database.in_project(alert_messages),
-                columns.state == "pending",
-                columns.next_attempt_at <= now,
-            )
+            .where(*self._is_due(now), *([columns.target == target] if target else []))
             .order_by(columns.next_attempt_at, columns.created_at, columns.message_id)
             .limit(limit)
             .with_for_update(skip_locked=True)
@@ -111,6 +115,22 @@ class AlertMessages:
     def of_alert(self, alert_id: int) -> list[AlertMessage]:
         """Newest first."""
         return self._read(alert_messages.c.alert_id == alert_id)
+
+    def _is_due(self, now: datetime) -> tuple[ColumnElement[bool], ...]:
+        columns, earlier = alert_messages.c, alert_messages.alias()
+        waits_for_another = exists().where(
+            self._database.in_project(earlier),
+            earlier.c.state == "pending",
+            earlier.c.alert_id == columns.alert_id,
+            earlier.c.target == columns.target,
+            earlier.c.created_at < columns.created_at,
+        )
+        return (
+            self._database.in_project(alert_messages),
+            columns.state == "pending",
+            columns.next_attempt_at <= now,
+            ~waits_for_another,
+        )
 
     def _read(self, *conditions: Any, limit: int | None = None) -> list[AlertMessage]:
         wanted = (

@@ -1,0 +1,115 @@
+"""Receivers of alerts on loopback: a web server and a mail server, both with a bad day if asked."""
+
+import base64
+import socketserver
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Hook:
+    """Answers with `status`, and keeps what it received."""
+
+    status: int = 204
+    headers: dict[str, str] = field(default_factory=dict)
+    text: bytes = b""
+    received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook?key=abcdefgh"
+
+
+@contextmanager
+def serve_hook(hook: Hook, tls: ssl.SSLContext | None = None) -> Iterator[Hook]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            hook.received.append((dict(self.headers), body))
+            self.send_response(hook.status)
+            for name, value in hook.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(hook.text)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        hook.port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield hook
+        server.shutdown()
+
+
+@contextmanager
+def serve_bytes(handle: Callable[[Any], None]) -> Iterator[int]:
+    """A server that hands each connection to `handle`; yields its port."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            handle(self.request)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@dataclass
+class Mailbox:
+    """Takes mail; `tls` offers STARTTLS, and then asks for this login."""
+
+    tls: ssl.SSLContext | None = None
+    login: bytes = b"\0ann\0pw12345"
+    refused: tuple[str, ...] = ()
+    mails: list[bytes] = field(default_factory=list)
+    recipients: list[str] = field(default_factory=list)
+    is_encrypted: bool = False
+
+    def handle(self, connected: Any) -> None:
+        stream = connected.makefile("rwb")
+
+        def say(line: str) -> None:
+            stream.write(line.encode() + b"\r\n")
+            stream.flush()
+
+        say("220 stub")
+        while line := stream.readline().decode().strip():
+            command = line.upper()
+            if command.startswith("EHLO"):
+                say("250-stub")
+                say("250 STARTTLS" if self.tls and not self.is_encrypted else "250 AUTH PLAIN")
+            elif command == "STARTTLS" and self.tls is not None:
+                say("220 go on")
+                connected = self.tls.wrap_socket(connected, server_side=True)
+                stream = connected.makefile("rwb")
+                self.is_encrypted = True
+            elif command.startswith("AUTH PLAIN"):
+                is_right = base64.b64decode(line.split()[2]) == self.login
+                say("235 welcome" if is_right else f"535 who is {line.split()[2]}?")
+            elif command.startswith("RCPT") and any(one in line for one in self.refused):
+                say("550 no such mailbox")
+            elif command == "DATA":
+                say("354 go on")
+                lines = iter(stream.readline, b".\r\n")
+                self.mails.append(b"".join(lines))
+                say("250 taken")
+            elif command == "QUIT":
+                say("221 bye")
+                return
+            else:
+                if command.startswith("RCPT"):
+                    self.recipients.append(line)
+                say("250 ok")
