@@ -106,7 +106,7 @@ def auroc(score: Floats, is_positive: npt.NDArray[np.bool_]) -> float:
     return float(((low[:, None] < high[None]) + 0.5 * (low[:, None] == high[None])).mean())
 
 
-def told(values: list[float], digits: int = 3) -> str:
+def format_spread(values: list[float], digits: int = 3) -> str:
     return f"{np.median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
 
 
@@ -143,7 +143,7 @@ def simulated(limits: Limits) -> None:
         f"Better side of {len(truths[0].d):,} comparisons, {crowd.votes_each} votes each, "
         f"{crowd.spammers:.0%} spammers",
         ("by", "found"),
-        [(n, told(v)) for n, v in found.items()],
+        [(n, format_spread(v)) for n, v in found.items()],
     )
     base, best = np.median(found["majority"]), np.median(found["who knows the annotators"])
     for name in (DAWID_SKENE, "joint model"):
@@ -159,7 +159,10 @@ def simulated(limits: Limits) -> None:
     together = [
         share_right(by_joint(truth.votes, truth.comparisons), truth.d > 0) for truth in shared
     ]
-    rows = [("each comparison by itself", told(alone)), ("completions shared", told(together))]
+    rows = [
+        ("each comparison by itself", format_spread(alone)),
+        ("completions shared", format_spread(together)),
+    ]
     print_table(
         f"The same where {SIMULATED.shared.completions} completions of a prompt are all compared, "
         f"{SIMULATED.shared.spammers:.0%} spammers",
@@ -179,7 +182,7 @@ def simulated(limits: Limits) -> None:
     limits.check(
         min(ranked) >= 0.9,
         f"{few.spammers:.0%} spammers at {each:.0f} votes each are found with AUROC "
-        f"{told(ranked)}, limit 0.9",
+        f"{format_spread(ranked)}, limit 0.9",
     )
 
     injected, inside = 1 / (1 + np.exp(-SIMULATED.position_bias.bias)) - 0.5, []
@@ -195,8 +198,8 @@ def simulated(limits: Limits) -> None:
         )
     limits.check(
         float(np.median(inside)) >= 0.8,
-        f"an injected position bias of {injected:.3f} lies in {told(inside, 2)} of the 95 % "
-        "intervals",
+        f"an injected position bias of {injected:.3f} lies in {format_spread(inside, 2)} of the "
+        "95 % intervals",
     )
 
 
@@ -255,7 +258,7 @@ def real(limits: Limits, folder: Path) -> None:
     rows = [
         (
             name,
-            told(held[name]),
+            format_spread(held[name]),
             ", ".join(f"{100 * gap:+.1f}" for gap in gaps[name]),
             f"{of_gold[name]:.3f}",
             USED_BY[name],

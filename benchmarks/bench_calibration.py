@@ -244,7 +244,7 @@ def ceiling(limits: Limits, n_seeds: int) -> None:
     )
 
 
-def shown(limits: Limits, n_seeds: int) -> None:
+def print_ceilings(limits: Limits, n_seeds: int) -> None:
     """What stands beside accuracies, where several people judge each comparison once. How
     comparisons differ is not told by two or three votes.
     """
@@ -356,7 +356,7 @@ def main() -> int:
     trigger(limits, given.seeds)
     mended(limits, given.bound, looks)
     ceiling(limits, given.seeds)
-    shown(limits, min(given.seeds, 60))
+    print_ceilings(limits, min(given.seeds, 60))
     looks.print_openings()
     return limits.print_summary()
 

@@ -341,7 +341,7 @@ def two_providers(table: LimitTable, n_prompts: int) -> None:
         began = time.perf_counter()
         ended: list[float] = []
 
-        def told(done: int, total: int, note: str) -> None:
+        def interrupt_late(done: int, total: int, note: str) -> None:
             if done >= n_prompts * K and not ended:
                 ended.append(time.perf_counter() - began)
                 raise KeyboardInterrupt
@@ -356,7 +356,7 @@ def two_providers(table: LimitTable, n_prompts: int) -> None:
                 PARAMS,
                 ledger=store.generation,
                 calls=CallParams(concurrency=CONCURRENCY),
-                progress=told,
+                progress=interrupt_late,
             )
         seconds = ended[0] if ended else float("nan")
         n_asked = away.read_counters()

@@ -228,7 +228,7 @@ def tables(fitted: FittedProject, out: Path, limits: Limits, looks: OpeningLog) 
     ceilings = _gold_ceilings(fitted)
     by_size = test["comparison_id"].map(fitted.source).value_counts().index
     found = {
-        str(name): judged(
+        str(name): measure_accuracy(
             fitted, fitted.model, fitted.select_source(name, test), ceilings.get(name)
         )
         for name in by_size
@@ -294,7 +294,7 @@ def tables(fitted: FittedProject, out: Path, limits: Limits, looks: OpeningLog) 
     _calibration(fitted, out, limits, looks)
 
 
-def judged(
+def measure_accuracy(
     fitted: FittedProject, model: EmbeddingRewardModel, test: pd.DataFrame, ceiling: Interval | None
 ) -> TestAccuracy:
     """The model on opened test pairs of one source, beside their ceiling."""
@@ -340,7 +340,7 @@ def _other_models(
             purpose="accuracy by what was learnt, real votes",
             record=looks.record,
         )
-        on = judged(fitted, model, test, ceiling)
+        on = measure_accuracy(fitted, model, test, ceiling)
         accuracy[name] = on.accuracy.value
         rows.append((name, on.accuracy, on.ceiling, f"{on.log_loss.value:.3f}"))
     print_table(

@@ -271,7 +271,7 @@ def _disagreement(
     )
 
 
-def told(values: list[float]) -> str:
+def format_spread(values: list[float]) -> str:
     return f"{np.median(values):.3f} [{min(values):.3f}, {max(values):.3f}]"
 
 
@@ -298,14 +298,14 @@ def world(
     rows = [
         (
             label,
-            told([float(one.n_pairs) for one in learnt]).replace(".000", ""),
-            told([one.test.vote_accuracy.value for one in learnt]),
+            format_spread([float(one.n_pairs) for one in learnt]).replace(".000", ""),
+            format_spread([one.test.vote_accuracy.value for one in learnt]),
             f"{case.ceiling:.3f}",
-            told([one.test.longer_wins.value for one in learnt]),
-            told([one.auroc for one in learnt]),
-            told([one.auroc_of_truth for one in learnt]),
-            told([one.ece for one in learnt]),
-            told([float(np.mean(one.member_eces)) for one in learnt]),
+            format_spread([one.test.longer_wins.value for one in learnt]),
+            format_spread([one.auroc for one in learnt]),
+            format_spread([one.auroc_of_truth for one in learnt]),
+            format_spread([one.ece for one in learnt]),
+            format_spread([float(np.mean(one.member_eces)) for one in learnt]),
         )
         for label, learnt in found.items()
     ]
@@ -351,7 +351,8 @@ def world(
     gaps = [one.ece - float(np.mean(one.member_eces)) for one in learnt]
     limits.check(
         np.median(gaps) <= 0,
-        f"{name}: ECE of the ensemble less the mean of its members' {told(gaps)}, at most 0 wanted",
+        f"{name}: ECE of the ensemble less the mean of its members' {format_spread(gaps)}, "
+        "at most 0 wanted",
     )
     return first
 
@@ -375,8 +376,8 @@ def strength(which: RewardModelWorld, cache: Path) -> None:
     rows = [
         (
             f"{scale:g}",
-            told([one.with_margin.value for one in found]),
-            told([one.without.value for one in found]),
+            format_spread([one.with_margin.value for one in found]),
+            format_spread([one.without.value for one in found]),
             "; ".join(
                 f"{100 * one.gain.value:+.2f} [{100 * one.gain.low:+.2f}, "
                 f"{100 * one.gain.high:+.2f}]"

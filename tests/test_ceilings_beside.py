@@ -277,17 +277,17 @@ def test_no_page_shows_an_accuracy_without_its_ceiling() -> None:
 
 
 def test_the_ui_states_an_unknown_ceiling() -> None:
-    def said(**numbers: float) -> dict[str, object]:
+    def make_metadata(**numbers: float) -> dict[str, object]:
         return metadata_of(pd.DataFrame({"x": [1]}), numbers, StageReport("headline", numbers))
 
     assert (
-        said(test_accuracy=0.7)["noise_ceiling"]
+        make_metadata(test_accuracy=0.7)["noise_ceiling"]
         == "unknown: no overlapping votes and no repeated judgements"
     )
-    assert said(test_accuracy=0.7, noise_ceiling=0.8)["noise_ceiling"] == 0.8
-    assert str(said(error_rate=0.3)["noise_ceiling"]).startswith("unknown")
-    since = said(test_accuracy_since_change=0.7, noise_ceiling=0.8)
+    assert make_metadata(test_accuracy=0.7, noise_ceiling=0.8)["noise_ceiling"] == 0.8
+    assert str(make_metadata(error_rate=0.3)["noise_ceiling"]).startswith("unknown")
+    since = make_metadata(test_accuracy_since_change=0.7, noise_ceiling=0.8)
     # that of all votes is not it
     assert str(since["noise_ceiling_since_change"]).startswith("unknown")
     for others in ({"token_accuracy": 0.5}, {"n_pairs": 3.0}):
-        assert "noise_ceiling" not in said(**others)
+        assert "noise_ceiling" not in make_metadata(**others)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("rlhf_pipeline", "assets", "resources", "jobs", "sensors", "driver")
+TEST_FOLDERS = ("tests", "benchmarks")
 # Say nothing about what comes back.
 PARTICIPLES = frozenset(
     ("told", "said", "shown", "found", "judged", "asked", "heard", "apart", "written", "kept")
@@ -37,8 +38,8 @@ MODULES = frozenset(
 SHARED_CLASSES = {"FileHashes"}
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
-    for folder in FOLDERS:
+def sources(folders: tuple[str, ...] = FOLDERS) -> Iterator[tuple[Path, ast.Module]]:
+    for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
 
@@ -50,6 +51,19 @@ def test_functions_are_not_bare_participles_or_metaphors() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.strip("_") in PARTICIPLES | METAPHORS
+    ]
+    assert offenders == []
+
+
+def test_helpers_of_tests_are_not_bare_participles() -> None:
+    """A fixture is a thing, and may be named by its state."""
+    offenders = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in sources(TEST_FOLDERS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.strip("_") in PARTICIPLES
+        and not any("fixture" in ast.unparse(one) for one in node.decorator_list)
     ]
     assert offenders == []
 

@@ -46,7 +46,7 @@ def accepts_votes(page: Any) -> None:
     )
 
 
-def shown(page: Any) -> tuple[str, str, str]:
+def read_card(page: Any) -> tuple[str, str, str]:
     """Prompt, left and right as they are seen."""
     return page.inner_text("#prompt"), page.inner_text("#left"), page.inner_text("#right")
 
@@ -61,13 +61,13 @@ def vote(page: Any, key: str) -> tuple[str, str, str]:
     """Press a key and see another comparison, or the end; what was judged. While the page waits for
     cards, a key would judge nothing.
     """
-    before = shown(page)
+    before = read_card(page)
     accepts_votes(page)
     page.keyboard.press(key)
 
     def is_next() -> bool:
         if page.is_visible("#desk"):
-            return shown(page) != before
+            return read_card(page) != before
         if page.is_visible("#outbox.waiting"):  # no connection: no card is on its way
             return True
         return page.is_visible("#empty") and page.inner_text("#empty-title") not in ON_ITS_WAY

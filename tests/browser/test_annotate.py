@@ -15,9 +15,9 @@ from tests.browser.hands import (
     log_in,
     look,
     press,
+    read_card,
     refuse,
     select,
-    shown,
     until,
     vote,
     voted,
@@ -105,7 +105,7 @@ def test_three_leased_comparisons_lie_ready_between_any_two_votes(
     context.set_offline(True)  # they lie in the page, not on the server alone
     judged = [vote(page, key) for key in "123"]
     at_the_desk(page)
-    assert len({*judged, shown(page)}) == 4
+    assert len({*judged, read_card(page)}) == 4
     context.set_offline(False)
     all_sent(page)
     assert len(site.votes(ann)) == 15
@@ -185,7 +185,7 @@ def test_the_median_is_of_the_seconds_that_the_cards_were_seen(site: People, pag
     page.wait_for_timeout(300)
     assert page.inner_text("#median") == "–", "nobody knows of a median before the third vote"
 
-    def told() -> float:
+    def read_median() -> float:
         seconds, unit = page.inner_text("#median").split()
         assert unit == "s"
         return float(seconds)
@@ -196,11 +196,13 @@ def test_the_median_is_of_the_seconds_that_the_cards_were_seen(site: People, pag
         all_sent(page)
         taken = [v.duration_s for v in site.votes(ann)]
         if len(taken) > 2:
-            assert told() == pytest.approx(median(taken), abs=0.051), taken  # shown by tenths
+            assert read_median() == pytest.approx(median(taken), abs=0.051), (
+                taken
+            )  # shown by tenths
     page.reload()
     at_the_desk(page)
     until(lambda: page.inner_text("#median") != "–", "what the server counted")
-    assert told() == pytest.approx(median(taken), abs=0.051)
+    assert read_median() == pytest.approx(median(taken), abs=0.051)
 
 
 def test_undo_is_a_vote_more_and_the_next_key_replaces_it(site: People, page: Any) -> None:
@@ -211,9 +213,9 @@ def test_undo_is_a_vote_more_and_the_next_key_replaces_it(site: People, page: An
     first = vote(page, "1")
     second = vote(page, "2")
     press(page, "u")
-    assert shown(page) == second
+    assert read_card(page) == second
     press(page, "Backspace")
-    assert shown(page) == first, "the one before it comes back as well"
+    assert read_card(page) == first, "the one before it comes back as well"
     assert vote(page, "9") == first
     assert vote(page, "5") == second
     all_sent(page)
@@ -243,14 +245,14 @@ def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(
     at_the_desk(page)
     judged = vote(page, "1")
     press(page, "u")
-    until(lambda: shown(page) == judged, "the card again")
+    until(lambda: read_card(page) == judged, "the card again")
     all_sent(page)
     until(lambda: voted(page, site, ann, 2), "the undo")
     page.close()
     other = context.new_page()
     other.goto(site.url + "/annotate")
     at_the_desk(other)
-    assert shown(other) == judged, "it comes first"
+    assert read_card(other) == judged, "it comes first"
     vote(other, "9")
     all_sent(other)
     first, undone, again = site.votes(ann)
@@ -306,13 +308,13 @@ def test_a_project_that_asks_for_reasons_gets_them(site: People, page: Any) -> N
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
     at_the_desk(page)
-    before = shown(page)
+    before = read_card(page)
     press(page, "7")
     assert page.evaluate("document.activeElement.id") == "reason"
-    assert shown(page) == before
+    assert read_card(page) == before
     page.keyboard.type("shorter")
     press(page, "Enter")
-    until(lambda: shown(page) != before, "the next comparison")
+    until(lambda: read_card(page) != before, "the next comparison")
     vote(page, "s")
     all_sent(page)
     assert [(v.strength, v.reason) for v in site.votes(ann)] == [(2, "shorter"), (None, None)]
@@ -330,9 +332,9 @@ def test_careful_mode_chooses_first_and_is_remembered(site: People, page: Any) -
     all_sent(page)
     page.reload()
     at_the_desk(page)
-    before = shown(page)
+    before = read_card(page)
     press(page, "5")
-    assert shown(page) == before
+    assert read_card(page) == before
     assert [v.strength for v in site.votes(ann)] == [4]
 
 
@@ -397,15 +399,15 @@ def test_keys_right_after_a_paint_cast_no_vote(site: People, page: Any) -> None:
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
     at_the_desk(page)
-    first = shown(page)
+    first = read_card(page)
     strike(page, "1", "1", "9", "s", "=", "0", "Enter")
     at_the_desk(page)
-    second = shown(page)
+    second = read_card(page)
     assert second != first
     assert page.inner_text("#today") == "1"
     strike(page, "1", "1", "u", "1")  # taking back needs no wait
     at_the_desk(page)
-    assert shown(page) == second
+    assert read_card(page) == second
     assert page.inner_text("#today") == "1"
     vote(page, "2")
     all_sent(page)
@@ -536,7 +538,7 @@ def test_two_tabs_do_not_judge_one_comparison_twice(site: People, context: Any) 
     at_the_desk(one)
     two.goto(site.url + "/annotate")
     at_the_desk(two)
-    assert shown(one) != shown(two), "the second tab shows another one"
+    assert read_card(one) != read_card(two), "the second tab shows another one"
     for _ in range(3):
         vote(one, "1")
         vote(two, "9")

@@ -18,8 +18,8 @@ from tests.browser.hands import (
     log_in,
     look,
     press,
+    read_card,
     refuse,
-    shown,
     until,
     vote,
     voted,
@@ -93,7 +93,7 @@ def test_votes_wait_through_a_reload(site: People, context: Any, page: Any) -> N
     page.reload()
     at_the_desk(page)
     assert unsent(page) == 2
-    assert shown(page) not in judged, "what was judged is not shown again"
+    assert read_card(page) not in judged, "what was judged is not shown again"
     vote(page, "5")
     context.unroute("**/api/v1/votes")
     all_sent(page)
@@ -129,14 +129,14 @@ def test_a_refused_vote_comes_back_on_top_with_the_reason(site: People, page: An
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
     at_the_desk(page)
-    judged = shown(page)
+    judged = read_card(page)
     site.rules(requires_reason=True)  # the page was told otherwise
     press(page, "r")
     press(page, "Escape")
     page.keyboard.press("1")
     until(lambda: page.is_visible("#notice"), "the refusal")
     assert "reason" in page.inner_text("#notice")
-    assert shown(page) == judged
+    assert read_card(page) == judged
     assert page.inner_text("#today") == "0"
     press(page, "r")
     page.keyboard.type("clearer")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
-from tests.browser.hands import all_sent, at_the_desk, log_in, press, shown, until
+from tests.browser.hands import all_sent, at_the_desk, log_in, press, read_card, until
 from tests.browser.payloads import ALIVE, PAYLOADS
 from tests.browser.people import People
 from tests.browser.test_pages import PAGES
@@ -79,10 +79,10 @@ def test_no_payload_runs_where_people_judge(
             press(watched, "m")
             assert watched.locator("#desk .text").locator(ALIVE).count() == 0
             press(watched, "m")
-        before = shown(watched)
+        before = read_card(watched)
         press(watched, "159"[i % 3])
         until(
-            lambda before=before: not watched.is_visible("#desk") or shown(watched) != before,
+            lambda before=before: not watched.is_visible("#desk") or read_card(watched) != before,
             "the next comparison",
         )
     all_sent(watched)  # asks the page, so that the watch above lets its requests through

@@ -22,7 +22,7 @@ from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
 
 
-def told(project: Any) -> dict[str, Any]:
+def read_metadata(project: Any) -> dict[str, Any]:
     event = project.instance.get_latest_materialization_event(dg.AssetKey("annotator_model"))
     return {name: entry.value for name, entry in event.asset_materialization.metadata.items()}
 
@@ -31,7 +31,7 @@ def all_votes(project: Any) -> pd.DataFrame:
     return project.files.read_days("votes", project.files.days("votes"))
 
 
-def judged(project: Any, votes: pd.DataFrame) -> pd.DataFrame:
+def find_judged_comparisons(project: Any, votes: pd.DataFrame) -> pd.DataFrame:
     return project.store.comparisons.with_ids(judged_comparison_ids(votes))
 
 
@@ -46,7 +46,9 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
     project.materialise(["annotator_model"])
     frame, votes = project.files.read_frame("annotator_model"), counting(all_votes(project))
     assert list(frame.columns) == list(SOFT_LABELS.columns)
-    pd.testing.assert_frame_equal(frame, training_labels(votes, judged(project, votes)))
+    pd.testing.assert_frame_equal(
+        frame, training_labels(votes, find_judged_comparisons(project, votes))
+    )
     pairs = project.files.read_frame("preference_pairs")
     in_test = set(pairs.loc[pairs["split"] == "test", "comparison_id"])
     assert in_test
@@ -54,7 +56,7 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
     assert set(pairs["comparison_id"]) - in_test <= set(frame["comparison_id"])
     assert frame["max_seq"].nunique() == 1
     assert frame["max_seq"].iloc[0] <= votes["seq"].max()
-    metadata = told(project)
+    metadata = read_metadata(project)
     assert metadata["n_labels"] == len(frame) < metadata["numbers"]["n_comparisons"]
     assert metadata["n_annotators"] == votes["annotator_id"].nunique()
     assert metadata["numbers"]["is_converged"] == 1.0
@@ -85,7 +87,7 @@ def test_labels_of_every_comparison_are_left_for_the_consensus_page(
     project.materialise(["annotator_model"])
     frame, votes = project.files.read_frame("annotator_model"), counting(all_votes(project))
     left = project.files.read_frame(*LABELS_FRAME)
-    expected = joint_model(votes, judged(project, votes)).labels
+    expected = joint_model(votes, find_judged_comparisons(project, votes)).labels
     assert left["comparison_id"].tolist() == expected["comparison_id"].tolist()
     assert set(left["comparison_id"]) > set(frame["comparison_id"]), (
         "those of the test split are looked at, and learnt from by nobody"
@@ -114,7 +116,7 @@ def test_figures_over_time_are_of_the_votes_as_they_were_cast(
     path = max(found, key=lambda one: one.stat().st_mtime)
     said = project.store.votes.log()
     expected = annotators_over_time(
-        said, judged(project, said), AnnotatorWindowParams(window_days=1)
+        said, find_judged_comparisons(project, said), AnnotatorWindowParams(window_days=1)
     )
     pd.testing.assert_frame_equal(
         pd.read_csv(path), expected.astype(object), check_dtype=False, rtol=1e-9
@@ -132,7 +134,9 @@ def test_it_learns_from_no_vote_above_the_seq_it_is_given(
     frame = project.files.read_frame("annotator_model")
     assert 0 < len(known) < len(all_votes(project))
     assert frame["max_seq"].max() <= seq
-    pd.testing.assert_frame_equal(frame, training_labels(known, judged(project, known)))
+    pd.testing.assert_frame_equal(
+        frame, training_labels(known, find_judged_comparisons(project, known))
+    )
     # the same votes, the same labels
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
     pd.testing.assert_frame_equal(
@@ -148,7 +152,7 @@ def test_after_a_change_of_taste_labels_rest_on_no_utility_of_before(
     # within a day, whose completions are in comparisons on both sides of it
     change = int(votes["seq"].median())
     project.materialise(["annotator_model"], config=limited(change_seq=change))
-    shown = judged(project, votes)
+    shown = find_judged_comparisons(project, votes)
     pd.testing.assert_frame_equal(
         project.files.read_frame("annotator_model"),
         training_labels(votes, separate_old_completions(shown, votes, TasteChanges(change))),
@@ -206,7 +210,7 @@ def test_without_a_vote_the_frame_is_empty_and_says_why(
     project = branch(grown)
     project.materialise(["annotator_model"], config=limited(up_to_seq=0))
     assert project.files.read_frame("annotator_model").empty
-    assert "No usable votes" in told(project)["headline"]
+    assert "No usable votes" in read_metadata(project)["headline"]
 
 
 def test_a_fit_that_did_not_end_fails_its_check_and_stops_nothing(

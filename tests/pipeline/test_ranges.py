@@ -39,7 +39,7 @@ def week(grown: Any, branch: Callable[..., Any]) -> Any:
     return project
 
 
-def written(project: Any) -> dict[str, int]:
+def read_write_times(project: Any) -> dict[str, int]:
     folder = Path(project.settings.frames)
     return {
         str(p.relative_to(folder).with_suffix("")): p.stat().st_mtime_ns
@@ -120,9 +120,9 @@ def test_vote_revised_on_a_later_day_stays_in_its_own_day(
 
 
 def test_a_range_rewrites_its_own_days_only(week: Any) -> None:
-    before = written(week)
+    before = read_write_times(week)
     week.run("feedback", week.day(5), week.day(8))
-    after = written(week)
+    after = read_write_times(week)
     assert {name for name in after if after[name] != before[name]} == {
         f"{s}/{week.day(i)}" for s in FEEDBACK for i in range(5, 9)
     }
@@ -147,12 +147,12 @@ def test_missing_file_in_a_range_is_named_and_can_be_remade(
 ) -> None:
     lost = Path(week.files.path("votes", week.day(6)))
     lost.unlink()
-    before = written(week)
+    before = read_write_times(week)
     result = week.materialise(["reflection_log"], week.day(5), week.day(7), ok=False)
     message = week.errors(result)
     assert "MissingPartition" in message
     assert week.day(6) in message
     assert "Materialise votes for those days again" in message
-    assert written(week) == before
+    assert read_write_times(week) == before
     week.materialise(["votes"], week.day(6))
     week.materialise(["reflection_log"], week.day(5), week.day(7))

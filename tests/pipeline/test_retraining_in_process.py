@@ -489,7 +489,7 @@ def test_recalibrated_champion_keeps_the_better_calibrator(
     asked: list[Any] = []  # the progress of each scoring: of a slow model every one is told
     score = EmbeddingRewardModel.score
 
-    def told(done: int, total: int, note: str = "") -> None:
+    def ignore(done: int, total: int, note: str = "") -> None:
         pass
 
     def scored(self: Any, prompts: Any, completions: Any, *, progress: Any = None) -> Any:
@@ -497,7 +497,7 @@ def test_recalibrated_champion_keeps_the_better_calibrator(
         return score(self, prompts, completions, progress=progress or ignore_progress)
 
     monkeypatch.setattr(EmbeddingRewardModel, "score", scored)
-    project = branch(grown, overrides={"progress": lambda stage: told})
+    project = branch(grown, overrides={"progress": lambda stage: ignore})
     before = project.champions.judge()
     project.materialise(
         ["calibration"], config={"ops": {"calibration": {"config": {"min_pairs": 20}}}}
@@ -506,7 +506,7 @@ def test_recalibrated_champion_keeps_the_better_calibrator(
     assert shown["numbers"].value["is_champion"] == 1.0
     assert f"{before.label} is champion already and predicts through" in shown["headline"].value
     assert len(asked) > 4
-    assert set(asked) == {told}
+    assert set(asked) == {ignore}
     now = project.champions.judge()
     assert now.calibrator_version.endswith("@2")
     # Of majorities it is surer than single votes are.

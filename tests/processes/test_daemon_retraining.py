@@ -238,11 +238,11 @@ def test_late_votes_for_an_old_day_re_make_only_that_day(
 ) -> None:
     project, (old, new) = household.project, (household.project.day(0), household.project.day(1))
     before = {run.run_id for run in runs_of(household.instance, "feedback")}
-    made = {day: written(project, day) for day in (old, new)}
+    made = {day: read_write_times(project, day) for day in (old, new)}
     n_votes = len(project.files.read_frame("votes", old))
     project.store.votes.cast_many(late_votes(project, old, n=20))
     eventually(
-        lambda: written(project, old)["drift_report"] > made[old]["drift_report"],
+        lambda: read_write_times(project, old)["drift_report"] > made[old]["drift_report"],
         seconds=90,
         what="a new drift report",
     )
@@ -250,7 +250,7 @@ def test_late_votes_for_an_old_day_re_make_only_that_day(
     again = [run for run in runs_of(household.instance, "feedback") if run.run_id not in before]
     assert [run.tags.get("dagster/partition") for run in again] == [old]
     assert len(project.files.read_frame("votes", old)) == n_votes + 20
-    assert written(project, new) == made[new]
+    assert read_write_times(project, new) == made[new]
 
 
 def test_no_process_of_all_this_tried_to_reach_outside(
@@ -312,11 +312,11 @@ def drift_of(champion: str, day: str) -> list[DriftEvent]:
 
 
 def second_attempt(household: Household) -> Callable[[], dg.DagsterRun | None]:
-    def found() -> dg.DagsterRun | None:
+    def find_started_retraining() -> dg.DagsterRun | None:
         runs = household.retrainings()[1:]
         return runs[0] if runs and runs[0].status == dg.DagsterRunStatus.STARTED else None
 
-    return found
+    return find_started_retraining
 
 
 def late_votes(project: Any, day: str, n: int) -> list[NewVote]:
@@ -336,7 +336,7 @@ def late_votes(project: Any, day: str, n: int) -> list[NewVote]:
     ]
 
 
-def written(project: Any, day: str) -> dict[str, int]:
+def read_write_times(project: Any, day: str) -> dict[str, int]:
     """When each stage last wrote the day."""
     stages = ("votes", "reflection_log", "drift_report")
     return {stage: Path(project.files.path(stage, day).path).stat().st_mtime_ns for stage in stages}

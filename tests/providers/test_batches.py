@@ -695,7 +695,9 @@ def test_a_result_of_one_provider_not_yet_there_keeps_nothing_of_another_waiting
     assert made.frame["error"].isna().all()
 
 
-def shown(stub: StubProvider, change: Callable[[int, dict[str, Any]], dict[str, Any]]) -> None:
+def change_answers(
+    stub: StubProvider, change: Callable[[int, dict[str, Any]], dict[str, Any]]
+) -> None:
     """How batches are told of from now on, by the number of the look."""
     whole, n = stub.batches._refresh_batch, 0
 
@@ -711,7 +713,7 @@ def test_a_provider_whose_batches_all_end_without_a_result_is_not_asked_for_ever
     store: Store,
 ) -> None:
     with StubProvider() as stub:
-        shown(stub, lambda n, batch: {"status": "cancelled", "output_file_id": None})
+        change_answers(stub, lambda n, batch: {"status": "cancelled", "output_file_id": None})
         with pytest.raises(CompletionError, match=r"batch_2 is cancelled, and did not process it"):
             ask(store, stub, max_attempts=2)
         assert stub.batches.sizes == [10, 10]

@@ -343,14 +343,14 @@ def test_equal_requests_of_one_run_are_one_call() -> None:
 
 
 def test_an_interrupted_run_ends_soon_and_goes_on_later(store: Store) -> None:
-    def told(done: int, total: int, note: str) -> None:
+    def interrupt(done: int, total: int, note: str) -> None:
         if done >= 10:
             raise KeyboardInterrupt
 
     with StubProvider(latency_s=0.1) as stub:
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            ask(store.generation, openai(stub), n=100, concurrency=8, progress=told)
+            ask(store.generation, openai(stub), n=100, concurrency=8, progress=interrupt)
         assert time.monotonic() - began < 5
         [run] = store.generation.list_runs()
         assert "leased" not in run.states
@@ -546,7 +546,7 @@ def test_a_full_provider_pauses_everything(store: Store) -> None:
 def test_a_provider_that_waits_keeps_no_other_waiting(store: Store) -> None:
     ended: list[float] = []
 
-    def told(done: int, total: int, note: str) -> None:
+    def interrupt(done: int, total: int, note: str) -> None:
         if done >= 40:
             ended.append(time.monotonic() - began)
             raise KeyboardInterrupt
@@ -557,7 +557,14 @@ def test_a_provider_that_waits_keeps_no_other_waiting(store: Store) -> None:
     ):
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            ask(store.generation, openai(good), openai(away), n=20, concurrency=4, progress=told)
+            ask(
+                store.generation,
+                openai(good),
+                openai(away),
+                n=20,
+                concurrency=4,
+                progress=interrupt,
+            )
         assert good.n_calls == 40
         # Of those four the last may leave while the first refusal is still being read.
         assert away.n_calls <= 4, "what was under way when it first said so"
@@ -901,18 +908,18 @@ def test_the_key_is_nowhere_but_in_the_requests(
 
 
 def test_the_settings_name_the_provider_and_its_address() -> None:
-    def asked(**settings: Any) -> Any:
+    def open_with(**settings: Any) -> Any:
         policy = Path("policy"), "demo.policy@1"
         return open_backend(Settings(**settings), lambda: policy, timeout_s=9)
 
-    assert isinstance(asked(completion_backend="template"), TemplateBackend)
-    assert asked(completion_backend="local").model_version == "demo.policy@1"
+    assert isinstance(open_with(completion_backend="template"), TemplateBackend)
+    assert open_with(completion_backend="local").model_version == "demo.policy@1"
     with pytest.raises(ConfigurationError, match=r"No completion backend 'x'\. Known: template"):
-        asked(completion_backend="x")
+        open_with(completion_backend="x")
     [made, own, named] = [
-        asked(completion_backend="openai_compatible", base_url="http://here/v1"),
-        asked(completion_backend="anthropic", api_key=SecretStr(KEY)),
-        asked(completion_backend="anthropic", base_url="http://here/v1"),
+        open_with(completion_backend="openai_compatible", base_url="http://here/v1"),
+        open_with(completion_backend="anthropic", api_key=SecretStr(KEY)),
+        open_with(completion_backend="anthropic", base_url="http://here/v1"),
     ]
     assert isinstance(made, OpenAICompatibleBackend)
     assert (made.base_url, made.timeout_s) == ("http://here/v1", 9)

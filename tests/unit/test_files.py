@@ -109,10 +109,10 @@ def test_a_writer_that_fails_leaves_the_old_file(tmp_path):
 def test_a_folder_is_refused_before_anything_is_made_for_it(tmp_path):
     made = []
 
-    def written():
+    def open_and_fail():
         with open_atomically(tmp_path) as file:
             made.append(file)
 
     with pytest.raises(ArtefactError, match="Name a file, not a folder"):
-        written()
+        open_and_fail()
     assert made == []

@@ -326,7 +326,7 @@ def test_hidden_votes_cause_no_event(tmp_path: Path, migrated: Path):
     made = base(tmp_path / "home", migrated, *BLIND["curator"])
     settings, store = made.world(plans(Random(1), made.user_id, extra=0)[0])
 
-    async def told() -> list[str]:
+    async def read_events() -> list[str]:
         site = create_app(settings, store, cache_times=UNCACHED).state.site
         events = progress.stream_progress(
             site, made.secret, from_cookie=False, look_s=0.001, still_here_s=0.01
@@ -341,7 +341,11 @@ def test_hidden_votes_cause_no_event(tmp_path: Path, migrated: Path):
         return [first[:15], hidden, shown[:15]]
 
     with store:
-        assert asyncio.run(told()) == ["event: progress", ": still here\n\n", "event: progress"]
+        assert asyncio.run(read_events()) == [
+            "event: progress",
+            ": still here\n\n",
+            "event: progress",
+        ]
 
 
 def cast(store: Store, comparison_id: str) -> None:

@@ -142,7 +142,7 @@ def vote(web: Web, ids: list[str], choices: str, *, person: str = "ann", **more:
     )
 
 
-def told(client: httpx.Client, path: str, **params: object) -> dict:
+def get_counted(client: httpx.Client, path: str, **params: object) -> dict:
     """What a GET answers, once it has been counted."""
     for _ in range(100):
         answer = client.get(path, params=params)
@@ -156,7 +156,7 @@ def told(client: httpx.Client, path: str, **params: object) -> dict:
     raise AssertionError(f"{path} was never counted: {answer.text}")
 
 
-def shown(browser: httpx.Client, address: str, **params: object) -> httpx.Response:
+def get_counted_page(browser: httpx.Client, address: str, **params: object) -> httpx.Response:
     """A page, once what it shows has been counted."""
     for _ in range(100):
         answer = browser.get(address, params=params)
@@ -169,7 +169,7 @@ def shown(browser: httpx.Client, address: str, **params: object) -> httpx.Respon
 def listed(client: httpx.Client, **params: object) -> list[dict]:
     found, cursor = [], None
     while True:
-        answer = told(
+        answer = get_counted(
             client,
             "/calibrations/probe/pairs",
             limit=2,
@@ -198,7 +198,7 @@ def test_every_bin_lists_exactly_the_votes_that_it_counts(web: Web):
     vote(web, ids[:4], "bbab", person="bob")
     vote(web, ids[8:], "a", person="eve", strength=4)
     engineer = web.client("engineer")
-    probe = told(engineer, "/calibrations/probe")
+    probe = get_counted(engineer, "/calibrations/probe")
     assert (
         probe["reward_model"],
         probe["n_votes"],
@@ -233,7 +233,7 @@ def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
     ids = publish(web, [0.9, 0.9, 0.9, 0.9])
     vote(web, ids[:3], "aba")
     engineer = web.client("engineer")
-    assert told(engineer, "/calibrations/probe")["n_votes"] == 3
+    assert get_counted(engineer, "/calibrations/probe")["n_votes"] == 3
     kept = web.store.votes.with_seqs([1])[0].vote_id
     vote(web, ids[:1], ["skip"], supersedes=kept)
     vote(web, ids[1:2], ["tie"], person="bob")
@@ -248,7 +248,7 @@ def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
             idempotency_key="m",
         )
     )
-    assert told(engineer, "/calibrations/probe")["n_votes"] == 2
+    assert get_counted(engineer, "/calibrations/probe")["n_votes"] == 2
     assert {row["comparison_id"] for row in listed(engineer, bin=0.925)} == set(ids[1:3])
 
 
@@ -262,7 +262,7 @@ def test_predictions_are_told_apart_by_model_and_by_calibrator(web: Web):
     )
     engineer = web.client("engineer")
     counted = {
-        name: told(engineer, "/calibrations/probe", **asked)["n_votes"]
+        name: get_counted(engineer, "/calibrations/probe", **asked)["n_votes"]
         for name, asked in {
             "newest": {},
             "first": {"reward_model": MODEL},
@@ -272,7 +272,7 @@ def test_predictions_are_told_apart_by_model_and_by_calibrator(web: Web):
         }.items()
     }
     assert counted == {"newest": 3, "first": 3, "platt": 2, "nobody": 0, "no calibrator": 0}
-    assert told(engineer, "/calibrations/probe")["reward_model"] == "demo.reward_model@2"
+    assert get_counted(engineer, "/calibrations/probe")["reward_model"] == "demo.reward_model@2"
     assert len(listed(engineer, bin=0.825, reward_model=MODEL, calibrator="platt@2")) == 2
 
 
@@ -282,15 +282,15 @@ def test_a_prediction_replayed_after_its_vote_counts_once_it_is_there(web: Web):
     web.store.comparisons.publish(frame, published_at=NOON)
     vote(web, list(frame["comparison_id"]), "ab")
     engineer = web.client("engineer")
-    assert told(engineer, "/calibrations/probe")["reward_model"] is None
+    assert get_counted(engineer, "/calibrations/probe")["reward_model"] is None
     assert web.store.predictions.replay(predictions(frame, [0.9, 0.8]), data_seq=0).n_written == 2
-    assert told(engineer, "/calibrations/probe")["n_votes"] == 2
+    assert get_counted(engineer, "/calibrations/probe")["n_votes"] == 2
 
 
 def test_a_bin_without_votes_is_named(web: Web):
     vote(web, publish(web, [0.9]), "a")
     engineer = web.client("engineer")
-    told(engineer, "/calibrations/probe")
+    get_counted(engineer, "/calibrations/probe")
     answer = engineer.get("/calibrations/probe/pairs", params={"bin": 0.6})
     assert (answer.status_code, answer.json()["type"]) == (404, "urn:rlhf:problem:empty_bin")
     assert "0.90-0.95" in answer.json()["detail"]
@@ -304,7 +304,7 @@ def test_of_many_votes_the_newest_are_counted_and_it_is_said(
     vote(web, publish(web, [0.91, 0.81, 0.71, 0.61]), "abab")
     monkeypatch.setattr(probe_counter, "NEWEST", 2)
     engineer = web.client("engineer")
-    probe = told(engineer, "/calibrations/probe")
+    probe = get_counted(engineer, "/calibrations/probe")
     assert (probe["n_votes"], probe["newest_only"]) == (2, True)
     assert {row["seq"] for value in (0.625, 0.725) for row in listed(engineer, bin=value)} == {3, 4}
 
@@ -439,7 +439,7 @@ def test_who_judges_blind_sees_no_prediction_of_a_comparison(web: Web):
 
 def test_a_token_is_told_no_more_than_it_may_read(web: Web):
     vote(web, publish(web, [0.9]), "a")
-    told(web.client("engineer"), "/calibrations/probe")
+    get_counted(web.client("engineer"), "/calibrations/probe")
     (row,) = listed(web.client("engineer", scopes=["predictions.make"]), bin=0.925)
     assert row["p_calibrated"] == 0.9
     hidden = (
@@ -483,7 +483,7 @@ def test_the_log_says_what_became_of_each_calibrator(web: Web):
         )
     )
     engineer = web.client("engineer")
-    items = told(engineer, "/calibrations")["items"]
+    items = get_counted(engineer, "/calibrations")["items"]
     assert [(one["reward_model"][-1], one["version"], one["state"]) for one in items] == [
         ("1", 4, "imported"),
         ("2", 1, "standby"),
@@ -500,7 +500,9 @@ def test_the_log_says_what_became_of_each_calibrator(web: Web):
     )
     paged, cursor = [], None
     while True:
-        page = told(engineer, "/calibrations", limit=2, **({"cursor": cursor} if cursor else {}))
+        page = get_counted(
+            engineer, "/calibrations", limit=2, **({"cursor": cursor} if cursor else {})
+        )
         paged += page["items"]
         cursor = page["next"]
         if cursor is None:
@@ -537,12 +539,12 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
 
 def test_the_page_is_honest_while_there_is_nothing(web: Web):
     with pages(web) as seen:
-        page = shown(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
+        page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
         assert "No comparison has a prediction made before its votes yet" in page
         assert "No calibrator yet" in page
         assert "rlhf import calibration-log" in page
         publish(web, [0.9])
-        page = shown(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
+        page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
         assert f"No vote for a side has a prediction by {MODEL}" in page
 
 
@@ -556,7 +558,7 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
     vote(web, ids, "a" * 20 + "b" * 5)
     with pages(web) as seen:
         browser = seen.browser(web.add("engineer"))
-        get = lambda path, **params: shown(browser, f"{seen.url}{path}", **params)  # noqa: E731
+        get = lambda path, **params: get_counted_page(browser, f"{seen.url}{path}", **params)  # noqa: E731
         page = get("/calibration").text
         assert 'href="/calibration/pairs?bin=0.925"' in page
         assert 'aria-label="confidence 90% to 95%: 25 votes' in page
@@ -621,7 +623,7 @@ def test_hostile_texts_stay_texts(web: Web):
             ("/calibration", {"model": HOSTILE}),
             ("/calibration/pairs", {"bin": 0.925, "model": HOSTILE}),
         ):
-            answer = shown(browser, f"{seen.url}{path}", **params)
+            answer = get_counted_page(browser, f"{seen.url}{path}", **params)
             assert answer.status_code == 200, answer.text
             assert "alert(1)" in answer.text
             assert "<script>alert" not in answer.text
@@ -633,7 +635,7 @@ def test_filters_and_cursors_take_anything(web: Web):
     vote(web, publish(web, [0.93]), "a")
     web.store.calibrations.add(report(0), {"temperature": 1.5})
     engineer = web.client("engineer")
-    told(engineer, "/calibrations/probe")
+    get_counted(engineer, "/calibrations/probe")
     places = [
         make_cursor(*place)
         for place in (

@@ -79,14 +79,14 @@ def test_the_first_piece_is_heard_before_the_provider_finishes_and_what_is_kept_
         assert (name, whole["text"]) == ("completion", joined)
         [run] = web.store.generation.list_runs()
         assert (run.asset, run.spent.n_calls) == ("web", 1)
-        assert json.loads(next(iter(_kept(web).values())))["text"] == joined
+        assert json.loads(next(iter(_read_cache(web).values())))["text"] == joined
         again = list(events(client, ASKED))
     assert [name for name, _, _ in again] == ["piece", "completion"]
     assert again[-1][1]["text"] == joined
     assert stub.n_calls == 1, "told again from what is kept"
 
 
-def _kept(web: Web) -> dict[str, str]:
+def _read_cache(web: Web) -> dict[str, str]:
     store = web.store
     [run] = store.generation.list_runs()
     return store.completions_cache.get_many(

@@ -119,7 +119,7 @@ def test_stream_reports_votes_that_were_counted_late(
         settings, store, cache_times=replace(UNCACHED, quick_s=0, rest=100)
     ).state.site
 
-    async def told() -> list[int]:
+    async def read_counts() -> list[int]:
         events = progress.stream_progress(site, secret, from_cookie=False, look_s=0.001)
         first = await anext(events)
         vote(store, 0, annotator_id=ann)
@@ -129,4 +129,4 @@ def test_stream_reports_votes_that_were_counted_late(
 
     # a browser test before it may have left a running loop in this thread
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: asyncio.run(told())).result(timeout=60) == [0, 1]
+        assert pool.submit(lambda: asyncio.run(read_counts())).result(timeout=60) == [0, 1]

@@ -16,7 +16,7 @@ from tests.web.conftest import comparisons
 TODAY = date(2026, 3, 10)
 
 
-def judged(*days_ago: int, today: int = 0, **more: object) -> StandingSnapshot:
+def make_snapshot(*days_ago: int, today: int = 0, **more: object) -> StandingSnapshot:
     """A judgement on each of these days, and some of today."""
     by_day = {TODAY - timedelta(days=ago): days_ago.count(ago) for ago in days_ago}
     values = {
@@ -31,7 +31,7 @@ def judged(*days_ago: int, today: int = 0, **more: object) -> StandingSnapshot:
 
 
 def test_nothing_judged_is_nothing_told():
-    said = build_statistics(judged(), TODAY)
+    said = build_statistics(make_snapshot(), TODAY)
     assert (
         said.votes_total,
         said.median_seconds,
@@ -50,26 +50,27 @@ def test_nothing_judged_is_nothing_told():
 
 
 def test_pace_is_of_the_newest_and_days_count_up_to_yesterday_while_today_is_empty():
-    said = build_statistics(judged(1, 2, 2, 4, paces=[4.0, 8.0, None, 30.0]), TODAY)
+    said = build_statistics(make_snapshot(1, 2, 2, 4, paces=[4.0, 8.0, None, 30.0]), TODAY)
     assert (said.votes_today, said.votes_total, said.median_seconds, said.days_in_a_row) == (
         0,
         4,
         8.0,
         2,
     )
-    said = build_statistics(judged(1, today=1), TODAY)
+    said = build_statistics(make_snapshot(1, today=1), TODAY)
     assert (said.votes_today, said.days_in_a_row) == (1, 2)
     newest = {str(i): float(i) for i in range(150)}
     paces = [1000.0] * 200
     # of 149 to 0, and of 50 earlier ones
     assert (
-        build_statistics(replace(judged(1, paces=paces), today=newest), TODAY).median_seconds
+        build_statistics(replace(make_snapshot(1, paces=paces), today=newest), TODAY).median_seconds
         == 99.5
     )
     assert (
         build_statistics(
             replace(
-                judged(1, paces=paces), today={**newest, **{f"x{i}": None for i in range(200)}}
+                make_snapshot(1, paces=paces),
+                today={**newest, **{f"x{i}": None for i in range(200)}},
             ),
             TODAY,
         ).median_seconds
@@ -78,7 +79,7 @@ def test_pace_is_of_the_newest_and_days_count_up_to_yesterday_while_today_is_emp
 
 
 def test_shares_come_with_the_interval_in_which_they_lie():
-    said = build_statistics(judged(1, n_again=4, n_same=3), TODAY)
+    said = build_statistics(make_snapshot(1, n_again=4, n_same=3), TODAY)
     assert (said.repeats.agree, said.repeats.n) == (3, 4)
     assert said.repeats.low == pytest.approx(0.3006, abs=1e-4)  # Wilson, by hand
     assert said.repeats.high == pytest.approx(0.9544, abs=1e-4)
@@ -91,7 +92,7 @@ def test_known_answers_are_told_by_confidence():
         GoldCount(0.5, True, 1),
         GoldCount(None, True, 2),
     ]
-    said = build_statistics(judged(1, known=known), TODAY)
+    said = build_statistics(make_snapshot(1, known=known), TODAY)
     assert (said.gold.right, said.gold.n) == (4, 5)
     assert [(one.stated, one.right, one.n) for one in said.confidence] == [(0.5, 1, 1), (0.9, 1, 2)]
 

@@ -160,13 +160,13 @@ def test_the_client_asks_too(served: Web, engineer: httpx.Client) -> None:
     with Client(served.url, secret) as api:
         told = api.predict(*pairs)
 
-    async def asked() -> Any:
+    async def predict_by_client() -> Any:
         async with AsyncClient(served.url, secret) as api:
             return await api.predict(*pairs)
 
     # a browser test before it may have left a running loop in this thread
     with ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(lambda: asyncio.run(asked())).result()
+        answered = pool.submit(lambda: asyncio.run(predict_by_client())).result()
     assert [p.p_calibrated for p in answered.predictions] == [
         p.p_calibrated for p in told.predictions
     ]

@@ -54,7 +54,7 @@ def listed(client: httpx.Client, **params: object) -> list[str]:
             return found
 
 
-def told(client: httpx.Client) -> dict[str, dict]:
+def read_quality(client: httpx.Client) -> dict[str, dict]:
     answer = client.get("/quality")
     assert answer.status_code == 200, answer.text
     return {one["annotator_id"]: one for one in answer.json()["annotators"]}
@@ -72,7 +72,7 @@ def test_every_figure_leads_to_exactly_its_votes(web: Web):
         *judge(web, hasty, 4, seconds=20.0),
         *judge(web, hasty, 3, seconds=None),
     ][:5]
-    found = told(reader)
+    found = read_quality(reader)
     a, b = found[steady.user.user_id], found[hasty.user.user_id]
     assert (a["n_votes"], b["n_votes"]) == (12, 12)
     assert (a["same_as_before"]["marked"], a["same_as_before"]["n"]) == (11, 11)
@@ -97,12 +97,12 @@ def test_the_same_pair_again_is_found_under_another_comparison(web: Web):
     curator, reader = web.client("curator"), web.client("auditor")
     cast(curator, one[0])
     again = cast(curator, other[0], "b")
-    found = told(reader)[curator.user.user_id]["duplicate"]
+    found = read_quality(reader)[curator.user.user_id]["duplicate"]
     assert (found["marked"], found["n"]) == (1, 2)
     assert listed(reader, mark="duplicate") == [again["vote_id"]]
     # taken back: nothing is left of it
     cast(curator, other[0], "skip", supersedes=again["vote_id"])
-    assert told(reader)[curator.user.user_id]["duplicate"]["marked"] == 0
+    assert read_quality(reader)[curator.user.user_id]["duplicate"]["marked"] == 0
     assert listed(reader, mark="duplicate") == []
 
 
@@ -113,14 +113,14 @@ def test_who_votes_is_told_nothing_that_tells_others_choices(web: Web):
     admin = web.client("admin")
     made = judge(web, ann, 4, seconds=1.0)
     assert ann.get("/quality").status_code == 403
-    assert told(admin)[ann.user.user_id]["same_as_before"] is not None
-    assert told(curator) == {}
+    assert read_quality(admin)[ann.user.user_id]["same_as_before"] is not None
+    assert read_quality(curator) == {}
     assert curator.get("/votes", params={"mark": "same_as_before"}).status_code == 403
     assert listed(curator, mark="too_fast") == []  # they stand on what the curator has yet to judge
     cast(curator, ids[0])
     (shown,) = listed(curator, mark="too_fast")
     assert shown in made
-    seen = told(curator)[ann.user.user_id]
+    seen = read_quality(curator)[ann.user.user_id]
     assert (seen["n_votes"], seen["too_fast"]["marked"], seen["same_as_before"]) == (1, 1, None)
     assert len(listed(admin, mark="too_fast")) == 4
 
@@ -161,7 +161,7 @@ def test_unknown_sides_accuse_nobody_of_repeating_themselves(web: Web):
             )
         )
     reader = web.client("auditor")
-    assert told(reader)["imported"]["same_as_before"] is None
+    assert read_quality(reader)["imported"]["same_as_before"] is None
     assert listed(reader, mark="same_as_before") == []
 
 

@@ -296,16 +296,18 @@ def test_the_page_says_how_many_votes_of_people_came_since_the_fit(
     fit(pages, judge(pages, c, "ab"), **{c: (0.6, 0.2, 0.8)})
     reader = reader_of(pages)
 
-    def told() -> str:
+    def read_page() -> str:
         return " ".join(reader.get("/consensus", params={"method": "joint_model"}).text.split())
 
-    assert "up to number 2. No votes were cast since then" in told()
+    assert "up to number 2. No votes were cast since then" in read_page()
     judge(pages, d, "ab", kind="machine")
-    assert "up to number 2. No votes were cast since then" in told(), "machines teach it nothing"
+    assert "up to number 2. No votes were cast since then" in read_page(), (
+        "machines teach it nothing"
+    )
     judge(pages, d, "as")
-    assert "up to number 2. 2 votes were cast since then" in told()
+    assert "up to number 2. 2 votes were cast since then" in read_page()
     monkeypatch.setattr(consensus, "COUNTS_AT_MOST", 3)
-    assert "up to number 2. Of the next 3 votes, 1 is by people" in told()
+    assert "up to number 2. Of the next 3 votes, 1 is by people" in read_page()
 
 
 def test_a_page_of_another_fit_says_so_and_lists_nothing(

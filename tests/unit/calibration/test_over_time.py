@@ -108,7 +108,7 @@ def world() -> tuple[pd.DataFrame, pd.DataFrame]:
     return predictions, voted(predictions, day_of)
 
 
-def judged(predictions: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
+def reflect_by_vote_day(predictions: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
     """As the reflection log has them: a judgement belongs to the day of its vote."""
     rows = reflect(predictions, votes, strict=False)
     return served_predictions(
@@ -126,7 +126,9 @@ def series(
     params: OverTimeParams = WEEK,
     days: list[str] = DAYS,
 ):
-    return calibration_over_time(judged(predictions, votes), votes, days, params=params)
+    return calibration_over_time(
+        reflect_by_vote_day(predictions, votes), votes, days, params=params
+    )
 
 
 def test_a_window_is_measured_on_its_own_days_beside_the_ceiling_of_its_own_votes(world) -> None:
@@ -253,7 +255,7 @@ def test_of_two_models_the_one_that_predicted_first_was_served(world) -> None:
 
 def test_another_order_of_rows_gives_the_same_series(world) -> None:
     predictions, votes = world
-    rows = judged(predictions, votes)
+    rows = reflect_by_vote_day(predictions, votes)
     shuffled = calibration_over_time(
         rows.sample(frac=1, random_state=3), votes.sample(frac=1, random_state=4), DAYS, params=WEEK
     )
@@ -279,7 +281,7 @@ def test_a_report_shows_no_day_before_the_records_begin() -> None:
 
 def test_bad_input_is_named(world) -> None:
     predictions, votes = world
-    rows = judged(predictions, votes)
+    rows = reflect_by_vote_day(predictions, votes)
     with pytest.raises(FrameError, match="reward_model"):
         calibration_over_time(rows.drop(columns="reward_model"), votes, DAYS)
     with pytest.raises(FrameError, match="votes"):

@@ -48,12 +48,12 @@ def home(tmp_path: Path) -> LearntHome:
     return found
 
 
-def told(home: LearntHome, *more: str) -> dict:
+def read_figures(home: LearntHome, *more: str) -> dict:
     return json.loads(home.rlhf("votes", "annotators", "--over-time", "--json", *more).output)
 
 
 def test_figures_over_time_are_a_table_json_and_csv(home: LearntHome, tmp_path: Path) -> None:
-    found = told(home)
+    found = read_figures(home)
     with home.store as store:
         said = store.votes.log()
         expected = annotators_over_time(
@@ -91,13 +91,14 @@ def test_a_vote_that_was_changed_later_counts_where_it_was_cast(home: LearntHome
     assert sum(figures.values()) == 720
     assert figures == everything  # the changed one is a tie now, and was a side then
     windows = {
-        (one["annotator_id"], one["first_day"]): one["n_votes"] for one in told(home)["annotators"]
+        (one["annotator_id"], one["first_day"]): one["n_votes"]
+        for one in read_figures(home)["annotators"]
     }
     assert windows["ann0", "2025-12-29"] == figures["ann0"]
     assert windows["ann0", "2026-01-12"] == 1
-    assert told(home, "--since", "2026-01-03")["annotators"][0]["n_votes"] == 1
-    assert told(home, "--until", "2026-01-01")["annotators"] == []
-    assert {one["first_day"] for one in told(home, "--window-days", "1")["annotators"]} == {
+    assert read_figures(home, "--since", "2026-01-03")["annotators"][0]["n_votes"] == 1
+    assert read_figures(home, "--until", "2026-01-01")["annotators"] == []
+    assert {one["first_day"] for one in read_figures(home, "--window-days", "1")["annotators"]} == {
         "2026-01-02",
         "2026-01-16",
     }

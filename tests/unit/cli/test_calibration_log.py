@@ -60,7 +60,7 @@ def entry(hour: int = 0, *, model: str = "old.reward_model@4", **more) -> dict:
     return json.loads(report.model_dump_json()) | more
 
 
-def written(path: Path, entries: object) -> Path:
+def write_log(path: Path, entries: object) -> Path:
     path.write_text(json.dumps(entries), encoding="utf-8")
     return path
 
@@ -71,7 +71,7 @@ def store_of(home: Path) -> Store:
 
 def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
     log = [entry(0), entry(1, may_serve=False), entry(2, model="old.reward_model@5")]
-    file = written(tmp_path / "calibration_log.json", log)
+    file = write_log(tmp_path / "calibration_log.json", log)
     assert "3 imported, 0 known already, 0 rejected, of 3 entries" in rlhf(
         "import", "calibration-log", file
     )
@@ -113,7 +113,7 @@ def test_an_entry_of_an_earlier_version_lacks_newer_measures(rlhf, home, tmp_pat
         for name, value in old["raw"].items()
         if name not in ("slope", "ece_debiased", "brier_parts")
     }
-    rlhf("import", "calibration-log", written(tmp_path / "log.json", [old]))
+    rlhf("import", "calibration-log", write_log(tmp_path / "log.json", [old]))
     with store_of(home) as store:
         (report,) = store.calibrations.whole_log()
     assert (report.noise_ceiling, report.raw.slope, report.calibrator_version) == (None, None, None)
@@ -138,7 +138,7 @@ def test_a_bad_entry_is_named_and_the_others_land(rlhf, home, tmp_path, wrong, s
     told = rlhf(
         "import",
         "calibration-log",
-        written(tmp_path / "log.json", [entry(0), entry(1) | wrong, entry(2)]),
+        write_log(tmp_path / "log.json", [entry(0), entry(1) | wrong, entry(2)]),
     )
     assert "2 imported, 0 known already, 1 rejected, of 3 entries" in told
     assert said in told
@@ -173,7 +173,7 @@ def test_local_calibrations_continue_an_imported_log(rlhf, home, tmp_path):
     rlhf(
         "import",
         "calibration-log",
-        written(tmp_path / "log.json", [entry(0, model=model), entry(5, model=model)]),
+        write_log(tmp_path / "log.json", [entry(0, model=model), entry(5, model=model)]),
     )
     with store_of(home) as store:
         own = CalibrationReport.model_validate(entry(2, model=model))

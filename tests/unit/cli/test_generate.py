@@ -57,7 +57,7 @@ def rlhf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generate:
     return call
 
 
-def asked(
+def generate_command(
     stub: StubProvider, file: Path, *more: object, backend: str = "openai_compatible"
 ) -> tuple[object, ...]:
     return ("generate", "--input", file, "--backend", backend, "--base-url", stub.base_url, *more)
@@ -87,7 +87,7 @@ def test_a_file_of_prompts_becomes_json_csv_and_a_log(
             "--out",
             tmp_path / "made",
         )
-        told = rlhf(*asked(stub, prompts_file, *flags, backend=backend))
+        told = rlhf(*generate_command(stub, prompts_file, *flags, backend=backend))
         sent = stub.requests
     assert told.exit_code == 0, told.output
     assert "6 of 6 completions" in told.output
@@ -131,12 +131,12 @@ def test_the_same_command_calls_for_nothing_again(
     rlhf: Generate, prompts_file: Path, tmp_path: Path
 ) -> None:
     with StubProvider() as stub:
-        rlhf(*asked(stub, prompts_file))
+        rlhf(*generate_command(stub, prompts_file))
         first = results(tmp_path / "home" / "exports" / "completions")
-        again = rlhf(*asked(stub, prompts_file))
+        again = rlhf(*generate_command(stub, prompts_file))
         assert stub.n_calls == 3
         assert results(tmp_path / "home" / "exports" / "completions") == first
-        rlhf(*asked(stub, prompts_file, "--seed", 1))
+        rlhf(*generate_command(stub, prompts_file, "--seed", 1))
         assert stub.n_calls == 6
     assert "3 calls in all" in again.output
 
@@ -145,7 +145,7 @@ def test_a_failed_completion_is_a_row_with_its_reason(
     rlhf: Generate, prompts_file: Path, tmp_path: Path
 ) -> None:
     with StubProvider(faults=[None, Fault(kind="refusal")]) as stub:
-        told = rlhf(*asked(stub, prompts_file, "--workers", 1))
+        told = rlhf(*generate_command(stub, prompts_file, "--workers", 1))
     assert told.exit_code == 0
     assert "2 of 3 completions" in told.output
     assert "refusal" in told.output
@@ -158,19 +158,21 @@ def test_a_failed_completion_is_a_row_with_its_reason(
 def test_a_budget_holds_and_the_spending_is_reported(rlhf: Generate, prompts_file: Path) -> None:
     prices = ("--prompt-price", 1, "--completion-price", 1)
     with StubProvider() as stub:
-        told = rlhf(*asked(stub, prompts_file, "--max-tokens", 100, "--budget", 0.0002, *prices))
+        told = rlhf(
+            *generate_command(stub, prompts_file, "--max-tokens", 100, "--budget", 0.0002, *prices)
+        )
         counted = stub.counters
     paid = (counted.n_prompt_tokens + counted.n_tokens) / 1e6
     assert 0 < counted.n_calls < 3
     assert f"spent {paid:.6f}" in told.output
     assert "budget" in told.output
     with StubProvider() as stub, pytest.raises(ConfigurationError, match="prices"):
-        rlhf(*asked(stub, prompts_file, "--budget", 1))
+        rlhf(*generate_command(stub, prompts_file, "--budget", 1))
 
 
 def test_texts_are_printed_as_they_come(rlhf: Generate, prompts_file: Path, tmp_path: Path) -> None:
     with StubProvider() as stub:
-        told = rlhf(*asked(stub, prompts_file, "--stream", "--workers", 1))
+        told = rlhf(*generate_command(stub, prompts_file, "--stream", "--workers", 1))
         assert all(body["stream"] for body in stub.requests)
     for row in results(tmp_path / "home" / "exports" / "completions"):
         assert row["text"] in told.output
@@ -203,7 +205,7 @@ def test_a_limited_terminal_shows_substitutes_but_the_file_is_exact(
         flags = ("--stream", "--workers", 1, "--out", tmp_path / "made")
         process = started(
             tmp_path,
-            *asked(stub, prompts_file, *flags),
+            *generate_command(stub, prompts_file, *flags),
             encoding="latin-1",
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -222,7 +224,7 @@ def test_a_closed_pipe_costs_nothing_and_the_file_is_complete(
         flags = ("--stream", "--workers", 1, "--out", tmp_path / "made")
         process = started(
             tmp_path,
-            *asked(stub, prompts_file, *flags),
+            *generate_command(stub, prompts_file, *flags),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -266,7 +268,10 @@ def test_the_bar_shows_rate_spending_and_when_it_will_end(
             tmp_path / "made",
         )
         process = started(
-            tmp_path, *asked(stub, prompts_file, *flags), stdout=subprocess.DEVNULL, stderr=its_end
+            tmp_path,
+            *generate_command(stub, prompts_file, *flags),
+            stdout=subprocess.DEVNULL,
+            stderr=its_end,
         )
         os.close(its_end)
         watcher.start()
@@ -291,12 +296,12 @@ def test_invalid_prompt_rows_are_reported_and_a_file_of_them_is_refused(
     path = tmp_path / "odd.jsonl"
     path.write_text('{"text": "Fine?"}\n{"text": ""}\nnot json\n')
     with StubProvider() as stub:
-        told = rlhf(*asked(stub, path))
+        told = rlhf(*generate_command(stub, path))
     assert "1 of 1 completions" in told.output
     assert "odd.jsonl" in told.output
     path.write_text('{"text": ""}\n')
     with StubProvider() as stub, pytest.raises(PromptError):
-        rlhf(*asked(stub, path))
+        rlhf(*generate_command(stub, path))
 
 
 def test_a_refused_key_names_the_setting_and_not_the_key(
@@ -306,23 +311,28 @@ def test_a_refused_key_names_the_setting_and_not_the_key(
         StubProvider(api_key=SecretStr("another")) as stub,
         pytest.raises(BackendUnavailable, match="RLHF_API_KEY") as refused,
     ):
-        rlhf(*asked(stub, prompts_file))
+        rlhf(*generate_command(stub, prompts_file))
     assert KEY not in str(refused.value)
 
 
 def test_a_set_of_another_parameter_and_an_unknown_one(rlhf: Generate, prompts_file: Path) -> None:
     with StubProvider() as stub:
-        assert rlhf(*asked(stub, prompts_file, "--set", "requests_per_minute=6000")).exit_code == 0
+        assert (
+            rlhf(
+                *generate_command(stub, prompts_file, "--set", "requests_per_minute=6000")
+            ).exit_code
+            == 0
+        )
         with pytest.raises(ConfigurationError, match=r"Did you mean tokens_per_minute\?"):
-            rlhf(*asked(stub, prompts_file, "--set", "tokens_a_minute=9"))
+            rlhf(*generate_command(stub, prompts_file, "--set", "tokens_a_minute=9"))
         with pytest.raises(ConfigurationError, match=r"Known: .*tokens_per_minute"):
-            rlhf(*asked(stub, prompts_file, "--set", "zzz=9"))
+            rlhf(*generate_command(stub, prompts_file, "--set", "zzz=9"))
 
 
 def test_the_cache_is_counted_and_pruned(rlhf: Generate, prompts_file: Path) -> None:
     assert "0 completions kept" in rlhf("cache", "stats").output
     with StubProvider() as stub:
-        rlhf(*asked(stub, prompts_file, "--prompt-price", 1, "--completion-price", 1))
+        rlhf(*generate_command(stub, prompts_file, "--prompt-price", 1, "--completion-price", 1))
         counted = stub.counters
         told = rlhf("cache", "stats").output
         assert "3 completions kept" in told
@@ -330,7 +340,7 @@ def test_the_cache_is_counted_and_pruned(rlhf: Generate, prompts_file: Path) -> 
         assert "rlhf generate" in told
         assert "0 completions deleted" in rlhf("cache", "prune", "--unused-days", 1).output
         assert "3 completions deleted" in rlhf("cache", "prune", "--keep-mb", 0).output
-        rlhf(*asked(stub, prompts_file))
+        rlhf(*generate_command(stub, prompts_file))
         assert stub.n_calls == 6
     with pytest.raises(ConfigurationError, match="--unused-days"):
         rlhf("cache", "prune")

@@ -18,16 +18,16 @@ def settings(path: Path | None = None, **more: object) -> Settings:
     return Settings(api_key_file=path, **more)  # type: ignore[arg-type]
 
 
-def shown(key: SecretStr | None) -> str | None:
+def reveal(key: SecretStr | None) -> str | None:
     return None if key is None else key.get_secret_value()
 
 
 def test_a_key_is_read_from_the_settings_a_file_or_nowhere(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(f" {KEY}\n")
-    assert shown(provider_key(settings())) is None
-    assert shown(provider_key(settings(path))) == KEY
-    assert shown(provider_key(settings(path, api_key=SecretStr("other")))) == "other"
+    assert reveal(provider_key(settings())) is None
+    assert reveal(provider_key(settings(path))) == KEY
+    assert reveal(provider_key(settings(path, api_key=SecretStr("other")))) == "other"
 
 
 def no_policy() -> NoReturn:
@@ -42,7 +42,7 @@ def test_a_sealed_key_opens_a_provider_and_is_not_in_its_file(tmp_path: Path, ba
     made = open_backend(
         settings(path, sealing_key=sealing_key, completion_backend=backend), no_policy
     )
-    assert shown(made.api_key) == KEY  # type: ignore[union-attr]
+    assert reveal(made.api_key) == KEY  # type: ignore[union-attr]
     assert KEY not in repr(made) + repr(settings(path, sealing_key=sealing_key))
 
 

@@ -44,7 +44,7 @@ def window(
     return Window(MODEL, rows, embeddings)
 
 
-def found(reference: Window, current: Window, **params: float) -> DayClusters:
+def find_clusters(reference: Window, current: Window, **params: float) -> DayClusters:
     return semantic_clusters(reference, current, ClusterParams(max_clusters=4, **params))
 
 
@@ -57,7 +57,7 @@ def test_the_cluster_that_doubled_and_got_worse_stands_first_and_the_shrunken_on
 ):
     before = window(0, (80, 80, 80, 80), (0.2, 0.2, 0.2, 0.2), name="r")
     now = window(1, (160, 30, 65, 65), (0.6, 0.2, 0.2, 0.2))
-    made = found(before, now)
+    made = find_clusters(before, now)
     first = made.clusters[0]
     assert kind_of(first.examples) == {"0"}
     assert (first.is_worse, first.change) == (True, "grew")
@@ -79,7 +79,7 @@ def test_equal_windows_have_no_changed_cluster() -> None:
     changed = 0
     for seed in range(20):
         sizes = np.random.default_rng(seed).multinomial(200, [0.25] * 4, size=2)
-        made = found(
+        made = find_clusters(
             *(
                 window(100 * seed + i, tuple(s), (0.25,) * 4, name="rc"[i])
                 for i, s in enumerate(sizes)
@@ -92,7 +92,9 @@ def test_equal_windows_have_no_changed_cluster() -> None:
 def test_the_same_windows_give_the_same_clusters_in_any_order_of_rows() -> None:
     before, now = window(0, (60, 60), (0.2, 0.2), name="r"), window(1, (90, 30), (0.2, 0.5))
     shuffled = Window(MODEL, now.rows.sample(frac=1, random_state=3), now.embeddings)
-    assert found(before, now) == found(before, now) == found(before, shuffled)
+    assert (
+        find_clusters(before, now) == find_clusters(before, now) == find_clusters(before, shuffled)
+    )
 
 
 def test_clusters_are_of_meaning_not_of_length() -> None:
@@ -112,7 +114,9 @@ def test_clusters_are_of_meaning_not_of_length() -> None:
 
 def test_a_prompt_counts_once_however_many_comparisons_it_has() -> None:
     one, many = (
-        found(window(0, (40, 40), (0.5, 0), name="r"), window(1, (40, 40), (0.5, 0), pairs=n))
+        find_clusters(
+            window(0, (40, 40), (0.5, 0), name="r"), window(1, (40, 40), (0.5, 0), pairs=n)
+        )
         for n in (1, 5)
     )
     pairs = list(zip(one.clusters, many.clusters, strict=True))
@@ -145,7 +149,7 @@ def test_few_prompts_make_few_clusters(n: int, at_most: int) -> None:
 
 
 def test_few_prompts_in_a_cluster_give_no_error_rate() -> None:
-    made = found(window(0, (60, 60), (0.2, 0.2), name="r"), window(1, (60, 5), (0.2, 0.2)))
+    made = find_clusters(window(0, (60, 60), (0.2, 0.2), name="r"), window(1, (60, 5), (0.2, 0.2)))
     small = next(c for c in made.clusters if kind_of(c.examples) == {"1"})
     assert (small.error_current, small.p_error, small.is_worse) == (None, None, False)
     assert small.error_reference is not None
@@ -153,7 +157,7 @@ def test_few_prompts_in_a_cluster_give_no_error_rate() -> None:
 
 
 def test_examples_are_of_the_day_where_it_has_any_and_of_the_reference_where_not() -> None:
-    made = found(window(0, (60, 60), (0.2, 0.2), name="r"), window(1, (60, 0), (0.2, 0.2)))
+    made = find_clusters(window(0, (60, 60), (0.2, 0.2), name="r"), window(1, (60, 0), (0.2, 0.2)))
     assert {c.examples[0][0] for c in made.clusters} == {"c", "r"}
 
 

@@ -51,8 +51,8 @@ def made(
             "n_votes": 1,
             "embedding_row": -1,
             "score": rng.normal(score, 1.5, size=count),
-            "prompt_words": written(rng, n, prompts)[prompt],
-            "completion_words": written(rng, n, completions)[prompt],
+            "prompt_words": write_texts(rng, n, prompts)[prompt],
+            "completion_words": write_texts(rng, n, completions)[prompt],
         }
     )
     mixes = {
@@ -63,7 +63,7 @@ def made(
     return Window("m@1", rows, embeddings, mixes=mixes)
 
 
-def written(rng: np.random.Generator, n: int, other: float) -> np.ndarray:
+def write_texts(rng: np.random.Generator, n: int, other: float) -> np.ndarray:
     """Texts of twelve words each, a share of them about something else in the same language."""
     frequency = 1 / np.arange(1, 501)
     drawn = rng.choice(500, size=(n, 12), p=frequency / frequency.sum())

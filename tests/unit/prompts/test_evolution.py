@@ -33,9 +33,9 @@ class Writer:
 
     def generate_texts(self, instructions, *, seed):
         rng = np.random.default_rng(seed)
-        return [self._said(instruction, rng) for instruction in instructions]
+        return [self._answer(instruction, rng) for instruction in instructions]
 
-    def _said(self, instruction, rng):
+    def _answer(self, instruction, rng):
         text = instruction.rpartition("Prompt: ")[2]
         if "number alone" in instruction:
             return f"{min(10, 1 + len(text) // 60)}"
@@ -133,8 +133,8 @@ def test_prompts_are_drawn_to_where_the_reward_model_doubts():
 
 def test_an_unjudged_prompt_is_left_out_and_reported():
     class Mute(Writer):
-        def _said(self, instruction, rng):
-            said = super()._said(instruction, rng)
+        def _answer(self, instruction, rng):
+            said = super()._answer(instruction, rng)
             return (
                 "hard to say"
                 if "number alone" in instruction and "password" in instruction

@@ -21,7 +21,7 @@ def from_file(path, n=1, **more):
     )
 
 
-def written(path, content):
+def write_file(path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
@@ -35,7 +35,7 @@ def test_n_prompts_are_n_lines_that_reimport_unchanged(tmp_path):
 
 def test_texts_with_line_separators_stay_one_line_each(tmp_path):
     odd = 'one\ntwo\u2028three \u00e9\u4e2d "quoted"'
-    frame = from_file(written(tmp_path / "p.jsonl", json.dumps({"text": odd})))
+    frame = from_file(write_file(tmp_path / "p.jsonl", json.dumps({"text": odd})))
     write_jsonl(frame, tmp_path / "again.jsonl")
     assert read_jsonl(tmp_path / "again.jsonl")["text"].tolist() == [odd]
     assert (tmp_path / "again.jsonl").read_bytes().count(b"\n") == 1
@@ -68,7 +68,9 @@ def test_csv_and_parquet_give_the_same_prompts_as_jsonl(tmp_path):
 
 
 def test_duplicates_of_a_file_come_once(tmp_path):
-    path = written(tmp_path / "p.jsonl", '{"text": "same"}\n{"text": "same"}\n{"text": "other"}\n')
+    path = write_file(
+        tmp_path / "p.jsonl", '{"text": "same"}\n{"text": "same"}\n{"text": "other"}\n'
+    )
     assert from_file(path, n=2)["prompt_id"].is_unique
     with pytest.raises(PromptError, match="has 2 unused new prompts, 3 were asked for"):
         from_file(path, n=3)
@@ -84,7 +86,7 @@ def test_a_batch_of_100_rows_with_3_bad_ones_lands_97_and_names_3_by_line(tmp_pa
         '{"prompt": "cut off',
         '{"prompt": "x", "category": ["poetry"]}',
     )
-    path, report = written(tmp_path / "batch.jsonl", "\n".join(rows)), Report()
+    path, report = write_file(tmp_path / "batch.jsonl", "\n".join(rows)), Report()
     frame = from_file(path, n=97, report=report)
     assert len(frame) == 97
     assert [r.where.rpartition(", ")[2] for r in report.rejections] == [
@@ -113,7 +115,7 @@ def test_sample_file_has_own_categories_and_no_bad_row():
 
 
 def test_own_categories_and_the_topic_column_are_kept(tmp_path):
-    path = written(
+    path = write_file(
         tmp_path / "own.csv", "text,category,topic\nMay I?,Legal,contracts\nHelp me.,support,\n"
     )
     frame = from_file(path, n=2, categories={"legal": 1, "support": 1})
@@ -128,7 +130,7 @@ def test_own_categories_and_the_topic_column_are_kept(tmp_path):
 def test_an_invalid_json_item_is_named_by_its_first_line(tmp_path):
     rows = [json.dumps({"prompt": f"Question {i}?"}, indent=1) for i in range(100)]
     rows[10], rows[50], rows[99] = '{"prompt": ""}', "7", '{"question": 3}'
-    path = written(tmp_path / "sample_batch.json", "[\n" + ",\n".join(rows) + "\n]\n")
+    path = write_file(tmp_path / "sample_batch.json", "[\n" + ",\n".join(rows) + "\n]\n")
     report = Report()
     assert len(from_file(path, n=97, report=report)) == 97
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -147,7 +149,7 @@ def test_an_invalid_json_item_is_named_by_its_first_line(tmp_path):
 )
 def test_a_json_file_without_a_list_is_refused(tmp_path, content, message):
     with pytest.raises(PromptError, match=message):
-        from_file(written(tmp_path / "p.json", content))
+        from_file(write_file(tmp_path / "p.json", content))
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -234,11 +236,11 @@ def test_a_data_set_or_split_that_is_not_there_is_named_with_the_way_round(tmp_p
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path, name, content, message):
     with pytest.raises(PromptError, match=message):
-        from_file(written(tmp_path / name, content), n=2)
+        from_file(write_file(tmp_path / name, content), n=2)
 
 
 def test_one_bad_row_costs_no_other(tmp_path):
-    path, report = written(tmp_path / "p.csv", b'text\nfine\ncaf\xe9\n"also\nfine"\n'), Report()
+    path, report = write_file(tmp_path / "p.csv", b'text\nfine\ncaf\xe9\n"also\nfine"\n'), Report()
     assert set(from_file(path, n=2, report=report)["text"]) == {"fine", "also\nfine"}
     assert [str(r) for r in report.rejections] == [
         f"{path}, line 3: not UTF-8 (byte 4 of a cell). Save the file as UTF-8"
@@ -254,11 +256,11 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_a_file_with_other_columns_is_not_an_export(tmp_path):
     with pytest.raises(PromptError, match="is not a file of exported prompts"):
-        read_jsonl(written(tmp_path / "p.jsonl", '{"text": "x"}\n'))
+        read_jsonl(write_file(tmp_path / "p.jsonl", '{"text": "x"}\n'))
 
 
 def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
-    assert from_file(written(tmp_path / "p.csv", "\ufefftext\nhello\n"))["text"].tolist() == [
+    assert from_file(write_file(tmp_path / "p.csv", "\ufefftext\nhello\n"))["text"].tolist() == [
         "hello"
     ]
 
@@ -287,17 +289,17 @@ def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
 )
 def test_a_file_that_would_be_misread_is_refused_whole(tmp_path, name, content, message):
     with pytest.raises(PromptError, match=message):
-        from_file(written(tmp_path / name, content))
+        from_file(write_file(tmp_path / name, content))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_lines_of_a_csv_file_may_end_in_any_way(tmp_path, end):
-    path = written(tmp_path / "p.csv", end.join(["text", "one", "two", ""]))
+    path = write_file(tmp_path / "p.csv", end.join(["text", "one", "two", ""]))
     assert set(from_file(path, n=2)["text"]) == {"one", "two"}
 
 
 def test_csv_rows_of_another_length_are_refused_and_never_cut(tmp_path):
-    path = written(
+    path = write_file(
         tmp_path / "p.csv",
         'text,domain\nName a, tree,sea\nshort\n"Name a, rock",sea\n\n"a"b,sea\n',
     )
@@ -311,7 +313,7 @@ def test_csv_rows_of_another_length_are_refused_and_never_cut(tmp_path):
 
 
 def test_a_row_over_several_lines_is_named_by_its_first_and_costs_no_other(tmp_path):
-    path, report = written(tmp_path / "p.csv", b'text\n"a\xe9\nb\xe9"\nfine\n'), Report()
+    path, report = write_file(tmp_path / "p.csv", b'text\n"a\xe9\nb\xe9"\nfine\n'), Report()
     assert from_file(path, report=report)["text"].tolist() == ["fine"]
     assert [r.where.rpartition(", ")[2] for r in report.rejections] == ["line 2"]
 
@@ -330,7 +332,7 @@ def test_a_row_over_several_lines_is_named_by_its_first_and_costs_no_other(tmp_p
 )
 def test_an_invalid_extra_cell_costs_only_its_row(tmp_path, row, reason):
     rows, report = [{"text": "fine"}, {"text": "bad"} | row], Report()
-    path = written(tmp_path / "p.jsonl", "\n".join(map(json.dumps, rows)))
+    path = write_file(tmp_path / "p.jsonl", "\n".join(map(json.dumps, rows)))
     frame = from_file(path, report=report)
     write_jsonl(frame, tmp_path / "again.jsonl")
     assert frame["text"].tolist() == ["fine"]
@@ -340,14 +342,14 @@ def test_an_invalid_extra_cell_costs_only_its_row(tmp_path, row, reason):
 
 
 def test_the_same_text_in_another_form_of_unicode_is_a_duplicate(tmp_path):
-    path, report = written(tmp_path / "p.csv", "text\ncaf\u00e9?\ncafe\u0301?\n"), Report()
+    path, report = write_file(tmp_path / "p.csv", "text\ncaf\u00e9?\ncafe\u0301?\n"), Report()
     assert from_file(path, report=report)["text"].tolist() == ["caf\u00e9?"]
     assert report.n_duplicates == 1
 
 
 def test_a_missing_reference_is_none_and_categories_are_read_in_any_case(tmp_path):
     row = from_file(
-        written(
+        write_file(
             tmp_path / "p.jsonl",
             '{"text": "x", "reference": null, "category": " Reasoning", "difficulty": "Hard"}',
         )
@@ -360,17 +362,17 @@ def test_a_row_without_a_text_is_reported_with_its_columns(tmp_path):
     with pytest.raises(
         PromptError, match=r"no text. Give a column text or prompt.*; here are 'q', 'a'"
     ):
-        from_file(written(tmp_path / "p.jsonl", '{"q": "x", "a": "y"}'))
+        from_file(write_file(tmp_path / "p.jsonl", '{"q": "x", "a": "y"}'))
 
 
 def test_texts_of_a_folder_are_prompts_and_unreadable_ones_are_named(tmp_path):
     (tmp_path / "older").mkdir()
-    written(tmp_path / "ann.txt", "\ufeff Ann Lee\r\n Nurse since 2011 ")
-    written(tmp_path / "older" / "bob.md", "Bob Roe, welder")
-    written(tmp_path / "cut.txt", "Caf\u00e9".encode("latin-1"))
-    written(tmp_path / "empty.txt", " \n")
-    written(tmp_path / "long.txt", "x" * 100_001)
-    written(tmp_path / "notes.docx", "PK")
+    write_file(tmp_path / "ann.txt", "\ufeff Ann Lee\r\n Nurse since 2011 ")
+    write_file(tmp_path / "older" / "bob.md", "Bob Roe, welder")
+    write_file(tmp_path / "cut.txt", "Caf\u00e9".encode("latin-1"))
+    write_file(tmp_path / "empty.txt", " \n")
+    write_file(tmp_path / "long.txt", "x" * 100_001)
+    write_file(tmp_path / "notes.docx", "PK")
     report = Report()
     frame = from_file(tmp_path, n=2, domain="r\u00e9sum\u00e9", report=report).set_index("text")
     assert {text: json.loads(v) for text, v in frame["variables"].items()} == {
@@ -406,13 +408,13 @@ def test_texts_of_a_folder_are_prompts_and_unreadable_ones_are_named(tmp_path):
 )
 def test_rows_that_json_would_change_are_refused(tmp_path, line, said):
     report = Report()
-    path = written(tmp_path / "p.jsonl", f'{{"text": "fine"}}\n{line}\n')
+    path = write_file(tmp_path / "p.jsonl", f'{{"text": "fine"}}\n{line}\n')
     assert from_file(path, report=report)["text"].tolist() == ["fine"]
     assert said in " ".join(
         f"{refused.where}: {refused.reason}" for refused in report.rejections
     ).replace(str(path) + ", ", "")
     with pytest.raises(PromptError, match=said):
-        from_file(written(tmp_path / "p.json", f'[{{"text": "fine"}},\n{line}]'))
+        from_file(write_file(tmp_path / "p.json", f'[{{"text": "fine"}},\n{line}]'))
 
 
 def test_duplicate_columns_of_a_parquet_file_are_named(tmp_path):

@@ -592,7 +592,7 @@ def test_the_share_of_repeats_is_kept_by_somebody_who_gives_every_card_back_once
     assert 0.05 <= kinds.count(AssignmentKind.REPEAT) / 300 <= 0.10
 
 
-def _told(store: Store) -> int:
+def _count_remaining(store: Store) -> int:
     return store.assignments.remaining_for("ann", HIDING).n
 
 
@@ -602,18 +602,18 @@ def test_what_is_left_does_not_move_when_cards_are_leased_ahead(store, clock, of
     # answers are known of some that people are asked about as well
     store.assignments.offer([f"g{i}" for i in range(0, 20, 2)], overlap=1)
     judge(store, clock, "ann", 10, HIDING)
-    before = _told(store)
+    before = _count_remaining(store)
     told = []
     for n in range(1, 31):
         store.assignments.deal("ann", n, HIDING)
-        told.append(_told(store))
+        told.append(_count_remaining(store))
     cards = store.assignments.deal("ann", 30, HIDING)
     assert {card.kind for card in cards} == set(AssignmentKind)
     assert any(card.kind == AssignmentKind.GOLD and card.slot_no is not None for card in cards)
     assert told == [before] * 30
     for card in cards:
         store.assignments.release(card.assignment_id, "ann")
-    assert _told(store) == before
+    assert _count_remaining(store) == before
 
 
 @pytest.mark.parametrize("how", ["vote", "skip", "vote, undo, vote", "after the lease"])
@@ -627,18 +627,18 @@ def test_what_is_left_counts_down_by_every_card_alike(store, clock, offer, gold,
     if how == "after the lease":
         clock.tick(minutes=11)
     for card in cards:
-        before = _told(store)
+        before = _count_remaining(store)
         vote = store.votes.cast(vote_on(card, "skip" if how == "skip" else "a"))
-        assert _told(store) == before - 1, card.kind
+        assert _count_remaining(store) == before - 1, card.kind
         if how == "vote, undo, vote":
             undone = store.votes.cast(
                 vote_on(
                     card, "skip", supersedes=vote.vote_id, details=VoteDetails(flags=("undone",))
                 )
             )
-            assert _told(store) == before, card.kind
+            assert _count_remaining(store) == before, card.kind
             store.votes.cast(vote_on(card, "b", supersedes=undone.vote_id))
-            assert _told(store) == before - 1, card.kind
+            assert _count_remaining(store) == before - 1, card.kind
 
 
 def test_what_is_left_is_many_or_exact_and_never_less_than_what_is_on_the_table(
@@ -648,7 +648,7 @@ def test_what_is_left_is_many_or_exact_and_never_less_than_what_is_on_the_table(
     gold(60)
     told, held = [], []
     while cards := store.assignments.deal("ann", 3, HIDING):
-        told.append(_told(store))
+        told.append(_count_remaining(store))
         held.append(len(cards))
         store.votes.cast(vote_on(cards[0]))
         clock.tick(seconds=1)

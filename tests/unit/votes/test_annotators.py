@@ -11,7 +11,7 @@ from rlhf_pipeline.votes.joint_model import JointParams, joint_model
 from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
 
 
-def shown(n: int, **columns: object) -> pd.DataFrame:
+def make_shown(n: int, **columns: object) -> pd.DataFrame:
     return comparisons_of(
         np.arange(n), np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64)
     ).assign(**columns)
@@ -80,7 +80,7 @@ def test_only_the_last_pass_is_timed_and_compared_with_gold():
     votes = votes_of([0, 1, 0], 0, ["b", "b", "a"]).assign(
         pass_no=[1, 1, 2], duration_s=[1.0, 5.0, 5.0]
     )
-    texts = shown(2, gold="a", completion_a="x" * 150, completion_b="y" * 50)
+    texts = make_shown(2, gold="a", completion_a="x" * 150, completion_b="y" * 50)
     found = figures(votes, comparisons=texts).loc["ann0000"]
     assert (found["n_timed"], found["n_read"], found["too_fast"]) == (2, 2, 0.0)
     assert (found["n_gold"], found["gold_accuracy"]) == (2, 0.5)
@@ -114,7 +114,9 @@ def test_the_ends_of_a_median_cover_as_often_as_promised():
 
 def test_too_fast_means_faster_than_reading_both_completions():
     votes = votes_of([0, 1, 2, 3], 0, ["a", "b", "a", "b"]).assign(duration_s=[1.9, 2.0, 2.1, 0.1])
-    texts = shown(3, completion_a="x" * 150, completion_b="y" * 50)  # comparison 3 is not known
+    texts = make_shown(
+        3, completion_a="x" * 150, completion_b="y" * 50
+    )  # comparison 3 is not known
     found = figures(votes, comparisons=texts).loc["ann0000"]
     assert (found["n_timed"], found["n_read"]) == (4, 3)
     assert found["too_fast"] == pytest.approx(1 / 3)
@@ -127,7 +129,7 @@ def test_gold_is_asked_of_first_judgements_and_either_kind_of_tie_is_a_tie():
     votes = pd.concat(
         [votes_of([0, 1, 2, 3], 0, ["a", "a", "both_bad", "b"]), again], ignore_index=True
     )
-    known = shown(4, gold=["a", "b", "tie", None])
+    known = make_shown(4, gold=["a", "b", "tie", None])
     found = figures(votes, comparisons=known).loc["ann0000"]
     assert (found["n_gold"], found["gold_accuracy"]) == (3, pytest.approx(2 / 3))
 
@@ -213,6 +215,6 @@ def test_straight_lining_needs_known_sides():
 
 def test_an_annotator_of_flagged_comparisons_only_has_no_figures():
     votes = votes_of([0, 1, 1], [0, 1, 1], ["a", "b", "b"]).assign(pass_no=[1, 1, 2])
-    known = shown(2, flag=[None, "repeated"])
+    known = make_shown(2, flag=[None, "repeated"])
     found = annotator_figures(votes, joint_model(counting(votes), known), comparisons=known)
     assert found[["annotator_id", "n_again"]].to_numpy().tolist() == [["ann0000", 0]]

@@ -26,48 +26,54 @@ def log(*cast: Cast, annotator: object = 0) -> pd.DataFrame:
     )
 
 
-def said(votes: pd.DataFrame) -> list[list[object]]:
+def list_choices(votes: pd.DataFrame) -> list[list[object]]:
     return votes[["vote_id", "choice"]].to_numpy().tolist()
 
 
 def test_a_revision_stands_and_counts_instead_of_its_original():
     votes = log((0, "a", 1, 0, None), (1, "a", 1, 0, None), (0, "b", 1, 1, "v0"))
-    assert said(standing(votes)) == said(counting(votes)) == [["v1", "a"], ["v2", "b"]]
+    assert (
+        list_choices(standing(votes)) == list_choices(counting(votes)) == [["v1", "a"], ["v2", "b"]]
+    )
 
 
 def test_the_last_of_a_chain_of_revisions_stands():
     votes = log((0, "a", 1, 0, None), (0, "b", 1, 1, "v0"), (0, "tie", 1, 2, "v1"))
-    assert said(standing(votes)) == said(counting(votes)) == [["v2", "tie"]]
+    assert list_choices(standing(votes)) == list_choices(counting(votes)) == [["v2", "tie"]]
 
 
 def test_every_pass_stands_and_the_last_counts():
     votes = log((0, "a", 1, 0, None), (0, "b", 2, 0, None))
-    assert said(standing(votes)) == [["v0", "a"], ["v1", "b"]]
-    assert said(counting(votes)) == [["v1", "b"]]
+    assert list_choices(standing(votes)) == [["v0", "a"], ["v1", "b"]]
+    assert list_choices(counting(votes)) == [["v1", "b"]]
 
 
 def test_a_later_pass_wins_over_a_later_revision_of_an_earlier_one():
     votes = log((0, "a", 1, 0, None), (0, "b", 2, 0, None), (0, "tie", 1, 1, "v0"))
-    assert said(standing(votes)) == [["v1", "b"], ["v2", "tie"]]
-    assert said(counting(votes)) == [["v1", "b"]]
+    assert list_choices(standing(votes)) == [["v1", "b"], ["v2", "tie"]]
+    assert list_choices(counting(votes)) == [["v1", "b"]]
 
 
 def test_a_skip_is_a_last_word_too():
     votes = log((0, "a", 1, 0, None), (0, "skip", 1, 1, "v0"), (1, "a", 1, 0, None))
-    assert said(standing(votes)) == said(counting(votes)) == [["v1", "skip"], ["v2", "a"]]
+    assert (
+        list_choices(standing(votes))
+        == list_choices(counting(votes))
+        == [["v1", "skip"], ["v2", "a"]]
+    )
 
 
 def test_each_annotator_has_a_last_word():
     votes = log((0, "a", 1, 0, None), (0, "b", 1, 0, None), annotator=[0, 1])
-    assert said(counting(votes)) == [["v0", "a"], ["v1", "b"]]
+    assert list_choices(counting(votes)) == [["v0", "a"], ["v1", "b"]]
 
 
 def test_a_vote_superseded_outside_the_frame_stands():
     votes = log((0, "a", 1, 0, None), (0, "b", 1, 1, "v0"))
     as_of_one = votes[votes["seq"] <= 1]
-    assert said(standing(as_of_one)) == said(counting(as_of_one)) == [["v0", "a"]]
+    assert list_choices(standing(as_of_one)) == list_choices(counting(as_of_one)) == [["v0", "a"]]
     alone = votes[votes["seq"] > 1]
-    assert said(standing(alone)) == said(counting(alone)) == [["v1", "b"]]
+    assert list_choices(standing(alone)) == list_choices(counting(alone)) == [["v1", "b"]]
 
 
 def test_votes_that_do_not_say_their_pass_count_by_seq():
@@ -75,15 +81,15 @@ def test_votes_that_do_not_say_their_pass_count_by_seq():
     again = votes_of([0], 0, ["b"]).assign(vote_id="later", seq=7, day="2026-01-03")
     both = pd.concat([again, first], ignore_index=True)
     for votes in (both, both.drop(columns=["pass_no", "revision_no", "supersedes"])):
-        assert said(counting(votes)) == [["v1", "a"], ["later", "b"]]
-        assert said(counting(votes[votes["seq"] <= 6])) == [["v0", "a"], ["v1", "a"]]
+        assert list_choices(counting(votes)) == [["v1", "a"], ["later", "b"]]
+        assert list_choices(counting(votes[votes["seq"] <= 6])) == [["v0", "a"], ["v1", "a"]]
         assert repeat_passes(votes).empty
 
 
 def test_with_partly_missing_pass_numbers_the_newest_vote_counts():
     votes = log((0, "a", 1, 0, None), (0, "a", 1, 1, "v0"), (0, "b", 2, 0, None))
     votes.loc[2, ["pass_no", "revision_no"]] = pd.NA
-    assert said(counting(votes)) == [["v2", "b"]]
+    assert list_choices(counting(votes)) == [["v2", "b"]]
 
 
 def test_day_gets_the_earlier_votes_that_its_votes_revise():
@@ -93,7 +99,7 @@ def test_day_gets_the_earlier_votes_that_its_votes_revise():
     of_day = votes[votes["seq"] == 3]
     together = add_earlier_votes(of_day, votes)
     assert together["seq"].tolist() == [1, 2, 3]
-    assert said(counting(together)) == [["v1", "b"]], "a revised first pass counts nowhere"
+    assert list_choices(counting(together)) == [["v1", "b"]], "a revised first pass counts nowhere"
     assert add_earlier_votes(votes[votes["seq"] == 4], votes)["seq"].tolist() == [4]
 
 

@@ -44,7 +44,7 @@ def labels(*rows: tuple[int, float, float, float], up_to_seq: int | None = 1000)
     )
 
 
-def said(choices: str, comparison: int = 0) -> pd.DataFrame:
+def make_votes(choices: str, comparison: int = 0) -> pd.DataFrame:
     """Votes of different people on one comparison: a, b, t(ie) or n(either is good)."""
     words = {"a": "a", "b": "b", "t": "tie", "n": "both_bad"}
     return votes_of(
@@ -67,7 +67,7 @@ def said(choices: str, comparison: int = 0) -> pd.DataFrame:
 def test_the_state_follows_from_the_chance_and_its_interval(
     p, low, high, choice, state, share, ends
 ):
-    row = consensus_by_model(said("ab"), labels((0, p, low, high))).iloc[0]
+    row = consensus_by_model(make_votes("ab"), labels((0, p, low, high))).iloc[0]
     assert (row["choice"] if choice else pd.isna(row["choice"]), row["state"]) == (
         choice or True,
         state,
@@ -77,38 +77,39 @@ def test_the_state_follows_from_the_chance_and_its_interval(
 
 
 def test_two_unreliable_annotators_are_outvoted():
-    row = consensus_by_model(said("aab"), labels((0, 0.1, 0.05, 0.2))).iloc[0]
+    row = consensus_by_model(make_votes("aab"), labels((0, 0.1, 0.05, 0.2))).iloc[0]
     assert (row["choice"], row["state"], row["n_a"], row["n_b"]) == ("b", "agreed", 2, 1)
 
 
 def test_too_few_judgements_are_open_whatever_the_model_predicts():
     known = labels((0, 0.95, 0.9, 0.99))
-    assert consensus_by_model(said("a"), known).iloc[0]["state"] == "open"
+    assert consensus_by_model(make_votes("a"), known).iloc[0]["state"] == "open"
     assert (
-        consensus_by_model(said("a"), known, ConsensusParams(min_votes=1)).iloc[0]["state"]
+        consensus_by_model(make_votes("a"), known, ConsensusParams(min_votes=1)).iloc[0]["state"]
         == "agreed"
     )
     assert (
-        consensus_by_model(said("aa"), known, ConsensusParams(min_votes=3)).iloc[0]["state"]
+        consensus_by_model(make_votes("aa"), known, ConsensusParams(min_votes=3)).iloc[0]["state"]
         == "open"
     )
 
 
 def test_agreed_ties_are_kept():
     known = labels((0, 0.52, 0.3, 0.7))
-    equal = consensus_by_model(said("ttna"), known).iloc[0]
+    equal = consensus_by_model(make_votes("ttna"), known).iloc[0]
     assert (equal["choice"], equal["state"], equal["share"], equal["p_a"]) == (
         "tie",
         "agreed",
         0.75,
         0.52,
     )
-    assert consensus_by_model(said("ttab"), known).iloc[0]["state"] == "disputed"
+    assert consensus_by_model(make_votes("ttab"), known).iloc[0]["state"] == "disputed"
 
 
 def test_comparisons_unknown_to_the_labels_are_left_out():
     cast = pd.concat(
-        [said("ab"), said("ab", 1).assign(vote_id=["v8", "v9"], seq=[8, 9])], ignore_index=True
+        [make_votes("ab"), make_votes("ab", 1).assign(vote_id=["v8", "v9"], seq=[8, 9])],
+        ignore_index=True,
     )
     assert consensus_by_model(cast, labels((1, 0.9, 0.8, 0.95)))["comparison_id"].tolist() == [
         "c00001"
@@ -118,7 +119,7 @@ def test_comparisons_unknown_to_the_labels_are_left_out():
 
 
 def test_votes_since_the_fit_are_counted_and_do_not_move_it():
-    cast = said("abb")
+    cast = make_votes("abb")
     before, after = (
         consensus_by_model(cast, labels((0, 0.9, 0.8, 0.95), up_to_seq=seq)).iloc[0]
         for seq in (3, 1)
@@ -139,7 +140,7 @@ def test_votes_since_the_fit_are_counted_and_do_not_move_it():
 
 def test_labels_that_do_not_say_up_to_which_vote_they_know_are_refused():
     with pytest.raises(FrameError, match="Materialise annotator_model"):
-        consensus_by_model(said("ab"), labels((0, 0.9, 0.8, 0.95), up_to_seq=None))
+        consensus_by_model(make_votes("ab"), labels((0, 0.9, 0.8, 0.95), up_to_seq=None))
 
 
 def test_labels_give_way_to_those_that_know_as_much_and_to_no_older_ones(tmp_path: Path):
@@ -180,7 +181,7 @@ def test_labels_that_cannot_be_read_give_way_to_any(tmp_path: Path):
 def test_the_nearest_to_one_half_is_adjudicated_first():
     cast = pd.concat(
         [
-            said("ab", i).assign(vote_id=[f"{i}-0", f"{i}-1"], seq=[2 * i + 1, 2 * i + 2])
+            make_votes("ab", i).assign(vote_id=[f"{i}-0", f"{i}-1"], seq=[2 * i + 1, 2 * i + 2])
             for i in range(4)
         ],
         ignore_index=True,
