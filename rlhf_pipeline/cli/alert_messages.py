@@ -16,22 +16,13 @@ TEST_SECONDS = 30.0
 
 
 def list_messages(
-    state: Annotated[
-        str | None, typer.Option(help="pending, delivered or dead. Default: all.")
-    ] = None,
+    state: Annotated[MessageState | None, typer.Option(help="Only messages in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Most messages, newest first.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the payloads.")] = False,
 ) -> None:
     """List messages about alerts: which target received them, and why others did not."""
-    states: dict[str, MessageState] = {
-        "pending": "pending",
-        "delivered": "delivered",
-        "dead": "dead",
-    }
-    if state is not None and state not in states:
-        raise typer.BadParameter(f"one of {', '.join(states)}", param_hint="--state")
     outbox = Workspace.open_current().store.alert_messages
-    messages = outbox.all(state=states[state] if state else None, limit=limit)
+    messages = outbox.all(state=state, limit=limit)
     if as_json:
         show_json([message.model_dump(mode="json") for message in messages])
         return

@@ -14,7 +14,8 @@ logger = logging.getLogger("rlhf_pipeline.alerts")
 class LogChannel:
     def send(self, message: AlertMessage, *, now: datetime, seconds: float) -> str:
         data = message.payload["data"]
-        level = logging.INFO if message.kind == "resolved" else LEVELS[data["severity"]]
+        # The end of an alert has its severity too: it is read where its beginning was.
         parts = (build_subject(message), data["detail"], data["link"])
-        logger.log(level, "%s", escape_controls(" ".join(part for part in parts if part)))
+        line = " ".join(" ".join(part for part in parts if part).split())
+        logger.log(LEVELS[data["severity"]], "%s", escape_controls(line))
         return "written to the log"

@@ -89,6 +89,25 @@ def test_a_leased_message_is_nobody_elses_until_the_lease_ends(store):
     assert [m.n_attempts for m in outbox.lease(NOON + timedelta(seconds=60), seconds=60)] == [2]
 
 
+def test_a_message_waits_for_the_earlier_one_about_its_alert(store):
+    outbox = store.alert_messages
+    later = {"created_at": NOON + timedelta(seconds=1)}
+    outbox.add(
+        [
+            message("msg_1"),
+            message("msg_2").model_copy(update=later),
+            message("msg_3").model_copy(update={**later, "target": "boss"}),
+            message("msg_4").model_copy(update={**later, "alert_id": 2}),
+        ]
+    )
+    assert outbox.due_targets(NOON) == ["boss", "team"]
+    leased = outbox.lease(NOON, seconds=60, target="team", limit=9)
+    assert [m.message_id for m in leased] == ["msg_1", "msg_4"]
+    assert outbox.due_targets(NOON) == ["boss"]
+    outbox.mark_delivered("msg_1", NOON)
+    assert [m.message_id for m in outbox.lease(NOON, seconds=60, target="team")] == ["msg_2"]
+
+
 def test_a_delivered_message_never_leaves_again(store):
     outbox = store.alert_messages
     outbox.add([message()])
