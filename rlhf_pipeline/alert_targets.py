@@ -221,7 +221,7 @@ def _check_mail_address(address: str) -> str:
         parsed = Address(addr_spec=address)
     except (MessageError, ValueError, IndexError):
         parsed = None
-    if parsed is None or not parsed.username or not parsed.domain or not address.isprintable():
+    if parsed is None or not parsed.username or not parsed.domain or not address.isascii():
         raise ValueError("is not an address such as ann@example.org, without a name before it")
     return address
 

@@ -14,6 +14,7 @@ from rlhf_pipeline.alerts.channels.base import Channel
 from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed
 from rlhf_pipeline.monitoring import AlertMessage
 from rlhf_pipeline.protocols import Clock
+from rlhf_pipeline.terminal import escape_controls
 
 MOST_ATTEMPTS = 12
 FIRST_WAIT = timedelta(minutes=1)
@@ -128,7 +129,7 @@ def _attempt(
 
 def _describe(failure: Exception) -> str:
     if isinstance(failure, DeliveryFailed | ConfigurationError):
-        return str(failure)
+        return escape_controls(" ".join(str(failure).split()))  # it may quote the receiver
     # Only where it was raised is logged: its text may hold a secret.
     places = "".join(traceback.format_tb(failure.__traceback__))
     logger.error("Unexpected %s of a channel:\n%s", type(failure).__name__, places)

@@ -20,7 +20,9 @@ MOST_BYTES = 2_000  # read of a reply's body, for error messages
 
 @dataclass(frozen=True)
 class HttpReply:
-    """What the receiver answered. Header names are in lower case."""
+    """What the receiver answered. Header names are in lower case; `text` is the beginning of the
+    body, if it did not accept.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -63,6 +65,7 @@ def _exchange(
     connection.sock = connected
     connection.request("POST", path, body, {**headers, "Connection": "close"})
     received = connection.getresponse()
-    text = received.read(MOST_BYTES).decode("utf-8", "replace")
+    # The body of a reply that accepts is not waited for: it has nothing to say.
+    said = b"" if 200 <= received.status < 300 else received.read(MOST_BYTES)
     names = {name.lower(): value for name, value in received.getheaders()}
-    return HttpReply(received.status, names, text)
+    return HttpReply(received.status, names, said.decode("utf-8", "replace"))

@@ -57,6 +57,7 @@ def test_files_in_rlhf_yaml_lie_beside_it(tmp_path: Path) -> None:
         (WEBHOOK | {"colour": "T0KEN"}, "team: colour: Extra inputs"),
         (MAIL | {"port": "T0KEN"}, "team: port: Input should be a valid integer"),
         (MAIL | {"sender": "a@b.org\nBcc: x@y.org"}, "team: sender: is not an address"),
+        (MAIL | {"sender": "änn@b.org"}, "team: sender: is not an address"),
         (MAIL | {"recipients": ["Ann <ann@b.org>"]}, "team: recipients: is not an address"),
         (MAIL | {"username": "ann"}, "must be set together"),
         (

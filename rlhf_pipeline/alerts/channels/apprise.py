@@ -40,6 +40,7 @@ class AppriseChannel:
                 input=json.dumps(order),
                 capture_output=True,
                 text=True,
+                errors="replace",
                 timeout=seconds,
                 check=False,
             )

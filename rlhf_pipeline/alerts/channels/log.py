@@ -14,8 +14,10 @@ logger = logging.getLogger("rlhf_pipeline.alerts")
 class LogChannel:
     def send(self, message: AlertMessage, *, now: datetime, seconds: float) -> str:
         data = message.payload["data"]
-        # The end of an alert has its severity too: it is read where its beginning was.
+        # The end of an alert has its severity too: it is read where its beginning was. A test is a
+        # warning, which logs show by default.
+        severity = "warning" if message.kind == "test" else data["severity"]
         parts = (build_subject(message), data["detail"], data["link"])
         line = " ".join(" ".join(part for part in parts if part).split())
-        logger.log(LEVELS[data["severity"]], "%s", escape_controls(line))
+        logger.log(LEVELS[severity], "%s", escape_controls(line))
         return "written to the log"

@@ -42,10 +42,13 @@ def _describe_refusal(reply: HttpReply, url: str, secrets: str, now: datetime) -
     host = urlsplit(url).hostname
     hidden = (*secrets.split(), *secrets_of(url), *_path_secrets(url))
     if 300 <= reply.status < 400:
-        place = redact(address_of(reply.headers.get("location", "")), *hidden)
+        try:
+            place = address_of(reply.headers.get("location", "")) or "nowhere"
+        except ValueError:
+            place = "an invalid address"
         return DeliveryFailed(
-            f"{host} answered {reply.status} with a redirect to {place or 'nowhere'}. Redirects "
-            "are not followed; set the url of the target to its final address."
+            f"{host} answered {reply.status} with a redirect to {redact(place, *hidden)}. "
+            "Redirects are not followed; set the url of the target to its final address."
         )
     said = redact(reply.text, *hidden)
     return DeliveryFailed(

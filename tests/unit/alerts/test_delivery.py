@@ -1,6 +1,7 @@
 """Each message reaches its target once it can, in order, and a broken target blocks no other."""
 
 import base64
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -195,5 +196,28 @@ def test_an_unexpected_error_is_logged_without_its_text(
     assert "T0KEN" not in caplog.text
 
 
-def test_nothing_due_costs_one_query(store: Store, clock: ManualClock) -> None:
-    assert deliver_due(store.alert_messages, {"team": Recorder()}, clock) == []
+def test_what_a_receiver_said_cannot_steer_a_terminal(
+    store: Store, clock: ManualClock, tell: Tell, caplog: pytest.LogCaptureFixture
+) -> None:
+    tell()
+    (attempt,) = deliver_due(
+        store.alert_messages, {"team": Recorder(DeliveryFailed("a\x1b[2J\nb"))}, clock
+    )
+    assert attempt.error == "a\\u001b[2J b"
+    assert "\x1b" not in caplog.text
+
+
+def test_two_senders_send_each_message_once(
+    store: Store, clock: ManualClock, tell: Tell, drift: Alert
+) -> None:
+    ids = [tell(alert=drift.model_copy(update={"alert_id": n})).message_id for n in range(10)]
+    works = Recorder()
+    senders = [
+        threading.Thread(target=deliver_due, args=(store.alert_messages, {"team": works}, clock))
+        for _ in range(2)
+    ]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    assert sorted(works.sent) == sorted(ids)

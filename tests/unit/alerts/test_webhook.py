@@ -84,6 +84,11 @@ def test_a_redirect_to_a_private_address_is_refused(opened: AlertMessage, place:
     assert len(hook.received) == 1
 
 
+def test_a_broken_redirect_is_an_error(opened: AlertMessage) -> None:
+    with serve_hook(Hook(status=301, headers={"Location": "http://["})) as hook:
+        assert "with a redirect to an invalid address" in str(failure(opened, hook.url))
+
+
 def test_http_is_refused_for_public_addresses(
     opened: AlertMessage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +142,15 @@ def test_a_slow_receiver_is_left_in_time(opened: AlertMessage, chunk: bytes) -> 
         said = str(failure(opened, f"http://127.0.0.1:{port}/", seconds=0.3))
     assert said == "The receiver took longer than 0.3 s."
     assert time.monotonic() - began < 2
+
+
+def test_an_accepting_reply_is_not_waited_for(opened: AlertMessage) -> None:
+    def accept(connected: Any) -> None:
+        connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+        time.sleep(2)
+
+    with serve_bytes(accept) as port:
+        assert send(opened, f"http://127.0.0.1:{port}/", seconds=1) == "127.0.0.1 answered 200"
 
 
 def test_a_huge_reply_is_not_read(opened: AlertMessage) -> None:
