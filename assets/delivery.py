@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import functools
 import inspect
+import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
@@ -23,6 +24,8 @@ from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run, missing_ceilings
+from rlhf_pipeline.telemetry.current_step import in_step
+from rlhf_pipeline.telemetry.tracing import flush_spans
 
 P = ParamSpec("P")
 
@@ -127,19 +130,23 @@ def _asset(
 
 def _record_failure(stage: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
     """The stage, whose error also makes a failed MLflow run, even before the stage opened one: that
-    is where `rlhf status` looks.
+    is where `rlhf status` looks. Spans of calls and log lines made inside name the run.
     """
 
     @functools.wraps(stage)
     def recorded_stage(context: dg.AssetExecutionContext, **inputs: Any) -> Iterator[Any]:
         try:
-            yield from stage(context, **inputs)
+            with in_step(context.run_id, stage.__name__):
+                yield from stage(context, **inputs)
         except Exception:
             registry = inputs["registry"] if "registry" in inputs else inputs["champions"].registry
             # whatever happens here, the error of the stage is the one to report
             with suppress(Exception), open_tracked_run(context, registry):
                 raise
             raise
+        finally:
+            if multiprocessing.parent_process() is not None:
+                flush_spans()
 
     return recorded_stage
 

@@ -16,6 +16,7 @@ from dagster._core.remote_origin import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from assets.delivery import NUMBERS
+from jobs.run_spans import record_run
 from rlhf_pipeline import protocols
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
@@ -94,6 +95,7 @@ class Runner:
         result = definition.execute_in_process(
             instance=self.instance, raise_on_error=False, **arguments
         )
+        record_run(self.settings, self.instance, result.run_id)
         if result.success:
             self._show_in_timeline(result.run_id)
         for stage in _stage_runs(result, job, day):

@@ -18,6 +18,7 @@ from dagster._core.executor.child_process_executor import ChildProcessCrashExcep
 from dagster._core.executor.in_process import InProcessExecutor
 from dagster._core.executor.multiprocess import MultiprocessExecutor
 
+from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import Store
@@ -88,7 +89,7 @@ class StepProcesses(MultiprocessExecutor):
 
 
 class HeartbeatExecutor(dg.Executor):
-    """Wraps another executor in a heartbeat."""
+    """Wraps another executor in a heartbeat, and traces the run once it has ended."""
 
     def __init__(self, inner: dg.Executor):
         self._inner = inner
@@ -106,8 +107,11 @@ class HeartbeatExecutor(dg.Executor):
         beating = _store(settings).heartbeats.keep_beating(
             plan_context.run_id, job=plan_context.job_name, seconds=settings.heartbeat_seconds
         )
-        with beating:
-            yield from self._inner.execute(plan_context, execution_plan)
+        try:
+            with beating:
+                yield from self._inner.execute(plan_context, execution_plan)
+        finally:
+            record_run(settings, plan_context.instance, plan_context.run_id)
 
 
 def _settings(context: Any) -> Settings:

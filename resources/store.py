@@ -8,12 +8,15 @@ import dagster as dg
 from resources.orphans import is_step_process
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.telemetry.tracing import find_call_observer
 
 
 @lru_cache(maxsize=4)
 def open_store(settings: Settings) -> Store:
     """Open the store once per process and database, because sensors tick every few seconds."""
-    return Store.of_home(settings)
+    store = Store.of_home(settings)
+    store.generation.observe_calls = find_call_observer(settings)
+    return store
 
 
 def store_resource(settings: Settings) -> dg.ResourceDefinition:

@@ -34,6 +34,11 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
 
 ENV_PREFIX = "RLHF_"
+# Variables that every program with OpenTelemetry reads; ours go first.
+OTEL_VARIABLES = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "otlp_endpoint",
+    "OTEL_EXPORTER_OTLP_HEADERS": "otlp_headers",
+}
 HOME_FACTS = "project.json"
 RESTORING = "RESTORING"  # file that exists in a home while a restore is in progress
 CONFIG = "rlhf.yaml"
@@ -387,6 +392,17 @@ class Settings(BaseModel):
         "beside loopback, and https makes cookies secure",
         pattern=r"^https?://[^/\s?#@]+/?$",
     )
+    otlp_endpoint: str | None = Field(
+        default=None,
+        description="Address of a collector that receives traces by OTLP over HTTP, without its "
+        "/v1/traces; also OTEL_EXPORTER_OTLP_ENDPOINT; empty = no traces",
+        pattern=r"^https?://[^\s?#@]+$",
+    )
+    otlp_headers: SecretStr | None = Field(
+        default=None,
+        description="Headers sent to it, such as `Authorization=Basic%20…,x-project=demo`; also "
+        "OTEL_EXPORTER_OTLP_HEADERS",
+    )
     metrics_need_token: bool = Field(
         default=False,
         description="Refuse `GET /metrics` without a token also to programs of this machine; for a "
@@ -453,6 +469,14 @@ class Settings(BaseModel):
     @classmethod
     def _parse_targets(cls, value: Any) -> tuple[AlertTarget, ...]:
         return parse_targets(value)
+
+    @field_validator("otlp_headers")
+    @classmethod
+    def _check_headers(cls, headers: SecretStr | None) -> SecretStr | None:
+        parts = headers.get_secret_value().split(",") if headers else []
+        if any("=" not in part for part in parts):
+            raise ValueError("must be name=value pairs, separated by commas")
+        return headers
 
     @field_validator("server_url")
     @classmethod
@@ -583,7 +607,7 @@ class Settings(BaseModel):
         """
         environ = os.environ if environ is None else environ
         folder = Path.cwd() if folder is None else folder
-        given = {
+        given = {name: environ[key] for key, name in OTEL_VARIABLES.items() if environ.get(key)} | {
             key.removeprefix(ENV_PREFIX).lower(): value
             for key, value in environ.items()
             if key.startswith(ENV_PREFIX) and value != ""

@@ -111,6 +111,12 @@ class Attempt:
     submission_id: str | None = None  # of the batch that made it
 
 
+class CallObserver(Protocol):
+    """Receives the calls of a transaction that recorded them. It is quick and never raises."""
+
+    def __call__(self, attempts: Sequence[Attempt]) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerBatch:
     """A batch of items as submitted to a provider under our own id. `batch_id` is the provider's;
@@ -326,6 +332,10 @@ class WorkLedger(Protocol):
     def end(self, run_id: str) -> None:
         """Mark the run as finished: no item is open any more."""
         ...
+
+
+def ignore_calls(attempts: Sequence[Attempt]) -> None:
+    """The null CallObserver."""
 
 
 def ignore_progress(done: int, total: int, note: str = "") -> None:

@@ -14,6 +14,7 @@ import psutil
 
 from jobs.collection import collection
 from jobs.feedback import feedback, learning
+from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Heartbeat, Store
 from sensors.runs import PARTITION_TAG, STEP_TAG, drop_started, store_of
@@ -60,6 +61,7 @@ def run_health_sensor(
                 run,
                 f"No heartbeat for {limit.total_seconds():.0f} s: the process of this run is gone.",
             )
+            record_run(settings, context.instance, run.run_id)
         dead += _clean_up_killed_runs(context.instance, store, now - limit)
         requests = drop_started(
             context.instance, [request for run in dead if (request := _retry_request(run))]

@@ -141,6 +141,7 @@ ALLOWED: dict[str, set[str]] = {
         "retention",
         "metrics",
         "alerts",
+        "telemetry",
     },
 }
 
@@ -162,6 +163,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "itsdangerous": ("web/",),
     "httpx": ("client/",),
     "prometheus_client": ("telemetry/prometheus.py",),
+    "opentelemetry": ("telemetry/otlp.py",),
 }
 HEAVY = {
     "torch",

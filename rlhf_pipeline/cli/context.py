@@ -12,6 +12,7 @@ from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.server import ServerDatabases
+from rlhf_pipeline.telemetry.tracing import find_call_observer
 
 if TYPE_CHECKING:  # a command that needs only the store does without pandas and models
     from rlhf_pipeline.artefacts import Artefacts
@@ -77,6 +78,7 @@ class Workspace:
                 facts.home_id if facts else None,
             )
             databases.refuse_others(databases.read_mark(store.database))
+        store.generation.observe_calls = find_call_observer(s)
         return store
 
     @cached_property

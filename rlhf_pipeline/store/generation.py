@@ -19,10 +19,12 @@ from rlhf_pipeline.protocols import (
     Attempt,
     Budget,
     BudgetShortfall,
+    CallObserver,
     Claim,
     Lane,
     LedgerTransaction,
     WorkItem,
+    ignore_calls,
 )
 from rlhf_pipeline.store.completions_cache import CompletionsCache
 from rlhf_pipeline.store.conversion import batches
@@ -41,7 +43,7 @@ ENDS = ("ended_at", "parked_until", "parked_why")  # nothing for a run that cont
 
 class GenerationLedger(LedgerReports, LedgerBatches):
     """See `protocols.WorkLedger`. `lease_s` is how long a claim lasts without renewal; every
-    transaction renews its owner's.
+    transaction renews its owner's. `observe_calls` may be replaced by another CallObserver.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class GenerationLedger(LedgerReports, LedgerBatches):
     ):
         self.write_again_s = write_again_s
         self.renew_s = renew_s
+        self.observe_calls: CallObserver = ignore_calls
         self._database = database
         self._cache = cache
         self._lease = timedelta(seconds=lease_s)
@@ -218,6 +221,20 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         is_dead: Callable[[str], bool],
     ) -> LedgerTransaction:
         """See the protocol. Raises StoreError if the database refuses, and keeps nothing then."""
+        turn = self._run_transaction(run_id, owner, attempts, wanted, budget, is_dead)
+        if attempts:
+            self.observe_calls(attempts)
+        return turn
+
+    def _run_transaction(
+        self,
+        run_id: str,
+        owner: str,
+        attempts: Sequence[Attempt],
+        wanted: Mapping[Lane, int],
+        budget: Budget,
+        is_dead: Callable[[str], bool],
+    ) -> LedgerTransaction:
         now = self._database.clock.now()
         late: list[int] = []
         with self._database.write_transaction() as connection:

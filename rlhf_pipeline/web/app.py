@@ -14,6 +14,7 @@ from rlhf_pipeline.api_types.project import Health
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.telemetry.tracing import open_tracer
 from rlhf_pipeline.web import openapi, scrape
 from rlhf_pipeline.web.dependencies import AnySite, public, refuse_undeclared
 from rlhf_pipeline.web.memory_cache import CacheTimes
@@ -84,7 +85,7 @@ def create_app(
     refuse_undeclared(app)
     app.add_middleware(Guard, hosts=settings.web_hosts, secure=site.auth.is_secure)
     # outermost: refusals count too
-    app.add_middleware(RequestMeter, counts=site.request_counts)
+    app.add_middleware(RequestMeter, counts=site.request_counts, tracer=open_tracer(settings))
     return app
 
 

@@ -1,11 +1,12 @@
 """Counts the requests that this process answers and measures those that cast votes."""
 
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_pipeline.telemetry.prometheus import RequestCounts
+from rlhf_pipeline.telemetry.spans import Tracer
 from rlhf_pipeline.web.routing import PREFIX
 
 VOTES = {f"{PREFIX}/votes", f"{PREFIX}/votes:batch"}
@@ -21,10 +22,12 @@ class RequestMeter:
         self,
         app: ASGIApp,
         counts: RequestCounts,
+        tracer: Tracer | None = None,
         monotonic: Callable[[], float] = perf_counter,
     ):
         self._app = app
         self._counts = counts
+        self._tracer = tracer
         self._monotonic = monotonic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +41,13 @@ class RequestMeter:
             if message["type"] == "http.response.start":
                 self._counts.by_status[f"{message['status'] // 100}xx"] += 1
                 if is_vote:
-                    self._counts.vote_seconds.observe(self._monotonic() - began)
+                    seconds = self._monotonic() - began
+                    self._counts.vote_seconds.observe(seconds)
+                    if self._tracer is not None:
+                        now = time()
+                        self._tracer.record_vote_request(
+                            scope["path"], message["status"], now - seconds, now
+                        )
             await send(message)
 
         await self._app(scope, receive, send_counted)

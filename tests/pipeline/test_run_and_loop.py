@@ -17,7 +17,9 @@ from jobs.feedback import close_yesterday_schedule
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.loop_settings import LoopSettings
+from rlhf_pipeline.telemetry.tracing import flush_spans
 from sensors.runs import find_run
+from tests.collector import check_trace, collecting
 
 SMALL = {"prompts": {"n": 10}, "comparisons": {"pairs_per_prompt": 6}}
 TODAY = datetime.now(UTC).date().isoformat()
@@ -50,6 +52,16 @@ def test_finished_run_belongs_to_the_code_location_of_the_timeline(project: Any)
     assert origin is not None
     assert origin.repository_origin.code_location_origin.location_name == "rlhf_pipeline"
     assert origin.job_name == "collection"
+
+
+def test_a_run_in_this_process_leaves_a_trace(make_project: Callable[..., Any]) -> None:
+    with collecting() as collector:
+        project = make_project(
+            completion_backend="template", annotators="human", otlp_endpoint=collector.url
+        )
+        runner_of(project).run("collection", TODAY, partition_key=TODAY)
+        flush_spans()
+    check_trace(collector.spans, project.instance.get_runs()[0].run_id)
 
 
 def test_stage_parameters_reach_the_run_and_its_own_values_win(project: Any) -> None:

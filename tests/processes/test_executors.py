@@ -16,6 +16,7 @@ import dagster as dg
 import pytest
 
 from rlhf_pipeline.config import ENV_PREFIX
+from tests.collector import check_trace, collecting
 from tests.processes.daemon_home import eventually, step_pids
 
 IN_PROCESSES = Path(__file__).with_name("step_processes.py")
@@ -182,6 +183,18 @@ def test_a_step_that_fails_by_an_error_of_its_own_is_not_tried_again(
     assert run.status == dg.DagsterRunStatus.FAILURE
     assert len(started.attempts) == 1
     assert started.events(run, Types.STEP_UP_FOR_RETRY) == []
+
+
+def test_a_run_and_its_step_processes_leave_one_trace(start: Callable[..., Run]) -> None:
+    config = {
+        "ops": {stage: {"config": values} for stage, values in SMALL.items()},
+        "execution": {"config": {"multiprocess": {"max_concurrent": 1}}},
+    }
+    with collecting() as collector:
+        started = start(8, "collection", config=config, otlp_endpoint=collector.url)
+        run = started.end()
+    assert run.status == dg.DagsterRunStatus.SUCCESS, started.said[-3000:]
+    check_trace(collector.spans, run.run_id)
 
 
 def test_no_step_at_a_time_is_refused(start: Callable[..., Run]) -> None:

@@ -1,5 +1,6 @@
-"""What Prometheus reads at /metrics, and who may."""
+"""What Prometheus reads at /metrics, and who may; the spans of requests."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.telemetry.tracing import flush_spans
 from rlhf_pipeline.web.memory_cache import CacheTimes
+from tests.collector import Collector, collecting
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 from tests.web.test_votes import lease, vote
@@ -91,6 +94,34 @@ def test_only_local_programs_scrape_without_a_token(web: Web):
     scrape(web, Authorization=reader, **through_a_proxy)
     annotator = web.client("annotator").headers["Authorization"]
     assert httpx.get(f"{web.url}/metrics", headers={"Authorization": annotator}).status_code == 403
+
+
+class TestWithACollector:
+    @pytest.fixture
+    def collector(self) -> Iterator[Collector]:
+        with collecting() as collector:
+            yield collector
+
+    @pytest.fixture
+    def settings(self, url: str, tmp_path: Path, collector: Collector) -> Settings:
+        return Settings(
+            home=tmp_path,
+            organization="org",
+            project="demo",
+            database_url=url,
+            otlp_endpoint=collector.url,
+        )
+
+    def test_a_request_that_casts_a_vote_leaves_a_span(self, web: Web, collector: Collector):
+        web.publish(1)
+        annotator = web.client("annotator")
+        [card] = lease(annotator, 1)
+        assert vote(annotator, card["assignment_id"], reason="too long").status_code == 201
+        flush_spans()
+        [span] = collector.spans
+        assert (span.name, span.parent_id) == ("POST /api/v1/votes", "")
+        assert span.attributes["http.response.status_code"] == 201
+        assert not any(b"too long" in body for body in collector.bodies)
 
 
 class TestWithAPublicAddress:
