@@ -3,10 +3,8 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
-
-from pydantic import BaseModel, SecretStr
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 from rlhf_pipeline.completions.base import (
     ChampionPolicy,
@@ -16,45 +14,31 @@ from rlhf_pipeline.completions.base import (
 )
 from rlhf_pipeline.completions.faults import (
     fault,
-    provider_fault,
-    seconds_until_quota_resets,
     status_of,
 )
-from rlhf_pipeline.completions.keys import clean_key, provider_key
+from rlhf_pipeline.completions.http_backend import HTTPBackend
+from rlhf_pipeline.completions.keys import provider_key
 from rlhf_pipeline.completions.openai_batches import OpenAIBatches
 from rlhf_pipeline.completions.redaction import (
-    address_of,
-    check_address,
     provider_of,
     redact,
-    secrets_of,
 )
 from rlhf_pipeline.completions.responses import (
     TextCollector,
     UnreadableResponse,
-    billing_of,
-    build_reply,
     error_billing_fields,
     find_error,
     get_object,
     get_text,
     open_client,
-    parse_answer,
-    parse_count,
     parse_events,
     partial_reply_fields,
     read_remaining,
-    transport_errors,
-    transport_fault,
 )
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.plugins import NoParams
-from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-COUNTS = ("prompt_tokens", "completion_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,32 +64,14 @@ def capabilities_of(base_url: str) -> Capabilities:
     return CAPABILITIES.get(provider_of(base_url), OWN_SERVER)
 
 
-class OpenAICompatibleBackend:
+class OpenAICompatibleBackend(HTTPBackend):
     """Completes by `POST {base_url}/chat/completions`: OpenAI, DeepSeek, Together, vLLM, Ollama,
     llama.cpp.
-
-    One call is one request: the client does not retry. The key appears in no error and no `repr`.
     """
 
     name = "openai_compatible"
-    Params: ClassVar[type[BaseModel]] = NoParams
-
-    def __init__(
-        self,
-        model: str,
-        base_url: str,
-        api_key: SecretStr | None = None,
-        *,
-        model_version: str | None = None,
-        timeout_s: float = 60.0,
-    ) -> None:
-        self.model = model
-        self.base_url = check_address(base_url)
-        self.api_key = clean_key(api_key)
-        self.model_version = model_version or model
-        self.timeout_s = timeout_s
-        self.has_answered = False
-        self._open: tuple[asyncio.AbstractEventLoop, AsyncOpenAI] | None = None
+    counts = ("prompt_tokens", "completion_tokens")
+    _open: "tuple[asyncio.AbstractEventLoop, AsyncOpenAI] | None" = None
 
     @classmethod
     def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
@@ -113,47 +79,19 @@ class OpenAICompatibleBackend:
             settings.api_model, settings.base_url, provider_key(settings), timeout_s=timeout_s
         )
 
-    def __repr__(self) -> str:
-        return f"OpenAICompatibleBackend({self.model!r}, {provider_of(self.base_url)!r})"
-
-    @property
-    def provider(self) -> str:
-        return provider_of(self.base_url)
-
-    @property
-    def _public_address(self) -> str:
-        return address_of(self.base_url)
-
-    async def call(self, request: CompletionRequest, on_text: OnText | None = None) -> Reply:
-        partial: list[str] = []
-        try:
-            return await (
-                self._fetch_whole(request)
-                if on_text is None
-                else self._stream(request, on_text, partial)
-            )
-        except self.error_types() as cause:
-            return await self.classify_error(cause, partial)
-
     def error_types(self) -> tuple[type[Exception], ...]:
-        """Errors that a call to this provider can raise; see `classify_error`."""
         from openai import APIError
 
-        return (APIError, ValueError, *transport_errors())
+        return (APIError, *super().error_types())
 
-    async def classify_error(self, cause: Exception, partial: Sequence[str] = ()) -> Reply:
+    async def classify_error(self, cause: BaseException, partial: Sequence[str] = ()) -> Reply:
         from openai import APIStatusError
 
         if isinstance(cause, APIStatusError):
             return self._parse_refusal(
                 cause.status_code, cause.response.headers, await read_remaining(cause.response)
             )
-        return transport_fault(
-            cause.__cause__ or cause,
-            self._public_address,
-            self._secrets,
-            partial="".join(partial) if partial else None,
-        )
+        return await super().classify_error(cause.__cause__ or cause, partial)
 
     def batches(self) -> OpenAIBatches:
         """The Batch API of this provider, within the calling event loop."""
@@ -167,7 +105,7 @@ class OpenAICompatibleBackend:
 
     def _parse_batch_response(self, status: int, body: Mapping[str, Any]) -> Reply:
         return (
-            self._parse_completion(dict(body), status, {})
+            self._parse_message(dict(body), status, {})
             if status < 400
             else self._parse_refusal(status, {}, json.dumps(body).encode())
         )
@@ -216,23 +154,14 @@ class OpenAICompatibleBackend:
         answer = await self._get_client().post(
             "/chat/completions", cast_to=httpx2.Response, body=self._build_body(request)
         )
-        found = parse_answer(
-            answer.content,
-            answer.headers.get("content-type", ""),
-            self._public_address,
-            self._secrets,
-        )
-        if isinstance(found, Reply):
-            return found
-        return self._parse_completion(found, answer.status_code, answer.headers)
+        return self._parse_whole(answer.content, answer.status_code, answer.headers)
 
-    def _parse_completion(
+    def _parse_message(
         self, found: dict[str, Any], status: int, headers: Mapping[str, str]
     ) -> Reply:
         if not found.get("choices") and (error := find_error(found)):  # behind a status of 200
-            return self._build_failure(
-                status_of(error), headers, error, **error_billing_fields(found.get("usage"), COUNTS)
-            )
+            billing = error_billing_fields(found.get("usage"), self.counts)
+            return self._build_failure(status_of(error), headers, error, **billing)
         choices = found.get("choices")
         if not isinstance(choices, list) or any(not isinstance(choice, dict) for choice in choices):
             return fault(
@@ -244,14 +173,15 @@ class OpenAICompatibleBackend:
         self.has_answered = True
         usage = found.get("usage")
         if not choices:
-            return self._build_empty_reply(f"{self.model} sent no choice.", usage, status)
+            said = f"{self.model} sent no choice."
+            return fault("empty", said, status=status, **self._usage_fields(usage))
         message, reason = choices[0].get("message"), str(choices[0].get("finish_reason") or "stop")
         message = message if isinstance(message, dict) else {}
-        return self._build_reply(
+        return self._build_completion(
             message.get("content"), message.get("refusal"), reason, usage, status, headers
         )
 
-    def _build_reply(
+    def _build_completion(
         self,
         text: object,
         refusal: object,
@@ -260,44 +190,13 @@ class OpenAICompatibleBackend:
         status: int,
         headers: Mapping[str, str],
     ) -> Reply:
-        counted = usage if isinstance(usage, dict) else {}
-        n_prompt, n = (parse_count(counted.get(name)) for name in COUNTS)
-        if refusal:
-            said = f"{self.model} refused: {redact(refusal, *self._secrets)}"
-            reply = fault(
-                "refusal",
-                said,
-                n_prompt_tokens=n_prompt,
-                n_tokens=n,
-                status=status,
-                billing=billing_of(usage),
-            )
-        else:
-            plain = text if isinstance(text, str) else ""
-            reply = build_reply(
-                plain, reason, n_prompt, n, status, self.model, is_told=bool(counted)
-            )
-        wait_s = seconds_until_quota_resets(headers, utc_now())
-        return reply if wait_s is None else replace(reply, wait_s=wait_s)
-
-    def _build_empty_reply(self, error: str, usage: object, status: int) -> Reply:
-        counted = usage if isinstance(usage, dict) else {}
-        n_prompt, n = (parse_count(counted.get(name)) for name in COUNTS)
-        return fault(
-            "empty",
-            error,
-            n_prompt_tokens=n_prompt,
-            n_tokens=n,
-            status=status,
-            billing=billing_of(usage),
-        )
+        refused = redact(refusal, *self._secrets) if refusal else None
+        plain = text if isinstance(text, str) else ""
+        return self._build_reply(plain, refused, reason, usage, status, headers)
 
     async def _stream(
         self, request: CompletionRequest, on_text: OnText, partial: list[str]
     ) -> Reply:
-        """Read the stream; `partial` keeps the received pieces even if an error ends it. A stream
-        without a finish reason is incomplete.
-        """
         body = self._build_body(request) | {
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -312,25 +211,15 @@ class OpenAICompatibleBackend:
             **body
         ) as answer:
             if "text/event-stream" not in answer.headers.get("content-type", ""):
-                found = parse_answer(
-                    await answer.read(),
-                    answer.headers.get("content-type", ""),
-                    self._public_address,
-                    self._secrets,
-                )
-                return (
-                    found
-                    if isinstance(found, Reply)
-                    else self._parse_completion(found, answer.status_code, answer.headers)
-                )
+                return self._parse_whole(await answer.read(), answer.status_code, answer.headers)
             async for event in parse_events(answer.iter_bytes(), self._secrets):
                 newest = event.get("usage")
                 if error := find_error(event):  # within a stream whose status was 200
                     # A count followed by more text is not the billed one.
                     so_far = (
-                        partial_reply_fields(partial, newest or last, COUNTS)
+                        partial_reply_fields(partial, newest or last, self.counts)
                         if has_begun
-                        else error_billing_fields(newest, COUNTS)
+                        else error_billing_fields(newest, self.counts)
                     )
                     return self._build_failure(status_of(error), answer.headers, error, **so_far)
                 has_begun, last = True, newest
@@ -358,23 +247,6 @@ class OpenAICompatibleBackend:
                 partial=text or None,
             )
         self.has_answered = True
-        return self._build_reply(
+        return self._build_completion(
             text, "".join(refusal), reason, usage, answer.status_code, answer.headers
         )
-
-    def _parse_refusal(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
-        found = parse_answer(content, "", self._public_address, self._secrets)
-        return self._build_failure(
-            status, headers, find_error(found) or {"message": content.decode("utf-8", "replace")}
-        )
-
-    def _build_failure(
-        self, status: int, headers: Mapping[str, str], error: Mapping[str, Any], **begun: Any
-    ) -> Reply:
-        return provider_fault(
-            self.model, self._public_address, status, headers, error, self._secrets, **begun
-        )
-
-    @property
-    def _secrets(self) -> Sequence[str]:
-        return (self.api_key.get_secret_value() if self.api_key else "", *secrets_of(self.base_url))

@@ -763,7 +763,7 @@ def test_an_error_within_a_stream_is_told_apart_as_one_before_it(
 def test_an_error_in_the_words_of_other_servers_is_read_too(
     said: dict[str, Any], kind: str
 ) -> None:
-    reply = OpenAICompatibleBackend("m", "http://here/v1")._parse_completion(said, 200, {})
+    reply = OpenAICompatibleBackend("m", "http://here/v1")._parse_message(said, 200, {})
     assert reply.kind == kind
     assert next(
         text for text in ("busy", "no such model", "something broke", "no") if text in str(said)
@@ -851,7 +851,7 @@ def test_an_error_behind_a_status_of_success_is_billed_as_it_counts(
     kind: str, said: dict[str, Any]
 ) -> None:
     backend = BACKENDS[kind]("m", "http://here/v1")
-    parse = getattr(backend, "_parse_completion" if kind == "openai" else "_parse_message")
+    parse = backend._parse_message
     reply = parse(said, 200, {})
     assert (reply.kind, reply.billing, reply.n_prompt_tokens, reply.n_tokens) == (
         "server_error",

@@ -217,7 +217,7 @@ def test_what_a_provider_did_not_count_is_not_booked_as_free(kind: str) -> None:
     }
     backend = OpenAICompatibleBackend("m", "http://here/v1")
     assert [
-        backend._parse_completion(found | more, 200, {}).billing
+        backend._parse_message(found | more, 200, {}).billing
         for more in ({}, {"usage": {"completion_tokens": 3}})
     ] == ["unknown", "metered"]
     message = {"content": [], "stop_reason": "refusal" if kind == "refusal" else "end_turn"}

@@ -23,6 +23,7 @@ NO_BACKEND = {
     "engine",
     "faults",
     "hosted_lane",
+    "http_backend",
     "keys",
     "lanes",
     "limits",
