@@ -38,6 +38,7 @@ from rlhf_pipeline import homes  # noqa: E402
 from rlhf_pipeline.errors import ConfigurationError  # noqa: E402
 from rlhf_pipeline.loop_settings import LoopSettings  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
+from sensors.alerts import alerts_sensor  # noqa: E402
 from sensors.learning import learning_sensor  # noqa: E402
 from sensors.paused_runs import paused_runs_sensor  # noqa: E402
 from sensors.replay import replay_sensor  # noqa: E402
@@ -69,6 +70,7 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
         retraining_sensor,
         run_health_sensor,
         paused_runs_sensor,
+        alerts_sensor,
     ]
     return dg.Definitions(
         assets=[

@@ -14,13 +14,14 @@ from rich.console import Console
 from driver.recovery import fail_dead_runs, release_run_keys
 from driver.runner import Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
+from rlhf_pipeline.alert_rounds import record_end
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.terminal import escape_markup
 from sensors.runs import SCHEDULE_NAME_TAG, find_run
 
 COLLECTION = "collection_morning"
-SENSORS = ("votes", "replay", "learning", "retraining", "paused_runs")
+SENSORS = ("votes", "replay", "learning", "retraining", "paused_runs", "alerts")
 RETRY_AFTER = timedelta(minutes=10)
 
 
@@ -161,16 +162,19 @@ def run_loop(
         )
         loop.resume()
         described = ""
-        while True:
-            if loop.run_due():
-                continue
-            if once:
-                break
-            waiting = loop.invalid_settings or describe_waiting(loop.waiting)
-            if waiting != described:
-                write(f"[dim]{datetime.now(UTC):%H:%M} waits: {escape_markup(waiting)}[/]")
-                described = waiting
-            pause(settings.sensor_seconds)
+        try:
+            while True:
+                if loop.run_due():
+                    continue
+                if once:
+                    break
+                waiting = loop.invalid_settings or describe_waiting(loop.waiting)
+                if waiting != described:
+                    write(f"[dim]{datetime.now(UTC):%H:%M} waits: {escape_markup(waiting)}[/]")
+                    described = waiting
+                pause(settings.sensor_seconds)
+        finally:  # nobody has to be told of a loop that was ended
+            record_end(runner.store, runner.clock())
     if loop.invalid_settings:
         raise ConfigurationError(loop.invalid_settings)
     if loop.retry_at:

@@ -17,6 +17,7 @@ import dagster as dg
 from assets.retraining_decision import DECISION_TAG, decision_event, describe
 from jobs.loop import read_loop
 from jobs.retraining import recalibration, retraining
+from rlhf_pipeline.alert_rounds import report_changes
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TriggerDecision, utc_now
 from rlhf_pipeline.retraining.triggers import decide
@@ -59,6 +60,8 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
         )
         # a hold that claims nothing new is not stored
         is_new = decision is not None and decision.decision_id is not None
+        if is_new:  # now, and not with the next tick of the alerts sensor
+            report_changes(store, settings, now())
         requests = list(_request_pending(settings.project, context.instance, store))
         skip = describe(decision) if decision else "no open drift or calibration event"
         return dg.SensorResult(

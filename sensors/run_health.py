@@ -17,7 +17,7 @@ from jobs.feedback import feedback, learning
 from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Heartbeat, Store
-from sensors.runs import PARTITION_TAG, STEP_TAG, drop_started, store_of
+from sensors.runs import PARTITION_TAG, STEP_TAG, drop_started, is_ours, store_of
 
 RETRIED_JOBS = (collection, feedback, learning)
 RETRY_TAG = "rlhf/retry_of"
@@ -51,7 +51,7 @@ def run_health_sensor(
         alive = [
             r
             for r in context.instance.get_run_records(dg.RunsFilter(statuses=list(ALIVE)))
-            if _is_ours(context, r.dagster_run)
+            if is_ours(context, r.dagster_run)
         ]
         dead = [r.dagster_run for r in alive if _is_dead(r, store, now, limit, to_start)]
         for run in dead:
@@ -71,12 +71,6 @@ def run_health_sensor(
         )
 
     return run_health
-
-
-def _is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
-    """Whether a run is of this code location: those of others beat elsewhere or not at all."""
-    here, there = context.code_location_origin, run.remote_job_origin
-    return here is None or there is None or there.location_name == here.location_name
 
 
 def _is_dead(

@@ -70,6 +70,12 @@ def skip_during_replay(store: Store) -> dg.SkipReason | None:
     )
 
 
+def is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
+    """Whether a run is of this code location: those of others beat elsewhere or not at all."""
+    here, there = context.code_location_origin, run.remote_job_origin
+    return here is None or there is None or there.location_name == here.location_name
+
+
 def find_run(instance: dg.DagsterInstance, run_key: str) -> dg.DagsterRun | None:
     """The run that was started under `run_key`, if any."""
     runs = instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: run_key}), limit=1)

@@ -91,6 +91,8 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {*FOUNDATION, *STAGES, "reports", "store"},
     # which alerts are open, and how their messages leave; the store is handed in
     "alerts": {*FOUNDATION, *STAGES},
+    # one round of alerts: the project's figures and the rules that people set
+    "alert_rounds": {*FOUNDATION, "alerts", "metrics", "store"},
     # spans and Prometheus samples; off unless configured
     "telemetry": set(FOUNDATION),
     # the prompts on which policies are compared, frozen in the store
@@ -115,8 +117,9 @@ ALLOWED: dict[str, set[str]] = {
         "champions",
         "homes",
         "metrics",
-        "telemetry",
         "alerts",
+        "alert_rounds",
+        "telemetry",
     },
     # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads
     # files wherever they lie.
@@ -142,6 +145,7 @@ ALLOWED: dict[str, set[str]] = {
         "metrics",
         "alerts",
         "telemetry",
+        "alert_rounds",
     },
 }
 
@@ -366,6 +370,22 @@ def test_no_run_sends_alerts() -> None:
         if name.startswith("rlhf_pipeline.alert")
     ]
     assert offenders == []
+    """A dead receiver may cost a sensor's tick, `rlhf loop` or the web app a few seconds; a run
+    nothing.
+    """
+    files = [*application_files(), *library_files()]
+    senders = {
+        path.relative_to(ROOT).parts[:2][-1] if room == "rlhf_pipeline" else room
+        for path in files
+        if (room := path.relative_to(ROOT).parts[0])
+        and any(
+            name.startswith(
+                ("rlhf_pipeline.alerts.delivery", "rlhf_pipeline.alert_rounds.send_messages")
+            )
+            for name in imports(path)
+        )
+    }
+    assert senders <= {"sensors", "driver", "cli", "web", "alerts", "alert_rounds.py"}
 
 
 def test_commands_print_through_one_place() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Literal, Self
 
 from rlhf_pipeline.alerts.rules import AlertRule
@@ -28,6 +28,7 @@ class Reading:
     detail: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     link: str | None = None
+    of_day: date | None = None  # None: the day on which it was measured
 
     @classmethod
     def of_point(cls, point: MetricPoint) -> Self:
@@ -39,8 +40,13 @@ class Reading:
             labels=point.labels,
             low=point.low,
             high=point.high,
+            of_day=point.day,
             evidence={name: value for name, value in measured.items() if value is not None},
         )
+
+    @property
+    def day(self) -> date:
+        return self.of_day or self.measured_at.date()
 
     @property
     def subject(self) -> str:
@@ -82,7 +88,7 @@ def evaluate(
     measured days must all break the rule.
     """
     by_name: dict[str, list[Reading]] = {}
-    for reading in sorted(readings, key=lambda each: each.measured_at):
+    for reading in sorted(readings, key=lambda each: (each.day, each.measured_at)):
         by_name.setdefault(reading.name, []).append(reading)
     findings = []
     for rule in rules:
@@ -101,14 +107,14 @@ def evaluate(
 
 def _is_read(rule: AlertRule, reading: Reading, now: datetime) -> bool:
     first = now.date() - timedelta(days=max(rule.within_days, rule.for_days - 1))
-    return reading.measured_at.date() >= first and rule.labels.items() <= reading.labels.items()
+    return reading.day >= first and rule.labels.items() <= reading.labels.items()
 
 
 def _judge(rule: AlertRule, readings: Sequence[Reading]) -> Status:
     last = _compare(rule, readings[-1])
     if last != "broken" or rule.for_days == 1:
         return last
-    by_day = {reading.measured_at.date(): _compare(rule, reading) for reading in readings}
+    by_day = {reading.day: _compare(rule, reading) for reading in readings}
     days = [by_day[day] for day in sorted(by_day) if by_day[day] != "unknown"]
     holds = len(days) >= rule.for_days and set(days[-rule.for_days :]) == {"broken"}
     return "broken" if holds else "near"

@@ -19,7 +19,8 @@ FACTS: Mapping[str, str] = {
     "model.accuracy_gap": "noise ceiling minus accuracy of the latest reward model",
     "spend.share": "share of the daily budget that is spent",
     "runs.last_failed": "1 while the last run of a job failed",
-    "checks.last_failed": "1 while the last result of an asset check is a failure",
+    "checks.last_failed": "while the last result of an asset check is a failure: 2 if it stops a "
+    "run, 1 if it warns",
     "schedules.overdue": "1 while a schedule started no run within an hour after its time",
     "settings.unusable": "1 while the section loop of rlhf.yaml is invalid",
 }
@@ -223,12 +224,13 @@ RULES: Mapping[str, AlertRule] = {
             "runs.last_failed",
             0,
             "The last run of {job} failed: {detail}",
+            for_minutes=5,  # a killed run is tried again at once
             within_days=30,
         ),
         _rule(
             "check_failed",
             "checks.last_failed",
-            0,
+            1,
             "The check {check} failed: {detail}",
             within_days=30,
         ),
@@ -244,6 +246,7 @@ RULES: Mapping[str, AlertRule] = {
             "sensors.lag_seconds",
             900,
             "The sensor {sensor} has not ticked for {value:.0f} seconds",
+            for_minutes=5,
             within_days=0,
         ),
         _rule(
@@ -251,6 +254,7 @@ RULES: Mapping[str, AlertRule] = {
             "freshness.hours",
             50,
             "{asset} was last made {value:.0f} hours ago, more than {threshold:g}",
+            for_minutes=60,  # after a pause the schedules catch up first
             within_days=0,
         ),
         _rule(
@@ -264,8 +268,9 @@ RULES: Mapping[str, AlertRule] = {
         _rule(
             "daemon_silent",
             "daemon.silent_seconds",
-            300,
+            120,
             "No sensor has ticked for {value:.0f} seconds: the daemon is not running",
+            for_minutes=3,  # a daemon that was just started has not ticked yet
             severity="critical",
             within_days=30,
         ),

@@ -150,6 +150,10 @@ class Decisions:
     def all(self) -> list[TriggerDecision]:
         return self._read()
 
+    def since(self, moment: datetime) -> list[TriggerDecision]:
+        """Those decided at `moment` or later, oldest first."""
+        return self._read(decisions.c.decided_at >= moment)
+
     def get(self, decision_id: int) -> TriggerDecision:
         """Raises StoreError for an unknown id."""
         with self._database.read_transaction() as connection:

@@ -89,6 +89,16 @@ class Gates:
             )
         return number
 
+    def latest(self) -> GateDecision | None:
+        wanted = (
+            select(gates.c.record)
+            .where(self._database.in_project(gates))
+            .order_by(gates.c.gate_id.desc())
+            .limit(1)
+        )
+        text = self._database.fetch_scalar(wanted)
+        return None if text is None else GateDecision.from_json(text)
+
     def all(self) -> list[GateDecision]:
         """Oldest first."""
         wanted = (

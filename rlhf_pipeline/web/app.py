@@ -16,6 +16,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.telemetry.tracing import open_tracer
 from rlhf_pipeline.web import openapi, scrape
+from rlhf_pipeline.web.alert_watch import AlertWatch
 from rlhf_pipeline.web.dependencies import AnySite, public, refuse_undeclared
 from rlhf_pipeline.web.memory_cache import CacheTimes
 from rlhf_pipeline.web.problems import install_problem_handlers
@@ -99,13 +100,14 @@ def _mount_static_files(app: FastAPI, sections: Mapping[str, Section]) -> None:
 
 def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Starts counting votes in a thread, so that a million votes are counted before the first
-    request.
+    request; watches the daemon in another.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         threading.Thread(target=_count_votes, args=(site,), name="counting", daemon=True).start()
-        yield
+        with AlertWatch(site.settings, site.store):
+            yield
 
     return lifespan
 

@@ -179,6 +179,7 @@ def test_one_setting_stops_all_sensors_and_schedules(
             "retraining",
             "run_health",
             "paused_runs",
+            "alerts",
         }
         assert {s.default_status.value == "RUNNING" for s in repository.sensor_defs} == {running}
         assert {s.default_status.value == "RUNNING" for s in repository.schedule_defs} == {running}
@@ -193,6 +194,7 @@ def test_votes_and_retraining_tick_every_10_s_the_others_every_60_s(human: dg.De
         "learning": 60,
         "run_health": 60,
         "paused_runs": 60,
+        "alerts": 60,
     }
 
 

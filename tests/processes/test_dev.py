@@ -151,7 +151,8 @@ def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
         for s in dev.ask(sensors, s=LOCATION)["sensorsOrError"]["results"]
     }
     assert found == dict.fromkeys(
-        ("votes", "replay", "learning", "retraining", "run_health", "paused_runs"), "RUNNING"
+        ("votes", "replay", "learning", "retraining", "run_health", "paused_runs", "alerts"),
+        "RUNNING",
     )
     timed = {
         s["name"]: s["scheduleState"]["status"]

@@ -1,0 +1,189 @@
+"""One round of alerts: reads a project's figures, moves its alerts, and sends their messages."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlhf_pipeline.alerts import facts
+from rlhf_pipeline.alerts.channels import channels_of, target_names
+from rlhf_pipeline.alerts.delivery import DeliveryAttempt, deliver_due
+from rlhf_pipeline.alerts.findings import Reading, evaluate
+from rlhf_pipeline.alerts.incidents import Notification, advance
+from rlhf_pipeline.alerts.rules import FACTS, AlertParams, AlertRule, RuleChange, merge_rules
+from rlhf_pipeline.config import LOOP, Settings, read_settings_file
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.metrics import measure_project
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.alerts import AlertStep
+
+TICK = "daemon.silent_seconds"
+DAEMON_SILENT, DRIFT = "daemon_silent", "drift"
+SEND_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class AlertPlan:
+    """The rules of a project as they are now, and who receives messages."""
+
+    rules: Mapping[str, AlertRule]
+    notification: Notification
+    problem: str = ""  # why the settings file is not used, while it is invalid
+
+    @classmethod
+    def read(cls, settings: Settings, store: Store) -> "AlertPlan":
+        """The defaults, changed by `rlhf.yaml`, changed by commands and the API. An invalid file
+        leaves the other two, so that alerts report it.
+        """
+        problem, params = "", AlertParams()
+        try:
+            params = read_alert_params(settings)
+        except ConfigurationError as cause:
+            problem = str(cause)
+        edits = {change.rule: change.given for change in store.alert_rules.all()}
+        return cls(
+            rules=_merge(params, edits),
+            notification=Notification.of(
+                params,
+                target_names(settings),
+                project=settings.project,
+                web_url=settings.web_url,
+            ),
+            problem=problem,
+        )
+
+    def days_read(self) -> int:
+        return max(max(rule.within_days, rule.for_days) for rule in self.rules.values())
+
+
+def read_alert_params(settings: Settings) -> AlertParams:
+    """The part `alerts` of the settings file as it is now. Raises ConfigurationError."""
+    if settings.config is None:
+        return AlertParams()
+    section = read_settings_file(settings.config).get(LOOP)
+    part = section.get("alerts") if isinstance(section, Mapping) else None
+    try:
+        return AlertParams.model_validate(part or {})
+    except ValidationError as cause:
+        problems = "; ".join(error["msg"] for error in cause.errors())
+        raise ConfigurationError(f"{settings.config}: {LOOP}.alerts: {problems}.") from None
+
+
+def gather_readings(
+    store: Store, settings: Settings, plan: AlertPlan, now: datetime, *, budget: float | None = None
+) -> list[Reading]:
+    """What the rules read of the store: stored metric points, and facts of decisions and gates."""
+    first = now - timedelta(days=plan.days_read())
+    names = {rule.reads for rule in plan.rules.values()} - FACTS.keys() - {TICK}
+    names |= {"model.accuracy", "model.accuracy_ceiling", "spend.amount", "queue.open"}
+    points = _of_latest_models(store.metric_points.read(sorted(names), since=first.date()))
+    readings = [
+        *map(Reading.of_point, points),
+        *_read_changes(store, settings, plan, now),
+        *facts.read_gate(store.gates.latest(), dagster_ui=settings.dagster_ui),
+        *facts.read_accuracy_gap(points),
+        *facts.read_budget(points, budget, now),
+    ]
+    return facts.leave_out_idle_hours(readings)
+
+
+def advance_alerts(
+    store: Store,
+    plan: AlertPlan,
+    readings: Sequence[Reading],
+    now: datetime,
+    *,
+    only: Collection[str] | None = None,
+) -> AlertStep:
+    """Open, escalate and resolve the project's alerts in one transaction with their messages."""
+    rules = [rule for rule in plan.rules.values() if only is None or rule.name in only]
+    findings = evaluate(rules, readings, now)
+    return store.alerts.advance(
+        lambda alerts, silences, next_id: advance(
+            alerts, findings, silences, plan.notification, now, next_id=next_id, only=only
+        )
+    )
+
+
+def report_changes(store: Store, settings: Settings, now: datetime) -> AlertStep:
+    """Open an alert for each confirmed change that nothing answers yet."""
+    plan = AlertPlan.read(settings, store)
+    return advance_alerts(store, plan, _read_changes(store, settings, plan, now), now, only={DRIFT})
+
+
+def _read_changes(
+    store: Store, settings: Settings, plan: AlertPlan, now: datetime
+) -> list[Reading]:
+    return facts.read_drift(
+        store.decisions.since(now - timedelta(days=plan.days_read())),
+        store.promotions.champion(settings.reward_model),
+        dagster_ui=settings.dagster_ui,
+    )
+
+
+def record_tick(store: Store, now: datetime) -> None:
+    """Note that a sensor ticked at `now`."""
+    store.metric_points.put([MetricPoint(day=now.date(), name=TICK, value=0.0, measured_at=now)])
+
+
+def record_end(store: Store, now: datetime) -> None:
+    """Note that nobody ticks from `now` on, on purpose: no alert is opened for it."""
+    store.metric_points.put([MetricPoint(day=now.date(), name=TICK, measured_at=now)])
+
+
+def watch_daemon(store: Store, settings: Settings, now: datetime) -> AlertStep:
+    """Open an alert if no sensor has ticked for too long: a dead daemon cannot report itself."""
+    plan = AlertPlan.read(settings, store)
+    last = next(iter(store.metric_points.latest([TICK])), None)
+    between = max(settings.sensor_seconds, settings.slow_sensor_seconds)
+    silence = facts.read_silence(last, now, expected_s=between)
+    return advance_alerts(store, plan, silence, now, only={DAEMON_SILENT})
+
+
+def send_messages(store: Store, settings: Settings) -> list[DeliveryAttempt]:
+    """Send what waits in the outbox, for at most `SEND_SECONDS`."""
+    return deliver_due(
+        store.alert_messages,
+        channels_of(settings),
+        store.database.clock,
+        max_seconds=SEND_SECONDS,
+    )
+
+
+def measure_now(store: Store, now: datetime) -> None:
+    """Store the project's figures of this moment as metric points."""
+    store.metric_points.put(measure_project(store, now))
+
+
+def _merge(params: AlertParams, edits: Mapping[str, Mapping[str, Any]]) -> dict[str, AlertRule]:
+    """An edit that does not fit any more, such as one of a rule that left the file, is left out."""
+    rules = merge_rules(params.rules)
+    for name, given in edits.items():
+        try:
+            rules = merge_rules(params.rules, {name: RuleChange.model_validate(given)}) | {
+                other: rule for other, rule in rules.items() if other != name
+            }
+        except (ConfigurationError, ValidationError):
+            continue
+    return rules
+
+
+def _of_latest_models(points: Sequence[MetricPoint]) -> list[MetricPoint]:
+    """The points without those of reward models that a later model has replaced in the same
+    metric.
+    """
+    latest: dict[str, MetricPoint] = {}
+    for point in points:
+        if "reward_model" in point.labels and "policy" not in point.labels:
+            known = latest.get(point.name)
+            if known is None or (point.day, point.measured_at) >= (known.day, known.measured_at):
+                latest[point.name] = point
+    return [
+        point
+        for point in points
+        if point.name not in latest
+        or point.labels["reward_model"] == latest[point.name].labels["reward_model"]
+    ]

@@ -1,0 +1,111 @@
+"""The alerts sensor: opens, escalates and resolves alerts, and sends their messages.
+
+A confirmed change does not wait for its tick: the retraining sensor reports what it decided.
+"""
+
+from datetime import datetime
+from typing import cast
+
+import dagster as dg
+
+from rlhf_pipeline.alert_rounds import (
+    AlertPlan,
+    advance_alerts,
+    gather_readings,
+    measure_now,
+    record_tick,
+    send_messages,
+)
+from rlhf_pipeline.alerts.findings import Reading
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import CompletionsParams, LoopSettings
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.alerts import AlertStep
+from sensors.run_facts import (
+    RunMemory,
+    count_missed,
+    measure_freshness,
+    measure_sensors,
+    read_schedules,
+)
+from sensors.runs import resource_of, store_of
+
+
+def alerts_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
+    @dg.sensor(
+        name="alerts",
+        minimum_interval_seconds=settings.slow_sensor_seconds,
+        default_status=status,
+    )
+    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        """Compares figures with the rules of alerts and sends messages about what changed."""
+        store, now = store_of(context, settings), resource_of(context, "now", lambda: utc_now)()
+        memory = RunMemory.load(context.cursor, now)
+        memory.read_runs(context, now)
+        step = _advance(context, store, settings, memory, now)
+        sent = send_messages(store, settings)
+        return dg.SensorResult(
+            skip_reason=f"{len(step.changed)} alerts changed, {len(sent)} messages sent",
+            cursor=memory.model_dump_json(exclude_defaults=True),
+        )
+
+    return watch
+
+
+def _advance(
+    context: dg.SensorEvaluationContext,
+    store: Store,
+    settings: Settings,
+    memory: RunMemory,
+    now: datetime,
+) -> AlertStep:
+    """One round over everything that rules read."""
+    plan = AlertPlan.read(settings, store)
+    budget, problem = _read_budget(settings)
+    schedules = read_schedules(_schedules(context, settings), memory, now)
+    points = [
+        *memory.points(now),
+        *count_missed(schedules, now),
+        *measure_freshness(context.instance, now),
+        *(measure_sensors(context.instance, now) if _is_daemon(context) else []),
+    ]
+    store.metric_points.put(points)
+    measure_now(store, now)
+    record_tick(store, now)
+    problem = plan.problem or problem
+    readings = [
+        *gather_readings(store, settings, plan, now, budget=budget),
+        *memory.readings(settings.dagster_ui.rstrip("/")),
+        *schedules,
+        # this tick is a sign of life
+        Reading(name="daemon.silent_seconds", measured_at=now, value=0.0),
+        Reading(
+            name="settings.unusable", measured_at=now, value=float(bool(problem)), detail=problem
+        ),
+    ]
+    return advance_alerts(store, plan, readings, now)
+
+
+def _schedules(
+    context: dg.SensorEvaluationContext, settings: Settings
+) -> list[dg.ScheduleDefinition]:
+    repository = context.repository_def
+    return list(repository.schedule_defs) if repository and settings.sensors_running else []
+
+
+def _read_budget(settings: Settings) -> tuple[float | None, str]:
+    """The least daily budget, and what is wrong with the settings file."""
+    try:
+        loop = LoopSettings.read(settings)
+    except ConfigurationError as cause:
+        return settings.budget_per_day, str(cause)
+    calls = cast(CompletionsParams, loop.params("completions"))
+    budgets = [b for b in (calls.budget_per_day, settings.budget_per_day) if b is not None]
+    return min(budgets, default=None), ""
+
+
+def _is_daemon(context: dg.SensorEvaluationContext) -> bool:
+    """Whether Dagster's daemon ticks, and not a driver, whose ticks Dagster does not record."""
+    return "now" not in (context.resource_defs or {})

@@ -1,0 +1,221 @@
+"""The alerts sensor: what it reads of Dagster and the store, and what it makes of a change."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from driver.loop import SENSORS
+from rlhf_pipeline.alert_rounds import TICK, record_end, report_changes, watch_daemon
+from rlhf_pipeline.alerts.rules import RULES
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import DriftEvent, TriggerDecision
+from rlhf_pipeline.store import Store
+from sensors.alerts import alerts_sensor
+from sensors.run_facts import RunMemory, read_schedules
+
+RUNNING = dg.DefaultSensorStatus.RUNNING
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+class World:
+    """A store, Dagster's runs and a clock."""
+
+    def __init__(self, folder: Path, store: Store, instance: dg.DagsterInstance):
+        self.settings = Settings(home=folder, sensors_running=False)
+        self.store, self.instance = store, instance
+        self.now, self.cursor = datetime.now(UTC) - timedelta(hours=1), None
+
+    def tick(self, minutes: float = 1) -> str:
+        self.now += timedelta(minutes=minutes)
+        with dg.build_sensor_context(
+            instance=self.instance,
+            cursor=self.cursor,
+            resources={"store": self.store, "now": lambda: self.now},
+        ) as context:
+            data = alerts_sensor(self.settings, RUNNING).evaluate_tick(context)
+        self.cursor = data.cursor
+        return data.skip_message or ""
+
+    def states(self) -> dict[str, str]:
+        found = self.store.alerts.page(states=["pending", "open", "acknowledged", "resolved"])
+        return {alert.rule: alert.state for alert in reversed(found)}
+
+    def run(self, works: bool) -> None:
+        """A run of a job whose only check fails unless it works."""
+
+        @dg.asset(check_specs=[dg.AssetCheckSpec("whole", asset="thing", blocking=True)])
+        def thing():
+            yield dg.AssetCheckResult(passed=works, check_name="whole", description="too few rows")
+            if not works:
+                raise ValueError("nothing was made")
+            yield dg.MaterializeResult()
+
+        job = dg.define_asset_job("weekly", selection="*")
+        defs = dg.Definitions(assets=[thing], jobs=[job])
+        defs.resolve_job_def("weekly").execute_in_process(
+            instance=self.instance, raise_on_error=False
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Any:
+    with (
+        Store.open(
+            f"sqlite:///{tmp_path / 'store.db'}", organization="default", project="demo"
+        ) as store,
+        dg.DagsterInstance.ephemeral() as instance,
+    ):
+        store.migrate()
+        yield World(tmp_path, store, instance)
+
+
+def confirm_change(world: World) -> TriggerDecision:
+    """An event of a detector, and the decision to retrain."""
+    event = DriftEvent(
+        kind="drift",
+        model_version="demo.reward_model@1",
+        detector="rise_test",
+        params_hash="p",
+        stream="errors",
+        seq=1,
+        day=world.now.date(),
+        evidence={},
+    )
+    world.store.events.add([event])
+    decided = TriggerDecision(
+        action="fire",
+        reasons=("confirmed by 1 detector (rise_test)",),
+        event_ids=(event.event_id,),
+        decided_at=world.now,
+        remedy="retrain",
+    )
+    stored = world.store.decisions.decide(lambda evidence: decided, now=world.now, champion=None)
+    assert stored is not None
+    return stored
+
+
+def test_a_failed_run_and_its_check_open_alerts_until_a_run_succeeds(world: World) -> None:
+    world.run(works=False)
+    world.tick()
+    assert world.states() == {"run_failed": "pending", "check_failed": "open"}
+    world.tick(minutes=6)
+    assert world.states() == {"run_failed": "open", "check_failed": "open"}
+    (alert,) = world.store.alerts.page(rule="run_failed")
+    assert "nothing was made" in alert.title
+    assert "/runs/" in (alert.link or "")
+    counted = world.store.metric_points.read(["runs.failed", "checks.failed"])
+    assert [(p.name, p.value) for p in counted] == [("checks.failed", 1.0), ("runs.failed", 1.0)]
+    world.run(works=True)
+    assert "2 alerts changed" in world.tick()
+    assert world.states() == {"run_failed": "resolved", "check_failed": "resolved"}
+
+
+def test_a_lost_cursor_finds_the_same_failures(world: World) -> None:
+    world.run(works=False)
+    world.tick()
+    world.cursor = None
+    world.tick(minutes=6)
+    assert len(world.store.alerts.page(states=["open"])) == 2
+
+
+def test_a_confirmed_change_is_one_alert_until_its_retraining_ends(world: World) -> None:
+    stored = confirm_change(world)
+    report_changes(world.store, world.settings, world.now)
+    world.tick()
+    world.store.decisions.mark_submitted(stored.stored_id, 1, "run-1")
+    world.tick(minutes=10)
+    (alert,) = world.store.alerts.page()
+    assert (alert.rule, alert.state, alert.severity) == ("drift", "open", "critical")
+    assert "confirmed by 1 detector (rise_test). Decision 1: retrain" in alert.title
+    assert (alert.link or "").endswith("/runs/run-1")
+    world.store.decisions.mark_finished(stored.stored_id, succeeded=True)
+    world.tick()
+    world.tick()
+    (alert,) = world.store.alerts.page()
+    assert (alert.state, alert.resolution) == ("resolved", "the retraining finished")
+    assert [m.kind for m in world.store.alert_messages.all()] == ["resolved", "opened"]
+
+
+def test_a_schedule_that_made_no_run_is_overdue() -> None:
+    schedule = dg.ScheduleDefinition(
+        name="morning", job_name="collection", cron_schedule="0 5 * * *", execution_timezone="UTC"
+    )
+    memory = RunMemory(since=START - timedelta(days=1), read_until=START)
+
+    def overdue() -> list[float | None]:
+        return [r.value for r in read_schedules([schedule], memory, START)]
+
+    assert overdue() == [1.0]
+    memory.scheduled["morning"] = START - timedelta(hours=6.9)
+    assert overdue() == [0.0]
+    memory = RunMemory(since=START, read_until=START)
+    assert overdue() == [0.0], "it was due before anybody watched"
+
+
+def test_a_dead_daemon_is_noticed_from_outside(world: World) -> None:
+    world.tick()
+    for minutes, state in ((2, None), (5, "pending"), (9, "open")):
+        watch_daemon(world.store, world.settings, world.now + timedelta(minutes=minutes))
+        assert world.states().get("daemon_silent") == state
+    world.tick(minutes=10)
+    assert world.states()["daemon_silent"] == "resolved"
+
+
+def test_a_loop_that_was_ended_is_not_missed(world: World) -> None:
+    world.tick()
+    record_end(world.store, world.now)
+    watch_daemon(world.store, world.settings, world.now + timedelta(hours=9))
+    assert world.states() == {}
+
+
+def test_an_edited_threshold_acts_on_the_next_tick(world: World) -> None:
+    def measure() -> None:
+        world.store.metric_points.put(
+            [
+                MetricPoint(
+                    day=world.now.date(),
+                    name="model.ece",
+                    labels={"reward_model": "rm@1"},
+                    value=0.05,
+                    measured_at=world.now,
+                )
+            ]
+        )
+
+    measure()
+    world.tick()
+    assert world.states() == {}
+    world.store.alert_rules.put("calibration_error", {"threshold": 0.04}, actor="ada")
+    world.tick()
+    assert world.states() == {"calibration_error": "open"}
+    world.store.alert_rules.delete("calibration_error", actor="ada")
+    world.tick()
+    assert world.states() == {"calibration_error": "resolved"}
+
+
+def test_invalid_settings_open_an_alert(world: World) -> None:
+    file = world.settings.home / "rlhf.yaml"
+    file.write_text("loop: {gate: {min_win_rte: 1}}\n")
+    world.settings = world.settings.model_copy(update={"config": file})
+    world.tick()
+    assert world.states() == {"settings_unusable": "open"}
+    file.write_text("loop: {}\n")
+    world.tick()
+    assert world.states() == {"settings_unusable": "resolved"}
+
+
+def test_messages_leave_with_the_tick(world: World) -> None:
+    world.run(works=False)
+    assert world.tick() == "2 alerts changed, 1 messages sent"
+    assert [m.state for m in world.store.alert_messages.all()] == ["delivered"]
+
+
+def test_the_loop_ticks_alerts_and_every_tick_is_recorded(world: World) -> None:
+    assert "alerts" in SENSORS
+    world.tick()
+    assert [p.value for p in world.store.metric_points.latest([TICK])] == [0.0]
+    assert RULES["daemon_silent"].reads == TICK
