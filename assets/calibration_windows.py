@@ -18,7 +18,7 @@ from rlhf_pipeline.reflection import served_predictions
 INPUT_STAGES = ("reflection_log", "votes")
 DAYS_PER_CHUNK = 28  # windows computed together, so that years of days fit into memory
 CODE_VERSION = (
-    2  # increase it when the same votes give other figures; stored windows are then recomputed
+    3  # increase it when the same votes give other figures; stored windows are then recomputed
 )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, ParamSpec, TypeVar
 
 import dagster as dg
@@ -21,6 +22,8 @@ from assets.partitions import DAYS
 from rlhf_pipeline.errors import ExpectationFailed, FrameError, translate_memory_errors
 from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome, build_suite, validate
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
+from rlhf_pipeline.metric_catalogue import metrics_of_stage
+from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run, missing_ceilings
@@ -246,7 +249,8 @@ class StageReport:
 
     The asset page shows the metrics in `shown` as numbers, or the first `SHOWN_NUMBERS`; all are in
     its JSON `numbers`. `figures` are PNG images, `texts` files of the MLflow run, `pages` files of
-    the home.
+    the home. `points` are all metric points of the stage for its days; the stage asks for the store
+    as a resource.
     """
 
     headline: str
@@ -256,6 +260,7 @@ class StageReport:
     figures: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pages: Mapping[UPath, str] = dataclasses.field(default_factory=dict)
+    points: Sequence[MetricPoint] | None = None
 
 
 def deliver(
@@ -292,15 +297,32 @@ def deliver(
         _log_to_run(run, numbers, report.figures, report.texts)
     if report.pages and write:
         write({path: page.encode() for path, page in report.pages.items()})
+    if report.points is not None:
+        _store_points(context, name, report.points)
     yield dg.MaterializeResult(
         value=value,
         metadata=_build_metadata(value, numbers, report)
         | ({"report": dg.MetadataValue.path(str(list(report.pages)[-1]))} if report.pages else {})
         | {"data_hash": data_hash, "mlflow_run": dg.MetadataValue.url(run.url)},
-        data_version=None
-        if context.has_partition_key or context.has_partition_key_range
-        else dg.DataVersion(data_hash[:20]),
+        data_version=None if _days_of(context) else dg.DataVersion(data_hash[:20]),
     )
+
+
+def _store_points(
+    context: dg.AssetExecutionContext, stage: str, points: Sequence[MetricPoint]
+) -> None:
+    """A day that is materialised again loses its earlier points."""
+    stored = context.resources.store.metric_points
+    if days := _days_of(context):
+        stored.replace(metrics_of_stage(stage), [date.fromisoformat(day) for day in days], points)
+    else:
+        stored.put(points)
+
+
+def _days_of(context: dg.AssetExecutionContext) -> list[str]:
+    """Empty for a stage over all days."""
+    is_daily = context.has_partition_key or context.has_partition_key_range
+    return list(context.partition_keys) if is_daily else []
 
 
 def _flatten_config(config: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
@@ -316,11 +338,7 @@ def _flatten_config(config: Mapping[str, Any] | None, prefix: str = "") -> dict[
 def open_tracked_run(context: dg.AssetExecutionContext, registry: Registry) -> Iterator[Run]:
     """The MLflow run of this materialisation, with the stage's parameters; a retry re-opens it."""
     name = context.asset_key.to_user_string()
-    days = (
-        list(context.partition_keys)
-        if context.has_partition_key or context.has_partition_key_range
-        else []
-    )
+    days = _days_of(context)
     partition = "-" if not days else days[0] if len(days) == 1 else f"{days[0]}...{days[-1]}"
     tags = {
         "dagster.run_id": context.run_id,

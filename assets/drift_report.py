@@ -20,7 +20,7 @@ from assets.delivery import (
     describe_bounds,
     make_rule,
 )
-from assets.policy_days import load_policy_days
+from assets.policy_days import PolicySeries, load_policy_days
 from assets.votes import load_earlier_votes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import (
@@ -49,6 +49,8 @@ from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.loop_settings import DriftReportParams
+from rlhf_pipeline.metrics.stages import policy_points, verdict_points, window_points
+from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.records import (
     CalibrationWindow,
@@ -185,6 +187,7 @@ def drift_report(
             | {files.clusters_path(c.day): c.model_dump_json() for c in clusters.new}
             | {files.policy_path(one.day): one.model_dump_json() for one in policy.new}
             | pages,
+            points=_measure_days(days, frame, series, policy, store),
         ),
         checks=[
             make_rule(
@@ -195,6 +198,23 @@ def drift_report(
         ],
         write=files.write,
     )
+
+
+def _measure_days(
+    days: Sequence[str],
+    report: pd.DataFrame,
+    series: WindowSeries,
+    policy: PolicySeries,
+    store: Store,
+) -> list[MetricPoint]:
+    """Metric points of each day's verdicts, calibration window and policy."""
+    now = store.database.clock.now()
+    windows = [series.windows[day] for day in days if day in series.windows]
+    return [
+        *verdict_points(report, now),
+        *(point for window in windows for point in window_points(window, now)),
+        *policy_points([policy.days[day] for day in days if day in policy.days], now),
+    ]
 
 
 @dataclass(frozen=True)

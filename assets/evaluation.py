@@ -11,8 +11,10 @@ from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation import CompletionJudge, EvaluationParams, JudgedPolicy, evaluate
 from rlhf_pipeline.evaluation_sets import require
+from rlhf_pipeline.metrics.stages import evaluation_points
 from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
 
 KL_WARNING = 0.5  # nats per token; above this the policy has changed substantially
 
@@ -35,6 +37,7 @@ def evaluation(
     reward_model: ModelVersion,
     calibration: CalibrationReport,
     champions: dg.ResourceParam[Champions],
+    store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
     settings: dg.ResourceParam[Settings],
     progress: dg.ResourceParam[Any],
@@ -45,7 +48,7 @@ def evaluation(
     champion, judge = champions.policy(), champions.judge(reward_model)
     assert judge is not None  # a version was given
     candidate = JudgedPolicy(champions.load_policy(candidate_model), candidate_model.label)
-    held_out, prompts = require(settings, champions.store)
+    held_out, prompts = require(settings, store)
 
     def evaluate_against(other: ModelVersion) -> tuple[Evaluation, pd.DataFrame]:
         return evaluate(
@@ -56,7 +59,7 @@ def evaluation(
                 judge.reward_model, f"{judge.label}, {calibration.method}", judge.calibrator
             ),
             config,
-            ledger=champions.store.generation,
+            ledger=store.generation,
             progress=progress("evaluation"),
         )
 
@@ -101,6 +104,7 @@ def evaluation(
             texts={
                 "samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False)
             },
+            points=evaluation_points(result),
         ),
         checks=[
             make_rule(

@@ -1,6 +1,7 @@
 """The votes of a day up to one seq, as cast."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import date
 from typing import Any
 
 import dagster as dg
@@ -18,10 +19,14 @@ from assets.delivery import (
 )
 from assets.partitions import DAYS
 from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.metrics import measure_votes
+from rlhf_pipeline.metrics.stages import agreement_points
+from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reward_model import LearningData
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
+    Agreement,
     TasteChanges,
     agreement,
     ceilings,
@@ -161,6 +166,7 @@ def votes(
                 for name in MEASURES
             },
             rows=counted[["comparison_id", "annotator_id", "choice", "strength", "voted_at"]],
+            points=_measure_days(context.partition_keys, with_earlier, agreed, store),
         ),
         usual=[
             expect_usually(
@@ -192,6 +198,21 @@ def votes(
             ),
         ],
     )
+
+
+def _measure_days(
+    days: Sequence[str], votes: pd.DataFrame, agreed: Agreement, store: Store
+) -> list[MetricPoint]:
+    """Metric points of each day; `votes` also holds the votes of other days that these revise or
+    repeat, `agreed` is their agreement.
+    """
+    now = store.database.clock.now()
+    points = measure_votes(store, [date.fromisoformat(day) for day in days], now)
+    for day in days:
+        if len(days) > 1:
+            agreed = agreement(add_earlier_votes(votes[votes["day"] == day], votes))
+        points += agreement_points(agreed.raw_agreement, day, now)
+    return points
 
 
 def load_earlier_votes(votes: pd.DataFrame, store: Store) -> pd.DataFrame:

@@ -502,6 +502,9 @@ class CalibrationWindow(Record):
         description="mean squared distance of probability and vote; always predicting 0.5 gives "
         "0.25"
     )
+    slope: Interval | None = Field(
+        default=None, description="calibration slope: 1 is calibrated, below 1 overconfident"
+    )
     rests_on: str = Field(
         default="",
         description="hash of the input frames; a window with another hash is outdated",

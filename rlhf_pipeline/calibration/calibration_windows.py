@@ -178,6 +178,7 @@ def _measure_window(
         noise_ceiling=None if measured is None else noise_ceiling_or_repeats(cast),
         ece=None if measured is None else measured.ece_debiased,
         brier=None if measured is None else measured.brier,
+        slope=None if measured is None else measured.slope,
     )
 
 

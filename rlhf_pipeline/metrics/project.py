@@ -4,7 +4,7 @@ What needs a day's frames, such as agreement and calibration, is measured by the
 """
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.store import Store
@@ -20,7 +20,7 @@ def measure_project(store: Store, now: datetime) -> list[MetricPoint]:
     return [
         *measure_votes(store, [now.date()], now),
         *_measure_queue(store, now),
-        *measure_spending(store, now),
+        *_measure_spending(store, now),
         *_measure_champions(store, now),
     ]
 
@@ -51,19 +51,20 @@ def measure_votes(store: Store, days: Sequence[date], now: datetime) -> list[Met
     return points
 
 
-def measure_spending(store: Store, now: datetime) -> list[MetricPoint]:
-    """Money spent on the day of `now`, by provider and model."""
-    day = now.date()
+def _measure_spending(store: Store, now: datetime) -> list[MetricPoint]:
+    """By provider and model; in the first hour of a day also of the day before, whose last calls
+    nobody measured.
+    """
     return [
         MetricPoint(
             day=day,
             name="spend.amount",
             labels={"lane": "/".join(lane)},
             n=spent.n_calls,
-            total=(spent.cost + spent.cost_unknown) * NANO,
             value=(spent.cost + spent.cost_unknown) * NANO,
             measured_at=now,
         )
+        for day in sorted({(now - timedelta(hours=1)).date(), now.date()})
         for lane, spent in store.generation.sum_spending("provider", "model", day=day)
     ]
 

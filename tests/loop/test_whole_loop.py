@@ -86,5 +86,7 @@ def test_the_loop_turns_from_prompts_to_a_verdict(grown: Any, branch: Callable[.
         == evaluated.candidate
         == project.files.read_record("candidate_model", ModelVersion).label
     )
+    (won,) = project.store.metric_points.latest(["policy.win_rate"])
+    assert (won.labels["policy"], won.value) == (evaluated.candidate, evaluated.win_rate.value)
     champion = project.registry.get("policy", "champion")
     assert champion.label == (verdict.candidate if verdict.promoted else verdict.champion)

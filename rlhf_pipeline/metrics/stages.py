@@ -1,0 +1,87 @@
+"""Metric points of what stages return: figures that they computed, none computed anew."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+
+import pandas as pd
+
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import CalibrationWindow, Evaluation, Interval, PolicyDay, Verdict
+from rlhf_pipeline.reports.policy import policy_interval
+
+VERDICT_VALUES = {Verdict.STABLE: 0, Verdict.WARNING: 1, Verdict.DRIFT: 2}
+
+
+def agreement_points(agreed: Interval | None, day: str, now: datetime) -> list[MetricPoint]:
+    """Without overlapping votes there is none."""
+    return _estimates(day, now, {"agreement.rate": agreed})
+
+
+def window_points(window: CalibrationWindow, now: datetime) -> list[MetricPoint]:
+    """Of the calibration window that ends on a day, labelled with the model that was judged last:
+    after a promotion a window holds predictions of two models.
+    """
+    figures = {
+        "model.accuracy": window.accuracy,
+        "model.accuracy_ceiling": window.noise_ceiling,
+        "model.ece": window.ece,
+        "model.calibration_slope": window.slope,
+    }
+    models = window.reward_models[-1:]
+    return [
+        point
+        for model in models
+        for point in _estimates(window.day, now, figures, reward_model=model)
+    ]
+
+
+def verdict_points(report: pd.DataFrame, now: datetime) -> list[MetricPoint]:
+    """The worst verdict of each day and space of DRIFT_REPORTS; no value where all are
+    insufficient.
+    """
+    points = []
+    for (day, space), rows in report.groupby(["day", "space"]):
+        known = [VERDICT_VALUES[v] for v in map(Verdict, rows["verdict"]) if v in VERDICT_VALUES]
+        points.append(
+            MetricPoint(
+                day=date.fromisoformat(str(day)),
+                name="drift.verdict",
+                labels={"space": str(space)},
+                n=int(rows["n_current"].max()),
+                value=max(known, default=None),
+                measured_at=now,
+            )
+        )
+    return points
+
+
+def policy_points(days: Sequence[PolicyDay], now: datetime) -> list[MetricPoint]:
+    """Reward, refusals and length of the deployed policy's completions of these days."""
+    points = []
+    for one in days:
+        reward = {"policy.reward": policy_interval(one.reward)}
+        others = {
+            "policy.refusals": policy_interval(one.refused),
+            "policy.length": policy_interval(one.length),
+        }
+        judge = one.reward_model or "none"
+        points += _estimates(one.day, now, reward, policy=one.policy, reward_model=judge)
+        points += _estimates(one.day, now, others, policy=one.policy)
+    return points
+
+
+def evaluation_points(evaluation: Evaluation) -> list[MetricPoint]:
+    """Of the day on which the candidate was evaluated."""
+    now = evaluation.evaluated_at
+    rates = {"policy.win_rate": evaluation.win_rate}
+    return _estimates(now.date().isoformat(), now, rates, policy=evaluation.candidate)
+
+
+def _estimates(
+    day: str, now: datetime, figures: Mapping[str, Interval | None], **labels: str
+) -> list[MetricPoint]:
+    return [
+        MetricPoint.of_interval(date.fromisoformat(day), name, interval, now, labels)
+        for name, interval in figures.items()
+        if interval is not None
+    ]
