@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.errors import ConfigurationError, NotFound
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,21 @@ def require_metrics(names: Iterable[str]) -> list[Metric]:
             raise NotFound(f"No metric {name!r}. There are {', '.join(sorted(METRICS))}.")
         found.append(METRICS[name])
     return found
+
+
+def parse_labels(texts: Iterable[str]) -> dict[str, str]:
+    """Labels from texts such as `lane=openai/gpt-4o`. Raises ConfigurationError for another form.
+
+    >>> parse_labels(["lane=openai/gpt-4o"])
+    {'lane': 'openai/gpt-4o'}
+    """
+    labels = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise ConfigurationError(f"Invalid label {text!r}; expected name=value.")
+        labels[name] = value
+    return labels
 
 
 def metrics_of_stage(stage: str) -> list[str]:

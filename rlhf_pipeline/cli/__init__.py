@@ -57,6 +57,11 @@ COMMANDS = {
         "status.runs",
         "List the latest materialisations with their numbers and Dagster runs.",
     ),
+    "metrics": (
+        "metrics.metrics",
+        "Show the newest figure of every metric, or with a name or days all points of these, "
+        "oldest first.",
+    ),
     "generate": (
         "generate.generate",
         "Complete a file of prompts; write JSON, CSV and a log of every call. Run again, it "

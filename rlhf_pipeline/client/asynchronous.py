@@ -119,6 +119,7 @@ class AsyncClient:
     progress = _sends(calls.progress)
     quality = _sends(calls.quality)
     metrics = _sends(calls.metrics)
+    metric_points = _iterates(calls.metric_points)
     send_feedback = _sends(calls.send_feedback)
     feedback = _iterates(calls.feedback)
     audit = _iterates(calls.audit)

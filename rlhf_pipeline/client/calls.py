@@ -33,6 +33,7 @@ from rlhf_pipeline.api_types.project import (
     Verification,
 )
 from rlhf_pipeline.api_types.votes import BatchResult, Lease, Statistics, VoteOut, VoteReceipt
+from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import AnnotationRules, Choice, Feedback, NewFeedback, Role
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ class Call(Generic[T]):
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     read: Callable[[Any], T]
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str | list[str]] = field(default_factory=dict)
     body: Any = None
     key: str | None = None
     if_match: str | None = None
@@ -350,6 +351,22 @@ def quality() -> Call[QualityOut]:
 def metrics() -> Call[Metrics]:
     """Figures of the project for scripts."""
     return _get("metrics", Metrics)
+
+
+def metric_points(
+    *names: str,
+    since: date | None = None,
+    until: date | None = None,
+    labels: Mapping[str, str] | None = None,
+    limit: int = 100,
+) -> Call[Page[MetricPoint]]:
+    """Figures of the project by day, the newest day first; of all metrics if none is named."""
+    call = _list("metrics/points", MetricPoint, since=since, until=until, limit=limit)
+    wanted = {
+        "name": list(names),
+        "label": [f"{name}={value}" for name, value in (labels or {}).items()],
+    }
+    return replace(call, params={**call.params, **wanted})
 
 
 def send_feedback(feedback: NewFeedback, *, idempotency_key: str | None = None) -> Call[Feedback]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, func, select
+from sqlalchemy import Connection, RowMapping, and_, func, or_, select
 
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.store.conversion import batches, json_of
@@ -13,6 +13,7 @@ from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import metric_points
 
 KEY = ("day", "name", "labels")
+Place = tuple[str, str, str]  # of a point in lists: its key
 
 
 class MetricPoints:
@@ -73,17 +74,38 @@ class MetricPoints:
         columns = metric_points.c
         wanted = (
             select(metric_points)
-            .where(
-                self._database.in_project(metric_points),
-                columns.name.in_(names),
-                *([columns.day >= since.isoformat()] if since else []),
-                *([columns.day <= until.isoformat()] if until else []),
-            )
+            .where(*self._among(names, since, until, labels))
             .order_by(columns.day, columns.name, columns.labels)
         )
-        points = [_build_point(row) for row in self._database.fetch_mappings(wanted)]
-        needed = (labels or {}).items()
-        return [point for point in points if needed <= point.labels.items()]
+        return [_build_point(row) for row in self._database.fetch_mappings(wanted)]
+
+    def page(
+        self,
+        names: Sequence[str],
+        *,
+        since: date | None = None,
+        until: date | None = None,
+        labels: Mapping[str, str] | None = None,
+        after: Place | None = None,
+        limit: int,
+    ) -> tuple[list[MetricPoint], Place | None]:
+        """`read`, the newest day first: at most `limit` points after a place, and the place of the
+        last one; None on the last page.
+        """
+        columns = metric_points.c
+        conditions = self._among(names, since, until, labels)
+        if after is not None:
+            day, name, text = after
+            later = or_(columns.name > name, and_(columns.name == name, columns.labels > text))
+            conditions.append(or_(columns.day < day, and_(columns.day == day, later)))
+        wanted = (
+            select(metric_points)
+            .where(*conditions)
+            .order_by(columns.day.desc(), columns.name, columns.labels)
+            .limit(limit + 1)
+        )
+        found = [_build_point(row) for row in self._database.fetch_mappings(wanted)]
+        return found[:limit], _key(found[limit - 1]) if len(found) > limit else None
 
     def latest(self, names: Sequence[str], *, since: date | None = None) -> list[MetricPoint]:
         """The newest point of each name and labels, of the days since `since`."""
@@ -107,6 +129,24 @@ class MetricPoints:
         )
         return [_build_point(row) for row in self._database.fetch_mappings(wanted)]
 
+    def _among(
+        self,
+        names: Sequence[str],
+        since: date | None,
+        until: date | None,
+        labels: Mapping[str, str] | None,
+    ) -> list[Any]:
+        columns = metric_points.c
+        # as in the JSON of the labels, where quotes inside of a value are escaped
+        pairs = [json_of({key: value}, "The label")[1:-1] for key, value in (labels or {}).items()]
+        return [
+            self._database.in_project(metric_points),
+            columns.name.in_(names),
+            *([columns.day >= since.isoformat()] if since else []),
+            *([columns.day <= until.isoformat()] if until else []),
+            *(func.replace(columns.labels, pair, "") != columns.labels for pair in pairs),
+        ]
+
     def _get(self, connection: Connection, point: MetricPoint) -> MetricPoint | None:
         row = connection.execute(select(metric_points).where(self._is(point))).mappings().first()
         return _build_point(row) if row else None
@@ -125,7 +165,7 @@ class MetricPoints:
         )
 
 
-def _key(point: MetricPoint) -> tuple[str, str, str]:
+def _key(point: MetricPoint) -> Place:
     labels = json_of(dict(point.labels), f"labels of {point.name}")
     return point.day.isoformat(), point.name, labels
 

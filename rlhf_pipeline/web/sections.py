@@ -15,6 +15,7 @@ from rlhf_pipeline.web.guidelines import routes as guidelines
 from rlhf_pipeline.web.login import routes as login
 from rlhf_pipeline.web.me import routes as me
 from rlhf_pipeline.web.predictions import routes as predictions
+from rlhf_pipeline.web.progress import points
 from rlhf_pipeline.web.progress import routes as progress
 from rlhf_pipeline.web.quality import routes as quality
 from rlhf_pipeline.web.rules import routes as rules
@@ -85,7 +86,7 @@ BUILT_IN = {
         folder=HERE / "users",
     ),
     "progress": Section(
-        (progress.api, progress.pages),
+        (progress.api, points.api, progress.pages),
         Permission.PROGRESS_READ,
         group="Monitor",
         label="Progress",

@@ -355,6 +355,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "progress"),
         ("GET", "progress/events"),
         ("GET", "metrics"),
+        ("GET", "metrics/points"),
         ("GET", "quality"),
         ("POST", "feedback"),
         ("GET", "feedback"),

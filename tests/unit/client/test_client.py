@@ -12,6 +12,7 @@ OURS = {
     "rlhf_pipeline.api_types",
     "rlhf_pipeline.client",
     "rlhf_pipeline.errors",
+    "rlhf_pipeline.monitoring",
     "rlhf_pipeline.permissions",
     "rlhf_pipeline.records",
 }

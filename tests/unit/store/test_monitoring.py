@@ -74,6 +74,26 @@ def test_points_are_found_by_day_and_label(store):
     assert read(["no.such"]) == []
 
 
+def test_pages_hold_every_point_once_newest_day_first(store):
+    days = [DAY + timedelta(days=n) for n in range(3)]
+    put = [point(day=day, labels={"model": m}, value=1.0) for day in days for m in "67"]
+    store.metric_points.put(put)
+    found, place = store.metric_points.page(["votes.seconds"], limit=4)
+    rest, end = store.metric_points.page(["votes.seconds"], after=place, limit=4)
+    assert [(p.day, p.labels["model"]) for p in [*found, *rest]] == [
+        (day, m) for day in reversed(days) for m in "67"
+    ]
+    assert end is None
+
+
+def test_a_label_with_a_quote_is_itself_alone(store):
+    odd = ("a", "A", 'a"', '","model":"a')
+    store.metric_points.put([point(labels={"model": model}, value=1.0) for model in odd])
+    for model in odd:
+        found = store.metric_points.read(["votes.seconds"], labels={"model": model})
+        assert [p.labels["model"] for p in found] == [model]
+
+
 def test_a_metric_is_a_number_or_missing(store):
     with pytest.raises(InvalidScores, match=r"votes\.seconds of 2026-01-01 holds NaN"):
         store.metric_points.put([point(value=float("nan"))])
