@@ -161,5 +161,21 @@ class Verification(Answer):
     n_anchors: int = Field(description="Number of daily anchors compared with the chain.")
 
 
+RegistryStatus = Literal["ok", "absent", "unreachable", "unknown"]
+DaemonStatus = Literal["ok", "absent", "silent", "unknown"]
+
+
 class Health(Answer):
     status: Literal["ok"]
+
+
+class Readiness(Answer):
+    status: Literal["ok"]
+    store: Literal["ok"]
+    registry: RegistryStatus = Field(
+        description="Whether MLflow responds; absent until the first model is registered."
+    )
+    daemon: DaemonStatus = Field(
+        description="Whether the daemon or `rlhf loop` evaluates sensors; absent if neither has "
+        "run yet or it was ended on purpose, silent if it stopped."
+    )

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 
 from rlhf_pipeline import __version__, homes
-from rlhf_pipeline.api_types.project import Health
+from rlhf_pipeline.api_types.project import Health, Readiness
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
@@ -39,10 +39,9 @@ def alive() -> Health:
 
 
 @health.get("/readyz", dependencies=OPEN)
-def ready(site: AnySite) -> Health:
-    """Whether the database responds; 503 if it does not."""
-    site.store.votes.max_seq()
-    return Health(status="ok")
+def ready(site: AnySite) -> Readiness:
+    """Whether the database responds, 503 if it does not; and whether registry and daemon do."""
+    return site.readiness()
 
 
 def create_app(

@@ -22,6 +22,7 @@ from rlhf_pipeline.web.auth import Auth
 from rlhf_pipeline.web.calibration.log import CalibrationLog
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
+from rlhf_pipeline.web.readiness import ReadinessCheck
 from rlhf_pipeline.web.streams import Streams
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Site:
         self.calibrations = CalibrationLog(store)
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)
+        self.readiness = ReadinessCheck(settings, store)
         self.request_counts = RequestCounts()
         self.metrics_text = CachedValue(self._render_metrics, cache_times.scrape_s)
         self._cache_times = cache_times
