@@ -213,7 +213,6 @@ def queries(table: LimitTable, where: str, store: Store) -> None:
         ("a page in the middle", lambda: comparisons.page(before=deep)),
         ("number of votes", votes.count),
         ("number of comparisons", comparisons.count),
-        ("newest seq of a day", lambda: votes.max_seq(day())),
         (
             "comparisons voted on since a fit (5,000 votes)",
             lambda: votes.n_voted_comparisons(newest - 5_000),

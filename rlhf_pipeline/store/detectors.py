@@ -54,13 +54,6 @@ class Detectors:
         )
         return {row.detector: json.loads(row.state) for row in self._database.fetch_all(wanted)}
 
-    def save(self, model_version: str, states: States, *, stream: str = "errors") -> None:
-        """Store states (each a JSON mapping with `last_seq`); a state that has read less than the
-        stored one is dropped.
-        """
-        with self._database.write_transaction() as connection:
-            self._save(connection, model_version, states, stream)
-
     def record_scan(
         self,
         events: Sequence[DriftEvent],
@@ -69,8 +62,9 @@ class Detectors:
         *,
         stream: str = "errors",
     ) -> int:
-        """Store events and the states after them in one transaction; returns the number of new
-        events.
+        """Store events and the states after them (each a JSON mapping with `last_seq`) in one
+        transaction; returns the number of new events. A state that has read less than the stored
+        one is dropped.
 
         Scanning the same rows again, or in two processes at once, adds nothing.
         """

@@ -7,7 +7,6 @@ in training like any other vote. Annotators never judge their own text again.
 
 import json
 import secrets
-from collections.abc import Sequence
 from datetime import UTC
 from random import Random
 from typing import Any
@@ -253,11 +252,5 @@ class FeedbackEntries:
             "source": CORRECTION,
             "pair_key": pair_key(prompt, completion, correction),
             "written_by": said_by,
-            **_null_fields(),
+            **dict.fromkeys(("source_pair_id", "split_group", "split", "gold", "flag")),
         }
-
-
-def _null_fields(
-    names: Sequence[str] = ("source_pair_id", "split_group", "split", "gold", "flag"),
-) -> dict[str, None]:
-    return dict.fromkeys(names)

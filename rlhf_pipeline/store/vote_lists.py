@@ -152,14 +152,9 @@ class VoteLists:
         rows = self._database.fetch_mappings(wanted)
         return [vote_of(row, ListedVote) for row in rows]
 
-    def max_seq(self, day: str | None = None) -> int:
-        """The newest seq, or the newest of `day`; 0 if there is none."""
-        if day is None:
-            newest = select(heads.c.vote_seq).where(self._database.in_project(heads))
-        else:
-            newest = select(func.max(votes.c.seq)).where(
-                self._database.in_project(votes), votes.c.day == day
-            )
+    def max_seq(self) -> int:
+        """The newest seq; 0 if there is none."""
+        newest = select(heads.c.vote_seq).where(self._database.in_project(heads))
         return self._database.fetch_scalar(newest) or 0
 
     def signals(

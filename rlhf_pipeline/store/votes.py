@@ -13,7 +13,6 @@ from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame
 from rlhf_pipeline.records import (
     AnnotatorKind,
-    Choice,
     NewVote,
     Record,
     Vote,
@@ -305,14 +304,13 @@ class Votes(VoteLists):
         after_seq: int = 0,
         *,
         up_to_seq: int | None = None,
-        choices: Sequence[Choice] | None = None,
         split: str | None = None,
     ) -> int:
         """Number of comparisons with a vote above `after_seq` and not above `up_to_seq`, without
         repeats and flagged ones.
 
-        Votes of machines are not counted. With `choices`, votes of these only; with `split`, only
-        comparisons that were imported with that split.
+        Votes of machines are not counted. With `split`, only comparisons that were imported with
+        that split.
         """
         limit = LATEST if up_to_seq is None else up_to_seq
         mine = [
@@ -327,8 +325,6 @@ class Votes(VoteLists):
         )
         if after_seq > 0 or up_to_seq is not None:
             voted = voted.where(votes.c.seq > after_seq, votes.c.seq <= limit)
-        if choices is not None:
-            voted = voted.where(votes.c.choice.in_([choice.value for choice in choices]))
         # Few votes: their comparisons. A large part of all: each comparison's first vote, a fifth
         # of the work at five votes each.
         newest = self.max_seq()

@@ -247,7 +247,7 @@ def test_frozen_evaluation_prompts_are_never_asked(grown: Any) -> None:
 
 def test_the_same_snapshot_gives_byte_equal_frames(grown: Any, branch: Callable[..., Any]) -> None:
     project, day = branch(grown), grown.day(2)
-    seq = project.store.votes.max_seq(day)
+    seq = int(project.store.votes.log([day])["seq"].max())
     before = {stage: Path(project.files.path(stage, day)).read_bytes() for stage in FEEDBACK}
     ids = project.files.read_frame("comparisons", day)["comparison_id"].tolist()
     cast(project, ids[:40], day, times=3)

@@ -120,23 +120,23 @@ def test_stream_names_the_comparison_that_a_repeat_shows_again(
 
 
 def test_states_are_kept_per_model_and_stream(store):
-    store.detectors.save(MODEL, {"ddm": {"last_seq": 5, "n": 5}})
-    store.detectors.save(MODEL, {"ddm": {"last_seq": 9}}, stream="lengths")
+    store.detectors.record_scan([], MODEL, {"ddm": {"last_seq": 5, "n": 5}})
+    store.detectors.record_scan([], MODEL, {"ddm": {"last_seq": 9}}, stream="lengths")
     assert store.detectors.states(MODEL) == {"ddm": {"last_seq": 5, "n": 5}}
     assert store.detectors.states(MODEL, stream="lengths") == {"ddm": {"last_seq": 9}}
     assert store.detectors.states("demo.reward_model@2") == {}
 
 
 def test_a_state_that_read_less_does_not_replace_one_that_read_more(store):
-    store.detectors.save(MODEL, {"ddm": {"last_seq": 9}})
-    store.detectors.save(MODEL, {"ddm": {"last_seq": 5}, "adwin": {"last_seq": 5}})
+    store.detectors.record_scan([], MODEL, {"ddm": {"last_seq": 9}})
+    store.detectors.record_scan([], MODEL, {"ddm": {"last_seq": 5}, "adwin": {"last_seq": 5}})
     assert store.detectors.states(MODEL) == {"ddm": {"last_seq": 9}, "adwin": {"last_seq": 5}}
 
 
 @pytest.mark.parametrize("state", [{}, {"last_seq": None}])
 def test_a_state_without_last_seq_is_refused(store, state):
     with pytest.raises(StoreError, match="last_seq"):
-        store.detectors.save(MODEL, {"ddm": state})
+        store.detectors.record_scan([], MODEL, {"ddm": state})
 
 
 def test_a_scan_is_recorded_once(store, make_event):
