@@ -1,9 +1,17 @@
-"""Metric points are read page by page, and not by users whose roles let them vote."""
+"""Metric points of requests are added to those stored; points are read page by page."""
 
+import asyncio
 from datetime import date, timedelta
 
+import httpx
+
 from rlhf_pipeline.client import Client
+from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.telemetry.prometheus import RequestCounts
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.request_points import RequestPoints
+from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
 
@@ -44,3 +52,53 @@ def test_points_are_read_by_name_label_and_day(web: Web):
     assert (unknown.status_code, "No metric 'drift'" in unknown.json()["detail"]) == (404, True)
     assert reader.get("/metrics/points", params={"label": "space"}).status_code == 422
     assert web.client("curator").get("/metrics/points").status_code == 403
+
+
+class FlakyStore:
+    """A store that refuses the first writing of points, and counts the others."""
+
+    def __init__(self, store):
+        self.database = store.database
+        self.metric_points = self
+        self.n_writes = -1
+        self._points = store.metric_points
+
+    def add(self, points):
+        self.n_writes += 1
+        if self.n_writes == 0:
+            raise StoreError("locked")
+        self._points.add(points)
+
+
+@on_sqlite
+def test_counts_of_requests_are_stored_once_and_idle_ones_never(web: Web):
+    counts, store = RequestCounts(), FlakyStore(web.store)
+    points = RequestPoints(store, counts)
+
+    def figures() -> dict[str, tuple[int, float | None]]:
+        found = web.store.metric_points.latest(["web.requests", "web.vote_seconds"])
+        return {p.labels.get("status", p.name): (p.n, p.value) for p in found}
+
+    counts.by_status.update({"2xx": 2, "5xx": 1})
+    counts.vote_seconds.observe(0.25)
+    asyncio.run(points.store())
+    assert figures() == {}
+    counts.vote_seconds.observe(0.75)
+    asyncio.run(points.store())
+    asyncio.run(points.store())
+    assert store.n_writes == 1
+    assert figures() == {"2xx": (2, 2), "5xx": (1, 1), "web.vote_seconds": (2, 0.5)}
+    other = RequestCounts()
+    other.by_status["2xx"] = 5
+    asyncio.run(RequestPoints(store, other).store())
+    assert figures()["2xx"] == (7, 7)
+
+
+@on_sqlite
+def test_the_web_app_stores_its_counts_when_it_ends(web: Web):
+    with WebServer(create_app(web.settings, web.store)) as server:
+        for _ in range(3):
+            httpx.get(f"{server.url}/api/v1/healthz", headers={"Host": "127.0.0.1"})
+        httpx.get(f"{server.url}/api/v1/votes", headers={"Host": "127.0.0.1"})
+    found = web.store.metric_points.latest(["web.requests"])
+    assert {p.labels["status"]: p.n for p in found} == {"2xx": 3, "4xx": 1}
