@@ -11,12 +11,13 @@ from rlhf_pipeline.alerts import facts
 from rlhf_pipeline.alerts.channels import channels_of, target_names
 from rlhf_pipeline.alerts.delivery import DeliveryAttempt, deliver_due
 from rlhf_pipeline.alerts.findings import Reading, evaluate
-from rlhf_pipeline.alerts.incidents import Notification, advance
+from rlhf_pipeline.alerts.incidents import Notification, acknowledge, advance, resolve
 from rlhf_pipeline.alerts.rules import FACTS, AlertParams, AlertRule, RuleChange, merge_rules
 from rlhf_pipeline.config import LOOP, Settings, read_settings_file
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.metrics import measure_project
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.monitoring import Alert, MetricPoint
+from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.alerts import AlertStep
 
@@ -141,6 +142,47 @@ def watch_daemon(store: Store, settings: Settings, now: datetime) -> AlertStep:
     between = max(settings.sensor_seconds, settings.slow_sensor_seconds)
     silence = facts.read_silence(last, now, expected_s=between)
     return advance_alerts(store, plan, silence, now, only={DAEMON_SILENT})
+
+
+def acknowledge_alert(store: Store, alert_id: int, actor: str) -> Alert:
+    """Note that somebody takes care of an open alert. Raises NotFound and StoreError."""
+    now = store.database.clock.now()
+    return store.alerts.change(
+        alert_id,
+        lambda alert: (acknowledge(alert, actor, now), []),
+        actor=actor,
+        action="acknowledge",
+    )
+
+
+def resolve_alert(store: Store, settings: Settings, alert_id: int, actor: str) -> Alert:
+    """Close an alert by hand and tell its targets. Raises NotFound and StoreError."""
+    now, plan = store.database.clock.now(), AlertPlan.read(settings, store)
+    return store.alerts.change(
+        alert_id,
+        lambda alert: resolve(alert, actor, plan.notification, now),
+        actor=actor,
+        action="resolve",
+    )
+
+
+def change_rule(
+    store: Store, settings: Settings, name: str, change: RuleChange, *, actor: str
+) -> AlertRule:
+    """Set a rule on top of `rlhf.yaml`; what was set of it before is replaced. Raises
+    ConfigurationError for a rule that does not hold together.
+    """
+    rule = merge_rules(read_alert_params(settings).rules, {name: change})[name]
+    store.alert_rules.put(name, change.model_dump(exclude_none=True), actor=actor)
+    return rule
+
+
+def require_rule(store: Store, settings: Settings, name: str) -> AlertRule:
+    """Raises NotFound for an unknown rule."""
+    rules = AlertPlan.read(settings, store).rules
+    if name not in rules:
+        raise NotFound(f"There is no rule {name!r}. {suggest(name, rules)}")
+    return rules[name]
 
 
 def send_messages(store: Store, settings: Settings) -> list[DeliveryAttempt]:

@@ -28,6 +28,8 @@ class Permission(StrEnum):
     AUDIT_READ = "audit.read"
     AUDIT_VERIFY = "audit.verify"
     METRICS_READ = "metrics.read"
+    ALERTS_READ = "alerts.read"
+    ALERTS_WRITE = "alerts.write"
     TOKENS_OWN = "tokens.own"
 
 
@@ -59,10 +61,12 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.PREDICTIONS_MAKE,
         P.FEEDBACK_SEND,
         P.FEEDBACK_READ,
+        P.ALERTS_READ,
+        P.ALERTS_WRITE,
         P.TOKENS_OWN,
     },
-    Role.AUDITOR: READER | {P.AUDIT_READ, P.AUDIT_VERIFY, P.VOTES_READ},
-    Role.APPROVER: READER | {P.CONSENSUS_READ, P.TOKENS_OWN},
+    Role.AUDITOR: READER | {P.AUDIT_READ, P.AUDIT_VERIFY, P.VOTES_READ, P.ALERTS_READ},
+    Role.APPROVER: READER | {P.CONSENSUS_READ, P.ALERTS_READ, P.TOKENS_OWN},
     Role.ADMIN: frozenset(Permission),
 }
 

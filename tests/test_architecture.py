@@ -27,6 +27,7 @@ APPLICATION = ("assets", "resources", "jobs", "sensors", "driver")
 
 FOUNDATION = [
     "records",
+    "monitoring",  # records of metric points and alerts, for store, web and client
     "permissions",
     "api_types",  # the records of the REST API, shared by web and client
     "errors",
@@ -44,7 +45,6 @@ FOUNDATION = [
     "alert_targets",
     "config",
     "workers",  # where independent work runs: here, or in processes
-    "monitoring",  # records of metric points and alerts, for store, web and client
     "metric_catalogue",  # unit and meaning of every metric, for alerts, telemetry and web
 ]  # each imports only earlier ones
 STAGES = [

@@ -1,8 +1,26 @@
-"""`rlhf alerts`: incidents, and the messages that tell people about them."""
+"""`rlhf alerts`: incidents, rules and silences, and the messages that tell people about them."""
+
+from datetime import timedelta
+from typing import Annotated, cast
 
 import typer
 
+from rlhf_pipeline.alert_rounds import (
+    AlertPlan,
+    acknowledge_alert,
+    change_rule,
+    gather_readings,
+    require_rule,
+    resolve_alert,
+)
+from rlhf_pipeline.alerts.findings import evaluate
+from rlhf_pipeline.alerts.rules import RuleChange
 from rlhf_pipeline.cli.alert_messages import list_messages, replay_messages, send_test_message
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.tables import echo, show, show_json
+from rlhf_pipeline.monitoring import SEVERITIES, Alert, AlertState
+from rlhf_pipeline.parameters import parse_parameters
+from rlhf_pipeline.records import utc_now
 
 app = typer.Typer(
     help="Alerts: incidents, and the messages about them.",
@@ -11,8 +29,237 @@ app = typer.Typer(
 app.command("messages")(list_messages)
 app.command("replay")(replay_messages)
 app.command("test")(send_test_message)
+ACTOR = "rlhf alerts"
+STATES = ("pending", "open", "acknowledged", "resolved")
+AlertId = Annotated[int, typer.Argument(min=1, help="Number in `rlhf alerts list`.")]
+RuleArgument = Annotated[str, typer.Argument(help="Name in `rlhf alerts rules`.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()
 def group() -> None:
     """Alerts: incidents, and the messages about them."""
+
+
+@app.command("list")
+def list_alerts(
+    state: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(STATES)}. Default: open and acknowledged."),
+    ] = None,
+    rule: Annotated[str | None, typer.Option(help="Only alerts of this rule.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most alerts, newest first.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List alerts, newest first."""
+    if state is not None and state not in STATES:
+        raise typer.BadParameter(f"one of {', '.join(STATES)}", param_hint="--state")
+    wanted = (state,) if state else ("open", "acknowledged")
+    found = Workspace.open_current().store.alerts.page(
+        states=cast(tuple[AlertState, ...], wanted), rule=rule, limit=limit
+    )
+    if as_json:
+        show_json([alert.model_dump(mode="json") for alert in found])
+        return
+    show(
+        [_build_row(alert) for alert in found],
+        title=f"{len(found)} alerts, newest first",
+        empty="No alert is open." if state is None else f"No alert is {state}.",
+    )
+
+
+@app.command("show")
+def show_alert(alert_id: AlertId, as_json: AsJson = False) -> None:
+    """Show one alert with its evidence and its messages."""
+    store = Workspace.open_current().store
+    alert = store.alerts.get(alert_id)
+    messages = store.alert_messages.of_alert(alert_id)
+    if as_json:
+        sent = [message.model_dump(mode="json", exclude={"payload"}) for message in messages]
+        show_json({**alert.model_dump(mode="json"), "messages": sent})
+        return
+    echo(alert.title)
+    for name, value in alert.model_dump(mode="json", exclude={"title", "evidence"}).items():
+        if value not in (None, "", []):
+            echo(f"  {name.replace('_', ' ')}: {value}")
+    for name, value in alert.evidence.items():
+        echo(f"  {name.replace('_', ' ')}: {value}")
+    for message in reversed(messages):
+        echo(f"  {message.created_at:%Y-%m-%d %H:%M} {message.kind} to {message.target}: "
+             f"{message.state}")  # fmt: skip
+
+
+@app.command("ack")
+def acknowledge(alert_id: AlertId) -> None:
+    """Say that you take care of an alert: no reminders, no escalation."""
+    alert = acknowledge_alert(Workspace.open_current().store, alert_id, ACTOR)
+    echo(f"alert {alert_id} is acknowledged: {alert.title}")
+
+
+@app.command("resolve")
+def resolve(alert_id: AlertId) -> None:
+    """Close an alert; it opens again only after its condition has ended once."""
+    workspace = Workspace.open_current()
+    alert = resolve_alert(workspace.store, workspace.settings, alert_id, ACTOR)
+    echo(f"alert {alert_id} is resolved: {alert.title}")
+
+
+@app.command("silence")
+def silence(
+    reason: Annotated[str, typer.Option(help="Why; kept with the silence.")],
+    hours: Annotated[float, typer.Option(min=0.01, max=8760, help="Hours until it ends.")],
+    rule: Annotated[str | None, typer.Option(help="Only alerts of this rule.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Only alerts of this subject.")] = None,
+) -> None:
+    """Keep alerts from being sent for some hours; they are recorded."""
+    workspace = Workspace.open_current()
+    store = workspace.store
+    if not reason.strip():
+        raise typer.BadParameter("give a reason", param_hint="--reason")
+    if rule is not None:
+        require_rule(store, workspace.settings, rule)
+    added = store.silences.add(
+        rule=rule,
+        subject=subject,
+        reason=reason,
+        ends_at=store.database.clock.now() + timedelta(hours=hours),
+        actor=ACTOR,
+    )
+    echo(f"silence {added.silence_id} until {added.ends_at:%Y-%m-%d %H:%M} UTC")
+
+
+@app.command("silences")
+def list_silences(as_json: AsJson = False) -> None:
+    """List silences, newest first, those that ended among them."""
+    found = Workspace.open_current().store.silences.all()
+    if as_json:
+        show_json([each.model_dump(mode="json") for each in found])
+        return
+    show(
+        [
+            {
+                "silence": str(each.silence_id),
+                "rule": each.rule or "all",
+                "subject": each.subject or "all",
+                "until": f"{each.ends_at:%Y-%m-%d %H:%M}",
+                "reason": each.reason,
+                "by": each.created_by,
+            }
+            for each in found
+        ],
+        title=f"{len(found)} silences, all times in UTC",
+        empty="No alert was ever silenced.",
+    )
+
+
+@app.command("unsilence")
+def unsilence(
+    silence_id: Annotated[int, typer.Argument(min=1, help="Number in `rlhf alerts silences`.")],
+) -> None:
+    """End a silence now."""
+    Workspace.open_current().store.silences.end(silence_id, actor=ACTOR)
+    echo(f"silence {silence_id} has ended")
+
+
+@app.command("rules")
+def list_rules(as_json: AsJson = False) -> None:
+    """List the rules as they are now: defaults, changed by rlhf.yaml, changed by commands."""
+    workspace = Workspace.open_current()
+    plan = AlertPlan.read(workspace.settings, workspace.store)
+    changes = {change.rule: change for change in workspace.store.alert_rules.all()}
+    if plan.problem:
+        echo(f"{plan.problem} The rules of the file are left out.", err=True)
+    if as_json:
+        show_json([rule.model_dump(mode="json") for rule in plan.rules.values()])
+        return
+    show(
+        [
+            {
+                "rule": rule.name if rule.is_on else f"{rule.name} (off)",
+                "reads": rule.reads,
+                "broken when": f"{rule.comparison} {rule.threshold:g}",
+                "severity": rule.severity,
+                "set by": changes[rule.name].changed_by if rule.name in changes else "-",
+            }
+            for rule in plan.rules.values()
+        ],
+        title=f"{len(plan.rules)} rules",
+        empty="",
+    )
+
+
+@app.command("set")
+def set_rule(
+    rule: RuleArgument,
+    threshold: Annotated[float | None, typer.Option(help="Value that breaks it.")] = None,
+    resolve_at: Annotated[float | None, typer.Option(help="Value that resolves it.")] = None,
+    severity: Annotated[str | None, typer.Option(help=f"{', '.join(SEVERITIES)}.")] = None,
+    is_on: Annotated[bool | None, typer.Option("--on/--off", help="Whether it is used.")] = None,
+    for_minutes: Annotated[float | None, typer.Option(help="Minutes it must be broken.")] = None,
+    for_days: Annotated[int | None, typer.Option(help="Measured days in a row.")] = None,
+    reads: Annotated[str | None, typer.Option(help="Metric of a rule of your own.")] = None,
+    comparison: Annotated[str | None, typer.Option(help="above or below.")] = None,
+    title: Annotated[str | None, typer.Option(help="Sentence of its alerts.")] = None,
+    as_default: Annotated[
+        bool, typer.Option("--default", help="Forget what was set by commands and the API.")
+    ] = False,
+) -> None:
+    """Change a rule, or add one with --reads and --threshold; it acts on the next tick."""
+    workspace = Workspace.open_current()
+    store = workspace.store
+    if as_default:
+        store.alert_rules.delete(rule, actor=ACTOR)
+        echo(f"{rule} is as rlhf.yaml or the default sets it")
+        return
+    given = {
+        "threshold": threshold,
+        "resolve_at": resolve_at,
+        "severity": severity,
+        "is_on": is_on,
+        "for_minutes": for_minutes,
+        "for_days": for_days,
+        "reads": reads,
+        "comparison": comparison,
+        "title": title,
+    }
+    earlier = next((change.given for change in store.alert_rules.all() if change.rule == rule), {})
+    wanted = {name: value for name, value in given.items() if value is not None}
+    if not wanted:
+        raise typer.BadParameter("give at least one option, such as --threshold")
+    change = parse_parameters(RuleChange, None, **earlier | wanted)
+    changed = change_rule(store, workspace.settings, rule, change, actor=ACTOR)
+    state = "" if changed.is_on else ", off"
+    echo(f"{rule}: {changed.reads} {changed.comparison} {changed.threshold:g}, "
+         f"{changed.severity}{state}")  # fmt: skip
+
+
+@app.command("check")
+def check() -> None:
+    """Compare the stored figures with the rules now and print what breaks one; exit with 1 if any
+    does. Nothing is opened or sent.
+
+    What only Dagster knows, such as failed runs, is checked by the daemon and `rlhf loop`.
+    """
+    workspace = Workspace.open_current()
+    now = utc_now()
+    plan = AlertPlan.read(workspace.settings, workspace.store)
+    readings = gather_readings(workspace.store, workspace.settings, plan, now)
+    found = evaluate(plan.rules.values(), readings, now)
+    broken = [finding for finding in found if finding.status == "broken"]
+    show(
+        [{"rule": f.rule.name, "severity": f.rule.severity, "what": f.title} for f in broken],
+        title=f"{len(broken)} of {len(found)} figures break a rule",
+        empty=f"{len(found)} figures are compared with rules; none breaks one.",
+    )
+    raise typer.Exit(1 if broken else 0)
+
+
+def _build_row(alert: Alert) -> dict[str, str]:
+    return {
+        "alert": str(alert.alert_id),
+        "since": f"{alert.opened_at:%Y-%m-%d %H:%M}",
+        "severity": alert.severity,
+        "state": alert.state,
+        "rule": alert.rule,
+        "what": alert.title,
+    }

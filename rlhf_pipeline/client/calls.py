@@ -13,6 +13,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from rlhf_pipeline.api_types.accounts import AddedUser, Me, TokenOut, UserOut
+from rlhf_pipeline.api_types.alerts import AlertOut, AlertRuleOut, SilenceOut
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut, ConsensusOut, Offered
 from rlhf_pipeline.api_types.predictions import (
@@ -33,7 +34,7 @@ from rlhf_pipeline.api_types.project import (
     Verification,
 )
 from rlhf_pipeline.api_types.votes import BatchResult, Lease, Statistics, VoteOut, VoteReceipt
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.monitoring import AlertState, MetricPoint
 from rlhf_pipeline.records import AnnotationRules, Choice, Feedback, NewFeedback, Role
 
 T = TypeVar("T")
@@ -367,6 +368,62 @@ def metric_points(
         "label": [f"{name}={value}" for name, value in (labels or {}).items()],
     }
     return replace(call, params={**call.params, **wanted})
+
+
+def alerts(
+    *, states: Sequence[AlertState] = (), rule: str | None = None, limit: int = 100
+) -> Call[Page[AlertOut]]:
+    """Alerts, newest first; by default those that are open or acknowledged."""
+    call = _list("alerts", AlertOut, rule=rule, limit=limit)
+    return replace(call, params={**call.params, "state": list(states)})
+
+
+def alert(alert_id: int) -> Call[AlertOut]:
+    """One alert with its evidence."""
+    return _get(f"alerts/{alert_id}", AlertOut)
+
+
+def acknowledge_alert(alert_id: int) -> Call[AlertOut]:
+    """Say that you take care of an open alert: no reminders, no escalation."""
+    return _post(f"alerts/{alert_id}:acknowledge", AlertOut, {})
+
+
+def resolve_alert(alert_id: int) -> Call[AlertOut]:
+    """Close an alert; it opens again only after its condition has ended once."""
+    return _post(f"alerts/{alert_id}:resolve", AlertOut, {})
+
+
+def alert_rules() -> Call[Page[AlertRuleOut]]:
+    """All rules of alerts as they are now."""
+    return _list("alerts/rules", AlertRuleOut)
+
+
+def set_alert_rule(rule: str, **changes: Any) -> Call[AlertRuleOut]:
+    """Set fields of a rule, such as `threshold`; earlier changes of it are replaced."""
+    return Call("PUT", f"alerts/rules/{_id(rule)}", AlertRuleOut.model_validate, body=changes)
+
+
+def reset_alert_rule(rule: str) -> Call[None]:
+    """Return a rule to what rlhf.yaml or the default sets."""
+    return Call("DELETE", f"alerts/rules/{_id(rule)}", _ignore_answer)
+
+
+def silences() -> Call[Page[SilenceOut]]:
+    """All silences, newest first, those that ended among them."""
+    return _list("alerts/silences", SilenceOut)
+
+
+def silence_alerts(
+    reason: str, ends_at: datetime, *, rule: str | None = None, subject: str | None = None
+) -> Call[SilenceOut]:
+    """Keep alerts from being sent until a time; they are recorded."""
+    body = {"reason": reason, "ends_at": ends_at.isoformat(), "rule": rule, "subject": subject}
+    return _post("alerts/silences", SilenceOut, _drop_missing(body))
+
+
+def end_silence(silence_id: int) -> Call[None]:
+    """End a silence now."""
+    return Call("DELETE", f"alerts/silences/{silence_id}", _ignore_answer)
 
 
 def send_feedback(feedback: NewFeedback, *, idempotency_key: str | None = None) -> Call[Feedback]:

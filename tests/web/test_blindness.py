@@ -47,6 +47,10 @@ REFUSED = [
     *(
         f"/api/v1/{what}"
         for what in (
+            "alerts",
+            "alerts/1",
+            "alerts/rules",
+            "alerts/silences",
             "audit",
             "audit/export",
             "calibrations",
@@ -70,6 +74,7 @@ PATHS: dict[str, list[str]] = {
     "feedback_id": ["1", "2", "3"],
     "version": ["1"],
     "user_id": [ANN],
+    "alert_id": ["1"],
     "reward_model": ["demo.reward_model@1"],
 }
 QUERIES: dict[str, list[str]] = {
@@ -93,6 +98,7 @@ QUERIES: dict[str, list[str]] = {
     "calibrator": ["temperature@1"],
     "version": ["1"],
     "bin": ["0.8"],
+    "rule": ["drift"],
     "name": ["votes.cast"],
     "label": ["source=page"],
     "since": ["2026-01-01"],

@@ -32,7 +32,7 @@ from tests.web.test_organization import everywhere
 ROOT = Path(__file__).parents[2]
 # Values that are well-formed and name nothing: whoever is let in meets 404 or 422, whoever is not
 # meets 403.
-PATHS = {"version": "999", "feedback_id": "999"}
+PATHS = {"version": "999", "feedback_id": "999", "alert_id": "999", "silence_id": "999"}
 BLIND = (Role.ANNOTATOR.value, Role.CURATOR.value)  # roles that may vote and do not see all votes
 
 
@@ -55,6 +55,9 @@ def ask(client: httpx.Client, method: str, path: str) -> int:
         "token_id",
         "user_id",
         "reward_model",
+        "alert_id",
+        "silence_id",
+        "rule",
     ):
         path = path.replace(f"{{{name}}}", PATHS.get(name, "none"))
     assert "{" not in path, f"say what stands for the parameter of {path}"

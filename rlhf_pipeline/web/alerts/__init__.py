@@ -1,0 +1,1 @@
+"""Section `alerts` of the web app: its routes."""

@@ -1,0 +1,85 @@
+"""`rlhf alerts`: incidents, rules and silences in the terminal."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rlhf_pipeline.alert_rounds import AlertPlan, advance_alerts
+from rlhf_pipeline.alerts.findings import Reading
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store.of_home(Settings(home=tmp_path / "home"))
+    store.migrate()
+    return store
+
+
+@pytest.fixture
+def rlhf(tmp_path: Path, store: Store):
+    environ = {"RLHF_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
+
+    def call(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["alerts", *arguments], env=environ, catch_exceptions=False)
+
+    return call
+
+
+def open_alert(store: Store, tmp_path: Path) -> None:
+    settings, now = Settings(home=tmp_path / "home"), utc_now()
+    reading = Reading("queue.oldest_hours", now, 80.0)
+    advance_alerts(store, AlertPlan.read(settings, store), [reading], now)
+
+
+def test_an_alert_is_listed_shown_taken_care_of_and_closed(rlhf, store, tmp_path) -> None:
+    assert "No alert is open." in rlhf("list").output
+    open_alert(store, tmp_path)
+    assert "The oldest comparison has waited 80 hours" in rlhf("list").output
+    assert "opened to log: pending" in rlhf("show", "1").output
+    assert "is acknowledged" in rlhf("ack", "1").output
+    assert "is resolved" in rlhf("resolve", "1").output
+    (resolved,) = json.loads(rlhf("list", "--state", "resolved", "--json").output)
+    assert resolved["resolved_by"] == "rlhf alerts"
+    assert len(json.loads(rlhf("show", "1", "--json").output)["messages"]) == 2
+
+
+def test_rules_are_changed_one_by_one_and_returned_to_the_default(rlhf) -> None:
+    assert rlhf("set", "queue_age", "--threshold", "24").output == (
+        "queue_age: queue.oldest_hours above 24, warning\n"
+    )
+    rlhf("set", "queue_age", "--off")
+    rules = {rule["name"]: rule for rule in json.loads(rlhf("rules", "--json").output)}
+    assert (rules["queue_age"]["threshold"], rules["queue_age"]["is_on"]) == (24, False)
+    assert "queue_age (off)" in rlhf("rules").output
+    rlhf("set", "queue_age", "--default")
+    assert "queue_age (off)" not in rlhf("rules").output
+    with pytest.raises(ConfigurationError, match="Did you mean queue_age"):
+        rlhf("set", "queue_agee", "--threshold", "1")
+
+
+def test_a_silence_is_listed_and_ended(rlhf) -> None:
+    said = rlhf("silence", "--hours", "8", "--reason", "holidays", "--rule", "drift").output
+    assert said.startswith("silence 1 until ")
+    assert "holidays" in rlhf("silences").output
+    assert "has ended" in rlhf("unsilence", "1").output
+
+
+def test_a_check_prints_what_breaks_a_rule(rlhf, store) -> None:
+    assert rlhf("check").exit_code == 0
+    now = utc_now()
+    store.metric_points.put(
+        [MetricPoint(day=now.date(), name="queue.oldest_hours", value=80.0, measured_at=now)]
+    )
+    result = rlhf("check")
+    assert result.exit_code == 1
+    assert "1 of 1 figures break a rule" in result.output
+    assert store.alerts.page() == []

@@ -1,0 +1,81 @@
+"""Alerts by the API: read, taken care of, closed; rules changed; silences with an end."""
+
+from datetime import timedelta
+
+import pytest
+
+from rlhf_pipeline.alert_rounds import AlertPlan, advance_alerts
+from rlhf_pipeline.alerts.findings import Reading
+from rlhf_pipeline.records import utc_now
+from tests.web.conftest import Web
+from tests.web.databases import on_sqlite
+
+pytestmark = on_sqlite
+ALERTS = "/alerts"
+
+
+@pytest.fixture
+def engineer(web: Web):
+    return web.client("engineer")
+
+
+def look(web: Web, hours: float) -> None:
+    """One round in which the oldest comparison has waited so long."""
+    plan, now = AlertPlan.read(web.settings, web.store), utc_now()
+    readings = [Reading("queue.oldest_hours", now, hours)]
+    advance_alerts(web.store, plan, readings, now)
+
+
+def test_an_alert_is_read_taken_care_of_and_closed(web: Web, engineer):
+    look(web, 80)
+    (found,) = engineer.get(ALERTS).json()["items"]
+    assert (found["rule"], found["state"], found["value"]) == ("queue_age", "open", 80)
+    one = f"{ALERTS}/{found['alert_id']}"
+    taken = engineer.post(f"{one}:acknowledge").json()
+    assert taken["state"] == "acknowledged"
+    again = engineer.post(f"{one}:acknowledge")
+    assert (again.status_code, again.json()["type"]) == (409, "urn:rlhf:problem:alert_state")
+    assert engineer.post(f"{one}:resolve").json()["resolved_by"] == taken["acknowledged_by"]
+    assert engineer.get(ALERTS).json()["items"] == []
+    assert engineer.get(f"{ALERTS}?state=resolved&rule=queue_age").json()["items"] != []
+    assert engineer.get(f"{ALERTS}/99").status_code == 404
+
+
+def test_a_changed_rule_acts_on_the_next_round(web: Web, engineer):
+    changed = engineer.put(f"{ALERTS}/rules/queue_age", json={"threshold": 24}).json()
+    assert (changed["threshold"], changed["severity"]) == (24, "warning")
+    assert changed["changed_by"]
+    look(web, 30)
+    assert len(engineer.get(ALERTS).json()["items"]) == 1
+    assert engineer.delete(f"{ALERTS}/rules/queue_age").status_code == 204
+    look(web, 30)
+    assert engineer.get(ALERTS).json()["items"] == []
+    rules = {rule["name"]: rule for rule in engineer.get(f"{ALERTS}/rules").json()["items"]}
+    assert (rules["queue_age"]["threshold"], rules["queue_age"]["changed_by"]) == (72, None)
+
+
+def test_an_unusable_rule_is_refused_with_its_cure(engineer):
+    answer = engineer.put(f"{ALERTS}/rules/queue_agee", json={"threshold": 24})
+    assert answer.status_code == 422
+    assert "Did you mean queue_age?" in answer.json()["detail"]
+
+
+def test_a_silence_ends(web: Web, engineer):
+    end = (utc_now() + timedelta(hours=1)).isoformat()
+    body = {"reason": "holidays", "ends_at": end, "rule": "queue_age"}
+    number = engineer.post(f"{ALERTS}/silences", json=body).json()["silence_id"]
+    look(web, 80)
+    assert web.store.alert_messages.all() == []
+    assert engineer.delete(f"{ALERTS}/silences/{number}").status_code == 204
+    assert engineer.delete(f"{ALERTS}/silences/{number}").status_code == 409
+    assert len(engineer.get(f"{ALERTS}/silences").json()["items"]) == 1
+    unknown = engineer.post(f"{ALERTS}/silences", json=body | {"rule": "nothing"})
+    assert unknown.status_code == 404
+
+
+def test_who_reads_alerts_need_not_change_them(web: Web):
+    look(web, 80)
+    auditor = web.client("auditor")
+    assert len(auditor.get(ALERTS).json()["items"]) == 1
+    assert auditor.post(f"{ALERTS}/1:resolve").status_code == 403
+    assert web.client("annotator").get(ALERTS).status_code == 403
