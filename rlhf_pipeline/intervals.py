@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Interval
 
 if TYPE_CHECKING:
@@ -35,10 +36,8 @@ FEW_GROUPS = 5
 SAME = 1e-9  # resampled statistics this close differ by rounding alone
 
 
-class BootstrapParams(BaseModel):
+class BootstrapParams(Parameters):
     """How bootstrap intervals are made."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     n_resamples: int = Field(
         default=1000, ge=100, le=100_000, description="Bootstrap resamples of whole groups"

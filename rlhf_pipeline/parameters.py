@@ -1,15 +1,21 @@
-"""Builds a parameter class from `NAME=VALUE` texts, as `--set` gives them."""
+"""The base of all parameter classes; builds them from `NAME=VALUE` texts, as `--set` gives them."""
 
 import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rlhf_pipeline.errors import ConfigurationError
 
 P = TypeVar("P", bound=BaseModel)
+
+
+class Parameters(BaseModel):
+    """How something is computed. Unknown names, NaN and infinity are refused."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 def section_class(kind: type[BaseModel], name: str) -> type[BaseModel] | None:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import MetricName, Severity
-from rlhf_pipeline.parameters import suggest
+from rlhf_pipeline.parameters import Parameters, suggest
 from rlhf_pipeline.records import Record
 
 # Read by rules beside the metrics, and not stored: what the store and Dagster say right now.
@@ -59,10 +59,8 @@ class AlertRule(Record):
         return value > threshold if self.comparison == "above" else value < threshold
 
 
-class RuleChange(BaseModel):
+class RuleChange(Parameters):
     """What a project sets of a rule, or of a rule of its own with `reads` and `threshold`."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     reads: MetricName | None = Field(
         default=None, description="Metric that is read; `rlhf metrics` lists them"
@@ -108,10 +106,8 @@ class RuleChange(BaseModel):
         return title
 
 
-class AlertParams(BaseModel):
+class AlertParams(Parameters):
     """Rules of alerts, and who receives messages about them in which order."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     levels: list[list[str]] = Field(
         default=[],

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypedDict
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.calibration import metrics
 from rlhf_pipeline.calibration.group_calibration import HEADER, UNKNOWN_CEILING, group_cells
@@ -19,18 +19,17 @@ from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence
 from rlhf_pipeline.calibration.slope import all_agree, fit_slope, slope_bounds
 from rlhf_pipeline.calibration.summary import reliability_table
 from rlhf_pipeline.errors import FrameError, NotEnoughData
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import GroupCalibration, Interval
 
 SLOPE, OVERCONFIDENCE = "calibration_slope", "calibration_slope_p_value"
 RELIABILITY_QUANTITY = "ece_equal_width"  # the metric that renders charts and tables
 
 
-class CalibrationThresholds(BaseModel):
+class CalibrationThresholds(Parameters):
     """When a day's predictions count as badly calibrated. Each test is wrong about a good model on
     about 2.5 % of days at most.
     """
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     slope_at_least: float = Field(
         default=0.8,

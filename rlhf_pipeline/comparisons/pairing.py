@@ -7,18 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.comparisons.repeats import comparison_id, select_repeats, shuffle_by_seed
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import COMPARISONS, COMPLETIONS, PROMPTS, check_frame
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import content_hash
 
 
-class PairingParams(BaseModel):
+class PairingParams(Parameters):
     """The number of pairs judged per prompt, and the number judged twice."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     pairs_per_prompt: int = Field(
         default=2,

@@ -22,7 +22,7 @@ from math import ceil
 from typing import Any, Protocol
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import (
@@ -34,6 +34,7 @@ from rlhf_pipeline.frames import (
     text,
     time,
 )
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, content_hash, content_id
 
 REASONS = ("unsure", "check", "confident", "beyond_places")
@@ -63,12 +64,10 @@ ROUTES = FrameSchema(
 )
 
 
-class RoutingParams(BaseModel):
+class RoutingParams(Parameters):
     """The share that people judge, and the confidence at which the reward model may answer the
     rest.
     """
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     human_feedback_ratio: float = Field(
         default=1.0,

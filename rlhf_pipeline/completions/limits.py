@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.completions.base import CompletionRequest
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.protocols import Budget
 
 # least share of the allowed concurrency: lower, random refusals would stop everything
@@ -24,10 +25,8 @@ OVERHEAD = 64  # tokens that a chat template may add to a prompt
 CHARACTERS_PER_TOKEN = 4  # of a rate's estimate, corrected by the provider's count
 
 
-class CallParams(BaseModel):
+class CallParams(Parameters):
     """How a provider is called: concurrency, retries, prices and budgets."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     concurrency: int = Field(
         default=16, ge=1, le=1024, description="Concurrent calls to one provider and model"

@@ -7,11 +7,12 @@ from itertools import product
 from typing import TypeVar, overload
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, HostedBackend
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.protocols import Lane, WorkItem
 from rlhf_pipeline.records import content_hash
 
@@ -22,10 +23,8 @@ KEY_VERSION = 2  # of what a cache key is made of
 T = TypeVar("T")
 
 
-class CompletionParams(BaseModel):
+class CompletionParams(Parameters):
     """Number of completions per prompt, and their sampling."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     k: int = Field(default=4, ge=1, le=64, description="Completions per prompt and model")
     temperatures: list[float] = Field(

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.frames import PREDICTIONS, PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.reward_model import RewardModel
@@ -21,10 +22,8 @@ PARTS = {"train": "trained", "calib": "held_out"}  # split -> part of the memory
 PREFIX = "memory_"
 
 
-class ErrorMemoryParams(BaseModel):
+class ErrorMemoryParams(Parameters):
     """Which predictions are remembered."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     confidence: float = Field(
         default=0.9,

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Evaluation, GateCheck, GateDecision, Interval
 
 FEW_PROMPTS = 100  # below, the gate shows the smallest gain it could detect
 
 
-class GateParams(BaseModel):
+class GateParams(Parameters):
     """Thresholds of the promotion rules."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     min_win_rate: float = Field(
         0.5, description="The win rate's lower bound must be above this", ge=0, le=1

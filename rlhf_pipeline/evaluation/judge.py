@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.calibration.base import Calibrator
 from rlhf_pipeline.completions.base import CompletionRequest
@@ -23,6 +23,7 @@ from rlhf_pipeline.evaluation.win_rate import (
 )
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.intervals import Floats, mean_over_prompts
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, WorkLedger, ignore_progress
 from rlhf_pipeline.records import Evaluation, content_hash
@@ -31,10 +32,8 @@ from rlhf_pipeline.reward_model.base import RewardModel
 ASSET = "evaluation"  # asset name of the completions in the ledger
 
 
-class EvaluationParams(BaseModel):
+class EvaluationParams(Parameters):
     """Parameters of the comparison of two policies."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     temperature: float = Field(
         0.8, description="Sampling temperature of both policies; 0 is greedy", ge=0, le=5

@@ -11,18 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.prompts.base import Draft
 from rlhf_pipeline.prompts.templates import Template, load_templates
 
 ANSWERS = Path(__file__).with_name("answers.yaml")
 
 
-class CorpusParams(BaseModel):
+class CorpusParams(Parameters):
     """The number of texts, and the frequency of each quality."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     n_texts: int = Field(13_440, description="Prompt and completion pairs", ge=100)
     wrong: float = Field(

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.policy.corpus import CorpusParams, TrainingText, make_corpus
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
@@ -41,10 +42,8 @@ CHAT_TEMPLATE = (
 )
 
 
-class PretrainingParams(BaseModel):
+class PretrainingParams(Parameters):
     """Size of the model and length of its training."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     corpus: CorpusParams = Field(default_factory=CorpusParams, description="The texts it learns")
     n_vocabulary: int = Field(1024, description="Tokens of the byte-level BPE", ge=300, le=50_000)

@@ -10,11 +10,12 @@ from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from rlhf_pipeline.errors import FrameError, PromptError
 from rlhf_pipeline.files import open_atomically
 from rlhf_pipeline.frames import PROMPTS, check_frame
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts.base import ROWS_AT_ONCE, Draft, PromptParams, prompt_id
 from rlhf_pipeline.prompts.constraints import find_unstorable, find_unusable
@@ -27,10 +28,8 @@ TEXT_COLUMNS = ("text", "prompt", "instruction", "question")
 DOMAIN_COLUMNS = ("domain", "tag", "topic")
 
 
-class DatasetParams(BaseModel):
+class DatasetParams(Parameters):
     """Parameters of the source `dataset`."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     dataset: str = Field(
         "",

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts.base import Draft, PromptParams
 from rlhf_pipeline.prompts.constraints import RuleViolation
@@ -38,10 +39,8 @@ SEEDS_PER_PLACE = 3
 MOST_SEEDS = 100_000
 
 
-class EvolutionParams(BaseModel):
+class EvolutionParams(Parameters):
     """Parameters of the source `evolution`; seeds obey those of `templates` and `dataset`."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     generations: int = Field(5, description="Of the source evolution", ge=1, le=50)
     population: int = Field(

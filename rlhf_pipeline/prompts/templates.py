@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
 from rlhf_pipeline.prompts.expressions import compute, names_in
@@ -97,10 +98,8 @@ class Template(BaseModel):
         )
 
 
-class TemplateParams(BaseModel):
+class TemplateParams(Parameters):
     """Parameters of the source `templates`."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     library: Literal["taught", "wide", "all"] = Field(
         "taught",

@@ -22,7 +22,7 @@ larger variance than a share. Intervals of medians are order statistics, so a me
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.frames import (
     COMPARISONS,
@@ -32,6 +32,7 @@ from rlhf_pipeline.frames import (
     number,
     text,
 )
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import repeat_judgements
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes, keep_rows
@@ -109,10 +110,8 @@ ANNOTATOR_FIGURES = FrameSchema(
 )
 
 
-class FiguresParams(BaseModel):
+class FiguresParams(Parameters):
     """Reading speed that counts as too fast, and the level of intervals."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     fastest_reading: float = Field(
         default=100.0,

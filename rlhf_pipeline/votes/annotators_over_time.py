@@ -28,10 +28,11 @@ from datetime import date
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.frames import COMPARISONS, VOTES, FrameSchema, check_frame, integer, text
 from rlhf_pipeline.intervals import wilson_bounds
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import SWAPPED
 from rlhf_pipeline.votes.annotators import (
@@ -121,10 +122,8 @@ AGREEMENT_OVER_TIME = FrameSchema(
 )
 
 
-class AnnotatorWindowParams(BaseModel):
+class AnnotatorWindowParams(Parameters):
     """Length of a window."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     window_days: int = Field(
         default=7,

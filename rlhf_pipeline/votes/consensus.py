@@ -25,10 +25,11 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.frames import FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.intervals import wilson_bounds
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import JUDGING
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
@@ -91,10 +92,8 @@ CONSENSUS = FrameSchema(
 )
 
 
-class ConsensusParams(BaseModel):
+class ConsensusParams(Parameters):
     """Thresholds for agreement."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     min_votes: int = Field(
         default=2,

@@ -7,10 +7,11 @@ with golden labels.
 """
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.counting import drop_machine_votes
 
@@ -30,10 +31,8 @@ CONFUSION_LABELS = FrameSchema(
 )
 
 
-class DawidSkeneParams(BaseModel):
+class DawidSkeneParams(Parameters):
     """Iterations and prior of the EM."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     max_iterations: int = Field(default=100, ge=1, description="Maximum number of EM iterations")
     tolerance: float = Field(

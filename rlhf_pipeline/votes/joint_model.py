@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from rlhf_pipeline.errors import NotEnoughVotes, UnknownComparison
 from rlhf_pipeline.frames import (
@@ -37,6 +37,7 @@ from rlhf_pipeline.frames import (
     number,
     text,
 )
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.votes.completion_utilities import Utilities
 from rlhf_pipeline.votes.counting import drop_machine_votes
 from rlhf_pipeline.votes.expectation import (
@@ -100,10 +101,8 @@ ANNOTATORS = FrameSchema(
 )
 
 
-class JointParams(BaseModel):
+class JointParams(Parameters):
     """Parameters of the joint model's fit."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     shares_completions: bool = Field(
         default=True,

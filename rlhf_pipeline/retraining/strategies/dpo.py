@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
@@ -27,10 +28,8 @@ CURVES = {"reward margin": "rewards/margins", "reward accuracy": "rewards/accura
 LOSS_OF_LIKELIHOOD = 10.0
 
 
-class DPOParams(BaseModel):
+class DPOParams(Parameters):
     """Parameters specific to DPO."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     beta: float = Field(
         0.1,

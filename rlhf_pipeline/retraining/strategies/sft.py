@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
@@ -25,10 +26,8 @@ from rlhf_pipeline.retraining.training import (
 CURVES = {"token accuracy": "mean_token_accuracy"}
 
 
-class SFTParams(BaseModel):
+class SFTParams(Parameters):
     """Parameters specific to SFT."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     best_of_n: int = Field(
         1, description="SFT: completions kept per prompt, best first", ge=1, le=64
