@@ -16,7 +16,7 @@ from assets.delivery import (
     make_rule,
     unpartitioned_asset,
 )
-from assets.votes import CHANGE_SEQ_DESCRIPTION, votes_up_to
+from assets.votes import CHANGE_SEQ_DESCRIPTION, votes_to_learn, votes_up_to
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughVotes
@@ -82,21 +82,23 @@ def annotator_model(
     """Soft labels of all judged comparisons outside the test split, from a joint model of
     annotators and utilities.
 
-    Labels are used for training, so they exclude votes of the test split. Figures of annotators use
-    all votes. The labels of all comparisons, for the consensus page, are stored beside the frame,
-    unless the stored ones use later votes. Without usable votes the frame is empty.
+    Labels are used for training, so they exclude votes of the test split and of quarantined
+    annotators. Figures of annotators use all votes outside quarantines. The labels of all
+    comparisons, for the consensus page, are stored beside the frame, unless the stored ones use
+    later votes. Without usable votes the frame is empty.
     """
     up_to_seq = config.up_to_seq
     said = votes_up_to(votes, up_to_seq)
     shown = store.comparisons.with_ids(judged_comparison_ids(said))
     over_time = annotators_over_time(said, shown, config)
     together = agreement_over_time(said, config)
+    learnable = votes_to_learn(votes, store, up_to_seq)
     try:
         learnt = fit_annotator_model(
-            said,
+            learnable,
             separate_old_completions(
                 shown,
-                counting(said),
+                counting(learnable),
                 TasteChanges.from_log(
                     store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=config.change_seq
                 ),

@@ -1,7 +1,7 @@
 """The drift report of a day for the champion reward model."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,7 @@ from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.slices import error_slices
 from rlhf_pipeline.drift.stream import Level, ScanResult, level_of, scan, votes_for
-from rlhf_pipeline.drift.vote_stream import HASTY
+from rlhf_pipeline.drift.vote_stream import HASTY, QUARANTINED
 from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
@@ -67,7 +67,7 @@ from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.drift import chart_timeline
 from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import noise_ceiling_or_repeats
+from rlhf_pipeline.votes import Quarantines, noise_ceiling_or_repeats
 
 EARLIER_VOTES = 100_000
 KNOWN_VOTES = 20_000  # that the causes of a change are found in
@@ -109,12 +109,15 @@ def drift_report(
     """Runs the chosen detectors over the errors in vote order, compares texts, scores, votes and
     prompts with the reference, tests calibration, and watches the deployed policy.
 
-    Detections are stored as events for the retraining sensor.
+    Detections are stored as events for the retraining sensor. Votes of quarantined annotators are
+    left out.
     """
     days = list(context.partition_keys)
+    quarantines = Quarantines.from_decisions(store.decisions.fires())
+    reflection_log, votes = (quarantines.drop(frame) for frame in (reflection_log, votes))
     limit = _last_readable_seq(store) if config.up_to_seq is None else config.up_to_seq
     streams = {
-        label: _read_stream(champions, label, config, limit)
+        label: _read_stream(champions, label, config, limit, quarantines)
         for label in sorted(reflection_log["reward_model"].unique())
     }
     reports = []
@@ -158,7 +161,8 @@ def drift_report(
             metrics={
                 "n_drift": int((frame["verdict"] == "drift").sum()),
                 "n_warning": int((frame["verdict"] == "warning").sum()),
-                "n_hasty_votes": sum(s.found.left_out.get(HASTY, 0) for s in streams.values()),
+                "n_hasty_votes": _count_left_out(streams, HASTY),
+                "n_quarantined_votes": _count_left_out(streams, QUARANTINED),
             },
             rows=reports[-1].iloc[::-1][
                 [
@@ -225,6 +229,10 @@ class Stream:
     found: ScanResult
 
 
+def _count_left_out(streams: Mapping[str, Stream], reason: str) -> int:
+    return sum(stream.found.left_out.get(reason, 0) for stream in streams.values())
+
+
 def _last_readable_seq(store: Store) -> int | None:
     """The seq before the first imported vote whose day is not yet replayed: detectors read in seq
     order and cannot go back. None = no limit.
@@ -234,7 +242,11 @@ def _last_readable_seq(store: Store) -> int | None:
 
 
 def _read_stream(
-    champions: Champions, label: str, config: DriftConfig, limit: int | None
+    champions: Champions,
+    label: str,
+    config: DriftConfig,
+    limit: int | None,
+    quarantines: Quarantines,
 ) -> Stream:
     """Run every detector on its unread errors; store events and states in one transaction."""
     detectors = champions.store.detectors
@@ -249,7 +261,9 @@ def _read_stream(
         model_version=label,
         params=config,
         reference=level,
+        quarantines=quarantines,
     )
+    errors = quarantines.drop(errors)
     events = [_with_causes(event, errors, level) for event in found.events]
     detectors.record_scan(events, label, found.states)
     return Stream(errors[errors["reward_model"] == label], found)

@@ -17,7 +17,7 @@ from assets.delivery import (
     unpartitioned_asset,
 )
 from assets.retraining_decision import record_launch
-from assets.votes import votes_up_to
+from assets.votes import votes_to_learn, votes_up_to
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import PairParams, count_pairs, prompts_in_several_splits
@@ -30,7 +30,6 @@ DROPPED = (
     "n_repeats",
     "n_flagged",
     "n_machine",
-    "n_quarantined",
 )
 
 
@@ -70,7 +69,8 @@ def preference_pairs(
     """
     if context.job_name == "retraining":  # its first stage
         record_launch(context, store)
-    known = votes_up_to(votes, config.up_to_seq)
+    known = votes_to_learn(votes, store, config.up_to_seq)
+    n_quarantined = len(votes_up_to(votes, config.up_to_seq)) - len(known)
     comparisons = store.comparisons.with_ids(known["comparison_id"].unique().tolist())
     frame, counts = build(known, comparisons, config), count_pairs(known, comparisons, config)
     divided = prompts_in_several_splits(frame)
@@ -83,14 +83,11 @@ def preference_pairs(
             f"{counts.n_without_majority} without a majority"
             + (f", {counts.n_flagged} votes on flagged comparisons" if counts.n_flagged else "")
             + (f", {counts.n_machine} machine votes" if counts.n_machine else "")
-            + (
-                f", {counts.n_quarantined} votes of quarantined annotators"
-                if counts.n_quarantined
-                else ""
-            ),
+            + (f", {n_quarantined} votes of quarantined annotators" if n_quarantined else ""),
             metrics={
                 "n_pairs": len(frame),
                 **{name: getattr(counts, name) for name in DROPPED},
+                "n_quarantined": n_quarantined,
                 "mean_agreement": frame["agreement"].mean() if len(frame) else None,
                 "mean_margin": frame["margin"].mean() if len(frame) else None,
             },

@@ -27,6 +27,7 @@ from rlhf_pipeline.reward_model import LearningData
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     Agreement,
+    Quarantines,
     TasteChanges,
     agreement,
     ceilings,
@@ -69,7 +70,7 @@ class LearningRange(dg.Config):
         """PREFERENCE_PAIRS and VOTES of this range, with the changes of taste in it."""
         return LearningData(
             pairs_up_to(pairs, self.up_to_seq),
-            votes_up_to(votes, self.up_to_seq),
+            votes_to_learn(votes, store, self.up_to_seq),
             TasteChanges.from_log(
                 store.taste_changes.all(), up_to_seq=self.up_to_seq, change_seq=self.change_seq
             ),
@@ -231,6 +232,11 @@ def load_earlier_votes(votes: pd.DataFrame, store: Store) -> pd.DataFrame:
 def votes_up_to(votes: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:
     """VOTES up to a seq; all if it is None."""
     return votes if up_to_seq is None else votes[votes["seq"] <= up_to_seq]
+
+
+def votes_to_learn(votes: pd.DataFrame, store: Store, up_to_seq: int | None) -> pd.DataFrame:
+    """VOTES up to a seq (all if it is None), without those of quarantined annotators."""
+    return Quarantines.from_decisions(store.decisions.fires()).drop(votes_up_to(votes, up_to_seq))
 
 
 def pairs_up_to(pairs: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:

@@ -28,7 +28,7 @@ from rlhf_pipeline.drift.causes import find_causes  # noqa: E402
 from rlhf_pipeline.drift.stream import scan  # noqa: E402
 from rlhf_pipeline.intervals import interval_of_share  # noqa: E402
 from rlhf_pipeline.records import CauseName, ChangeCauses  # noqa: E402
-from rlhf_pipeline.retraining.triggers import BY_PEOPLE, TriggerParams, choose_remedy  # noqa: E402
+from rlhf_pipeline.retraining.triggers import RETRAINS, TriggerParams, choose_remedy  # noqa: E402
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes  # noqa: E402
 
 NAMES: tuple[CauseName, ...] = get_args(CauseName)
@@ -187,8 +187,7 @@ def check_retraining(pool: ProcessPoolExecutor, limits: Limits) -> None:
         run = partial(judge, causes=(cause,), more_votes=0, votes_per_comparison=1)
         found = list(pool.map(run, range(1000, 1000 + SPAM_WORLDS), chunksize=5))
         retrains = [
-            one is not None
-            and choose_remedy(one.causes, TriggerParams(asks_people=True)) not in BY_PEOPLE
+            one is not None and choose_remedy(one.causes, TriggerParams()) in RETRAINS
             for one in found
         ]
         shares[cause] = interval_of_share(float(np.mean(retrains)), SPAM_WORLDS)

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from jobs.executors import training_executor
+from jobs.executors import light_executor, training_executor
 
 retraining = dg.define_asset_job(
     "retraining",
@@ -19,6 +19,14 @@ retraining = dg.define_asset_job(
     description="Preference pairs made, annotator model, reward model and calibration refitted, "
     "retraining set selected, candidate trained, judged and gated.",
     executor_def=training_executor,
+)
+
+recomputation = dg.define_asset_job(
+    "recomputation",
+    selection=["preference_pairs", "drift_report"],
+    description="Preference pairs, and drift reports since a change, made again without the votes "
+    "of quarantined annotators, or with those of a lifted quarantine. No model is fitted.",
+    executor_def=light_executor,
 )
 
 recalibration = dg.define_asset_job(

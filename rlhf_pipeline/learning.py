@@ -14,8 +14,9 @@ from rlhf_pipeline.drift.mixes import Mixes, count_mixes
 from rlhf_pipeline.drift.reference import reference_window
 from rlhf_pipeline.evaluation.error_memory import recall_predictions, retest
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.records import ModelVersion, Promotion
 from rlhf_pipeline.registry import CANDIDATE, Run, opening_recorder
+from rlhf_pipeline.retraining.triggers import RECOMPUTES
 from rlhf_pipeline.reward_model import (
     FittedRewardModel,
     LearningData,
@@ -174,6 +175,7 @@ class NextFit:
     n: int
     needed: int
     data_seq: int = 0  # last vote that model learnt from
+    cause: str = ""  # why it is due without new votes
 
     @property
     def shortage(self) -> str | None:
@@ -191,10 +193,13 @@ class NextFit:
 def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> NextFit:
     """The next fit, by votes up to that seq (default: all).
 
-    A replay (`up_to_seq`) decides by itself when to calibrate an uncalibrated champion.
+    A champion that learnt from votes which a quarantine left out since, or lacks votes which were
+    brought back since, is fitted again without new votes. A replay (`up_to_seq`) decides by itself
+    when to calibrate an uncalibrated champion, and refits after each of its own decisions.
     """
     champion = store.promotions.champion(settings.reward_model)
     latest = store.calibrations.of_latest_fit()
+    cause = ""
     refusal = latest.refusal if latest is not None else None
     if (
         latest is not None
@@ -203,6 +208,9 @@ def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = N
     ):
         after = f"{REFUSED}{latest.reward_model.rpartition('@')[2]}"
         data_seq, needed = refusal.data_seq, settings.retry_after_pairs
+    elif champion and up_to_seq is None and (since := _find_outdating_decision(champion, store)):
+        after, data_seq, needed = f"{champion.version}-{since}", champion.data_seq or 0, 0
+        cause = f"decision {since} concerns votes that reward model {champion.version} learnt from"
     elif champion is not None:
         # an uncalibrated champion is refitted as soon as a few more pairs may calibrate it
         is_short = up_to_seq is None and is_uncalibrated(settings, store)
@@ -213,7 +221,24 @@ def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = N
         data_seq = 0
         needed = settings.min_new_pairs
     n = store.votes.n_voted_comparisons(after_seq=data_seq, up_to_seq=up_to_seq)
-    return NextFit(after, n, needed, data_seq)
+    return NextFit(after, n, needed, data_seq, cause)
+
+
+def _find_outdating_decision(champion: Promotion, store: Store) -> int | None:
+    """The latest decision that began or lifted, after the champion's promotion, a quarantine of
+    votes from before the end of its data.
+    """
+    return max(
+        (
+            each.stored_id
+            for each in store.decisions.fires()
+            if each.remedy in RECOMPUTES
+            and each.quarantine is not None
+            and each.quarantine.from_seq <= (champion.data_seq or 0)
+            and each.decided_at > champion.promoted_at
+        ),
+        default=None,
+    )
 
 
 def is_uncalibrated(settings: Settings, store: Store) -> bool | None:

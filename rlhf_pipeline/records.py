@@ -607,8 +607,21 @@ class ChangeCauses(Record):
 
 
 Remedy = Literal[
-    "retrain", "retrain_category", "reweight", "refit_calibrator", "quarantine", "report_two_tastes"
+    "retrain",
+    "retrain_category",
+    "reweight",
+    "refit_calibrator",
+    "quarantine",
+    "report_two_tastes",
+    "lift_quarantine",
 ]
+
+
+class Quarantine(Record):
+    """The annotators whose votes from `from_seq` on teach nothing and are no errors of a model."""
+
+    annotator_ids: tuple[str, ...]
+    from_seq: int = Field(description="first vote that is left out")
 
 
 class TriggerDecision(Record):
@@ -625,12 +638,15 @@ class TriggerDecision(Record):
     state: Literal["held", "pending", "submitted", "succeeded", "failed"] = "pending"
     run_id: str | None = None
     actor: str | None = Field(
-        default=None, description="who fired it by hand; None = the retraining trigger"
+        default=None, description="who made it by hand; None = the retraining trigger"
     )
     remedy: Remedy | None = Field(
         default=None,
         description="what is done about the change, by its cause; None = no confirmed change, or a "
-        "decision by hand",
+        "retraining by hand",
+    )
+    answers: int | None = Field(
+        default=None, description="the decision that a person answered or lifted by this one"
     )
 
     @property
@@ -638,6 +654,12 @@ class TriggerDecision(Record):
         """`decision_id` of a decision that was read from the store."""
         assert self.decision_id is not None
         return self.decision_id
+
+    @property
+    def quarantine(self) -> Quarantine | None:
+        """Whom it leaves out, or would leave out if a person agrees."""
+        named = self.evidence.get("quarantine")
+        return None if named is None else Quarantine.model_validate(named)
 
 
 class TasteChange(Record):

@@ -16,14 +16,17 @@ import dagster as dg
 
 from assets.retraining_decision import DECISION_TAG, decision_event, describe
 from jobs.loop import read_loop
-from jobs.retraining import recalibration, retraining
+from jobs.retraining import recalibration, recomputation, retraining
 from rlhf_pipeline.alert_rounds import report_changes
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TriggerDecision, utc_now
-from rlhf_pipeline.retraining.triggers import decide
+from rlhf_pipeline.retraining.triggers import RECOMPUTES, decide
 from rlhf_pipeline.store import Store
 from sensors.runs import (
     ENDED_STATUSES,
+    RANGE_END_TAG,
+    RANGE_START_TAG,
     STEP_TAG,
     SUBMISSION_LEASE,
     find_run,
@@ -39,7 +42,7 @@ ATTEMPT_TAG = "rlhf/attempt"
 def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     @dg.sensor(
         name="retraining",
-        jobs=[retraining, recalibration],
+        jobs=[retraining, recalibration, recomputation],
         minimum_interval_seconds=settings.sensor_seconds,
         default_status=status,
     )
@@ -62,7 +65,7 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
         is_new = decision is not None and decision.decision_id is not None
         if is_new:  # now, and not with the next tick of the alerts sensor
             report_changes(store, settings, now())
-        requests = list(_request_pending(settings.project, context.instance, store))
+        requests = list(_request_pending(settings, context.instance, store))
         skip = describe(decision) if decision else "no open drift or calibration event"
         return dg.SensorResult(
             run_requests=requests,
@@ -89,7 +92,7 @@ def _record_outcomes(project: str, instance: dg.DagsterInstance, store: Store) -
             )
         elif status not in ENDED_STATUSES:
             continue
-        elif decision.actor is not None:  # its author sees the failure, and repeats it or not
+        elif _is_by_hand(decision):  # its author sees the failure, and repeats it or not
             store.decisions.mark_finished(
                 decision.stored_id, succeeded=False, error="the run failed", attempt=1
             )
@@ -98,20 +101,45 @@ def _record_outcomes(project: str, instance: dg.DagsterInstance, store: Store) -
 
 
 def _request_pending(
-    project: str, instance: dg.DagsterInstance, store: Store
+    settings: Settings, instance: dg.DagsterInstance, store: Store
 ) -> Iterator[dg.RunRequest]:
     """A run for each pending fire decision that has none and that no other daemon is submitting."""
     for pending in store.decisions.pending_fires():
-        if find_run(instance, run_key(project, pending)) is None and store.decisions.lease(
+        key = run_key(settings.project, pending)
+        recomputes = pending.remedy in RECOMPUTES
+        days = _reported_days(settings, store, pending) if recomputes else []
+        if recomputes and not days:  # nothing rests on these votes yet
+            store.decisions.mark_finished(pending.stored_id, succeeded=True)
+        elif find_run(instance, key) is None and store.decisions.lease(
             pending.stored_id, pending.attempt, now=datetime.now(UTC), lease=SUBMISSION_LEASE
         ):
-            job = recalibration if pending.remedy == "refit_calibrator" else retraining
+            calibrates = pending.remedy == "refit_calibrator"
+            job = recomputation if recomputes else recalibration if calibrates else retraining
+            tags = {DECISION_TAG: str(pending.decision_id), ATTEMPT_TAG: str(pending.attempt)}
+            if len(days) > 1:
+                tags |= {RANGE_START_TAG: days[0], RANGE_END_TAG: days[-1]}
             yield dg.RunRequest(
-                run_key=run_key(project, pending),
+                run_key=key,
                 job_name=job.name,
                 run_config=run_config(pending),
-                tags={DECISION_TAG: str(pending.decision_id), ATTEMPT_TAG: str(pending.attempt)},
+                tags=tags,
+                partition_key=days[0] if len(days) == 1 else None,
             )
+
+
+def _reported_days(settings: Settings, store: Store, decision: TriggerDecision) -> list[str]:
+    """The days with a drift report and a vote since the first one that the decision leaves out."""
+    assert decision.quarantine is not None
+    voted = store.votes.touched_days(decision.quarantine.from_seq - 1)
+    reported = Artefacts(settings.frames, store.file_hashes).days("drift_report")
+    return sorted({str(each.day) for each in voted} & set(reported))
+
+
+def _is_by_hand(decision: TriggerDecision) -> bool:
+    """Whether a person launched the retraining; what they answered is tried again as other
+    decisions are.
+    """
+    return decision.actor is not None and decision.remedy is None
 
 
 def _is_replayed(instance: dg.DagsterInstance, decision: TriggerDecision) -> bool:
@@ -135,6 +163,8 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
     if known is None:
         return {}
     config: dict[str, object] = {"up_to_seq": known}
+    if decision.remedy in RECOMPUTES:  # detectors do not read less than they have read
+        return {"ops": {"preference_pairs": {"config": config}}}
     ops = {
         "preference_pairs": {"config": config},
         "calibration": {"config": config | {"allow_uncalibrated": True}},

@@ -15,7 +15,7 @@ REMEDY_WORDS = {
     "retrain_category": "retrain one category",
     "reweight": "fit again on all votes",
     "refit_calibrator": "fit the calibrator again",
-    "quarantine": "ask people about careless annotators",
+    "quarantine": "leave out the votes of careless annotators",
     "report_two_tastes": "ask people whose taste counts",
 }
 
@@ -23,18 +23,20 @@ REMEDY_WORDS = {
 def read_drift(
     decisions: Sequence[TriggerDecision], champion: Promotion | None, *, dagster_ui: str
 ) -> list[Reading]:
-    """One reading per confirmed change: 1 until its retraining succeeded, a later one did, or
-    another reward model became champion.
+    """One reading per confirmed change: 1 until its run succeeded, a later one did, a person
+    dismissed it, or another reward model became champion.
     """
     answered = [d.stored_id for d in decisions if d.action == "fire" and d.state == "succeeded"]
     last_answer = max(answered, default=0)
+    dismissed = {d.answers for d in decisions if d.action == "hold"}
     readings = []
     for decision in decisions:
         if decision.remedy is None or decision.actor is not None:
             continue
         is_replaced = champion is not None and champion.promoted_at > decision.decided_at
-        is_answered = decision.stored_id <= last_answer or is_replaced
-        answer = "the retraining finished" if decision.stored_id <= last_answer else ""
+        has_run, is_dismissed = decision.stored_id <= last_answer, decision.stored_id in dismissed
+        is_answered = has_run or is_dismissed or is_replaced
+        answer = "its run finished" if has_run else "a person dismissed it" if is_dismissed else ""
         if is_replaced and champion is not None:
             answer = " and ".join(filter(None, [answer, f"{champion.label} is the champion now"]))
         run = f"/runs/{decision.run_id}" if decision.run_id else "/assets/retraining_decision"
@@ -153,7 +155,9 @@ def _describe_change(decision: TriggerDecision) -> str:
     causes = _read_causes(decision)
     what = causes.summary if causes else decision.reasons[0] if decision.reasons else "a change"
     answer = REMEDY_WORDS.get(decision.remedy or "", "decide")
-    return f"{what.rstrip('.')}. Decision {decision.decision_id}: {answer}"
+    asks = decision.action == "hold" and decision.remedy == "quarantine"
+    waits = " once a person agrees" if asks else ""
+    return f"{what.rstrip('.')}. Decision {decision.decision_id}: {answer}{waits}"
 
 
 def _collect_evidence(decision: TriggerDecision) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from rlhf_pipeline.reward_model import (
     fit_reward_model,
     params_class,
 )
-from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids
+from rlhf_pipeline.votes import Quarantines, TasteChanges, judged_comparison_ids
 
 app = typer.Typer(
     help="The reward model by hand: train, calibrate, predict, probe.", no_args_is_help=True
@@ -329,7 +329,10 @@ def _read_data(workspace: Workspace, path: Path, change_seq: int | None) -> Lear
     changes = TasteChanges.from_log(
         workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq
     )
-    return LearningData(pairs, workspace.store.votes.log(up_to_seq=seq), changes)
+    votes = Quarantines.from_decisions(workspace.store.decisions.fires()).drop(
+        workspace.store.votes.log(up_to_seq=seq)
+    )
+    return LearningData(pairs, votes, changes)
 
 
 def _find_reward_model(workspace: Workspace, label: str | None) -> ModelVersion:

@@ -13,8 +13,10 @@ from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.learning import NextFit, plan_next_fit
 from rlhf_pipeline.loop_settings import LoopSettings
+from rlhf_pipeline.retraining.answers import find_waiting
 from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes.quarantines import find_active_quarantines
 
 
 def status() -> None:
@@ -86,6 +88,8 @@ def describe_votes(settings: Settings, store: Store, today: str) -> str:
 
 def describe_learning(due: NextFit, store: Store) -> str:
     """How many voted comparisons the next fit needs, and about how many days that takes."""
+    if due.cause:
+        return f"due: {due.cause}"
     if due.shortage is None:
         return f"due: {due.n:,} voted comparisons, {due.needed:,} needed"
     n_days = len(store.votes.touched_days(due.data_seq))
@@ -107,6 +111,18 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
         over = fires[-1].decided_at + timedelta(hours=trigger.cool_down_hours)
         if over > datetime.now(UTC):
             yield f"cool-down until {over:%Y-%m-%d %H:%M} UTC"
+    for each in find_waiting(decisions):
+        yield (
+            f"decision {each.decision_id} waits for a person ({each.remedy}): "
+            f"`rlhf triggers answer {each.decision_id}`"
+        )
+    for each in find_active_quarantines(decisions):
+        assert each.quarantine is not None
+        yield (
+            f"decision {each.decision_id} leaves out votes of "
+            f"{len(each.quarantine.annotator_ids)} annotators from vote "
+            f"{each.quarantine.from_seq:,} on: `rlhf triggers lift {each.decision_id}` undoes it"
+        )
     if decisions:
         last = decisions[-1]
         yield (

@@ -26,7 +26,7 @@ from rlhf_pipeline.retraining.history import (
     redetect,
 )
 from rlhf_pipeline.retraining.scores import KnownChange, TriggerScore, score_fires
-from rlhf_pipeline.retraining.triggers import TriggerParams
+from rlhf_pipeline.retraining.triggers import RECOMPUTES, TriggerParams
 
 # Stages of a retraining: what they pay a provider is its spend.
 STAGES = {"reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"}
@@ -68,7 +68,11 @@ class StoredHistory:
 
     @cached_property
     def run_times(self) -> Mapping[int, timedelta]:
-        return self.workspace.store.decision_history.run_times()
+        """Of the decisions that trained."""
+        store = self.workspace.store
+        trained = {each.decision_id for each in store.decisions.fires() if _is_scored(each)}
+        took = store.decision_history.run_times()
+        return {number: time for number, time in took.items() if number in trained}
 
     @property
     def mean_run_s(self) -> float | None:
@@ -122,7 +126,7 @@ class StoredHistory:
         timelines = []
         for name, decisions in {"as decided": self.decisions, **made}.items():
             chosen = [d for d in decisions if known_seq(d) in seqs]
-            fires = [known_seq(d) or 0 for d in chosen if d.action == "fire"]
+            fires = [known_seq(d) or 0 for d in chosen if _is_scored(d)]
             score = score_fires(fires, known, n_votes=len(seqs), within=within)
             timelines.append(Timeline(name=name, decisions=tuple(chosen), score=score))
         return timelines
@@ -190,7 +194,7 @@ def build_fires(timelines: Sequence[Timeline]) -> Iterator[dict[str, str]]:
     """One row per fire of each timeline."""
     for timeline in timelines:
         for fire in timeline.decisions:
-            if fire.action == "fire":
+            if _is_scored(fire):
                 seq = known_seq(fire) or 0
                 change = timeline.score.found.get(seq)
                 yield {
@@ -203,12 +207,18 @@ def build_fires(timelines: Sequence[Timeline]) -> Iterator[dict[str, str]]:
                 }
 
 
+def _is_scored(decision: TriggerDecision) -> bool:
+    """Whether it is a fire that a change of taste makes right; a quarantine trains nothing."""
+    return decision.action == "fire" and decision.remedy not in RECOMPUTES
+
+
 def _format_figures(timeline: Timeline, history: StoredHistory) -> dict[str, str]:
     score, run_s, spend = timeline.score, history.mean_run_s, history.mean_spend
     rate, delays = score.false_per_1000_votes, score.delays
     return {
         "decisions that fire": f"{score.n_fires}",
-        "decisions that hold": f"{len(timeline.decisions) - score.n_fires}",
+        "decisions that hold": f"{sum(d.action == 'hold' for d in timeline.decisions)}",
+        "quarantines": f"{sum(d.remedy == 'quarantine' for d in timeline.decisions)}",
         "changes found": f"{len(score.found)} of {score.n_changes}",
         "precision": "-" if score.precision is None else f"{score.precision:.2f}",
         "delay in votes (median)": f"{median(delays):,.0f}" if delays else "-",

@@ -1,9 +1,10 @@
-"""`rlhf triggers`: lists, explains and re-decides the decisions of the retraining trigger."""
+"""`rlhf triggers`: lists, explains, answers and re-decides decisions of the retraining trigger."""
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,9 @@ from rlhf_pipeline.datasets.formats.csv import protect_cell
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.parameters import parse_parameters
-from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.records import Quarantine, TriggerDecision
+from rlhf_pipeline.retraining import answers
+from rlhf_pipeline.retraining.answers import Answer, find_waiting
 from rlhf_pipeline.retraining.explanation import (
     Inputs,
     check_conditions,
@@ -38,6 +41,11 @@ from rlhf_pipeline.store import Store
 app = typer.Typer(help="Decisions to retrain, and what led to each.", no_args_is_help=True)
 CHANGED = "changed settings"
 NO_DECISION = "No retraining was decided on yet: no detector has reported a change."
+ACTOR = "rlhf triggers"
+DecisionId = Annotated[
+    int, typer.Argument(min=1, metavar="DECISION", help="Number in `rlhf triggers list`.")
+]
+Reason = Annotated[str, typer.Option(help="Why; kept with the decision.")]
 
 
 @app.callback()
@@ -59,7 +67,8 @@ def list_decisions(
     """List every decision to retrain or to hold, oldest first: when, why, its run, and who."""
     wanted, store = DayRange(first, last), open_workspace().store
     decisions = [d for d in store.decisions.all() if d.decided_at.date().isoformat() in wanted]
-    rows = [_build_row(decision) for decision in decisions]
+    waiting = {each.decision_id for each in find_waiting(store.decisions.all())}
+    rows = [_build_row(decision, waiting) for decision in decisions]
     if table is not None:
         write_atomically(table, _encode_csv(rows))
         echo(f"{len(rows)} decisions in {table}", err=as_json)
@@ -95,6 +104,63 @@ def explain(
         _show_inputs(found)
     for name, value in other_evidence(found).items():
         echo(f"{name.replace('_', ' ')}: {value if isinstance(value, str) else json.dumps(value)}")
+
+
+@app.command("answer")
+def answer(
+    decision: DecisionId,
+    chosen: Annotated[
+        Answer,
+        typer.Argument(
+            metavar="quarantine|retrain|nothing",
+            help="quarantine: leave out the votes of the annotators that it names. retrain: count "
+            "them, and retrain. nothing: neither.",
+        ),
+    ],
+    reason: Reason,
+) -> None:
+    """Answer a decision that waits for a person: careless annotators where the project asks first,
+    or newcomers with another taste.
+
+    Of two tastes, `quarantine` keeps the old one and `retrain` takes both.
+    """
+    _require_reason(reason)
+    made = open_workspace().store.decisions.answer(
+        decision,
+        lambda held, seq: answers.answer(
+            held, chosen, reason=reason, actor=ACTOR, now=datetime.now(UTC), max_seq=seq
+        ),
+    )
+    _echo_made(made)
+
+
+@app.command("quarantine")
+def quarantine(
+    annotators: Annotated[list[str], typer.Argument(metavar="ANNOTATOR...", help="Their ids.")],
+    since: Annotated[int, typer.Option(min=1, help="Seq of the first vote to leave out.")],
+    reason: Reason,
+) -> None:
+    """Leave out the votes of annotators that no decision names. Their earlier votes stay."""
+    _require_reason(reason)
+    named = Quarantine(annotator_ids=tuple(sorted(set(annotators))), from_seq=since)
+    _echo_made(
+        open_workspace().store.decisions.fire_by_hand(
+            reason, actor=ACTOR, now=datetime.now(UTC), quarantine=named
+        )
+    )
+
+
+@app.command("lift")
+def lift(decision: DecisionId, reason: Reason) -> None:
+    """Undo the quarantine that a decision began: its votes count again."""
+    _require_reason(reason)
+    made = open_workspace().store.decisions.answer(
+        decision,
+        lambda fired, seq: answers.lift(
+            fired, reason=reason, actor=ACTOR, now=datetime.now(UTC), max_seq=seq
+        ),
+    )
+    _echo_made(made)
 
 
 @app.command("replay")
@@ -190,14 +256,36 @@ def _show_timelines(
         echo(line)
 
 
-def _build_row(decision: TriggerDecision) -> dict[str, str]:
+def _require_reason(reason: str) -> None:
+    if not reason.strip():
+        raise typer.BadParameter("give a reason", param_hint="--reason")
+
+
+def _echo_made(made: TriggerDecision) -> None:
+    number, named = made.decision_id, made.quarantine
+    if made.action == "hold":
+        echo(f"decision {number}: nothing is done about the change")
+    elif named is None:
+        echo(f"decision {number}: the retraining sensor starts the retraining")
+    else:
+        does = "count again" if made.remedy == "lift_quarantine" else "are left out"
+        undo = "" if made.remedy == "lift_quarantine" else f" (`rlhf triggers lift {number}`)"
+        echo(
+            f"decision {number}: votes of {', '.join(named.annotator_ids)} from vote "
+            f"{named.from_seq:,} on {does}{undo}; the retraining sensor makes pairs and drift "
+            "reports anew"
+        )
+
+
+def _build_row(decision: TriggerDecision, waiting: Collection[int | None]) -> dict[str, str]:
     seq = known_seq(decision)
     return {
         "decision": str(decision.decision_id),
         "decided": f"{decision.decided_at:%Y-%m-%d %H:%M}",
         "vote": "-" if seq is None else f"{seq:,}",
         "action": decision.action,
-        "state": decision.state,
+        "state": "waits for a person" if decision.decision_id in waiting else decision.state,
+        "remedy": decision.remedy or "-",
         "reasons": "; ".join(decision.reasons),
         "events": str(len(decision.event_ids)),
         "change at vote": "-" if decision.change_seq is None else f"{decision.change_seq:,}",

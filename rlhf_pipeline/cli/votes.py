@@ -20,6 +20,7 @@ from rlhf_pipeline.reward_model.losses import join_soft_labels
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     PairParams,
+    Quarantines,
     TasteChanges,
     count_pairs,
     fit_annotator_model,
@@ -141,7 +142,8 @@ def prepare(
     workspace = Workspace.open_current()
     params = parse_parameters(PairParams, changes)
     with progress_bar("votes") as progress:
-        votes = counting(workspace.store.votes.log(up_to_seq=up_to_seq))
+        quarantines = Quarantines.from_decisions(workspace.store.decisions.fires())
+        votes = counting(quarantines.drop(workspace.store.votes.log(up_to_seq=up_to_seq)))
         progress(1, 3, f"{len(votes):,} votes")
         comparisons = workspace.store.comparisons.with_ids(judged_comparison_ids(votes))
         pairs = preference_pairs(votes, comparisons, params)

@@ -1,6 +1,6 @@
 """Puts what speaks for each cause of a change into numbers, names and one sentence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from rlhf_pipeline.drift.expected_errors import GROUPINGS
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import Cause, CauseName, Interval
 
-MAX_NAMED = 50  # annotators in evidence
+MAX_NAMED = 200  # annotators in evidence
 LIKELY = 0.5  # probability from which an annotator counts as careless
 WORTH_SAYING = 0.2  # share from which a second cause is named
 Evidence = dict[str, Any]
@@ -61,6 +61,7 @@ def collect_evidence(
         | _compare_rates(inside["error"], around["error"][is_after & in_category])
         | {"probability": round(float(weights.category.max()), 3)},
         "newcomers": _describe_annotators(votes, is_after, votes.is_new)
+        | {"each": list(_list_figures(votes, is_after, votes.is_new))}
         | {"error_of_others": _rate(around["error"][is_after & ~is_new])},
         "carelessness": _describe_careless(votes, is_after, weights),
         "mix": _describe_mix(settled, late)
@@ -144,12 +145,31 @@ def _describe_annotators(votes: ChangedVotes, is_after: Bools, chosen: Bools) ->
     }
 
 
+def _list_figures(votes: ChangedVotes, is_after: Bools, chosen: Bools) -> Iterator[Evidence]:
+    """Votes and errors of each chosen annotator after the change."""
+    for index in np.flatnonzero(chosen)[:MAX_NAMED]:
+        own = is_after & (votes.annotator == index)
+        yield {
+            "annotator_id": votes.annotators[index],
+            "n_votes": int(own.sum()),
+            "error": _rate(votes.error[own]),
+            "expected_error": _rate(votes.expected[1.0][own]),
+        }
+
+
 def _describe_careless(votes: ChangedVotes, is_after: Bools, weights: CauseWeights) -> Evidence:
     chosen = weights.careless > LIKELY
     own = is_after & chosen[votes.annotator]
     pace = votes.pace[own & np.isfinite(votes.pace)]
     return _describe_annotators(votes, is_after, chosen) | {
-        "probabilities": [round(float(p), 3) for p in weights.careless[chosen][:MAX_NAMED]],
+        "each": [
+            figures | {"probability": round(float(p), 3)}
+            for figures, p in zip(
+                _list_figures(votes, is_after, chosen), weights.careless[chosen], strict=False
+            )
+        ],
+        "n_active": len(np.unique(votes.annotator[is_after])),
+        "n_votes_of_all": int(is_after.sum()),
         "expected_error": _rate(votes.expected[1.0][own]),
         "time_over_usual": round(float(np.exp(np.median(pace))), 3) if len(pace) else None,
         "share_for_side_a": _rate(votes.side_a[own & np.isfinite(votes.side_a)]),

@@ -20,6 +20,7 @@ from rlhf_pipeline.drift.vote_stream import StreamParams, prepare_stream
 from rlhf_pipeline.errors import ConfigurationError, FrameError
 from rlhf_pipeline.plugins import NoParams, select_params
 from rlhf_pipeline.records import DriftEvent, Record, content_id, utc_now
+from rlhf_pipeline.votes import NO_QUARANTINES, Quarantines
 
 MAX_KEPT_WARNINGS = 200  # warnings kept per detector: more than any report shows
 
@@ -94,6 +95,7 @@ def scan(
     stream: str = "errors",
     params: BaseModel | None = None,
     reference: Level | None = None,
+    quarantines: Quarantines = NO_QUARANTINES,
     detected_at: datetime | None = None,
 ) -> ScanResult:
     """Feed the chosen detectors the errors they have not read: columns seq, day and error, in any
@@ -108,12 +110,15 @@ def scan(
     parameters, the detector drops it and starts at the first row, so pass the whole stream of the
     model version. Events up to the last vote that any detector has read are `is_replayed`, also
     those of a detector chosen later: only a new vote may start a retraining. Raises
+    A state saved under other quarantines is dropped too. What is found without the votes that a
+    quarantine leaves out is new; what is found with the votes that a lifted one brings back is
+    replayed. Raises
     ConfigurationError for a state of another model or stream, FrameError for a duplicate seq,
     InvalidScores for an error outside [0, 1].
     """
     params = params or NoParams()
     of_stream = select_params(StreamParams, params)
-    rows = _rows_to_read(errors, model_version, of_stream)
+    rows = _rows_to_read(errors, model_version, of_stream, quarantines)
     at = detected_at or utc_now()
     events: list[DriftEvent] = []
     new_states: dict[str, dict[str, Any]] = {}
@@ -131,10 +136,14 @@ def scan(
                 "the state of this model and stream, or none."
             )
         fingerprint = content_id(reader.params_hash, of_stream.model_dump(mode="json"))
-        last_seq, warnings = 0, []
+        last_seq, warnings, replayed_until = 0, [], read_before
         if saved is not None and saved["params_hash"] == fingerprint:
-            reader.restore(saved["detector"])
-            last_seq, warnings = saved["last_seq"], list(saved["warnings"])
+            before = saved.get("quarantines", {})
+            if before == quarantines.since:
+                reader.restore(saved["detector"])
+                last_seq, warnings = saved["last_seq"], list(saved["warnings"])
+            elif (first := quarantines.first_added(before)) is not None:
+                replayed_until = first - 1
         for row in rows:
             if row.seq <= last_seq:
                 continue
@@ -157,7 +166,7 @@ def scan(
                         change_seq=signal.change_seq,
                         evidence=signal.evidence | {"params": reader.shown_params},
                         detected_at=at,
-                        is_replayed=row.seq <= read_before,
+                        is_replayed=row.seq <= replayed_until,
                     )
                 )
         new_states[reader.name] = {
@@ -167,6 +176,7 @@ def scan(
             "last_seq": last_seq,
             "warnings": warnings[-MAX_KEPT_WARNINGS:],
             "detector": reader.state(),
+            **({"quarantines": dict(quarantines.since)} if quarantines else {}),
         }
     events.sort(key=lambda event: (event.seq, event.detector, event.stream))
     return ScanResult(
@@ -257,7 +267,9 @@ def stream_warnings(states: Mapping[str, dict[str, Any]]) -> tuple[StreamWarning
     return tuple(sorted(found, key=lambda w: (w.seq, w.detector)))
 
 
-def _rows_to_read(errors: pd.DataFrame, model_version: str, params: StreamParams) -> list[_Row]:
+def _rows_to_read(
+    errors: pd.DataFrame, model_version: str, params: StreamParams, quarantines: Quarantines
+) -> list[_Row]:
     missing = [c for c in ("seq", "day", "error") if c not in errors.columns]
     if missing:
         raise FrameError(
@@ -271,7 +283,7 @@ def _rows_to_read(errors: pd.DataFrame, model_version: str, params: StreamParams
         )
     for seq, error in zip(errors["seq"].tolist(), errors["error"].tolist(), strict=True):
         require_error(error, "drift detectors", seq)
-    rows = prepare_stream(errors, params)
+    rows = prepare_stream(errors, params, quarantines)
     if "reward_model" in rows.columns:
         rows = rows[rows["reward_model"] == model_version]
     columns = (

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.drift.haste import find_hasty_votes
 from rlhf_pipeline.drift.rhythm import expected_excess, subtract
+from rlhf_pipeline.votes import NO_QUARANTINES, Quarantines
 
-READ, REPEATED, HASTY = "", "repeated", "hasty"
+READ, REPEATED, HASTY, QUARANTINED = "", "repeated", "hasty", "quarantined"
 
 
 class StreamParams(BaseModel):
@@ -40,9 +41,11 @@ class StreamParams(BaseModel):
     )
 
 
-def prepare_stream(errors: pd.DataFrame, params: StreamParams) -> pd.DataFrame:
+def prepare_stream(
+    errors: pd.DataFrame, params: StreamParams, quarantines: Quarantines = NO_QUARANTINES
+) -> pd.DataFrame:
     """The rows in seq order, with `error` less its rhythm and `left_out`: empty for votes that
-    detectors read, else `repeated` or `hasty`.
+    detectors read, else `repeated`, `hasty` or `quarantined`.
 
     Columns: seq, day, error; where they are known also comparison_id (of the original, for a
     repeat), annotator_id, duration_s, hour and category. A row depends on earlier votes and earlier
@@ -50,13 +53,16 @@ def prepare_stream(errors: pd.DataFrame, params: StreamParams) -> pd.DataFrame:
     """
     rows = errors.sort_values("seq", ignore_index=True)
     left_out = np.full(len(rows), READ, dtype=object)
+    if quarantines and "annotator_id" in rows.columns:
+        left_out[quarantines.find(rows).to_numpy()] = QUARANTINED
     if params.max_hasty_share and {"annotator_id", "duration_s"} <= set(rows.columns):
+        kept = rows[left_out == READ]
         hasty = find_hasty_votes(
-            rows["annotator_id"].to_numpy(dtype=object),
-            rows["duration_s"].to_numpy(dtype=float),
+            kept["annotator_id"].to_numpy(dtype=object),
+            kept["duration_s"].to_numpy(dtype=float),
             params.max_hasty_share,
         )
-        left_out[hasty] = HASTY
+        left_out[kept.index[hasty]] = HASTY
     if params.first_votes_only and "comparison_id" in rows.columns:
         later = rows.loc[left_out == READ, "comparison_id"].duplicated()
         left_out[later.index[later]] = REPEATED

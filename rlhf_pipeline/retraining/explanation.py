@@ -10,10 +10,10 @@ from rlhf_pipeline.drift.confirmation import event_sources, find_confirming_even
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining.triggers import (
-    BY_PEOPLE,
     TriggerParams,
     choose_remedy,
     find_causes_of,
+    needs_people,
     read_params,
     replay,
 )
@@ -34,20 +34,23 @@ class Condition(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the rule saw, and the parameters that it used."""
+    """What the rule saw, the parameters that it used, and its version."""
 
     evidence: TriggerEvidence
     params: TriggerParams
+    rule_version: int
 
 
 def read_inputs(decision: TriggerDecision) -> Inputs:
     """The inputs that the decision recorded. Raises ConfigurationError if it has none, or of
     another form.
     """
+    rule_version = decision.evidence.get("rule_version", 1)
     try:
         return Inputs(
             TriggerEvidence.model_validate(decision.evidence["looked_at"]),
-            read_params(decision.evidence["params"], decision.evidence.get("rule_version", 1)),
+            read_params(decision.evidence["params"], rule_version),
+            rule_version,
         )
     except (KeyError, ValidationError) as cause:
         raise ConfigurationError(
@@ -58,7 +61,7 @@ def read_inputs(decision: TriggerDecision) -> Inputs:
 
 def check_conditions(inputs: Inputs) -> list[Condition]:
     """Every condition of `triggers.decide`: it fires if and only if all are met."""
-    evidence, params = inputs
+    evidence, params, _ = inputs
     since = None if evidence.last_fired_at is None else evidence.now - evidence.last_fired_at
     return [
         Condition(
@@ -92,7 +95,7 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
 
 def list_events(inputs: Inputs) -> list[tuple[DriftEvent, str]]:
     """The events that the rule saw, in vote order, and what each counted for."""
-    evidence, params = inputs
+    evidence, params, _ = inputs
     events = {e.event_id: e for e in (*evidence.open_events, *evidence.held_events)}
     own = [e for e in events.values() if e.model_version == evidence.champion]
     confirming = {e.event_id for e in find_confirming_events(own, params)}
@@ -123,7 +126,7 @@ def find_differences(decision: TriggerDecision) -> list[str]:
 
 
 def _check_confirmation(inputs: Inputs) -> Condition:
-    evidence, params = inputs
+    evidence, params, _ = inputs
     own = [e for e, role in list_events(inputs) if role != "superseded"]
     confirming = find_confirming_events(own, params)
     sources = event_sources(confirming or own)
@@ -143,15 +146,16 @@ def _check_confirmation(inputs: Inputs) -> Condition:
 
 
 def _check_cause(inputs: Inputs) -> Condition:
-    params = inputs.params
+    _, params, rule_version = inputs
     own = [e for e, role in list_events(inputs) if role != "superseded"]
     causes = find_causes_of(find_confirming_events(own, params))
     is_examined = causes is not None and params.respond_to_causes
     return Condition(
         "cause",
-        "a change that a run answers",
+        "a change that needs no person",
         causes.causes[0].name if causes is not None and is_examined else "not examined",
-        not is_examined or choose_remedy(causes, params) not in BY_PEOPLE,
+        not is_examined
+        or not needs_people(choose_remedy(causes, params, rule_version), params, rule_version),
     )
 
 

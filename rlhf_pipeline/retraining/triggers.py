@@ -14,9 +14,11 @@ from rlhf_pipeline.drift.confirmation import (
 )
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import (
+    Cause,
     CauseName,
     ChangeCauses,
     DriftEvent,
+    Quarantine,
     Remedy,
     TriggerDecision,
     TriggerEvidence,
@@ -38,8 +40,8 @@ class TriggerParams(ConfirmationParams):
     )
     asks_people: bool = Field(
         default=False,
-        description="Retrain nothing where careless annotators or newcomers with another taste "
-        "explain a change: people decide; false = such a change retrains, with its cause named",
+        description="A quarantine of careless annotators waits for a person (`rlhf triggers "
+        "answer`); false = it begins at once. Two tastes always wait",
     )
     min_cause_share: float = Field(
         default=0.5,
@@ -52,7 +54,8 @@ class TriggerParams(ConfirmationParams):
 
 # Changed with every change of the rule; a stored decision is replayed by its own version.
 # 1: the rise test confirms nothing alone, and every confirmed change retrains.
-RULE_VERSION = 2
+# 2: careless annotators and newcomers retrain; with asks_people they are held, nobody is named.
+RULE_VERSION = 3
 
 REMEDIES: dict[CauseName, Remedy] = {
     "taste": "retrain",
@@ -62,28 +65,38 @@ REMEDIES: dict[CauseName, Remedy] = {
     "carelessness": "quarantine",
     "newcomers": "report_two_tastes",
 }
-# People carry these out: they leave votes out, or choose between tastes.
-BY_PEOPLE: frozenset[Remedy] = frozenset({"quarantine", "report_two_tastes"})
+# These train a policy.
+RETRAINS: frozenset[Remedy] = frozenset({"retrain", "retrain_category", "reweight"})
+# These leave votes out, at once or once a person agrees.
+NAMES_ANNOTATORS: frozenset[Remedy] = frozenset({"quarantine", "report_two_tastes"})
+# After these, pairs and drift reports are made anew, and no model is fitted.
+RECOMPUTES: frozenset[Remedy | None] = frozenset({"quarantine", "lift_quarantine"})
 # Only these find that votes before the change follow another taste.
 CHANGES_TASTE: frozenset[Remedy] = frozenset({"retrain", "retrain_category"})
 _MEANING: dict[Remedy, str] = {
     "retrain_category": "retrain; votes before the change count less in category {category}",
     "reweight": "fit and train again on all votes; no vote counts less",
     "refit_calibrator": "fit the calibrator again",
+    "quarantine": "votes of careless annotators are left out: {named}",
+    "report_two_tastes": "newcomers with another taste: {named}",
+}
+_SECOND_MEANING: dict[Remedy, str] = _MEANING | {
     "quarantine": "nothing is retrained: put careless annotators into "
     "preference_pairs.quarantined_annotators, or retrain by hand",
     "report_two_tastes": "nothing is retrained: annotators who joined prefer otherwise than the "
     "others; decide whose taste counts, then retrain by hand",
 }
+SHOWN_NAMES = 10
+LIKELY_CARELESS = 0.5  # probability above which an annotator is named
 
 
 def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> TriggerDecision:
-    """Fire if the champion's events confirm a change, its cause is one that a run answers, and
-    nothing objects now; otherwise hold, with every reason.
+    """Fire if the champion's events confirm a change, it needs no person, and nothing objects now;
+    otherwise hold, with every reason.
 
     Open events count the same as those held by earlier decisions, so a change detected during a
     cool-down fires when it is over, without a new event. Events of a former champion never fire. A
-    change that people answer is held once; its events count no more. The decision's `evidence`
+    change that waits for people is held once; its events count no more. The decision's `evidence`
     holds all its inputs, from which `replay` makes it again.
     """
     return _decide(evidence, params or TriggerParams(), RULE_VERSION)
@@ -97,10 +110,12 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     stale = [e for e in events if e.model_version != evidence.champion]
     is_examined = rule_version > 1 and params.respond_to_causes
     causes = find_causes_of(confirmed) if is_examined else None
-    remedy = choose_remedy(causes, params)
+    remedy = choose_remedy(causes, params, rule_version)
     if is_examined and confirmed and all(event.kind == "calibration" for event in confirmed):
         remedy = "refit_calibrator"
-    fires = not objections and remedy not in BY_PEOPLE
+    waits = needs_people(remedy, params, rule_version)
+    is_named = rule_version > 2 and not objections and remedy in NAMES_ANNOTATORS
+    named = name_annotators(causes, confirmed) if causes and is_named else None
     reasons = [
         *_describe_superseded(stale, evidence.champion),
         *(objections or [_describe_confirmation(confirmed, rule_version)]),
@@ -108,12 +123,18 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     if causes is not None and not objections:
         reasons.append(causes.summary)
     if remedy != "retrain" and not objections:
-        reasons.append(_MEANING[remedy].format(category=_category_of(causes)))
+        meaning = _MEANING if rule_version > 2 else _SECOND_MEANING
+        reasons.append(
+            meaning[remedy].format(category=_category_of(causes), named=_describe_named(named))
+        )
+    if waits and not objections and rule_version > 2:
+        reasons.append("nothing runs until a person answers: `rlhf triggers answer`")
     involved = (
         evidence.open_events
         if objections
         else _distinct_events((*evidence.open_events, *confirmed))
     )
+    fires = not objections and not waits
     changes_taste = fires and remedy in CHANGES_TASTE
     return TriggerDecision(
         action="fire" if fires else "hold",
@@ -122,7 +143,8 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
         evidence=_collect_evidence(evidence, params, own, confirmed)
         | ({"rule_version": rule_version} if rule_version > 1 else {})
         | ({"causes": causes.model_dump(mode="json")} if causes else {})
-        | ({"category": _category_of(causes)} if remedy == "retrain_category" else {}),
+        | ({"category": _category_of(causes)} if remedy == "retrain_category" else {})
+        | ({"quarantine": named.model_dump(mode="json")} if named else {}),
         change_seq=estimate_change_seq(confirmed) if changes_taste else None,
         decided_at=evidence.now,
         state="pending" if fires else "held",
@@ -130,14 +152,62 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     )
 
 
-def choose_remedy(causes: ChangeCauses | None, params: TriggerParams) -> Remedy:
+def choose_remedy(
+    causes: ChangeCauses | None, params: TriggerParams, rule_version: int = RULE_VERSION
+) -> Remedy:
     """The remedy of the likeliest cause; a cause that explains too little of the rise retrains, as
-    an unknown one does, and so does one that people answer, unless they are to be asked.
+    an unknown one does, and so does carelessness of everybody or of nobody in particular.
     """
     if causes is None or causes.causes[0].share < params.min_cause_share:
         return "retrain"
     remedy = REMEDIES[causes.causes[0].name]
-    return "retrain" if remedy in BY_PEOPLE and not params.asks_people else remedy
+    if rule_version < 3 and remedy in NAMES_ANNOTATORS and not params.asks_people:
+        return "retrain"
+    if rule_version > 2 and remedy == "quarantine" and not name_careless(causes.causes[0]):
+        return "retrain"
+    return remedy
+
+
+def needs_people(remedy: Remedy, params: TriggerParams, rule_version: int = RULE_VERSION) -> bool:
+    """Whether the remedy waits for a person's answer."""
+    if remedy == "quarantine":
+        return params.asks_people or rule_version < 3
+    return remedy == "report_two_tastes"
+
+
+def name_annotators(causes: ChangeCauses, confirmed: Sequence[DriftEvent]) -> Quarantine | None:
+    """Whom a quarantine leaves out, by the likeliest cause, and from which vote on; None where it
+    names nobody.
+    """
+    cause = causes.causes[0]
+    names = (
+        name_careless(cause)
+        if cause.name == "carelessness"
+        else tuple(cause.evidence.get("annotator_ids", ()))
+    )
+    start = estimate_change_seq(confirmed)
+    start = causes.change_seq if start is None else start
+    return Quarantine(annotator_ids=names, from_seq=start) if names else None
+
+
+def name_careless(cause: Cause) -> tuple[str, ...]:
+    """The annotators who are likely careless and err more often than expected. Nobody, where that
+    is more than half of those who vote, or who cast more than half of the votes: then everybody
+    has changed.
+    """
+    found = [
+        one
+        for one in cause.evidence.get("each", ())
+        if one["n_votes"]
+        and one["probability"] > LIKELY_CARELESS
+        and one["error"] > one["expected_error"]
+    ]
+    n_votes = sum(one["n_votes"] for one in found)
+    if 2 * len(found) > cause.evidence.get("n_active", 0):
+        return ()
+    if 2 * n_votes > cause.evidence.get("n_votes_of_all", 0):
+        return ()
+    return tuple(one["annotator_id"] for one in found)
 
 
 def find_causes_of(confirmed: Sequence[DriftEvent]) -> ChangeCauses | None:
@@ -152,6 +222,15 @@ def _category_of(causes: ChangeCauses | None) -> str | None:
     if causes is None or causes.causes[0].name != "category":
         return None
     return str(causes.causes[0].evidence["category"])
+
+
+def _describe_named(named: Quarantine | None) -> str:
+    if named is None:
+        return ""
+    shown = ", ".join(named.annotator_ids[:SHOWN_NAMES])
+    n_more = len(named.annotator_ids) - SHOWN_NAMES
+    more = f" and {n_more} more" if n_more > 0 else ""
+    return f"{shown}{more}, from vote {named.from_seq} on"
 
 
 def replay(decision: TriggerDecision) -> TriggerDecision:

@@ -10,6 +10,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import (
     AnnotatorKind,
     Choice,
+    Quarantine,
     TriggerDecision,
     TriggerEvidence,
     content_hash,
@@ -23,6 +24,9 @@ from rlhf_pipeline.store.schema import decisions, drift_events, votes
 from rlhf_pipeline.store.taste_changes import record_change
 
 Rule = Callable[[TriggerEvidence], TriggerDecision | None]
+# Of the decision that a person answers and the seq of the last vote.
+AnswerRule = Callable[[TriggerDecision, int], TriggerDecision]
+PIPELINE = "pipeline"  # the actor of what nobody did by hand
 MAX_ATTEMPTS = 3
 # Fields in the digest of a decision; a field added to TriggerDecision changes no digest.
 DIGESTED = (
@@ -38,7 +42,7 @@ DIGESTED = (
     "run_id",
 )
 # Digested only if set: older decisions lack it.
-DIGESTED_IF_FILLED = ("actor", "remedy")
+DIGESTED_IF_FILLED = ("actor", "remedy", "answers")
 
 
 class _TrainableCount(NamedTuple):
@@ -95,29 +99,64 @@ class Decisions:
             return self._store(connection, ledger, decision, known_seq)
 
     def fire_by_hand(
-        self, reason: str, *, actor: str, now: datetime, run_id: str | None = None
+        self,
+        reason: str,
+        *,
+        actor: str,
+        now: datetime,
+        run_id: str | None = None,
+        quarantine: Quarantine | None = None,
     ) -> TriggerDecision:
-        """Store a fire decision made by a person, over all votes. It claims no events and starts no
-        cool-down: a change that detectors find is still decided on by the trigger.
+        """Store a fire decision made by a person, over all votes: a retraining, or a quarantine. It
+        claims no events and starts no cool-down: a change that detectors find is still decided on
+        by the trigger.
 
         Without `run_id` it waits for a run, as every fire decision. With `run_id` that run is
-        recorded, and a repeated call returns the decision that is stored.
+        recorded, and a repeated call returns the decision that is stored. Raises StoreError for a
+        quarantine of somebody without a vote that it leaves out.
         """
         with audited_transaction(self._database) as (connection, ledger):
             known = self._of_run(connection, run_id)
             if known is not None:
                 return known
+            evidence: dict[str, Any] = {"looked_at": {"max_seq": ledger.vote_seq}}
+            if quarantine is not None:
+                self._require_votes(connection, quarantine)
+                evidence["quarantine"] = quarantine.model_dump(mode="json")
             decision = TriggerDecision(
                 action="fire",
                 reasons=(f"by hand: {reason}",),
                 event_ids=(),
-                evidence={"looked_at": {"max_seq": ledger.vote_seq}},
+                evidence=evidence,
                 decided_at=now,
                 state="submitted" if run_id else "pending",
                 run_id=run_id,
                 actor=actor,
+                remedy=None if quarantine is None else "quarantine",
             )
             return self._store(connection, ledger, decision, ledger.vote_seq)
+
+    def answer(self, decision_id: int, rule: AnswerRule) -> TriggerDecision:
+        """Store what a person decides about a decision: one answer each. Raises StoreError for an
+        unknown decision and for one that was answered before.
+        """
+        with audited_transaction(self._database) as (connection, ledger):
+            answered = _build_decision(self._get_row(connection, decision_id))
+            later = select(decisions).where(
+                self._database.in_project(decisions), decisions.c.decision_id > decision_id
+            )
+            for row in connection.execute(later).mappings():
+                if _build_decision(row).answers == decision_id:
+                    raise StoreError(
+                        f"Decision {decision_id} was answered already, by decision "
+                        f"{row['decision_id']}. `rlhf triggers explain {row['decision_id']}` "
+                        "says how."
+                    )
+            return self._store(connection, ledger, rule(answered, ledger.vote_seq), ledger.vote_seq)
+
+    def fires(self) -> list[TriggerDecision]:
+        """All fire decisions, oldest first."""
+        return self._read(decisions.c.action == "fire")
 
     def pending_fires(self) -> list[TriggerDecision]:
         """Fire decisions waiting for a run, oldest first."""
@@ -367,7 +406,7 @@ class Decisions:
         if decision.actor is None:
             claimed = drift_events.update().where(self._database.in_project(drift_events), IS_OPEN)
             connection.execute(claimed.values(decision_id=decision.decision_id))
-        self._link(ledger, decision)
+        self._link(ledger, decision, decision.actor or PIPELINE)
         if decision.action == "fire" and decision.change_seq is not None:
             record_change(
                 self._database,
@@ -375,7 +414,7 @@ class Decisions:
                 ledger,
                 change_seq=decision.change_seq,
                 cause="; ".join(decision.reasons),
-                actor="pipeline",
+                actor=decision.actor or PIPELINE,
                 category=decision.evidence.get("category"),
                 decision_id=decision.decision_id,
             )
@@ -395,13 +434,27 @@ class Decisions:
             self._link(ledger, moved)
             return moved
 
-    def _link(self, ledger: Ledger, decision: TriggerDecision) -> None:
+    def _link(self, ledger: Ledger, decision: TriggerDecision, actor: str = PIPELINE) -> None:
         ledger.append(
-            actor="pipeline",
+            actor=actor,
             action=f"decision.{decision.state}",
             object_id=f"decision {decision.decision_id} attempt {decision.attempt}",
             digest=decision_digest(decision),
         )
+
+    def _require_votes(self, connection: Connection, quarantine: Quarantine) -> None:
+        found = select(votes.c.annotator_id).where(
+            self._database.in_project(votes),
+            votes.c.annotator_id.in_(quarantine.annotator_ids),
+            votes.c.seq >= quarantine.from_seq,
+        )
+        found = found.distinct()
+        missing = set(quarantine.annotator_ids) - set(connection.execute(found).scalars())
+        if missing:
+            raise StoreError(
+                f"{', '.join(sorted(missing))}: no vote from {quarantine.from_seq} on. "
+                "`rlhf votes annotators` lists the annotators."
+            )
 
     def _of_run(self, connection: Connection, run_id: str | None) -> TriggerDecision | None:
         if run_id is None:

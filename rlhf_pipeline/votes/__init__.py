@@ -34,6 +34,7 @@ from rlhf_pipeline.votes.preference_pairs import (
     preference_pairs,
     training_rows,
 )
+from rlhf_pipeline.votes.quarantines import NO_QUARANTINES, Quarantines
 from rlhf_pipeline.votes.splits import (
     SPLITS,
     Opening,
@@ -52,6 +53,7 @@ __all__ = [
     "CONFUSION_LABELS",
     "CONSENSUS",
     "NO_CHANGES",
+    "NO_QUARANTINES",
     "PAIRWISE_KAPPA",
     "SOFT_LABELS",
     "SPLITS",
@@ -67,6 +69,7 @@ __all__ = [
     "Opening",
     "PairCounts",
     "PairParams",
+    "Quarantines",
     "TasteChanges",
     "adjudication_queue",
     "agreement",

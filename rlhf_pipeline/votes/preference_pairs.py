@@ -46,11 +46,6 @@ class PairParams(BaseModel):
         description="Count machine votes too: a model is then trained on the judgements of an "
         "earlier model",
     )
-    quarantined_annotators: list[str] = Field(
-        default=[],
-        description="Annotators whose votes make no pairs, for example after a decision to "
-        "quarantine careless ones; their votes stay in the log",
-    )
 
 
 class PairCounts(Record):
@@ -62,7 +57,6 @@ class PairCounts(Record):
     n_machine: int = Field(
         default=0, description="machine votes, left out unless `with_machine_votes`"
     )
-    n_quarantined: int = Field(default=0, description="votes of quarantined annotators")
     n_repeats: int = Field(
         description="votes on repeats; they measure self-consistency and give no pair"
     )
@@ -125,15 +119,12 @@ def count_pairs(
         comparisons["flag"].notna() & comparisons["repeat_of"].isna(), "comparison_id"
     ]
     n_flagged = int((votes["comparison_id"].isin(flagged) & votes["repeat_of"].isna()).sum())
-    not_machine = cast if params.with_machine_votes else drop_machine_votes(cast)
-    n_quarantined = len(not_machine) - len(votes)
     tallies = _tallies(first, params)
     kept = tallies[_is_pair(tallies, params)]
     n_sided, n_kept_sided = int((tallies["n_votes"] > 0).sum()), int((kept["n_votes"] > 0).sum())
     return PairCounts(
         n_votes=len(cast),
-        n_machine=len(cast) - len(votes) - n_quarantined,
-        n_quarantined=n_quarantined,
+        n_machine=len(cast) - len(votes),
         n_ties=int(votes["choice"].isin([Choice.TIE, Choice.BOTH_BAD]).sum()),
         n_skips=int((votes["choice"] == Choice.SKIP).sum()),
         n_repeats=len(votes) - len(first) - n_flagged,
@@ -147,8 +138,7 @@ def count_pairs(
 
 
 def _training_votes(votes: pd.DataFrame, params: PairParams) -> pd.DataFrame:
-    kept = votes if params.with_machine_votes else drop_machine_votes(votes)
-    return kept[~kept["annotator_id"].isin(params.quarantined_annotators)]
+    return votes if params.with_machine_votes else drop_machine_votes(votes)
 
 
 def _unrepeated_votes(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:

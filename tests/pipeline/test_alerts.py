@@ -136,7 +136,7 @@ def test_a_confirmed_change_is_one_alert_until_its_retraining_ends(world: World)
     world.tick()
     world.tick()
     (alert,) = world.store.alerts.page()
-    assert (alert.state, alert.resolution) == ("resolved", "the retraining finished")
+    assert (alert.state, alert.resolution) == ("resolved", "its run finished")
     assert [m.kind for m in world.store.alert_messages.all()] == ["resolved", "opened"]
 
 

@@ -100,3 +100,8 @@ def test_parameter_that_the_code_lost_is_still_shown() -> None:
 
 def test_parts_are_the_stages_and_their_trigger() -> None:
     assert {"prompts", "drift_report", "retraining_trigger", "gate", "schedules"} <= set(PARTS)
+
+
+def test_a_replaced_parameter_names_what_replaced_it() -> None:
+    with pytest.raises(ConfigurationError, match=r"is gone\. `rlhf triggers quarantine"):
+        LoopSettings.parse({"preference_pairs": {"quarantined_annotators": ["bob"]}})

@@ -93,6 +93,16 @@ def test_a_change_is_answered_by_a_new_champion():
     assert values([held], champion_at(NOON + timedelta(hours=2))) == [0.0]
 
 
+def test_a_change_is_answered_by_a_person():
+    held = decision(state="held", action="hold", remedy="quarantine")
+    (reading,) = facts.read_drift([held], None, dagster_ui=UI)
+    assert reading.detail.endswith("votes of careless annotators once a person agrees")
+    by_hand = {"actor": "ada", "answers": 1}
+    assert values([held, decision(2, "held", None, "hold", **by_hand)]) == [0.0]
+    assert values([held, decision(2, "pending", "quarantine", **by_hand)]) == [1.0]
+    assert values([held, decision(2, "succeeded", "quarantine", **by_hand)]) == [0.0]
+
+
 def test_an_unconfirmed_hold_and_a_decision_by_hand_are_no_drift():
     assert values([decision(state="held", action="hold", remedy=None)]) == []
     assert values([decision(actor="ada")]) == []

@@ -87,3 +87,29 @@ def test_cool_down_after_a_fire_is_named() -> None:
     over = decision.decided_at + timedelta(hours=24)
     assert f"cool-down until {over:%Y-%m-%d %H:%M} UTC" in said
     assert f"decision 1 of {datetime.now(UTC):%Y}" in said
+
+
+def test_decisions_that_wait_and_quarantines_are_shown() -> None:
+    named = {"quarantine": {"annotator_ids": ["bob", "cat"], "from_seq": 1200}}
+    waiting, fired = (
+        TriggerDecision(
+            decision_id=number,
+            action=action,
+            reasons=("r",),
+            event_ids=(),
+            evidence=named,
+            remedy=remedy,
+            state=state,
+        )
+        for number, action, remedy, state in (
+            (1, "hold", "report_two_tastes", "held"),
+            (2, "fire", "quarantine", "succeeded"),
+        )
+    )
+    store = store_of(decisions__all=[waiting, fired], gates__all=[], events__find_open=[])
+    said = list(describe_retraining(store, TriggerParams()))
+    assert "decision 1 waits for a person (report_two_tastes): `rlhf triggers answer 1`" in said
+    assert (
+        "decision 2 leaves out votes of 2 annotators from vote 1,200 on: `rlhf triggers lift 2` "
+        "undoes it" in said
+    )

@@ -199,3 +199,32 @@ def test_unknown_parameter_names_the_known_ones(decided: LearntHome) -> None:
     refusal = run(decided, "replay", "--set", "confirmation=3").exception
     assert isinstance(refusal, ConfigurationError)
     assert "Did you mean confirmations?" in str(refusal)
+
+
+def test_a_waiting_decision_is_answered_and_its_quarantine_lifted(
+    voted: LearntHome, tmp_path: Path
+) -> None:
+    home = voted.copied(tmp_path / "home")
+    named = {"quarantine": {"annotator_ids": ["ann3"], "from_seq": 300}}
+    with home.store as store:
+        store.events.add([event("rise_test", 340)])
+        store.decisions.decide(
+            lambda evidence: decide(evidence).model_copy(
+                update={"action": "hold", "remedy": "report_two_tastes", "evidence": named}
+            ),
+            now=FIRST,
+            champion=MODEL,
+        )
+    because = ("--reason", "the old taste counts")
+    assert "waits for a person" in run(home, "list").output
+    refusal = run(home, "lift", "1", *because).exception
+    assert isinstance(refusal, ConfigurationError)
+    assert "Decision 1 began no quarantine" in str(refusal)
+    assert run(home, "answer", "1", "quarantine", "--reason", " ").exit_code == 2
+    answered = run(home, "answer", "1", "quarantine", *because).output
+    assert "decision 2: votes of ann3 from vote 300 on are left out" in answered
+    assert "waits for a person" not in run(home, "list").output
+    lifted = run(home, "lift", "2", "--reason", "they were right").output
+    assert "decision 3: votes of ann3 from vote 300 on count again" in lifted
+    again = run(home, "quarantine", "ann3", "ann1", "--since", "10", "--reason", "spam").output
+    assert "decision 4: votes of ann1, ann3 from vote 10 on are left out" in again

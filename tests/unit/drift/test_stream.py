@@ -10,6 +10,7 @@ import pytest
 from rlhf_pipeline.drift.report import DriftParams
 from rlhf_pipeline.drift.stream import error_stream, scan
 from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores
+from rlhf_pipeline.votes import Quarantines
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 
@@ -151,3 +152,32 @@ def test_events_of_a_detector_chosen_later_are_replayed_up_to_the_last_read_vote
     unread = pd.DataFrame({"seq": frame["seq"] + 10_000, "day": "2026-02-01", "error": 1.0})
     new = scanned(pd.concat([frame, unread]), states).events
     assert {e.is_replayed for e in new if e.detector == "adwin"} == {True, False}
+
+
+def test_without_the_votes_of_the_quarantined_nothing_is_found():
+    """They err from vote 800 on; a lifted quarantine brings their events back as replayed ones."""
+    frame = errors_frame(n_before=1200, n_after=0)
+    spam = np.arange(1200) % 4 == 0
+    frame["annotator_id"] = np.where(spam, "bob", "ana")
+    frame.loc[(frame.index >= 800) & spam, "error"] = 1.0
+    seen = scanned(frame)
+    assert seen.events
+    start = int(frame["seq"][800])
+    without = scanned(frame, seen.states, quarantines=Quarantines({"bob": start}))
+    assert without.events == ()
+    assert without.left_out == {"quarantined": 100}
+    assert {state["last_seq"] for state in without.states.values()} == {frame["seq"].max()}
+    again = scanned(frame, without.states, quarantines=Quarantines({"bob": start}))
+    assert again.states == without.states
+    lifted = scanned(frame, without.states)
+    assert [e.event_id for e in lifted.events] == [e.event_id for e in seen.events]
+    assert all(event.is_replayed for event in lifted.events)
+
+
+def test_a_change_that_lasts_without_the_quarantined_is_new():
+    frame = errors_frame()
+    frame["annotator_id"] = np.where(np.arange(1200) % 4 == 0, "bob", "ana")
+    seen = scanned(frame)
+    left = scanned(frame, seen.states, quarantines=Quarantines({"bob": int(frame["seq"][790])}))
+    assert left.events
+    assert not any(event.is_replayed for event in left.events)

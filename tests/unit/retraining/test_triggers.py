@@ -10,6 +10,7 @@ from rlhf_pipeline.records import (
     ChangeCauses,
     DriftEvent,
     Interval,
+    Quarantine,
     TriggerDecision,
     TriggerEvidence,
 )
@@ -135,7 +136,22 @@ def test_a_calibration_test_dates_the_change_only_where_no_detector_does():
     assert decide(evidence(slope), params).change_seq == 700
 
 
+def careless(annotator: str, **figures) -> dict:
+    usual = {"n_votes": 12, "error": 0.5, "expected_error": 0.25, "probability": 0.9}
+    return {"annotator_id": annotator} | usual | figures
+
+
+SPAM = {
+    "each": [careless("bob"), careless("cat"), careless("dan", error=0.2)],
+    "n_active": 10,
+    "n_votes_of_all": 100,
+}
+NEWCOMERS = {"annotator_ids": ["eve", "fay"]}
+FOUND = {"carelessness": SPAM, "newcomers": NEWCOMERS, "category": {"category": "maths"}}
+
+
 def caused_by(name: str, *, seq: int = 1000, detector: str = "rise_test", **found) -> DriftEvent:
+    found = FOUND.get(name, {}) | found
     others = [n for n in REMEDIES if n != name]
     causes = ChangeCauses(
         change_seq=900,
@@ -160,13 +176,13 @@ def caused_by(name: str, *, seq: int = 1000, detector: str = "rise_test", **foun
         ("category", "retrain_category", "fire", 900),
         ("mix", "reweight", "fire", None),
         ("calibration", "refit_calibrator", "fire", None),
-        ("carelessness", "quarantine", "hold", None),
+        ("carelessness", "quarantine", "fire", None),
         ("newcomers", "report_two_tastes", "hold", None),
     ],
 )
 def test_the_cause_decides_the_response(cause, remedy, action, change_seq):
-    risen = caused_by(cause, category="maths")
-    decision = decide(evidence(risen), ASKING)
+    risen = caused_by(cause)
+    decision = decide(evidence(risen))
     assert (decision.action, decision.remedy) == (action, remedy)
     assert decision.change_seq == change_seq
     assert decision.event_ids == (risen.event_id,)
@@ -181,20 +197,61 @@ def test_a_cause_that_explains_little_retrains():
     part = [c | {"share": 0.34} if c["name"] == "carelessness" else c for c in causes["causes"]]
     unsure = risen.model_copy(update={"evidence": {"causes": causes | {"causes": part}}})
     assert decide(evidence(unsure)).remedy == "retrain"
-    params = TriggerParams(min_cause_share=0.2, asks_people=True)
+    assert decide(evidence(unsure)).quarantine is None
+    params = TriggerParams(min_cause_share=0.2)
     assert decide(evidence(unsure), params).remedy == "quarantine"
 
 
-def test_people_are_asked_only_where_the_project_says_so():
+def test_a_quarantine_names_those_who_explain_the_rise_from_the_change_on():
     decision = decide(evidence(caused_by("carelessness")))
-    assert (decision.action, decision.remedy) == ("fire", "retrain")
-    assert "Most likely cause: carelessness." in decision.reasons
+    named = Quarantine(annotator_ids=("bob", "cat"), from_seq=900)
+    assert decision.quarantine == named
+    assert "votes of careless annotators are left out: bob, cat, from vote 900 on" in (
+        decision.reasons
+    )
+    asked = decide(evidence(caused_by("carelessness")), ASKING)
+    assert (asked.action, asked.state, asked.remedy) == ("hold", "held", "quarantine")
+    assert asked.quarantine == named
+    assert "nothing runs until a person answers: `rlhf triggers answer`" in asked.reasons
+    assert replay(asked) == asked
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"n_active": 3},  # bob and cat are most of the annotators
+        {"n_votes_of_all": 40},  # they cast most of the votes
+        {"each": [careless("bob", probability=0.4), careless("cat", n_votes=0, error=None)]},
+    ],
+)
+def test_carelessness_of_most_people_or_of_nobody_quarantines_nobody(found):
+    decision = decide(evidence(caused_by("carelessness", **found)))
+    assert (decision.action, decision.remedy, decision.quarantine) == ("fire", "retrain", None)
+    assert replay(decision) == decision
+
+
+def test_two_tastes_wait_for_people_and_name_the_newcomers():
+    for params in (TriggerParams(), ASKING):
+        decision = decide(evidence(caused_by("newcomers")), params)
+        assert held(decision, "newcomers with another taste: eve, fay, from vote 900 on")
+        assert decision.quarantine == Quarantine(annotator_ids=("eve", "fay"), from_seq=900)
+
+
+def test_a_decision_of_the_second_rule_is_replayed_by_that_rule():
+    decision = decide(evidence(caused_by("carelessness")), ASKING)
+    recorded = decision.evidence | {"rule_version": 2}
+    again = replay(decision.model_copy(update={"evidence": recorded}))
+    assert (again.action, again.remedy, again.quarantine) == ("hold", "quarantine", None)
+    assert again.reasons[-1].startswith("nothing is retrained: put careless annotators into")
+    recorded |= {"params": recorded["params"] | {"asks_people": False}}
+    again = replay(decision.model_copy(update={"evidence": recorded}))
+    assert (again.action, again.remedy) == ("fire", "retrain")
 
 
 def test_without_causes_a_confirmed_change_retrains():
     assert decide(evidence(event("rise_test"))).remedy == "retrain"
-    careless = caused_by("carelessness")
-    always = decide(evidence(careless), TriggerParams(respond_to_causes=False))
+    spam = caused_by("carelessness")
+    always = decide(evidence(spam), TriggerParams(respond_to_causes=False))
     assert (always.action, always.remedy) == ("fire", "retrain")
 
 

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import InvalidScores, StoreError
-from rlhf_pipeline.records import TriggerDecision, TriggerEvidence
+from rlhf_pipeline.records import Quarantine, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.detectors import ERROR_STREAM
+from rlhf_pipeline.votes import Quarantines
 
 MODEL = "demo.reward_model@1"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -362,3 +364,68 @@ def test_a_change_of_one_category_is_recorded_with_it(store, decide, make_event)
         )
     )
     assert [change.category for change in store.taste_changes.all()] == ["maths"]
+
+
+BY_HAND = {"reason": "spam", "actor": "ada", "now": NOON}
+
+
+def answer_by(name: str):
+    """The rule that lifts what `name` begins, or does nothing about it."""
+    if name == "lift":
+        return lambda given, seq: answers.lift(given, **BY_HAND, max_seq=seq)
+    return lambda given, seq: answers.answer(given, name, **BY_HAND, max_seq=seq)
+
+
+def test_a_decision_is_answered_once_and_by_whom_is_on_record(store, decide, make_event):
+    store.events.add([make_event(10)])
+    named = {"quarantine": {"annotator_ids": ["bob"], "from_seq": 8}}
+    decide(lambda e: answer(e, "quarantine").model_copy(update={"evidence": named}))
+    begun = store.decisions.answer(1, answer_by("quarantine"))
+    assert (begun.decision_id, begun.answers, begun.state) == (2, 1, "pending")
+    with pytest.raises(StoreError, match="Decision 1 was answered already, by decision 2"):
+        store.decisions.answer(1, answer_by("nothing"))
+    assert Quarantines.from_decisions(store.decisions.fires()) == Quarantines({"bob": 8})
+    lifted = store.decisions.answer(2, answer_by("lift"))
+    assert store.decisions.pending_fires() == [begun, lifted]
+    assert not Quarantines.from_decisions(store.decisions.fires())
+    with pytest.raises(StoreError, match="Decision 2 was answered already"):
+        store.decisions.answer(2, answer_by("lift"))
+    who = [(link.actor, link.object_id) for link in store.audit.after(0, limit=9)]
+    assert who == [
+        ("pipeline", "decision 1 attempt 1"),
+        ("ada", "decision 2 attempt 1"),
+        ("ada", "decision 3 attempt 1"),
+    ]
+    assert store.audit.verify() > 0
+
+
+def test_answering_at_once_gives_one_answer(url, store, decide, make_event):
+    store.events.add([make_event(10)])
+    decide(lambda e: answer(e, "report_two_tastes"))
+
+    def answer_elsewhere(_: int) -> bool:
+        with Store.open(url, organization="org", project="demo") as other:
+            try:
+                other.decisions.answer(1, answer_by("retrain"))
+            except StoreError:
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(answer_elsewhere, range(4))) == 1
+    assert [d.remedy for d in store.decisions.pending_fires()] == ["reweight"]
+
+
+def test_a_quarantine_by_hand_names_annotators_with_votes(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(2), published_at=NOON)
+    store.votes.cast_many([make_vote("c0", "bob"), make_vote("c1", "ana")])
+    with pytest.raises(StoreError, match="bob: no vote from 2 on"):
+        store.decisions.fire_by_hand(
+            **BY_HAND, quarantine=Quarantine(annotator_ids=("ana", "bob"), from_seq=2)
+        )
+    store.decisions.fire_by_hand(
+        **BY_HAND, quarantine=Quarantine(annotator_ids=("ana",), from_seq=2)
+    )
+    (begun,) = store.decisions.pending_fires()
+    assert (begun.remedy, begun.reasons) == ("quarantine", ("by hand: spam",))
+    assert Quarantines.from_decisions([begun]) == Quarantines({"ana": 2})

@@ -1,0 +1,103 @@
+"""What people decide about a change that waits for them, and how a quarantine is undone."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.records import TriggerDecision
+
+Answer = Literal["quarantine", "retrain", "nothing"]
+
+
+def find_waiting(decisions: Sequence[TriggerDecision]) -> list[TriggerDecision]:
+    """The decisions that wait for a person's answer, oldest first."""
+    answered = {each.answers for each in decisions}
+    return [each for each in decisions if waits(each) and each.decision_id not in answered]
+
+
+def waits(decision: TriggerDecision) -> bool:
+    """Whether the trigger left the decision to people; they may have answered it since."""
+    return decision.action == "hold" and decision.actor is None and decision.remedy is not None
+
+
+def answer(
+    held: TriggerDecision, chosen: Answer, *, reason: str, actor: str, now: datetime, max_seq: int
+) -> TriggerDecision:
+    """The decision by which a person answers `held`, with the votes up to `max_seq`.
+
+    `quarantine` leaves out the votes that `held` names: those of careless annotators, or of
+    newcomers with another taste. `retrain` counts them: careless annotators were none, so that the
+    change is one of taste; of two tastes both count alike. Raises ConfigurationError if `held`
+    waits for nobody, or names nobody for a quarantine.
+    """
+    number = held.decision_id
+    if not waits(held):
+        raise ConfigurationError(
+            f"Decision {number} waits for no answer: the trigger or a person decided it. "
+            "`rlhf triggers list` shows which decisions wait."
+        )
+    if chosen == "nothing":
+        return _decide_by_hand("hold", reason, actor, now, answers=number)
+    evidence: dict[str, Any] = {"looked_at": {"max_seq": max_seq}}
+    named = held.quarantine
+    if chosen == "quarantine":
+        if named is None:
+            raise ConfigurationError(
+                f"Decision {number} names no annotators to leave out. Name them yourself: "
+                "`rlhf triggers quarantine`."
+            )
+        evidence["quarantine"] = named.model_dump(mode="json")
+        return _decide_by_hand(
+            "fire", reason, actor, now, answers=number, remedy="quarantine", evidence=evidence
+        )
+    is_one_taste = held.remedy != "report_two_tastes" and named is not None
+    return _decide_by_hand(
+        "fire",
+        reason,
+        actor,
+        now,
+        answers=number,
+        remedy="retrain" if is_one_taste else "reweight",
+        change_seq=named.from_seq if named is not None and is_one_taste else None,
+        evidence=evidence,
+    )
+
+
+def lift(
+    fired: TriggerDecision, *, reason: str, actor: str, now: datetime, max_seq: int
+) -> TriggerDecision:
+    """The decision by which a person ends the quarantine that `fired` began. Raises
+    ConfigurationError if it began none.
+    """
+    named = fired.quarantine
+    if fired.action != "fire" or fired.remedy != "quarantine" or named is None:
+        raise ConfigurationError(
+            f"Decision {fired.decision_id} began no quarantine. `rlhf status` names those that did."
+        )
+    return _decide_by_hand(
+        "fire",
+        reason,
+        actor,
+        now,
+        answers=fired.decision_id,
+        remedy="lift_quarantine",
+        evidence={
+            "looked_at": {"max_seq": max_seq},
+            "quarantine": named.model_dump(mode="json"),
+        },
+    )
+
+
+def _decide_by_hand(
+    action: Literal["fire", "hold"], reason: str, actor: str, now: datetime, **values: Any
+) -> TriggerDecision:
+    return TriggerDecision(
+        action=action,
+        reasons=(f"by hand: {reason}",),
+        event_ids=(),
+        decided_at=now,
+        state="pending" if action == "fire" else "held",
+        actor=actor,
+        **values,
+    )
