@@ -51,6 +51,7 @@ def retraining_set(
     config: RetrainingSetConfig,
     preference_pairs: pd.DataFrame,
     reflection_log: pd.DataFrame,
+    prompts: pd.DataFrame,
     reward_model: ModelVersion,
     calibration: CalibrationReport,
     champions: dg.ResourceParam[Champions],
@@ -59,7 +60,8 @@ def retraining_set(
     settings: dg.ResourceParam[Settings],
 ) -> Iterator[Any]:
     """Selects pairs by information: where the reward model is uncertain or disagreed with
-    annotators. Excludes evaluation splits and frozen prompts.
+    annotators. Pairs from before a change of taste get the refitted model's choice where it is
+    sure. Excludes evaluation splits, frozen prompts and wrong answers preferred to right ones.
     """
     record_launch(context, store)
     pairs, judge = preference_pairs, champions.judge(reward_model)
@@ -79,10 +81,14 @@ def retraining_set(
         ),
         frozen_prompt_ids=frozen,
         failing_ids=_find_failing_ids(config, settings, store),
+        references=prompts.dropna(subset=["reference"])
+        .set_index("prompt_id")["reference"]
+        .to_dict(),
     )
     rule = DataExpectation(
         type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True
     )
+    n_relabelled = int((frame["origin"] == "relabelled").sum())
     problems = find_set_problems(frame, frozen, config.min_pairs)
     checks = [
         ExpectationOutcome(
@@ -95,15 +101,17 @@ def retraining_set(
         frame,
         StageReport(
             headline=f"{len(frame)} of {len(pairs)} pairs, "
+            f"{n_relabelled} of them relabelled, "
             f"{(frame['weight'] >= 1).mean():.0%} at full weight, "
             f"calibrated by {calibration.method}",
             metrics={
                 "n_pairs": len(frame),
                 "n_candidates": len(pairs),
+                "n_relabelled": n_relabelled,
                 "share_since_change": (frame["weight"] >= 1).mean() if len(frame) else None,
                 "mean_information": frame["information"].mean() if len(frame) else None,
             },
-            rows=frame[["prompt", "chosen", "rejected", "information", "reason"]],
+            rows=frame[["prompt", "chosen", "rejected", "information", "origin", "reason"]],
         ),
         checks=checks,
         usual=[

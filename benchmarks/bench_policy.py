@@ -74,6 +74,7 @@ def pairs_by_truth(policy_folder: Path, seed: int) -> pd.DataFrame:
             "rejected": frame["completion_b"].where(frame["chose_a"], frame["completion_a"]),
             "margin": 0.5,
             "weight": 1.0,
+            "origin": "vote",
             "information": 1.0,
             "reason": "true utility",
             "split": "train",

@@ -438,6 +438,11 @@ RETRAINING_SET = FrameSchema(
         "rejected": text("the other completion"),
         "margin": number("mean signed strength, 0 to 1", **PROBABILITY),
         "weight": number("sampling weight: lower for votes before a detected change", low=0.0),
+        "origin": text(
+            "who says which completion is better: people, or the refitted reward model",
+            values=("vote", "relabelled"),
+            optional=True,
+        ),
         "information": number("ranking value of the row"),
         "reason": text("why the row was selected"),
         "split": text(

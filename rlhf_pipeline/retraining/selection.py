@@ -1,6 +1,6 @@
 """Selects the preference pairs for retraining a policy, each with its reason."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Self
 
 import numpy as np
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughVotes
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, REFLECTIONS, RETRAINING_SET, check_frame
+from rlhf_pipeline.prompts.references import is_right
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
 SCORES = ("comparison_id", "p_chosen")
@@ -19,7 +20,7 @@ class SelectionParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    max_pairs: int = Field(400, description="Most pairs in the retraining set", ge=1)
+    max_pairs: int = Field(1000, description="Most pairs in the retraining set", ge=1)
     min_pairs: int = Field(100, description="Fewer pairs than this are refused", ge=1)
     uncertainty_weight: float = Field(
         1.0, description="Weight of the reward model's uncertainty, 1 - |2p - 1|", ge=0
@@ -29,6 +30,18 @@ class SelectionParams(BaseModel):
     )
     weight_before_change: float = Field(
         0.2, description="Sampling weight of pairs voted on before the detected change", ge=0, le=1
+    )
+    relabel_confidence: float = Field(
+        0.7,
+        description="Calibrated probability from which the refitted reward model's choice replaces "
+        "votes from before the change, at full weight; 1 = never",
+        ge=0.5,
+        le=1,
+    )
+    keep_wrong_answers: bool = Field(
+        False,
+        description="Keep pairs whose chosen completion gives a wrong answer and whose rejected "
+        "one the right answer, where the prompt has a reference",
     )
     failing_cluster_weight: float = Field(
         1.0,
@@ -54,6 +67,7 @@ def select_pairs(
     taste_changes: TasteChanges = NO_CHANGES,
     frozen_prompt_ids: Collection[str] = (),
     failing_ids: Collection[str] = (),
+    references: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Select the most informative pairs of the train split as RETRAINING_SET, most informative
     first.
@@ -61,15 +75,18 @@ def select_pairs(
     `pairs` are PREFERENCE_PAIRS; `scores` has comparison_id and p_chosen, the champion reward
     model's calibrated probability that the majority's choice wins, for every pair; `reflections`
     (REFLECTIONS) are its predictions from before the votes. For a comparison without a vote there,
-    disagreement depends on p_chosen alone.
+    disagreement depends on p_chosen alone. `references` are the right answers by prompt_id.
 
     information = uncertainty_weight * (1 - |2 p - 1|) + disagreement_weight * share of votes
-    predicted wrongly. Pairs whose last vote came before the last change of their category get the
-    sampling weight `weight_before_change` and rank by information * weight, so they only fill the
-    room that newer pairs leave; they are left out if the reward model, refitted since, no longer
-    predicts their choice. Pairs of `failing_ids`, comparisons in failing clusters, have their
-    weight multiplied by `failing_cluster_weight`. Pairs of calib, test and frozen prompts are never
-    selected. Equal inputs in another order give the same rows in the same order.
+    predicted wrongly. Votes from before the last change of their category state a former taste.
+    Where the reward model, refitted since, is as sure as `relabel_confidence`, its choice stands
+    instead (origin `relabelled` where it differs) and counts like a new vote. Elsewhere the pair
+    is left out if the model contradicts it, else it gets the sampling weight
+    `weight_before_change` and ranks by information * weight, so it only fills the room that others
+    leave. Pairs of `failing_ids`, comparisons in failing clusters, have their weight multiplied by
+    `failing_cluster_weight`. A pair that prefers a wrong answer to the right one is left out. Pairs
+    of calib, test and frozen prompts are never selected. Equal inputs in another order give the
+    same rows in the same order.
 
     Raises NotEnoughVotes below min_pairs, InvalidScores for a probability that is missing, NaN or
     outside 0 to 1.
@@ -92,38 +109,64 @@ def select_pairs(
         .fillna(0)
         .reset_index(drop=True)
     )
-    disagreement = _disagreement_shares(judged, p_chosen)
     is_old = pd.Series(~taste_changes.is_current(usable), index=usable.index)
+    is_sure = np.maximum(p_chosen, 1 - p_chosen) >= params.relabel_confidence
+    is_relabelled = is_old & is_sure & (p_chosen < 0.5)
+    is_current = ~is_old | is_sure
     when = np.where(
         is_old,
         " before the change",
         np.where(taste_changes.first_seq(usable["category"]) > 0, " after the change", ""),
     )
-    # A vote from before the change that the refitted model contradicts no longer reflects current
-    # taste.
-    is_obsolete = is_old & (p_chosen < 0.5)
-    information = (
-        params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs())
-        + params.disagreement_weight * disagreement
-    )
     is_failing = usable["comparison_id"].isin(list(failing_ids))
     if params.failing_cluster_weight != 1:
         when = np.where(is_failing, np.char.add(when, ", in a failing cluster"), when)
-    chosen = usable.assign(
-        weight=np.where(is_old, params.weight_before_change, 1.0)
+    described = usable.assign(
+        origin=np.where(is_relabelled, "relabelled", "vote"),
+        weight=np.where(is_current, 1.0, params.weight_before_change)
         * np.where(is_failing, params.failing_cluster_weight, 1.0),
-        information=information,
+        information=params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs())
+        + params.disagreement_weight
+        * _disagreement_shares(judged, p_chosen).mask(is_relabelled, 0.0),
         reason=[
-            _describe_reason(*row)
-            for row in zip(judged["n_wrong"], judged["n_votes"], p_chosen, when, strict=True)
+            _describe_relabelling(p, after)
+            if relabelled
+            else _describe_reason(n_wrong, n_votes, p, after)
+            for relabelled, n_wrong, n_votes, p, after in zip(
+                is_relabelled, judged["n_wrong"], judged["n_votes"], p_chosen, when, strict=True
+            )
         ],
     )
-    chosen = chosen[(chosen["weight"] > 0) & ~is_obsolete]
+    described = _swap(described, is_relabelled)
+    chosen = described[
+        (described["weight"] > 0)
+        & (is_current | (p_chosen >= 0.5))
+        & (params.keep_wrong_answers | ~_prefers_wrong_answer(described, references or {}))
+    ]
     _require_enough_pairs(len(chosen), len(checked), params.min_pairs)
     ranked = chosen.assign(_rank=chosen["information"] * chosen["weight"]).sort_values(
         ["_rank", "comparison_id"], ascending=[False, True]
     )
     return check_frame(ranked.head(params.max_pairs)[list(RETRAINING_SET.columns)], RETRAINING_SET)
+
+
+def _swap(pairs: pd.DataFrame, swapped: "pd.Series[bool]") -> pd.DataFrame:
+    return pairs.assign(
+        chosen=pairs["rejected"].where(swapped, pairs["chosen"]),
+        rejected=pairs["chosen"].where(swapped, pairs["rejected"]),
+    )
+
+
+def _prefers_wrong_answer(pairs: pd.DataFrame, references: Mapping[str, str]) -> "pd.Series[bool]":
+    """Whether the chosen completion lacks the right answer and the rejected one gives it."""
+    known = [references.get(prompt_id) for prompt_id in pairs["prompt_id"]]
+    found = [
+        reference is not None and not is_right(reference, chosen) and is_right(reference, rejected)
+        for reference, chosen, rejected in zip(
+            known, pairs["chosen"], pairs["rejected"], strict=True
+        )
+    ]
+    return pd.Series(found, index=pairs.index, dtype=bool)
 
 
 def find_set_problems(
@@ -206,6 +249,10 @@ def _count_wrong_votes(reflections: pd.DataFrame | None) -> pd.DataFrame:
 def _disagreement_shares(judged: pd.DataFrame, p_chosen: pd.Series) -> pd.Series:
     by_votes = judged["n_wrong"] / judged["n_votes"].where(judged["n_votes"] > 0)
     return by_votes.fillna((p_chosen < 0.5).astype("float64"))
+
+
+def _describe_relabelling(p_chosen: float, when: str) -> str:
+    return f"relabelled: reward model gives {1 - p_chosen:.2f} to what people rejected{when}"
 
 
 def _describe_reason(n_wrong: float, n_votes: float, p_chosen: float, when: str) -> str:

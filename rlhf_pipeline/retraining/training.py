@@ -36,6 +36,12 @@ class TrainingParams(BaseModel):
         lt=1,
     )
     epochs: int = Field(2, description="Passes over the rows", ge=1, le=100)
+    min_steps: int = Field(
+        60,
+        description="Fewest optimiser steps: a small set is passed over more often than `epochs`",
+        ge=0,
+        le=100_000,
+    )
     batch_size: int = Field(16, description="Rows per optimiser step", ge=1, le=4096)
     max_length: int = Field(
         512, description="Tokens of prompt and completion together; what is beyond is cut off", ge=8
@@ -90,12 +96,14 @@ def build_trl_arguments(
     """Keyword arguments common to TRL's configs. TRL's own defaults checkpoint gradients and use
     bf16 even on a CPU.
     """
-    n_steps = math.ceil(n_rows / params.batch_size) * params.epochs
+    steps_per_epoch = math.ceil(n_rows / params.batch_size)
+    epochs = max(params.epochs, math.ceil(params.min_steps / steps_per_epoch))
+    n_steps = steps_per_epoch * epochs
     return {
         "output_dir": str(checkpoints),
         "learning_rate": params.learning_rate,
         "warmup_steps": params.warmup_share,
-        "num_train_epochs": params.epochs,
+        "num_train_epochs": epochs,
         "per_device_train_batch_size": params.batch_size,
         "max_length": min(params.max_length, policy.context_length),
         "seed": params.seed,

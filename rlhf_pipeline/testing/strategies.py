@@ -16,7 +16,7 @@ from rlhf_pipeline.retraining.strategies.base import Strategy
 from rlhf_pipeline.testing.members import check_member, expect_error
 
 PARAMS = StrategyParams(
-    batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=1, min_pairs=10
+    batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=1, min_steps=0, min_pairs=10
 )
 
 
@@ -56,6 +56,7 @@ def build_pairs(n: int = 48, **columns: Any) -> pd.DataFrame:
         "rejected": [f"no idea {i}" for i in range(n)],
         "margin": 0.5,
         "weight": 1.0,
+        "origin": "vote",
         "information": 0.5,
         "reason": "unsure",
         "split": "train",

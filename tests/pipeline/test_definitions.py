@@ -38,6 +38,7 @@ MISSION = {
     "retraining_set": {
         "preference_pairs",
         "reflection_log",
+        "prompts",
         "reward_model",
         "calibration",
         "retraining_decision",

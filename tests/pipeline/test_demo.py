@@ -39,7 +39,13 @@ DAILY = (
 RETRAINING = {
     "calibration": {"min_pairs": 10},
     "retraining_set": {"min_pairs": 40, "max_pairs": 64},
-    "candidate_model": {"epochs": 1, "min_pairs": 40, "checkpoint_every": 2, "learning_rate": 1e-3},
+    "candidate_model": {
+        "epochs": 1,
+        "min_steps": 0,
+        "min_pairs": 40,
+        "checkpoint_every": 2,
+        "learning_rate": 1e-3,
+    },
     "evaluation": {"max_new_tokens": 16},
 }
 SMALL = {

@@ -58,7 +58,10 @@ def test_run_launched_by_hand_uses_the_confirmed_change(changed: Any) -> None:
     assert version.params["taste_changes"] == {"since_seq": recorded.change_seq}
     assert version.params["weight_before_change"] < 1
     rows: pd.DataFrame = changed.files.read_frame("retraining_set")
-    assert rows.loc[rows["weight"] == 1, "reason"].str.contains("after the change").all()
+    is_old = rows["reason"].str.contains("before the change")
+    assert (rows.loc[rows["origin"] == "relabelled", "weight"] == 1).all()
+    assert is_old[rows["origin"] == "relabelled"].all()
+    assert (rows.loc[~is_old, "weight"] == 1).all()
     assert changed.judge == version.label == "demo.reward_model@2"
     assert right_since_the_change(changed, 2) > 0.6
     assert right_since_the_change(changed, 1) < 0.4

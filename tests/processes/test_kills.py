@@ -23,7 +23,7 @@ COLLECTION = {
 }
 TRAINING = {
     "retraining_set": {"min_pairs": 40, "max_pairs": 64},
-    "candidate_model": {"epochs": 2, "min_pairs": 40, "checkpoint_every": 2},
+    "candidate_model": {"epochs": 2, "min_steps": 0, "min_pairs": 40, "checkpoint_every": 2},
     "evaluation": {"max_new_tokens": 8},
 }
 

@@ -29,7 +29,7 @@ CHANGE = 1_300  # seq of the first vote of another taste
 QUICK = {
     "calibration": {"min_pairs": 10},
     "retraining_set": {"min_pairs": 40, "max_pairs": 64},
-    "candidate_model": {"epochs": 1, "min_pairs": 40, "checkpoint_every": 2},
+    "candidate_model": {"epochs": 1, "min_steps": 0, "min_pairs": 40, "checkpoint_every": 2},
     "evaluation": {"max_new_tokens": 8, "min_prompts": 20},  # of the test split
 }
 

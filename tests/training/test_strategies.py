@@ -17,7 +17,7 @@ from rlhf_pipeline.testing import check_strategy
 from rlhf_pipeline.testing.strategies import build_pairs, build_policy
 
 PARAMS = StrategyParams(
-    batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=2, min_pairs=10
+    batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=2, min_steps=0, min_pairs=10
 )
 
 

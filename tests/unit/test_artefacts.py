@@ -28,6 +28,7 @@ ROW = {
     "rejected": "No.",
     "margin": 0.5,
     "weight": 1.0,
+    "origin": "vote",
     "information": 0.3,
     "reason": "uncertain",
     "split": "train",

@@ -29,6 +29,7 @@ def rows(n: int) -> pd.DataFrame:
             "rejected": ["No."] * n,
             "margin": [i / 50 for i in range(n)],
             "weight": [1.0] * n,
+            "origin": "vote",
             "information": [i / (n + 1) for i in range(n)],
             "reason": "uncertain",
             "split": "train",

@@ -8,6 +8,7 @@ from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problem
 from rlhf_pipeline.votes import TasteChanges
 
 PARAMS = SelectionParams(max_pairs=20, min_pairs=1)
+BY_PEOPLE = SelectionParams(max_pairs=20, min_pairs=1, relabel_confidence=1)  # none is relabelled
 
 
 def pairs(n=6, **columns):
@@ -103,7 +104,7 @@ def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
         pairs(4),
         scores([0.5, 0.5, 0.9, 0.9]),
         None,
-        SelectionParams(max_pairs=3, min_pairs=1),
+        BY_PEOPLE.model_copy(update={"max_pairs": 3}),
         taste_changes=TasteChanges(30),
     )
     # .2 * 1.0 ties with 1.0 * .2: by comparison_id
@@ -112,7 +113,7 @@ def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
         pairs(4),
         scores([0.5, 0.5, 0.8, 0.8]),
         None,
-        SelectionParams(max_pairs=3, min_pairs=1),
+        BY_PEOPLE.model_copy(update={"max_pairs": 3}),
         taste_changes=TasteChanges(30),
     )
     assert newer["comparison_id"].tolist() == ["c2", "c3", "c0"]
@@ -143,16 +144,56 @@ def test_weight_zero_before_the_change_leaves_those_pairs_out():
     assert set(chosen["comparison_id"]) == {"c2", "c3"}
 
 
-def test_old_votes_that_the_refitted_model_contradicts_are_left_out():
+def test_old_votes_that_the_unsure_model_contradicts_are_left_out():
     chosen = select_pairs(
-        pairs(4),
-        scores([0.2, 0.6, 0.2, 0.6]),
-        None,
-        SelectionParams(min_pairs=1),
-        taste_changes=TasteChanges(30),
+        pairs(4), scores([0.4, 0.6, 0.2, 0.6]), None, PARAMS, taste_changes=TasteChanges(30)
     )
     # c0 and c1 came before the change, c2 is new and surprising
     assert set(chosen["comparison_id"]) == {"c1", "c2", "c3"}
+    assert chosen.set_index("comparison_id")["weight"]["c1"] == 0.2
+
+
+def test_old_votes_get_the_choice_of_the_refitted_model_where_it_is_sure():
+    votes = reflections(("c0", True), ("c1", True))
+    chosen = select_pairs(
+        pairs(3), scores([0.1, 0.9, 0.1]), votes, PARAMS, taste_changes=TasteChanges(30)
+    ).set_index("comparison_id")
+    assert chosen["origin"].to_dict() == {"c0": "relabelled", "c1": "vote", "c2": "vote"}
+    assert chosen.loc["c0", ["chosen", "rejected"]].tolist() == ["three", "two 0"]
+    assert chosen["weight"].tolist() == [1.0] * 3
+    assert chosen.loc["c0", "reason"] == (
+        "relabelled: reward model gives 0.90 to what people rejected before the change"
+    )
+    assert chosen.loc["c0", "information"] == pytest.approx(0.2)  # its votes count no more
+
+
+def test_without_a_change_nothing_is_relabelled():
+    chosen = select_pairs(pairs(2), scores([0.01, 0.99]), None, PARAMS)
+    assert set(chosen["origin"]) == {"vote"}
+
+
+def test_a_pair_that_prefers_a_wrong_answer_to_the_right_one_is_left_out():
+    given = pairs(4, chosen=["three", "two", "three", "four"], rejected=["two", "three", "2", "2"])
+    right = {"p0": "two", "p1": "two", "p2": "two"}
+    chosen = select_pairs(given, scores([0.6] * 4), None, PARAMS, references=right)
+    # both of c2 are wrong, nobody knows the answer to p3
+    assert set(chosen["comparison_id"]) == {"c1", "c2", "c3"}
+    kept = PARAMS.model_copy(update={"keep_wrong_answers": True})
+    assert len(select_pairs(given, scores([0.6] * 4), None, kept, references=right)) == 4
+
+
+def test_a_relabelled_pair_may_not_prefer_a_wrong_answer_either():
+    given = pairs(1, chosen="two", rejected="three")
+    params = PARAMS.model_copy(update={"min_pairs": 1})
+    with pytest.raises(NotEnoughVotes):
+        select_pairs(
+            given,
+            scores([0.1]),
+            None,
+            params,
+            taste_changes=TasteChanges(30),
+            references={"p0": "two"},
+        )
 
 
 def test_neither_evaluation_splits_nor_frozen_prompts_are_taken():
