@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.parameters import AsJson
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.records import TasteChange
 from rlhf_pipeline.store import Store
@@ -23,7 +24,7 @@ def group() -> None:
 
 @app.command("list")
 def list_changes(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List every change: who recorded or retracted it, and why."""
     changes = _open_store().taste_changes.all()

@@ -58,9 +58,7 @@ def analyze(
 
     Reads the stored reports: nothing is computed again. Without days, all that have a report.
     """
-    if day and (first or last):
-        raise typer.BadParameter("give --day, or --from and --to", param_hint="--day")
-    wanted = DayRange(day or first, day or last)
+    wanted = DayRange.from_options(day, first, last)
     workspace = open_workspace()
     workspace.store.migrate()
     files = workspace.files

@@ -7,7 +7,7 @@ import typer
 
 from rlhf_pipeline.cli.comparisons import offer_to_people
 from rlhf_pipeline.cli.exports import open_workspace
-from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
+from rlhf_pipeline.cli.parameters import AsJson, DayRange, FirstDay, LastDay
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.drift.slices import error_slices
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
@@ -42,7 +42,7 @@ def show_clusters(
             "than the project's rule.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the clusters of prompts that a day's drift report found, failing ones first; or offer
     one to people.
@@ -81,14 +81,12 @@ def show_slices(
     day: Day = None,
     first: FirstDay = None,
     last: LastDay = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare error rates by category, source, length gap, annotator and model, over one day or
     several; without days, over all.
     """
-    if day and (first or last):
-        raise typer.BadParameter("give --day, or --from and --to", param_hint="--day")
-    wanted = DayRange(day or first, day or last)
+    wanted = DayRange.from_options(day, first, last)
     workspace = open_workspace()
     workspace.store.migrate()
     days = [one for one in workspace.files.days("reflection_log") if one in wanted]

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.parameters import AsJson
 from rlhf_pipeline.cli.tables import show, show_json
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.error_memory import (
@@ -26,7 +27,7 @@ def show_memory(
     votes: Annotated[
         int, typer.Option(min=1, help="With --errors: least votes for the majority's side.")
     ] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show how many confident errors of earlier predictions each reward model fixed, and which hits
     it lost: on pairs that it was not trained on, and on those that it was.

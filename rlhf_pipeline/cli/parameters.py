@@ -39,6 +39,7 @@ LastDay = Annotated[
         help="Last UTC day; default: the last there is.",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LATEST_DAY = "9999-12-31"
 
 
@@ -51,6 +52,15 @@ class DayRange:
         self.last = LATEST_DAY if last is None else last.date().isoformat()
         if self.last < self.first:
             raise typer.BadParameter(f"{self.last} is before {self.first}", param_hint="--to")
+
+    @classmethod
+    def from_options(
+        cls, day: datetime | None, first: datetime | None, last: datetime | None
+    ) -> "DayRange":
+        """The range of `--day`, or of `--from` and `--to`. Raises typer.BadParameter for both."""
+        if day and (first or last):
+            raise typer.BadParameter("give --day, or --from and --to", param_hint="--day")
+        return cls(day or first, day or last)
 
     @property
     def is_open(self) -> bool:

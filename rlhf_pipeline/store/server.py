@@ -81,6 +81,11 @@ class ServerDatabases:
 
         Raises StoreError as `make` does, but not if they belong to another home.
         """
+        with self._lock_creation() as (_, mark):
+            yield mark.home_id if mark else None
+
+    @contextmanager
+    def _lock_creation(self) -> Iterator[tuple[Connection, "DatabaseMark | None"]]:
         try:
             with _connect(self._maintenance_url()) as connection:
                 connection.execute(
@@ -89,7 +94,7 @@ class ServerDatabases:
                 mark = self._fetch_mark(connection)
                 self._refuse_old_servers(connection)
                 self._refuse_other_projects(mark)
-                yield mark.home_id if mark else None
+                yield connection, mark
         except SQLAlchemyError as cause:
             raise StoreError(
                 f"The Postgres server {self._redacted_url()}: {_describe_error(cause)}"
@@ -104,29 +109,18 @@ class ServerDatabases:
         refuses the login or the creation, or if the databases belong to another project or another
         home: Dagster's history cannot be shared.
         """
-        try:
-            with _connect(self._maintenance_url()) as connection:
-                connection.execute(
-                    text("SELECT pg_advisory_lock(:key)"), {"key": CREATION_LOCK_KEY}
+        with self._lock_creation() as (connection, mark):
+            self._refuse_other_homes(mark)
+            made = [name for name in self.names if self._create_database(connection, name)]
+            if filling:
+                self._empty_databases(was_filling=mark is not None and mark.is_filling)
+            elif mark is not None and mark.is_filling:
+                raise StoreError(
+                    f"The databases {self.prefix}_… on {self._redacted_url()} are half filled: "
+                    "a move was interrupted. Repeat `rlhf storage migrate`, or name "
+                    "another RLHF_DATABASE_PREFIX."
                 )
-                mark = self._fetch_mark(connection)
-                self._refuse_old_servers(connection)
-                self._refuse_other_projects(mark)
-                self._refuse_other_homes(mark)
-                made = [name for name in self.names if self._create_database(connection, name)]
-                if filling:
-                    self._empty_databases(was_filling=mark is not None and mark.is_filling)
-                elif mark is not None and mark.is_filling:
-                    raise StoreError(
-                        f"The databases {self.prefix}_… on {self._redacted_url()} are half filled: "
-                        "a move was interrupted. Repeat `rlhf storage migrate`, or name "
-                        "another RLHF_DATABASE_PREFIX."
-                    )
-                self._write_mark(connection, replace(self._own_mark, is_filling=filling))
-        except SQLAlchemyError as cause:
-            raise StoreError(
-                f"The Postgres server {self._redacted_url()}: {_describe_error(cause)}"
-            ) from cause
+            self._write_mark(connection, replace(self._own_mark, is_filling=filling))
         return made
 
     def read_mark(self, database: Database) -> DatabaseMark | None:
