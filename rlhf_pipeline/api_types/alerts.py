@@ -1,4 +1,4 @@
-"""Alerts, their rules and silences."""
+"""Alerts, their rules, silences and messages."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, ConfigDict, Field
 
 from rlhf_pipeline.api_types.base import Answer, Name, Request
-from rlhf_pipeline.monitoring import Alert, MetricName, Severity, Silence
+from rlhf_pipeline.monitoring import Alert, AlertMessage, MetricName, Severity, Silence
 from rlhf_pipeline.records import Text
 
 
@@ -51,3 +51,17 @@ class AlertRuleOut(Answer):
         description="Who set it by command or API; null if rlhf.yaml or the default does."
     )
     changed_at: datetime | None
+
+
+class AlertMessageOut(AlertMessage):
+    """A message that tells a target about an alert, as returned."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class TestMessageOut(Answer):
+    """What became of a test message."""
+
+    message_id: str
+    is_delivered: bool
+    detail: str = Field(description="What the receiver accepted, or why it did not.")

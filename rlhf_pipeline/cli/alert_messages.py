@@ -12,6 +12,7 @@ from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed
 from rlhf_pipeline.monitoring import AlertMessage, MessageState
 from rlhf_pipeline.records import utc_now
 
+ACTOR = "rlhf alerts"
 TEST_SECONDS = 30.0
 
 
@@ -22,7 +23,7 @@ def list_messages(
 ) -> None:
     """List messages about alerts: which target received them, and why others did not."""
     outbox = Workspace.open_current().store.alert_messages
-    messages = outbox.all(state=state, limit=limit)
+    messages = outbox.page(state=state, limit=limit)
     if as_json:
         show_json([message.model_dump(mode="json") for message in messages])
         return
@@ -45,14 +46,16 @@ def replay_messages(
     if bool(message_id) == all_dead:
         raise typer.BadParameter("give the id of a message, or --all-dead")
     outbox = Workspace.open_current().store.alert_messages
-    ids = [each.message_id for each in outbox.all(state="dead")] if all_dead else [message_id]
-    for each in ids:
-        outbox.replay(each, utc_now())
-    echo(
-        f"{len(ids)} messages wait to be sent again."
-        if len(ids) != 1
-        else f"{ids[0]} waits to be sent again."
-    )
+    n = 1
+    if all_dead:
+        n = 0
+        while dead := outbox.page(state="dead"):
+            for message in dead:
+                outbox.replay(message.message_id, utc_now(), actor=ACTOR)
+            n += len(dead)
+    else:
+        outbox.replay(message_id, utc_now(), actor=ACTOR)
+    echo(f"{n} message{'' if n == 1 else 's'} will be sent again.")
 
 
 def send_test_message(

@@ -73,7 +73,7 @@ def show_alert(alert_id: AlertId, as_json: AsJson = False) -> None:
     """Show one alert with its evidence and its messages."""
     store = Workspace.open_current().store
     alert = store.alerts.get(alert_id)
-    messages = store.alert_messages.of_alert(alert_id)
+    messages = store.alert_messages.page(alert_id=alert_id, limit=1000)
     if as_json:
         sent = [message.model_dump(mode="json", exclude={"payload"}) for message in messages]
         show_json({**alert.model_dump(mode="json"), "messages": sent})

@@ -13,7 +13,13 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from rlhf_pipeline.api_types.accounts import AddedUser, Me, TokenOut, UserOut
-from rlhf_pipeline.api_types.alerts import AlertOut, AlertRuleOut, SilenceOut
+from rlhf_pipeline.api_types.alerts import (
+    AlertMessageOut,
+    AlertOut,
+    AlertRuleOut,
+    SilenceOut,
+    TestMessageOut,
+)
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut, ConsensusOut, Offered
 from rlhf_pipeline.api_types.predictions import (
@@ -34,7 +40,7 @@ from rlhf_pipeline.api_types.project import (
     Verification,
 )
 from rlhf_pipeline.api_types.votes import BatchResult, Lease, Statistics, VoteOut, VoteReceipt
-from rlhf_pipeline.monitoring import AlertState, MetricPoint
+from rlhf_pipeline.monitoring import AlertState, MessageState, MetricPoint
 from rlhf_pipeline.records import AnnotationRules, Choice, Feedback, NewFeedback, Role
 
 T = TypeVar("T")
@@ -424,6 +430,23 @@ def silence_alerts(
 def end_silence(silence_id: int) -> Call[None]:
     """End a silence now."""
     return Call("DELETE", f"alerts/silences/{silence_id}", _ignore_answer)
+
+
+def alert_messages(
+    *, state: MessageState | None = None, alert_id: int | None = None, limit: int = 100
+) -> Call[Page[AlertMessageOut]]:
+    """Messages about alerts, newest first."""
+    return _list("alerts/messages", AlertMessageOut, state=state, alert_id=alert_id, limit=limit)
+
+
+def replay_alert_message(message_id: str) -> Call[AlertMessageOut]:
+    """Send a dead message again, from its first attempt."""
+    return _post(f"alerts/messages/{_id(message_id)}:replay", AlertMessageOut, {})
+
+
+def send_test_message(target: str) -> Call[TestMessageOut]:
+    """Send a test message to a configured target now."""
+    return _post(f"alerts/targets/{_id(target)}:test", TestMessageOut, {})
 
 
 def send_feedback(feedback: NewFeedback, *, idempotency_key: str | None = None) -> Call[Feedback]:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, exists, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, or_, select
 
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.monitoring import AlertMessage, MessageState
+from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import alert_messages
@@ -84,22 +86,31 @@ class AlertMessages:
                 ),
             )
 
-    def replay(self, message_id: str, now: datetime) -> AlertMessage:
-        """Send a dead message again, from its first attempt. Raises NotFound for an unknown one."""
-        with self._database.write_transaction() as connection:
-            n_changed = self._update(
-                connection,
-                message_id,
-                from_state="dead",
-                state="pending",
-                n_attempts=0,
-                next_attempt_at=now,
+    def replay(self, message_id: str, now: datetime, *, actor: str) -> AlertMessage:
+        """Send a dead message again, from its first attempt; the audit chain keeps who wanted it.
+        Raises NotFound for an unknown one.
+        """
+        columns = alert_messages.c
+        dead = select(alert_messages).where(
+            self._database.in_project(alert_messages),
+            columns.message_id == message_id,
+            columns.state == "dead",
+        )
+        again = {"state": "pending", "n_attempts": 0, "next_attempt_at": now}
+        with audited_transaction(self._database) as (connection, ledger):
+            row = connection.execute(dead).mappings().first()
+            if row is None:
+                raise NotFound(
+                    f"No dead message {message_id}. `rlhf alerts messages --state dead` lists them."
+                )
+            self._update(connection, message_id, from_state="dead", **again)
+            ledger.append(
+                actor=actor,
+                action="alert.replay",
+                object_id=message_id,
+                digest=content_hash(message_id),
             )
-        if not n_changed:
-            raise NotFound(
-                f"No dead message {message_id}. `rlhf alerts messages --state dead` lists them."
-            )
-        return self.get(message_id)
+        return _build_message(row).model_copy(update=again)
 
     def get(self, message_id: str) -> AlertMessage:
         """Raises NotFound."""
@@ -108,13 +119,26 @@ class AlertMessages:
             raise NotFound(f"There is no message {message_id}.")
         return found[0]
 
-    def all(self, *, state: MessageState | None = None, limit: int = 1000) -> list[AlertMessage]:
-        """Newest first."""
-        return self._read(*([alert_messages.c.state == state] if state else []), limit=limit)
-
-    def of_alert(self, alert_id: int) -> list[AlertMessage]:
-        """Newest first."""
-        return self._read(alert_messages.c.alert_id == alert_id)
+    def page(
+        self,
+        *,
+        state: MessageState | None = None,
+        alert_id: int | None = None,
+        before: tuple[datetime, str] | None = None,
+        limit: int = 100,
+    ) -> list[AlertMessage]:
+        """Newest first; `before` is the time of creation and the id of the last one of a page."""
+        columns = alert_messages.c
+        conditions: list[ColumnElement[bool]] = []
+        if state is not None:
+            conditions.append(columns.state == state)
+        if alert_id is not None:
+            conditions.append(columns.alert_id == alert_id)
+        if before is not None:
+            created_at, message_id = before
+            is_same_time = and_(columns.created_at == created_at, columns.message_id > message_id)
+            conditions.append(or_(columns.created_at < created_at, is_same_time))
+        return self._read(*conditions, limit=limit)
 
     def _is_due(self, now: datetime) -> tuple[ColumnElement[bool], ...]:
         columns, earlier = alert_messages.c, alert_messages.alias()
@@ -148,8 +172,8 @@ class AlertMessages:
         *,
         from_state: MessageState = "pending",
         **values: Any,
-    ) -> int:
-        return connection.execute(
+    ) -> None:
+        connection.execute(
             alert_messages.update()
             .where(
                 self._database.in_project(alert_messages),
@@ -157,7 +181,7 @@ class AlertMessages:
                 alert_messages.c.state == from_state,
             )
             .values(values)
-        ).rowcount
+        )
 
 
 def insert_messages(

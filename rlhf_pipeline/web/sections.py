@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.plugins import Members
+from rlhf_pipeline.web.alerts import messages as alert_messages
 from rlhf_pipeline.web.alerts import routes as alerts
 from rlhf_pipeline.web.annotate import routes as annotate
 from rlhf_pipeline.web.audit import routes as audit
@@ -114,7 +115,7 @@ BUILT_IN = {
         path="/calibration",
         folder=HERE / "calibration",
     ),
-    "alerts": Section((alerts.api,)),
+    "alerts": Section((alert_messages.api, alerts.api)),
     "feedback": Section(
         (feedback.api, feedback.pages),
         Permission.FEEDBACK_READ,

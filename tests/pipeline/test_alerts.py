@@ -137,7 +137,7 @@ def test_a_confirmed_change_is_one_alert_until_its_retraining_ends(world: World)
     world.tick()
     (alert,) = world.store.alerts.page()
     assert (alert.state, alert.resolution) == ("resolved", "its run finished")
-    assert [m.kind for m in world.store.alert_messages.all()] == ["resolved", "opened"]
+    assert [m.kind for m in world.store.alert_messages.page()] == ["resolved", "opened"]
 
 
 def test_a_schedule_that_made_no_run_is_overdue() -> None:
@@ -211,7 +211,7 @@ def test_invalid_settings_open_an_alert(world: World) -> None:
 def test_messages_leave_with_the_tick(world: World) -> None:
     world.run(works=False)
     assert world.tick() == "2 alerts changed, 1 messages sent"
-    assert [m.state for m in world.store.alert_messages.all()] == ["delivered"]
+    assert [m.state for m in world.store.alert_messages.page()] == ["delivered"]
 
 
 def test_the_loop_ticks_alerts_and_every_tick_is_recorded(world: World) -> None:

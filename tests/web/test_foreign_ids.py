@@ -9,15 +9,19 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 
+from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
+from tests.web.test_alert_messages import add_dead_message
+from tests.web.test_alerts import look
 from tests.web.test_calibration import MODEL, report
 
 # Names of parameters and fields that look like an id and name nothing that is kept here, with the
@@ -26,6 +30,8 @@ FREE = {
     "session_id": "of the program that sends feedback",
     "completion_id": "of the program that sends feedback",
     "idempotency_key": "the sender's own",
+    "target": "a name in the settings",
+    "rule": "a name in the settings",
 }
 # Names of ids of what is kept -> one that nobody has, of the same form.
 NOBODYS: dict[str, Any] = {
@@ -38,6 +44,9 @@ NOBODYS: dict[str, Any] = {
     "assignment_id": "0" * 24,
     "token_id": "0" * 16,
     "feedback_id": 999,
+    "message_id": "msg_none",
+    "alert_id": 999,
+    "silence_id": 999,
     "supersedes": "0" * 24,
     "version": 998,
     "guideline_version": 998,
@@ -153,6 +162,16 @@ def made_there(theirs: Web) -> tuple[httpx.Client, dict[str, Any]]:
         "/guidelines", json={"text": "theirs"}, headers={"If-Match": '"0"'}
     ).json()["version"]
     theirs.store.calibrations.add(report(0), {"temperature": 1.5})
+    look(theirs, 80)
+    (alert,) = theirs.store.alerts.page()
+    message = add_dead_message(theirs.store, alert_id=alert.alert_id)
+    silence = theirs.store.silences.add(
+        rule=None,
+        subject=None,
+        reason="holidays",
+        ends_at=utc_now() + timedelta(hours=1),
+        actor="theirs",
+    )
     user, kept = admin.user.user_id, theirs.store.votes.get(vote["vote_id"])
     return admin, {
         "user_id": theirs.add("annotator").user_id,
@@ -165,6 +184,9 @@ def made_there(theirs: Web) -> tuple[httpx.Client, dict[str, Any]]:
         "assignment_id": held["assignment_id"],
         "token_id": admin.get("/me/tokens").json()["items"][0]["token_id"],
         "feedback_id": sent["feedback_id"],
+        "message_id": message.message_id,
+        "alert_id": alert.alert_id,
+        "silence_id": silence.silence_id,
         "supersedes": kept.vote_id,
         "version": version,
         "guideline_version": version,

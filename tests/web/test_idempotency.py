@@ -13,8 +13,11 @@ from datetime import timedelta
 import pytest
 
 from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.records import utc_now
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
+from tests.web.test_alert_messages import add_dead_message
+from tests.web.test_alerts import look
 
 THUMB = {"kind": "thumbs", "value": 1, "completion": "text", "session_id": "s"}
 CORRECTION = {"kind": "correction", "prompt": "2 + 2?", "completion": "5", "correction": "4"}
@@ -294,6 +297,9 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
     ids = web.publish(3)
     admin, user = web.browser(web.add("admin")), web.add("annotator")
     card = admin.post("/assignments:lease", json={"n": 2}).json()["cards"]
+    dead = add_dead_message(web.store).message_id
+    look(web, 80)  # opens alert 1
+    silence = {"reason": "holidays", "ends_at": (utc_now() + timedelta(hours=1)).isoformat()}
     bodies: dict[str, tuple[str, object]] = {
         "/assignments:lease": ("/assignments:lease", {"n": 1}),
         "/assignments:extend": ("/assignments:extend", None),
@@ -314,6 +320,11 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
         "/users/{user_id}:login-link": (f"/users/{user.user_id}:login-link", None),
         "/me/tokens": ("/me/tokens", {"name": "ci"}),
         "/audit:verify": ("/audit:verify", None),
+        "/alerts/{alert_id}:acknowledge": ("/alerts/1:acknowledge", None),
+        "/alerts/{alert_id}:resolve": ("/alerts/1:resolve", None),
+        "/alerts/silences": ("/alerts/silences", silence),
+        "/alerts/messages/{message_id}:replay": (f"/alerts/messages/{dead}:replay", None),
+        "/alerts/targets/{target}:test": ("/alerts/targets/log:test", None),
     }
     document = web.anonymous().get("/openapi.json").json()
     posts = {
@@ -334,6 +345,7 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
         "/feedback": {**THUMB, "value": 0},
         "/guidelines": {"text": "Be kind."},
         "/users": {"email": "newer@example.org"},
+        "/alerts/silences": {**silence, "reason": "exams"},
         "/me/tokens": {"name": "cd"},
     }
     assert others.keys() == {path for path, (_, body) in bodies.items() if body is not None}

@@ -58,6 +58,8 @@ def ask(client: httpx.Client, method: str, path: str) -> int:
         "alert_id",
         "silence_id",
         "rule",
+        "message_id",
+        "target",
     ):
         path = path.replace(f"{{{name}}}", PATHS.get(name, "none"))
     assert "{" not in path, f"say what stands for the parameter of {path}"

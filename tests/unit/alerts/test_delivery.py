@@ -132,7 +132,7 @@ def test_a_message_is_given_up_after_a_day_and_can_be_replayed(
     dead = store.alert_messages.get(message.message_id)
     assert (dead.n_attempts, dead.last_error) == (MOST_ATTEMPTS, "answered 500")
     assert timedelta(hours=20) < clock.now() - NOON < timedelta(hours=28)
-    store.alert_messages.replay(message.message_id, clock.now())
+    store.alert_messages.replay(message.message_id, clock.now(), actor="ada")
     works = Recorder()
     deliver_due(store.alert_messages, {"team": works}, clock)
     assert works.sent == [message.message_id]

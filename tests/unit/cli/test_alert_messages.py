@@ -67,11 +67,11 @@ def test_dead_messages_are_listed_and_replayed(environ: dict[str, str]) -> None:
         assert [each["last_error"] for each in listed] == ["127.0.0.1 answered 500"] * 3
         assert "answered 500" in rlhf(environ, "messages").output
         first = listed[0]["message_id"]
-        assert rlhf(environ, "replay", first).output == f"{first} waits to be sent again.\n"
+        assert rlhf(environ, "replay", first).output == "1 message will be sent again.\n"
         with pytest.raises(NotFound, match="No dead message"):
             rlhf(environ, "replay", first)
-        assert "2 messages wait" in rlhf(environ, "replay", "--all-dead").output
-        assert store.alert_messages.all(state="dead") == []
+        assert "2 messages will" in rlhf(environ, "replay", "--all-dead").output
+        assert store.alert_messages.page(state="dead") == []
     assert rlhf(environ, "replay").exit_code == 2
 
 

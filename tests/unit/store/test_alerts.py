@@ -27,11 +27,11 @@ def test_an_alert_and_its_message_are_stored_together(store):
     tick(store, 80.0)
     (alert,) = store.alerts.page()
     assert (alert.alert_id, alert.state, alert.targets) == (1, "open", ("team",))
-    (message,) = store.alert_messages.of_alert(1)
+    (message,) = store.alert_messages.page(alert_id=1)
     assert (message.kind, message.target) == ("opened", "team")
     tick(store, 1.0, minutes=1)
     assert store.alerts.get(1).state == "resolved"
-    assert {m.kind for m in store.alert_messages.all()} == {"opened", "resolved"}
+    assert {m.kind for m in store.alert_messages.page()} == {"opened", "resolved"}
     tick(store, 80.0, minutes=2)
     assert [a.alert_id for a in store.alerts.page()] == [2, 1]
     assert [a.alert_id for a in store.alerts.page(states=["open"], rule="queue_age")] == [2]
@@ -41,7 +41,7 @@ def test_an_alert_and_its_message_are_stored_together(store):
 def test_a_repeated_tick_writes_nothing(store):
     tick(store, 80.0)
     assert tick(store, 80.0).is_empty
-    assert len(store.alert_messages.all()) == 1
+    assert len(store.alert_messages.page()) == 1
 
 
 def test_a_change_by_hand_is_in_the_audit_chain(store):
