@@ -121,11 +121,12 @@ def _judge(rule: AlertRule, readings: Sequence[Reading]) -> Status:
 
 
 def _compare(rule: AlertRule, reading: Reading) -> Status:
-    bound = reading.low if rule.comparison == "above" else reading.high
-    value = reading.value if bound is None else bound
-    if reading.value is None or value is None:
+    if reading.value is None:
         return "unknown"
-    if rule.is_beyond(value, rule.threshold):
+    bound = reading.low if rule.comparison == "above" else reading.high
+    if rule.is_beyond(reading.value if bound is None else bound, rule.threshold):
         return "broken"
+    # An estimate opens an alert by its bound and resolves it by itself: else each day with fewer
+    # votes would end the incident and the next one open it anew.
     end = rule.threshold if rule.resolve_at is None else rule.resolve_at
-    return "near" if rule.is_beyond(value, end) else "kept"
+    return "near" if rule.is_beyond(reading.value, end) else "kept"

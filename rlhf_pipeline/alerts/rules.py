@@ -29,7 +29,7 @@ RuleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)]
 
 class AlertRule(Record):
     """When a metric opens an alert. Of an estimate, the bound of its interval nearer to the
-    threshold is compared, so that chance alone opens none.
+    threshold is compared, so that chance alone opens none; the estimate itself resolves it.
     """
 
     name: RuleName

@@ -31,7 +31,7 @@ def changed(name, **given):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "status"), [(0.10, 0.3, "broken"), (0.05, 0.3, "kept"), (None, None, "broken")]
+    ("low", "high", "status"), [(0.10, 0.3, "broken"), (0.05, 0.3, "near"), (None, None, "broken")]
 )
 def test_an_estimate_breaks_a_rule_only_by_its_bound(low, high, status):
     rule = RULES["calibration_error"]
@@ -41,7 +41,8 @@ def test_an_estimate_breaks_a_rule_only_by_its_bound(low, high, status):
 def test_the_upper_bound_counts_where_a_rule_is_broken_below():
     rule = RULES["agreement"]
     of = {"name": "agreement.rate", "labels": {}}
-    assert statuses(rule, reading(value=0.5, low=0.4, high=0.7, **of)) == {"project": "kept"}
+    assert statuses(rule, reading(value=0.5, low=0.4, high=0.7, **of)) == {"project": "near"}
+    assert statuses(rule, reading(value=0.7, low=0.5, high=0.9, **of)) == {"project": "kept"}
     assert statuses(rule, reading(value=0.5, low=0.4, high=0.59, **of)) == {"project": "broken"}
 
 
