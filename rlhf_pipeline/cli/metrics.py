@@ -66,7 +66,7 @@ def metrics(
     else:
         show(
             [_build_row(point) for point in points],
-            title=f"{len(points)} figures, days in UTC",
+            title=f"{len(points)} figure{'s' * (len(points) != 1)}, days in UTC",
             empty="Nothing was measured. `rlhf loop` and the daemon measure on every tick, a run "
             "when it ends.",
         )

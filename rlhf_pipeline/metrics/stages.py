@@ -7,7 +7,7 @@ import pandas as pd
 
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import CalibrationWindow, Evaluation, Interval, PolicyDay, Verdict
-from rlhf_pipeline.reports.policy import policy_interval
+from rlhf_pipeline.reports.policy import policy_interval, refusal_interval
 
 VERDICT_VALUES = {Verdict.STABLE: 0, Verdict.WARNING: 1, Verdict.DRIFT: 2}
 
@@ -61,7 +61,7 @@ def policy_points(days: Sequence[PolicyDay], now: datetime) -> list[MetricPoint]
     for one in days:
         reward = {"policy.reward": policy_interval(one.reward)}
         others = {
-            "policy.refusals": policy_interval(one.refused),
+            "policy.refusals": refusal_interval(one),
             "policy.length": policy_interval(one.length),
         }
         judge = one.reward_model or "none"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_pipeline.intervals import wilson_bounds
+from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import Interval, PolicyDay, PromptMean
 from rlhf_pipeline.reports.calibration import INTERVALS, MAX_WINDOW_LABELS
 from rlhf_pipeline.reports.chart import (
@@ -29,6 +29,11 @@ def policy_interval(mean: PromptMean | None) -> Interval | None:
     return Interval(value=mean.mean, low=mean.mean - half, high=mean.mean + half, n=mean.n)
 
 
+def refusal_interval(day: PolicyDay) -> Interval:
+    """The share of refusals; of none, too, it is not certain that it is 0."""
+    return interval_of_share(day.refused.mean, day.refused.n)
+
+
 def chart_policy(days: Sequence[PolicyDay]) -> Chart:
     """Three panels by day, oldest first, with lines where policy or reward model changed."""
     places, n = range(len(days)), len(days)
@@ -43,7 +48,7 @@ def chart_policy(days: Sequence[PolicyDay]) -> Chart:
     lengths = [policy_interval(day.length) for day in days]
     panels: list[tuple[Axis, list[Interval | None], list[Mark]]] = [
         (_axis("mean reward", rewards), rewards, judges),
-        (_refusal_axis(days), [_refusal_interval(day) for day in days], policies),
+        (_refusal_axis(days), [refusal_interval(day) for day in days], policies),
         (_axis("characters", lengths, from_zero=True), lengths, _without_labels(policies)),
     ]
     return Chart(
@@ -92,13 +97,8 @@ def _axis(label: str, values: Sequence[Interval | None], from_zero: bool = False
     return Axis(low=low, high=high, label=label, ticks=round_ticks(low, high))
 
 
-def _refusal_interval(day: PolicyDay) -> Interval:
-    low, high = wilson_bounds(day.refused.mean, day.refused.n)
-    return Interval(value=day.refused.mean, low=float(low), high=float(high), n=day.refused.n)
-
-
 def _refusal_axis(days: Sequence[PolicyDay]) -> Axis:
-    highest = max(0.1, *(_refusal_interval(day).high for day in days))
+    highest = max(0.1, *(refusal_interval(day).high for day in days))
     high = float(np.ceil(highest * 10 - 1e-9) / 10)
     ends = (0.0, high / 2, high)
     return Axis(

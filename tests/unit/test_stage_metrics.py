@@ -25,8 +25,10 @@ def test_the_worst_verdict_of_a_space_counts_and_insufficient_is_no_number():
 
 def test_what_was_not_measured_has_no_point():
     assert agreement_points(None, "2026-01-04", NOON) == []
-    mean = PromptMean(n=4, mean=0.25, variance=0.04)
-    day = PolicyDay(day="2026-01-04", policy="p@1", n_completions=8, refused=mean, length=mean)
-    points = policy_points([day], NOON)
-    assert [point.name for point in points] == ["policy.refusals", "policy.length"]
-    assert points[0].low < points[0].value < points[0].high
+    none = PromptMean(n=40, mean=0.0, variance=0.0)
+    length = PromptMean(n=40, mean=80.0, variance=900.0)
+    day = PolicyDay(day="2026-01-04", policy="p@1", n_completions=80, refused=none, length=length)
+    refusals, lengths = policy_points([day], NOON)
+    assert (refusals.name, lengths.name) == ("policy.refusals", "policy.length")
+    assert refusals.value == refusals.low == 0 < refusals.high < 0.1
+    assert lengths.low < lengths.value < lengths.high

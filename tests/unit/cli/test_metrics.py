@@ -65,7 +65,7 @@ def test_points_of_a_metric_are_read_by_day(rlhf):
         ("2026-01-03", "30.0"),
         ("2026-01-04", "40.0"),
     ]
-    assert "1 figures" in rlhf("queue.open", "--since", "2026-01-04")
+    assert "1 figure," in rlhf("queue.open", "--since", "2026-01-04")
     gaps = list(csv.DictReader(io.StringIO(rlhf("drift.verdict", "--format", "csv"))))
     assert [row["value"] for row in gaps] == ["", "2.0"]
     assert "Nothing was measured" in rlhf("model.ece")
