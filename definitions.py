@@ -34,10 +34,12 @@ from jobs.housekeeping import housekeeping, housekeeping_schedule  # noqa: E402
 from jobs.retraining import recalibration, recomputation, retraining  # noqa: E402
 from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  # noqa: E402
 from resources import resources_for  # noqa: E402
+from resources.run_logs import use_run_logger  # noqa: E402
 from rlhf_pipeline import homes  # noqa: E402
 from rlhf_pipeline.errors import ConfigurationError  # noqa: E402
 from rlhf_pipeline.loop_settings import LoopSettings  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
+from rlhf_pipeline.telemetry.logs import configure_logs  # noqa: E402
 from sensors.alerts import alerts_sensor  # noqa: E402
 from sensors.learning import learning_sensor  # noqa: E402
 from sensors.paused_runs import paused_runs_sensor  # noqa: E402
@@ -111,6 +113,8 @@ def _loop_settings(settings: Settings) -> LoopSettings:
 silence_telemetry()
 share_cores()
 settings = Settings.read(folder=ROOT)
+configure_logs(settings)
+use_run_logger(settings)
 homes.refuse_broken(settings)
 homes.refuse_other_dagster_home(settings, os.environ)
 defs = definitions_for(settings)

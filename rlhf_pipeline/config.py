@@ -392,6 +392,14 @@ class Settings(BaseModel):
         "beside loopback, and https makes cookies secure",
         pattern=r"^https?://[^/\s?#@]+/?$",
     )
+    log_format: Literal["text", "json"] = Field(
+        default="text",
+        description="Log lines as text, or as one JSON object per line",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] | None = Field(
+        default=None,
+        description="Least severe log lines that are written; empty = warning, and of runs all",
+    )
     otlp_endpoint: str | None = Field(
         default=None,
         description="Address of a collector that receives traces by OTLP over HTTP, without its "
@@ -824,6 +832,13 @@ def silence_telemetry() -> None:
     """
     for key, value in TELEMETRY_OFF.items():
         os.environ.setdefault(key, value)
+
+
+def keep_mlflow_from_logging() -> None:
+    """Let MLflow's log lines go where those of this process go. Called before MLflow is imported,
+    which otherwise writes its own text to stderr.
+    """
+    os.environ.setdefault("MLFLOW_CONFIGURE_LOGGING", "false")
 
 
 def share_cores() -> None:

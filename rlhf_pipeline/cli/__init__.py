@@ -172,6 +172,9 @@ def main() -> None:
             app()
     except PipelineError as error:
         from rlhf_pipeline.cli.tables import echo
+        from rlhf_pipeline.telemetry.logs import log_as_json
 
-        echo(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
+        told = f"{type(error).__name__}: {error}"
+        if not log_as_json(told):
+            echo(told, fg=typer.colors.RED, err=True)
         sys.exit(1)

@@ -12,6 +12,7 @@ from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.server import ServerDatabases
+from rlhf_pipeline.telemetry.logs import configure_logs
 from rlhf_pipeline.telemetry.tracing import find_call_observer
 
 if TYPE_CHECKING:  # a command that needs only the store does without pandas and models
@@ -52,6 +53,7 @@ class Workspace:
     @classmethod
     def from_settings(cls, settings: Settings) -> Workspace:
         """`from_environment` for a command that changes settings first."""
+        configure_logs(settings)
         homes.refuse_broken(settings)
         return cls(settings)
 

@@ -12,6 +12,7 @@ import typer
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise
 from rlhf_pipeline.cli.serve import find_free_port
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.registry import web_server_command
 from rlhf_pipeline.supervisor import ServerCommand, SupervisorPlan, exec_supervisor
@@ -86,7 +87,7 @@ def dev(
         servers=[
             ServerCommand(web),
             ServerCommand(mlflow),
-            *_dagster_servers(Path(scratch), dagster_port),
+            *_dagster_servers(Path(scratch), dagster_port, workspace.settings),
         ],
         folder=str(workspace.settings.home),
         urls=[f"http://{HOST}:{where}" for where in answering],
@@ -102,7 +103,7 @@ def dev(
     exec_supervisor(plan, _environ(workspace, mlflow_port, dagster_port) | mlflow_environ)
 
 
-def _dagster_servers(scratch: Path, port: int) -> list[ServerCommand]:
+def _dagster_servers(scratch: Path, port: int, settings: Settings) -> list[ServerCommand]:
     """Dagster's code server, and the web server and daemon that share it: as `dagster dev`, without
     its launcher.
 
@@ -124,6 +125,8 @@ def _dagster_servers(scratch: Path, port: int) -> list[ServerCommand]:
         LOCATION,
     ]
     webserver = ["-h", HOST, "-p", str(port), "--live-data-poll-rate", "2000", "-w", str(workspace)]
+    log_format = ["--log-format", "json"] if settings.log_format == "json" else []
+    log_level = settings.log_level or "warning"
     return [
         ServerCommand(
             [
@@ -134,12 +137,14 @@ def _dagster_servers(scratch: Path, port: int) -> list[ServerCommand]:
                 "--socket",
                 socket,
                 "--log-level",
-                "warning",
+                log_level,
+                *log_format,
             ]
         ),
-        ServerCommand([str(binaries / "dagster-webserver"), *webserver], after=socket),
+        ServerCommand([str(binaries / "dagster-webserver"), *webserver, *log_format], after=socket),
         ServerCommand(
-            [str(binaries / "dagster-daemon"), "run", "-w", str(workspace)], after=socket
+            [str(binaries / "dagster-daemon"), "run", "-w", str(workspace), *log_format],
+            after=socket,
         ),
     ]
 

@@ -40,8 +40,11 @@ def _refusing(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def refuse_first(*arguments: Any, **options: Any) -> Any:
         from rlhf_pipeline import homes  # opens databases: `--help` does without
+        from rlhf_pipeline.telemetry.logs import configure_logs
 
-        homes.refuse_broken(Settings.read())
+        settings = Settings.read()
+        configure_logs(settings)
+        homes.refuse_broken(settings)
         return command(*arguments, **options)
 
     return refuse_first

@@ -182,6 +182,7 @@ def _uvicorn_options(
             BufferedHttpProtocol, head_timeout_s=head_timeout_s, body_timeout_s=body_timeout_s
         ),
         "access_log": False,
+        "log_config": None,  # its loggers write where all others do
         "log_level": "warning",
         "server_header": False,
         "timeout_graceful_shutdown": SECONDS_TO_END,

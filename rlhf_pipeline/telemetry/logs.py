@@ -1,0 +1,159 @@
+"""Writes log lines as text or as JSON, as the settings say, without the secrets of these."""
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, TextIO
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, SecretStr
+
+from rlhf_pipeline.config import Settings, keep_mlflow_from_logging
+from rlhf_pipeline.telemetry.current_step import current_step
+from rlhf_pipeline.terminal import escape_controls
+
+# the library and the application; others are heard from `warning` on
+OURS = ("rlhf_pipeline", "assets", "resources", "jobs", "sensors", "driver")
+# Dagster's processes have their own handlers for these, in the format that `rlhf dev` asks for.
+OF_DAGSTER = ("dagster", "dagster-webserver")
+LEAST_SECRET = 4  # characters; replacing shorter ones would hide half of every line
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class SecretFilter:
+    """Replaces the secrets of the settings in a line, from any logger."""
+
+    def __init__(self, settings: BaseModel):
+        found = {secret for secret in _find_secrets(settings) if len(secret) >= LEAST_SECRET}
+        self._secrets = sorted(found, key=len, reverse=True)
+
+    def hide(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "…")
+        return text
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, logger and message; a traceback follows on lines of its own."""
+
+    def __init__(self, secrets: SecretFilter):
+        super().__init__(TEXT)
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._secrets.hide(escape_controls(super().format(record)))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object on one line, with the run and the step where there is one."""
+
+    def __init__(self, secrets: SecretFilter):
+        super().__init__()
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        of_dagster: dict[str, Any] = getattr(record, "dagster_meta", None) or {}
+        step = current_step()
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": of_dagster.get("orig_message") or record.getMessage(),
+            "run_id": of_dagster.get("run_id") or (step.run_id if step else None),
+            "job": of_dagster.get("job_name"),
+            "step": of_dagster.get("step_key") or (step.key if step else None),
+            "error": self.formatException(record.exc_info) if record.exc_info else None,
+        }
+        line = {name: self._secrets.hide(text) for name, text in told.items() if text}
+        return json.dumps(line, ensure_ascii=False)
+
+
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is at the moment."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
+def configure_logs(settings: Settings) -> None:
+    """Write this process's log lines as the settings say. Safe to repeat; the last settings count.
+
+    As JSON, uncaught errors are records too.
+    """
+    root = logging.getLogger()
+    for previous in [h for h in root.handlers if isinstance(h, StderrHandler)]:
+        root.removeHandler(previous)
+    handler = build_handler(settings)
+    handler.addFilter(lambda record: record.name.partition(".")[0] not in OF_DAGSTER)
+    root.addHandler(handler)
+    level = (settings.log_level or "warning").upper()
+    root.setLevel("ERROR" if level == "ERROR" else "WARNING")
+    for name in OURS:
+        logging.getLogger(name).setLevel(level)
+    if settings.log_format == "json":
+        keep_mlflow_from_logging()
+        logging.captureWarnings(True)
+        sys.excepthook = _log_uncaught
+        threading.excepthook = lambda args: _log_uncaught(
+            args.exc_type, args.exc_value, args.exc_traceback
+        )
+
+
+def log_as_json(error: str) -> bool:
+    """Log the error that ends a command, if this process writes JSON; otherwise do nothing."""
+    handlers = logging.getLogger().handlers
+    is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in handlers)
+    if is_json:
+        logging.getLogger("rlhf_pipeline").error("%s", error)
+    return is_json
+
+
+def build_handler(settings: Settings) -> StderrHandler:
+    """A handler that writes to stderr in the format of the settings."""
+    secrets = SecretFilter(settings)
+    handler = StderrHandler()
+    handler.setFormatter(
+        JsonFormatter(secrets) if settings.log_format == "json" else TextFormatter(secrets)
+    )
+    return handler
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
+    if error is not None and not issubclass(kind, KeyboardInterrupt | SystemExit):
+        logging.getLogger("rlhf_pipeline").critical(
+            "%s: %s", kind.__name__, error, exc_info=(kind, error, trace)
+        )
+
+
+def _find_secrets(value: object) -> Iterator[str]:
+    """Values of secret fields, also in nested records; of a URL its password and its path, which is
+    the secret of a webhook; of headers each value.
+    """
+    if isinstance(value, SecretStr):
+        plain = value.get_secret_value()
+        if "://" in plain:
+            parts = urlsplit(plain)
+            yield from (parts.password or "", unquote(parts.password or ""))
+            if parts.scheme in ("http", "https"):
+                yield plain.partition(parts.netloc)[2]
+            return
+        yield plain
+        for pair in plain.split(",") if "=" in plain else ():
+            header = unquote(pair.partition("=")[2])
+            yield from (header, header.rpartition(" ")[2])
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _find_secrets(getattr(value, name))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _find_secrets(item)

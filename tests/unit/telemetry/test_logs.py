@@ -1,0 +1,138 @@
+"""Log lines as text and as JSON: one line per record, the run's id, no secrets."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.telemetry.current_step import in_step
+from rlhf_pipeline.telemetry.logs import OURS, configure_logs
+
+WEBHOOK_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+ours = logging.getLogger("rlhf_pipeline.store")
+theirs = logging.getLogger("httpx")
+
+
+@pytest.fixture(autouse=True)
+def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MLFLOW_CONFIGURE_LOGGING", "")
+    hooks = sys.excepthook, threading.excepthook
+    yield
+    sys.excepthook, threading.excepthook = hooks
+    logging.captureWarnings(False)
+    configure_logs(Settings())
+    for name in OURS:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Any:
+    def read() -> list[str]:
+        return capsys.readouterr().err.splitlines()
+
+    return read
+
+
+def test_json_lines_name_the_run_and_the_step(lines: Any):
+    configure_logs(Settings(log_format="json"))
+    with in_step("0d9f2f52", "completions"):
+        ours.warning("%d rows\nare %s", 3, "late")
+    ours.warning("nobody asks")
+    [first, second] = [json.loads(line) for line in lines()]
+    assert first.pop("time").endswith("+00:00")
+    assert first == {
+        "level": "warning",
+        "logger": "rlhf_pipeline.store",
+        "message": "3 rows\nare late",
+        "run_id": "0d9f2f52",
+        "step": "completions",
+    }
+    assert set(second) == {"time", "level", "logger", "message"}
+
+
+def test_an_uncaught_error_is_one_json_line(lines: Any):
+    configure_logs(Settings(log_format="json"))
+
+    def fail() -> None:
+        raise ValueError("a cause")
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    [line] = lines()
+    told = json.loads(line)
+    assert (told["level"], told["message"]) == ("critical", "ValueError: a cause")
+    assert "in fail\n" in told["error"]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_secrets_of_the_settings_are_hidden_in_every_line(log_format: str, lines: Any):
+    settings = Settings(
+        log_format=log_format,
+        api_key="sk-12345",
+        server_url="postgresql://ann:pass%2Fword@db",
+        otlp_headers="Authorization=Basic%20c2VjcmV0",
+        alert_targets={
+            "chat": {
+                "channel": "webhook",
+                "url": "https://chat.example/hooks/T0/x9",
+                "secret": WEBHOOK_SECRET,
+            }
+        },
+    )
+    configure_logs(settings)
+    hidden = ("sk-12345", "pass/word", "pass%2Fword", "c2VjcmV0", "/hooks/T0/x9", WEBHOOK_SECRET)
+    for secret in hidden:
+        theirs.error("said %s", secret)
+    try:
+        raise ValueError("sk-12345")
+    except ValueError:
+        ours.exception("failed at postgresql://ann:pass%2Fword@db")
+    written = "\n".join(lines())
+    assert written.count("…") >= 8
+    assert not [secret for secret in hidden if secret in written]
+
+
+def test_the_level_holds_for_our_lines_and_others_are_heard_from_warning(lines: Any):
+    def write() -> list[str]:
+        for logger in (ours, theirs):
+            logger.debug("debug")
+            logger.warning("warning")
+            logger.error("error")
+        return [" ".join(line.split()[2:]) for line in lines()]
+
+    configure_logs(Settings(log_level="debug"))
+    assert write() == [
+        "DEBUG rlhf_pipeline.store: debug",
+        "WARNING rlhf_pipeline.store: warning",
+        "ERROR rlhf_pipeline.store: error",
+        "WARNING httpx: warning",
+        "ERROR httpx: error",
+    ]
+    configure_logs(Settings(log_level="error"))  # again: no line is written twice
+    assert write() == ["ERROR rlhf_pipeline.store: error", "ERROR httpx: error"]
+
+
+def test_text_shows_control_characters_literally(lines: Any):
+    configure_logs(Settings())
+    ours.warning("a\x1b[31mred")
+    assert lines()[0].endswith("WARNING rlhf_pipeline.store: a\\u001b[31mred")
+
+
+def test_an_error_that_ends_a_command_is_a_json_line(tmp_path: Path):
+    command = [str(Path(sys.executable).with_name("rlhf")), "status"]
+    environ = os.environ | {"RLHF_HOME": str(tmp_path / "none"), "RLHF_LOG_FORMAT": "json"}
+    ended = subprocess.run(
+        command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    told = json.loads(ended.stderr)
+    assert told["message"].startswith("ConfigurationError: ")
