@@ -66,10 +66,20 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
         if is_new:  # now, and not with the next tick of the alerts sensor
             report_changes(store, settings, now())
         requests = list(_request_pending(settings, context.instance, store))
+        # Commands that answer a decision know no Dagster; `rlhf run` reports its own.
+        begun = [
+            store.decisions.get(int(request.tags[DECISION_TAG]))
+            for request in requests
+            if request.tags[ATTEMPT_TAG] == "1"
+        ]
+        answers = [each for each in begun if each.actor is not None and not _is_launched(each)]
         skip = describe(decision) if decision else "no open drift or calibration event"
         return dg.SensorResult(
             run_requests=requests,
-            asset_events=[decision_event(decision)] if decision and is_new else [],
+            asset_events=[
+                decision_event(each)
+                for each in (*([decision] if decision and is_new else []), *answers)
+            ],
             skip_reason=None if requests else skip,
         )
 
@@ -92,7 +102,7 @@ def _record_outcomes(project: str, instance: dg.DagsterInstance, store: Store) -
             )
         elif status not in ENDED_STATUSES:
             continue
-        elif _is_by_hand(decision):  # its author sees the failure, and repeats it or not
+        elif _is_launched(decision):  # its author sees the failure, and repeats it or not
             store.decisions.mark_finished(
                 decision.stored_id, succeeded=False, error="the run failed", attempt=1
             )
@@ -135,9 +145,9 @@ def _reported_days(settings: Settings, store: Store, decision: TriggerDecision) 
     return sorted({str(each.day) for each in voted} & set(reported))
 
 
-def _is_by_hand(decision: TriggerDecision) -> bool:
-    """Whether a person launched the retraining; what they answered is tried again as other
-    decisions are.
+def _is_launched(decision: TriggerDecision) -> bool:
+    """Whether a person launched the retraining; what they answered or quarantined is tried again
+    as the trigger's decisions are.
     """
     return decision.actor is not None and decision.remedy is None
 

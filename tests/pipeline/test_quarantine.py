@@ -75,8 +75,11 @@ def pairs(project: Any) -> set[str]:
 
 
 def run_requested(project: Any) -> str:
-    """Run the one request of the next tick; the name of its job."""
-    (request,) = project.tick("retraining").run_requests
+    """Run the one request of the next tick, whose decision is reported; the name of its job."""
+    tick = project.tick("retraining")
+    (request,) = tick.run_requests
+    (event,) = tick.asset_events
+    assert event.metadata["decision"].value == int(request.tags["rlhf/decision_id"])
     project.run_request(request, "retraining")
     project.tick("retraining")
     return str(request.job_name)
