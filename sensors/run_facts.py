@@ -181,7 +181,8 @@ def read_schedules(
 def measure_sensors(instance: dg.DagsterInstance, now: datetime) -> list[MetricPoint]:
     """Seconds since each running sensor of the daemon last ticked."""
     points = []
-    for state in instance.all_instigator_state(instigator_type=dg.InstigatorType.SENSOR):
+    for state in instance.all_instigator_state():
+        # only that of a sensor has this
         ticked_at = getattr(state.instigator_data, "last_tick_timestamp", None)
         if state.is_running and ticked_at:
             lag = max(0.0, now.timestamp() - ticked_at)

@@ -7,6 +7,21 @@ from typing import Any
 import dagster as dg
 import pytest
 
+# the public API has no names for these classes
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    ScheduleInstigatorData,
+    SensorInstigatorData,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+
 from driver.loop import SENSORS
 from rlhf_pipeline.alert_rounds import TICK, record_end, report_changes, watch_daemon
 from rlhf_pipeline.alerts.rules import RULES
@@ -15,7 +30,7 @@ from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import DriftEvent, TriggerDecision
 from rlhf_pipeline.store import Store
 from sensors.alerts import alerts_sensor
-from sensors.run_facts import RunMemory, read_schedules
+from sensors.run_facts import RunMemory, measure_sensors, read_schedules
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -138,6 +153,28 @@ def test_a_confirmed_change_is_one_alert_until_its_retraining_ends(world: World)
     (alert,) = world.store.alerts.page()
     assert (alert.state, alert.resolution) == ("resolved", "its run finished")
     assert [m.kind for m in world.store.alert_messages.page()] == ["resolved", "opened"]
+
+
+def test_sensors_of_the_daemon_are_measured_by_their_last_tick(tmp_path: Path) -> None:
+    instance, now = dg.DagsterInstance.local_temp(str(tmp_path)), START.timestamp()
+    for name, data in (
+        ("votes", SensorInstigatorData(last_tick_timestamp=now - 30)),
+        ("morning", ScheduleInstigatorData("0 5 * * *", start_timestamp=now)),
+    ):
+        kind = InstigatorType.SENSOR if name == "votes" else InstigatorType.SCHEDULE
+        origin = RemoteInstigatorOrigin(
+            repository_origin=RemoteRepositoryOrigin(
+                ManagedGrpcPythonEnvCodeLocationOrigin(
+                    LoadableTargetOrigin(python_file="definitions.py"), "rlhf_pipeline"
+                ),
+                "__repository__",
+            ),
+            instigator_name=name,
+        )
+        state = InstigatorState(origin, kind, InstigatorStatus.RUNNING, data)
+        instance.add_instigator_state(state)
+    (point,) = measure_sensors(instance, START)
+    assert (point.labels, point.value) == ({"sensor": "votes"}, 30.0)
 
 
 def test_a_schedule_that_made_no_run_is_overdue() -> None:
