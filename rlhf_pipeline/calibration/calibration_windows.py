@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.calibration.summary import calibration_metrics
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import CalibrationWindow, Interval
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import standing
@@ -59,10 +60,8 @@ CALIBRATION_OVER_TIME = FrameSchema(
 )
 
 
-class OverTimeParams(BaseModel):
+class OverTimeParams(Parameters):
     """How long a window is, and how many are shown."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     window_days: int = Field(
         default=7,

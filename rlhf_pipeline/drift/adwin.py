@@ -4,18 +4,17 @@ import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from rlhf_pipeline.drift.base import Floats, Signal, require_error
+from rlhf_pipeline.parameters import Parameters
 
 MAX_BUCKETS = 5  # of one size before the two oldest merge: M of the paper
 MIN_PART = 6  # votes of either part of a cut, and the correction of Frouros' bound
 
 
-class ADWINParams(BaseModel):
+class ADWINParams(Parameters):
     """Parameters of ADWIN."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     adwin_delta: float = Field(
         default=0.1,

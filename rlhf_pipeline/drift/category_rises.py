@@ -4,19 +4,18 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.drift.base import Signal
 from rlhf_pipeline.drift.rise_test import RiseTest, RiseTestParams
+from rlhf_pipeline.parameters import Parameters
 
 NAME = "category_rises"  # of the saved state; its events are events of the rise test
 STREAM = "category:"  # and the category: the stream of such an event
 
 
-class CategoryParams(BaseModel):
+class CategoryParams(Parameters):
     """When the error rate of one category has risen."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     category_threshold: float = Field(
         default=5.2,

@@ -4,18 +4,17 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from statistics import median_low
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import DriftEvent
 
 DAY_STREAM = "window"  # of events of a day's error rate
 RISE_TEST = "rise_test"  # the detector of drift/rise_test.py
 
 
-class ConfirmationParams(BaseModel):
+class ConfirmationParams(Parameters):
     """When the events of detectors confirm a change."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     rise_test_confirms: bool = Field(
         default=True,

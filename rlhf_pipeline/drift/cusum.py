@@ -2,15 +2,14 @@
 
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from rlhf_pipeline.drift.frouros_detector import SummingDetector
+from rlhf_pipeline.parameters import Parameters
 
 
-class CUSUMParams(BaseModel):
+class CUSUMParams(Parameters):
     """Parameters of CUSUM."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     cusum_slack: float = Field(
         default=0.1, ge=0, le=1, description="CUSUM: rise of the error rate to ignore"

@@ -3,15 +3,14 @@
 import math
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from rlhf_pipeline.drift.base import Signal, require_error
+from rlhf_pipeline.parameters import Parameters
 
 
-class DDMParams(BaseModel):
+class DDMParams(Parameters):
     """Parameters of DDM."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     ddm_warning_level: float = Field(
         default=2.0,

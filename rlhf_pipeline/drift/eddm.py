@@ -2,15 +2,14 @@
 
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from rlhf_pipeline.drift.frouros_detector import FrourosDetector
+from rlhf_pipeline.parameters import Parameters
 
 
-class EDDMParams(BaseModel):
+class EDDMParams(Parameters):
     """Parameters of EDDM."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     eddm_warning_ratio: float = Field(
         default=0.9,

@@ -3,15 +3,14 @@
 import math
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from rlhf_pipeline.drift.base import Signal, require_error
+from rlhf_pipeline.parameters import Parameters
 
 
-class HDDMAParams(BaseModel):
+class HDDMAParams(Parameters):
     """Parameters of HDDM-A."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     hddm_a_drift_alpha: float = Field(
         default=0.001, gt=0, lt=1, description="HDDM-A: significance at which drift is detected"

@@ -2,15 +2,14 @@
 
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from rlhf_pipeline.drift.frouros_detector import FrourosDetector
+from rlhf_pipeline.parameters import Parameters
 
 
-class HDDMWParams(BaseModel):
+class HDDMWParams(Parameters):
     """Parameters of HDDM-W."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     hddm_w_drift_alpha: float = Field(
         default=0.001, gt=0, lt=1, description="HDDM-W: significance at which drift is detected"

@@ -6,15 +6,14 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from rlhf_pipeline.drift.base import Signal, require_error
+from rlhf_pipeline.parameters import Parameters
 
 
-class KSWINParams(BaseModel):
+class KSWINParams(Parameters):
     """Parameters of KSWIN."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     kswin_alpha: float = Field(
         default=0.01, gt=0, lt=1, description="KSWIN: significance at which drift is detected"

@@ -2,15 +2,14 @@
 
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from rlhf_pipeline.drift.frouros_detector import FrourosDetector
+from rlhf_pipeline.parameters import Parameters
 
 
-class RDDMParams(BaseModel):
+class RDDMParams(Parameters):
     """Parameters of RDDM."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     rddm_warning_level: float = Field(
         default=2.0,

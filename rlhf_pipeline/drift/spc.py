@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.parameters import Parameters
 
 Flags = npt.NDArray[np.bool_]
 
@@ -37,10 +38,8 @@ MIN_VOTES = 20  # in a subgroup: with fewer, limits by the normal distribution m
 N_SIMULATED = 400_000  # subgroups, in all runs together: rates of 0.3 % are known to 0.02 %
 
 
-class ControlChartParams(BaseModel):
+class ControlChartParams(Parameters):
     """Subgroups, baseline and limits of the control charts."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     spc_votes: int = Field(
         default=100,

@@ -6,19 +6,18 @@ several votes on one comparison, the rhythm of the week, and hasty sessions of a
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.drift.haste import find_hasty_votes
 from rlhf_pipeline.drift.rhythm import expected_excess, subtract
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.votes import NO_QUARANTINES, Quarantines
 
 READ, REPEATED, HASTY, QUARANTINED = "", "repeated", "hasty", "quarantined"
 
 
-class StreamParams(BaseModel):
+class StreamParams(Parameters):
     """Which votes the detectors read, and what is subtracted from their errors."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     first_votes_only: bool = Field(
         default=True,

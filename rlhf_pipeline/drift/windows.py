@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.spaces import (
@@ -26,15 +26,14 @@ from rlhf_pipeline.drift.two_sample import (
     share_difference,
 )
 from rlhf_pipeline.drift.words import word_difference
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Record, Verdict
 
 
-class WindowParams(BaseModel):
+class WindowParams(Parameters):
     """When two windows differ. A difference counts if it is both unlikely by chance and large
     enough to matter.
     """
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     alpha: float = Field(
         default=0.01,

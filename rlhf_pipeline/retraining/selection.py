@@ -5,20 +5,19 @@ from typing import Self
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughVotes
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, REFLECTIONS, RETRAINING_SET, check_frame
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.prompts.references import is_right
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
 SCORES = ("comparison_id", "p_chosen")
 
 
-class SelectionParams(BaseModel):
+class SelectionParams(Parameters):
     """Parameters for choosing the retraining set."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     max_pairs: int = Field(1000, description="Most pairs in the retraining set", ge=1)
     min_pairs: int = Field(100, description="Fewer pairs than this are refused", ge=1)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.errors import TrainingFailed
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import folder_hash
@@ -21,10 +22,8 @@ from rlhf_pipeline.retraining.checkpoints import find_last_complete, mark_comple
 MAX_LOGGED_STEPS = 400  # points of a loss curve: enough for a plot, few enough for a record
 
 
-class TrainingParams(BaseModel):
+class TrainingParams(Parameters):
     """Parameters shared by every strategy, so two runs can differ in the strategy alone."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     learning_rate: float = Field(
         2e-4, description="Peak learning rate of AdamW, linear decay", gt=0, le=1

@@ -47,8 +47,8 @@ def _check_params(who: str, params: type[BaseModel]) -> None:
     expect_error(
         ValidationError,
         lambda: params.model_validate({"no_such_parameter": 1}),
-        f"{who}.Params accepts unknown names, so a misspelt one would pass unnoticed. Set "
-        '`model_config = ConfigDict(extra="forbid", allow_inf_nan=False)`.',
+        f"{who}.Params accepts unknown names, so a misspelt one would pass unnoticed. "
+        "Derive it from rlhf_pipeline.parameters.Parameters.",
     )
     for field_name, field in params.model_fields.items():
         assert field.description, (
@@ -58,6 +58,6 @@ def _check_params(who: str, params: type[BaseModel]) -> None:
             expect_error(
                 ValidationError,
                 partial(params.model_validate, {field_name: value}),
-                f"{who}.Params.{field_name} accepts {value}. Set "
-                "`model_config = ConfigDict(allow_inf_nan=False)`.",
+                f"{who}.Params.{field_name} accepts {value}. "
+                "Derive it from rlhf_pipeline.parameters.Parameters.",
             )

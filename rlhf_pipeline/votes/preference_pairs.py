@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Choice, Record, content_hash
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 from rlhf_pipeline.votes.splits import splits_of
@@ -16,10 +17,8 @@ from rlhf_pipeline.votes.splits import splits_of
 MAX_STRENGTH = 4
 
 
-class PairParams(BaseModel):
+class PairParams(Parameters):
     """Rules for the majority of a pair."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     min_votes: int = Field(default=1, ge=1, description="Minimum number of votes for a or b")
     min_agreement: float = Field(

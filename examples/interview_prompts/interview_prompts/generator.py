@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts import PromptParams, Selection
 from rlhf_pipeline.prompts.base import Draft
@@ -21,10 +22,8 @@ QUESTIONS = Path(__file__).with_name("questions.yaml")
 DOMAIN = "interview"
 
 
-class InterviewParams(BaseModel):
+class InterviewParams(Parameters):
     """Parameters of the source `interview`, settable in the launchpad and by `--set`."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     interview_role: str = Field(
         "",

@@ -4,9 +4,10 @@ import json
 from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.errors import ModelError
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
     ModelFacts,
@@ -22,9 +23,7 @@ from rlhf_pipeline.reward_model.model_files import (
 )
 
 
-class LengthParams(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
+class LengthParams(Parameters):
     power: float = Field(default=1.0, gt=0, le=2, description="Of the number of characters")
     min_pairs: int = Field(default=10, ge=2, description="Fewest pairs to fit on")
 
