@@ -173,7 +173,7 @@ class Readiness(Answer):
     status: Literal["ok"]
     store: Literal["ok"]
     registry: RegistryStatus = Field(
-        description="Whether MLflow responds; absent until the first model is registered."
+        description="Whether MLflow responds; absent until its database is made."
     )
     daemon: DaemonStatus = Field(
         description="Whether the daemon or `rlhf loop` evaluates sensors; absent if neither has "

@@ -95,7 +95,7 @@ class ReadinessCheck:
 
 
 def find_registry_status(tracking_uri: str) -> RegistryStatus:
-    """Whether MLflow's server or database responds; `absent` until there is a model."""
+    """Whether MLflow's server or database responds; `absent` until it is made."""
     if tracking_uri.startswith(("http://", "https://")):
         try:
             with urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=MLFLOW_S):

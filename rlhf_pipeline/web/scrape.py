@@ -7,6 +7,7 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.telemetry.prometheus import CONTENT_TYPE
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite, address_of, public
+from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.security import LOOPBACK, host_name
 from rlhf_pipeline.web.site import Site
 
@@ -19,7 +20,10 @@ AUTHORIZED = needs_all_votes(Permission.METRICS_READ, "the figures of a day")
 @router.get("/metrics", dependencies=[Depends(OPEN)], include_in_schema=False)
 async def scrape(site: AnySite, request: Request) -> Response:
     if not _is_from_this_machine(site, request):
-        await AUTHORIZED(request)
+        try:
+            await AUTHORIZED(request)
+        except Problem as refusal:  # elsewhere than below /api/ it would become a page
+            return refusal.response()
     text = await run_in_threadpool(site.metrics_text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 

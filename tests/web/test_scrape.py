@@ -12,7 +12,9 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.telemetry.tracing import flush_spans
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.memory_cache import CacheTimes
+from rlhf_pipeline.web.server import WebServer
 from tests.collector import Collector, collecting
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
@@ -88,8 +90,10 @@ def test_prometheus_reads_votes_and_requests_of_this_process(web: Web):
 
 def test_only_local_programs_scrape_without_a_token(web: Web):
     through_a_proxy = {"X-Forwarded-For": "203.0.113.7"}
-    refused = httpx.get(f"{web.url}/metrics", headers=through_a_proxy)
+    with WebServer(create_app(web.settings, web.store)) as server:  # with pages and their login
+        refused = httpx.get(f"{server.url}/metrics", headers=through_a_proxy)
     assert refused.status_code == 401
+    assert "not_logged_in" in refused.text
     reader = web.client("engineer").headers["Authorization"]
     scrape(web, Authorization=reader, **through_a_proxy)
     annotator = web.client("annotator").headers["Authorization"]
