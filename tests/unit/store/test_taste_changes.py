@@ -13,6 +13,19 @@ from rlhf_pipeline.store import integrity
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
+# made by migrations after 0011
+LATER_TABLES = (
+    "generation_batches",
+    "taste_changes",
+    "loop_settings",
+    "evaluation_sets",
+    "metric_points",
+    "alert_rules",
+    "alerts",
+    "alert_silences",
+    "alert_messages",
+)
+
 
 def decision(action="fire", change_seq=2):
     return lambda evidence: TriggerDecision(
@@ -116,7 +129,7 @@ def test_migration_copies_the_changes_of_earlier_decisions(voted, decide):
     fired = decide(decision(), seq=11)
     kept = voted.taste_changes.all()
     with voted.database.write_transaction() as connection:
-        for table in ("generation_batches", "taste_changes", "loop_settings", "evaluation_sets"):
+        for table in LATER_TABLES:
             connection.execute(text(f"DROP TABLE {table}"))
         connection.execute(text("ALTER TABLE drift_events DROP COLUMN is_replayed"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0011'"))

@@ -102,6 +102,11 @@ HARMLESS = {
     ],
     "benchmarks/real_weeks.py": ['("test", "verdict", "statistic"'],
     "rlhf_pipeline/drift/reference.py": ['wrong = pairs.loc[pairs["split"] != "calib"'],
+    # "test" is a kind of message about an alert
+    "rlhf_pipeline/alerts/channels/log.py": ['message.kind == "test"'],
+    "rlhf_pipeline/alerts/messages.py": ['build_payload(None, "test"', 'kind="test"'],
+    "rlhf_pipeline/cli/alerts.py": ['app.command("test")'],
+    "rlhf_pipeline/monitoring.py": ["MessageKind = Literal["],
     # the prompts alone: no vote is read
     "rlhf_pipeline/evaluation_sets.py": ['held = pairs[pairs["split"] == "test"]'],
     "rlhf_pipeline/retraining/strategies/base.py": [
