@@ -37,13 +37,13 @@ from rlhf_pipeline.drift.calibration_events import (
     error_rate_events,
     next_test_state,
 )
-from rlhf_pipeline.drift.causes import find_causes
+from rlhf_pipeline.drift.causes import examine
 from rlhf_pipeline.drift.confirmation import DAY_STREAM
 from rlhf_pipeline.drift.reference import Window, current_window
 from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.slices import error_slices
-from rlhf_pipeline.drift.stream import Level, ScanResult, level_of, scan, votes_for
+from rlhf_pipeline.drift.stream import ScanResult, level_of, scan, votes_for
 from rlhf_pipeline.drift.vote_stream import HASTY, QUARANTINED
 from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import NotEnoughData
@@ -54,7 +54,6 @@ from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.records import (
     CalibrationWindow,
-    DriftEvent,
     GroupCalibration,
     Interval,
     PolicyDay,
@@ -70,7 +69,6 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import Quarantines, noise_ceiling_or_repeats
 
 EARLIER_VOTES = 100_000
-KNOWN_VOTES = 20_000  # that the causes of a change are found in
 CALIBRATION = "calibration"  # the stream of the calibration tests, and the name of their state
 
 
@@ -264,26 +262,13 @@ def _read_stream(
         quarantines=quarantines,
     )
     errors = quarantines.drop(errors)
-    events = [_with_causes(event, errors, level) for event in found.events]
+    events = [examine(event, errors, level) for event in found.events]
     detectors.record_scan(events, label, found.states)
+    # Further votes make the causes of earlier events clearer.
+    for event in champions.store.events.for_model(label):
+        if "causes" in event.evidence and (examined := examine(event, errors, level)) != event:
+            champions.store.events.update(examined)
     return Stream(errors[errors["reward_model"] == label], found)
-
-
-def _with_causes(event: DriftEvent, errors: pd.DataFrame, reference: Level | None) -> DriftEvent:
-    """The event with the causes of its change, found in the latest votes up to it. A replayed event
-    starts nothing, so its causes are not examined.
-    """
-    if event.is_replayed:
-        return event
-    known = errors[errors["seq"] <= event.seq].tail(KNOWN_VOTES)
-    start = event.seq if event.change_seq is None else event.change_seq
-    try:
-        causes = find_causes(known, start, reference=reference)
-    except NotEnoughData as few:
-        evidence = event.evidence | {"no_causes": str(few)}
-    else:
-        evidence = event.evidence | {"causes": causes.model_dump(mode="json")}
-    return event.model_copy(update={"evidence": evidence})
 
 
 def _collect_evidence(

@@ -589,6 +589,12 @@ class Cause(Record):
 
     name: CauseName
     share: float = Field(ge=0, le=1, description="share of the rise that it explains")
+    probability: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="probability that it explains most of the rise; None = not computed",
+    )
     evidence: dict[str, Any] = {}
 
 

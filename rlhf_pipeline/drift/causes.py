@@ -6,17 +6,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.drift.base import require_error
 from rlhf_pipeline.drift.cause_evidence import collect_evidence, measure_rise, summarise
-from rlhf_pipeline.drift.cause_model import weigh_causes
+from rlhf_pipeline.drift.cause_model import NO_RISE, weigh_causes
 from rlhf_pipeline.drift.changed_votes import ChangedVotes, describe_votes
 from rlhf_pipeline.drift.expected_errors import learn_expected_errors
 from rlhf_pipeline.drift.stream import Level
 from rlhf_pipeline.errors import FrameError, NotEnoughData
-from rlhf_pipeline.records import Cause, ChangeCauses
+from rlhf_pipeline.records import Cause, ChangeCauses, DriftEvent
 
-N_STARTS = 12  # votes tried as the beginning of the change, from the detected one on
+N_STARTS = 8  # votes tried as the beginning of the change, from the detected one on
 MIN_AFTER = 30  # votes after a change at least
 LIKELY_ERROR = 50  # votes by which a change is often dated wrongly
-NO_RISE = 0.02  # what smaller rises consist of is noise
+CAUSE_VOTES = 500  # votes after a detection up to which its causes are found again
+KNOWN_VOTES = 20_000  # that causes are found in
 
 
 class CauseParams(BaseModel):
@@ -80,13 +81,18 @@ def find_causes(
     expected_before = float(expected.predict(settled).mean()) if len(settled) else before
     weights = weigh_causes(changed, _starts(margin, len(around)), expected_before)
     rise = measure_rise(before, n_level, own["error"].iloc[n_before:])
-    total = max(sum(weights.rises.values()), rise.value, NO_RISE)
+    total = max(sum(weights.rises.values()), rise.low, NO_RISE)
     evidence = dict(collect_evidence(settled, around, changed, weights))
     if not knows_annotators:
         few = f"{len(usual)} votes before the change are too few to know who is new"
         evidence["newcomers"] = evidence["newcomers"] | {"unknown": few}
     causes = tuple(
-        Cause(name=name, share=min(1.0, size / total), evidence=evidence[name])
+        Cause(
+            name=name,
+            share=min(1.0, size / total),
+            probability=min(1.0, weights.largest[name]),
+            evidence=evidence[name],
+        )
         for name, size in sorted(weights.rises.items(), key=lambda item: -item[1])
     )
     return ChangeCauses(
@@ -98,6 +104,37 @@ def find_causes(
         causes=causes,
         summary=summarise(causes, rise),
     )
+
+
+def examine(event: DriftEvent, errors: pd.DataFrame, reference: Level | None = None) -> DriftEvent:
+    """The event with the causes of its change, found in the votes known by now, at most
+    `CAUSE_VOTES` after it. Causes found with fewer votes stay in its evidence, so that decisions
+    based on them can be replayed. A replayed event starts nothing, so its causes are not examined.
+    """
+    known = errors[errors["seq"] <= event.seq + CAUSE_VOTES].tail(KNOWN_VOTES)
+    found = list_causes(event)
+    is_complete = bool(found) and not (known["seq"] > found[-1].until_seq).any()
+    if event.is_replayed or is_complete or "no_causes" in event.evidence:
+        return event
+    start = event.seq if event.change_seq is None else event.change_seq
+    try:
+        causes = find_causes(known, start, reference=reference)
+    except NotEnoughData as few:
+        return event.model_copy(update={"evidence": event.evidence | {"no_causes": str(few)}})
+    record = causes.model_dump(mode="json")
+    added = (
+        {"later_causes": [*event.evidence.get("later_causes", []), record]}
+        if found
+        else {"causes": record}
+    )
+    return event.model_copy(update={"evidence": event.evidence | added})
+
+
+def list_causes(event: DriftEvent) -> list[ChangeCauses]:
+    """The causes stored with an event, the first found first."""
+    first = [event.evidence["causes"]] if "causes" in event.evidence else []
+    stored = [*first, *event.evidence.get("later_causes", [])]
+    return [ChangeCauses.model_validate(causes) for causes in stored]
 
 
 def _check_votes(votes: pd.DataFrame) -> pd.DataFrame:

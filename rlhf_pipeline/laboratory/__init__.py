@@ -7,6 +7,12 @@ from rlhf_pipeline.laboratory.changed_or_steady import CHANGED_OR_STEADY
 from rlhf_pipeline.laboratory.failing_topic import FAILING_TOPIC
 from rlhf_pipeline.laboratory.independent import INDEPENDENT
 from rlhf_pipeline.laboratory.mixtures import BURSTS_OF_FIVE, RHYTHM_AND_BURSTS, RHYTHM_OF_THREE
+from rlhf_pipeline.laboratory.named_causes import (
+    CARELESS_RETRAINED,
+    SINGLE_CAUSES,
+    TASTE_RETRAINED,
+    TWO_CAUSES,
+)
 from rlhf_pipeline.laboratory.taste_rise import LARGE_RISE, SMALL_RISE
 from rlhf_pipeline.laboratory.votes_in_a_row import FIVE_IN_A_ROW, THREE_IN_A_ROW
 from rlhf_pipeline.laboratory.weekly_rhythm import WEEKLY_RHYTHM
@@ -28,6 +34,10 @@ SHIPPED: tuple[LabScenario, ...] = (
     CATEGORY_TURN,
     YOUNG_MODEL,
     CHANGED_OR_STEADY,
+    *SINGLE_CAUSES,
+    TWO_CAUSES,
+    CARELESS_RETRAINED,
+    TASTE_RETRAINED,
     FAILING_TOPIC,
 )
 LAB_SCENARIOS = Members[LabScenario]("laboratory", {one.name: one for one in SHIPPED})

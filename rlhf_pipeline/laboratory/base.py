@@ -24,7 +24,7 @@ class Observation(Record):
 
     world: dict[str, str] = Field(description="the parameters that the seed drew")
     claims: tuple[LabClaim, ...]
-    n_counted: int = Field(1, ge=1, description="votes, or decisions, that the figure counts over")
+    n_counted: int = Field(1, ge=0, description="votes, or decisions, that the figure counts over")
     n_counts: int = Field(description="of those that count: false triggers, or right decisions")
     peak: float | None = Field(
         None, description="of a CUSUM that knows both rates, while the change should be noticed"
@@ -90,6 +90,8 @@ class VoteScenario(Protocol):
 
 
 def measure_share(observations: Sequence[Observation]) -> Interval:
-    """The share that counts, with Wilson's interval."""
+    """The share that counts, with Wilson's interval; from 0 to 1 where nothing was counted."""
     n = sum(one.n_counted for one in observations)
+    if not n:
+        return Interval(value=0.0, low=0.0, high=1.0, n=0)
     return interval_of_share(sum(one.n_counts for one in observations) / n, n)

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.laboratory import LAB_SCENARIOS, LabScenario
-from rlhf_pipeline.laboratory.base import LabBar, Observation
+from rlhf_pipeline.laboratory.base import LabBar, Observation, measure_share
 from rlhf_pipeline.laboratory.independent import INDEPENDENT
 from rlhf_pipeline.laboratory.known_rates import tune_threshold
+from rlhf_pipeline.laboratory.named_causes import SINGLE_CAUSES
 from rlhf_pipeline.laboratory.steady import NOTHING_HAPPENS, measure_rate
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Interval, Record
@@ -35,7 +36,7 @@ class SuiteRow(Record):
 
 
 class SuiteReport(Record):
-    """The rows in the order of the scenarios, after them one over all steady worlds."""
+    """The rows in the order of the scenarios, after them those over several."""
 
     n_streams: int
     false_rate: float  # of the CUSUM beside, per 1,000 votes
@@ -103,15 +104,29 @@ def _measure_beside(
 
 
 def _build_totals(observed: dict[str, list[Observation]]) -> Iterator[SuiteRow]:
-    """One row over all steady worlds, where there are several."""
-    steady = [name for name in observed if LAB_SCENARIOS[name].group == NOTHING_HAPPENS]
-    if len(steady) < 2:
-        return
-    yield SuiteRow(
-        name="all_steady",
-        group=NOTHING_HAPPENS,
-        title="all rows in which nothing happens",
-        unit=LAB_SCENARIOS[steady[0]].unit,
-        figure=measure_rate([one for name in steady for one in observed[name]]),
-        bar=ALL_STEADY_BAR,
-    )
+    """One row over all steady worlds and one over all single causes, where there are several."""
+    for name, title, bar, measure, rows in (
+        (
+            "all_steady",
+            "all rows in which nothing happens",
+            ALL_STEADY_BAR,
+            measure_rate,
+            [name for name in observed if LAB_SCENARIOS[name].group == NOTHING_HAPPENS],
+        ),
+        (
+            "all_causes",
+            "all rows of one cause",
+            SINGLE_CAUSES[0].bar,
+            measure_share,
+            [one.name for one in SINGLE_CAUSES if one.name in observed],
+        ),
+    ):
+        if len(rows) > 1:
+            yield SuiteRow(
+                name=name,
+                group=LAB_SCENARIOS[rows[0]].group,
+                title=title,
+                unit=LAB_SCENARIOS[rows[0]].unit,
+                figure=measure([one for row in rows for one in observed[row]]),
+                bar=bar,
+            )

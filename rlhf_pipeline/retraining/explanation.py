@@ -12,7 +12,9 @@ from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining.triggers import (
     TriggerParams,
     choose_remedy,
+    describe_probabilities,
     find_causes_of,
+    list_doubts,
     needs_people,
     read_params,
     replay,
@@ -89,7 +91,7 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
             f"{evidence.n_new_votes:,}",
             evidence.n_new_votes >= params.min_new_votes,
         ),
-        _check_cause(inputs),
+        *_check_cause(inputs),
     ]
 
 
@@ -145,17 +147,25 @@ def _check_confirmation(inputs: Inputs) -> Condition:
     )
 
 
-def _check_cause(inputs: Inputs) -> Condition:
-    _, params, rule_version = inputs
+def _check_cause(inputs: Inputs) -> Iterator[Condition]:
+    evidence, params, rule_version = inputs
     own = [e for e, role in list_events(inputs) if role != "superseded"]
-    causes = find_causes_of(find_confirming_events(own, params))
-    is_examined = causes is not None and params.respond_to_causes
-    return Condition(
+    confirming = find_confirming_events(own, params)
+    causes = find_causes_of(confirming, evidence.max_seq) if params.respond_to_causes else None
+    yield Condition(
         "cause",
         "a change that needs no person",
-        causes.causes[0].name if causes is not None and is_examined else "not examined",
-        not is_examined
+        "not examined" if causes is None else causes.causes[0].name,
+        causes is None
         or not needs_people(choose_remedy(causes, params, rule_version), params, rule_version),
+    )
+    yield Condition(
+        "certainty",
+        f"a remedy right with {params.min_certainty:.0%}, careless annotators or newcomers (or "
+        f"none) with {params.min_annotator_certainty:.0%}, or {params.max_cause_votes:,} votes "
+        "since the confirmation",
+        "not examined" if causes is None else describe_probabilities(causes),
+        causes is None or not list_doubts(causes, confirming, evidence.max_seq, params),
     )
 
 

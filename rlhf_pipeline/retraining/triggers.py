@@ -6,7 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
+from rlhf_pipeline.drift.cause_evidence import WORTH_SAYING
+from rlhf_pipeline.drift.causes import CAUSE_VOTES, list_causes
 from rlhf_pipeline.drift.confirmation import (
+    RISE_TEST,
     ConfirmationParams,
     estimate_change_seq,
     event_sources,
@@ -50,12 +53,34 @@ class TriggerParams(ConfirmationParams):
         description="Share of the rise that a cause must explain for its remedy; below it, the "
         "change retrains",
     )
+    min_certainty: float = Field(
+        default=0.8,
+        ge=0,
+        le=1,
+        description="Probability that the remedy is that of the main cause; below it, the decision "
+        "waits for more votes; 0 = decide at once",
+    )
+    min_annotator_certainty: float = Field(
+        default=0.96,
+        ge=0,
+        le=1,
+        description="Probability that careless annotators or newcomers are behind the change, or "
+        "are not; below it, the decision waits too",
+    )
+    max_cause_votes: int = Field(
+        default=400,
+        ge=0,
+        le=CAUSE_VOTES,
+        description="Votes after the confirmation at which an unclear cause is answered as it "
+        "stands",
+    )
 
 
 # Changed with every change of the rule; a stored decision is replayed by its own version.
 # 1: the rise test confirms nothing alone, and every confirmed change retrains.
 # 2: careless annotators and newcomers retrain; with asks_people they are held, nobody is named.
-RULE_VERSION = 3
+# 3: a change is answered as soon as it is confirmed, however unclear its cause.
+RULE_VERSION = 4
 
 REMEDIES: dict[CauseName, Remedy] = {
     "taste": "retrain",
@@ -92,7 +117,8 @@ LIKELY_CARELESS = 0.5  # probability above which an annotator is named
 
 def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> TriggerDecision:
     """Fire if the champion's events confirm a change, it needs no person, and nothing objects now;
-    otherwise hold, with every reason.
+    otherwise hold, with every reason. While its cause is unclear and few votes have come since, the
+    change is held too.
 
     Open events count the same as those held by earlier decisions, so a change detected during a
     cool-down fires when it is over, without a new event. Events of a former champion never fire. A
@@ -109,10 +135,12 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     objections = _list_objections(evidence, own, confirmed, params)
     stale = [e for e in events if e.model_version != evidence.champion]
     is_examined = rule_version > 1 and params.respond_to_causes
-    causes = find_causes_of(confirmed) if is_examined else None
+    causes = find_causes_of(confirmed, evidence.max_seq) if is_examined else None
     remedy = choose_remedy(causes, params, rule_version)
     if is_examined and confirmed and all(event.kind == "calibration" for event in confirmed):
         remedy = "refit_calibrator"
+    elif causes is not None and not objections:
+        objections = list_doubts(causes, confirmed, evidence.max_seq, params)
     waits = needs_people(remedy, params, rule_version)
     is_named = rule_version > 2 and not objections and remedy in NAMES_ANNOTATORS
     named = name_annotators(causes, confirmed) if causes and is_named else None
@@ -142,7 +170,7 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
         event_ids=tuple(event.event_id for event in involved),
         evidence=_collect_evidence(evidence, params, own, confirmed)
         | ({"rule_version": rule_version} if rule_version > 1 else {})
-        | ({"causes": causes.model_dump(mode="json")} if causes else {})
+        | ({"causes": causes.model_dump(mode="json", exclude_unset=True)} if causes else {})
         | ({"category": _category_of(causes)} if remedy == "retrain_category" else {})
         | ({"quarantine": named.model_dump(mode="json")} if named else {}),
         change_seq=estimate_change_seq(confirmed) if changes_taste else None,
@@ -210,12 +238,51 @@ def name_careless(cause: Cause) -> tuple[str, ...]:
     return tuple(one["annotator_id"] for one in found)
 
 
-def find_causes_of(confirmed: Sequence[DriftEvent]) -> ChangeCauses | None:
-    """The causes found with the last confirming event: of all votes, or else of one category."""
-    found = [event for event in confirmed if "causes" in event.evidence]
-    of_all = [event for event in found if event.stream == "errors"]
-    last = (of_all or found)[-1:]
-    return ChangeCauses.model_validate(last[0].evidence["causes"]) if last else None
+def find_causes_of(confirmed: Sequence[DriftEvent], max_seq: int) -> ChangeCauses | None:
+    """The causes found with the last confirming event, of all votes or else of one category, in the
+    votes up to `max_seq`.
+    """
+    telling = last_on_all_votes([event for event in confirmed if "causes" in event.evidence])
+    if telling is None:
+        return None
+    first, *later = list_causes(telling)
+    return [first, *(causes for causes in later if causes.until_seq <= max_seq)][-1]
+
+
+def last_on_all_votes(events: Sequence[DriftEvent]) -> DriftEvent | None:
+    """The last event of the stream of all votes, or else of any stream."""
+    of_all = [event for event in events if event.stream == "errors"]
+    return next(reversed(of_all or list(events)), None)
+
+
+def list_doubts(
+    causes: ChangeCauses, confirmed: Sequence[DriftEvent], max_seq: int, params: TriggerParams
+) -> list[str]:
+    """Why the change is not answered yet: its cause is unclear, and further votes may show it.
+    Causes without probabilities count as clear.
+    """
+    risen = [event.seq for event in confirmed if event.detector == RISE_TEST]
+    n_missing = min(risen or [confirmed[-1].seq]) + params.max_cause_votes - max_seq
+    chosen = choose_remedy(causes, params)
+    of_remedy, of_others = 0.0, 0.0
+    for cause in causes.causes:
+        remedy = REMEDIES[cause.name]
+        of_remedy += (cause.probability or 0.0) * (remedy == chosen)
+        if (remedy in NAMES_ANNOTATORS) != (chosen in NAMES_ANNOTATORS):
+            of_others += cause.probability or 0.0
+    is_clear = of_remedy >= params.min_certainty and 1 - of_others >= params.min_annotator_certainty
+    if n_missing <= 0 or is_clear or all(c.probability is None for c in causes.causes):
+        return []
+    return [
+        f"cause not clear yet ({describe_probabilities(causes)}): answered as it stands after "
+        f"{n_missing} more votes"
+    ]
+
+
+def describe_probabilities(causes: ChangeCauses) -> str:
+    """The likely causes: how probable it is that each explains most."""
+    likely = [cause for cause in causes.causes if (cause.probability or 0) >= WORTH_SAYING]
+    return ", ".join(f"{cause.name} {cause.probability:.0%}" for cause in likely) or "none likely"
 
 
 def _category_of(causes: ChangeCauses | None) -> str | None:
@@ -259,12 +326,16 @@ def replay(decision: TriggerDecision) -> TriggerDecision:
 
 def read_params(recorded: Mapping[str, Any], rule_version: int) -> TriggerParams:
     """The parameters that a decision recorded; those its rule did not have are off."""
-    unknown_then = {
-        "rise_test_confirms": False,
-        "calibration_days": 0,
-        "respond_to_causes": False,
-    }
-    return TriggerParams.model_validate((unknown_then if rule_version < 2 else {}) | dict(recorded))
+    unknown_then: dict[str, Any] = {}
+    if rule_version < 2:
+        unknown_then |= {
+            "rise_test_confirms": False,
+            "calibration_days": 0,
+            "respond_to_causes": False,
+        }
+    if rule_version < 4:
+        unknown_then |= {"max_cause_votes": 0}
+    return TriggerParams.model_validate(unknown_then | dict(recorded))
 
 
 def _list_objections(

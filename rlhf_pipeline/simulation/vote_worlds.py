@@ -1,14 +1,14 @@
 """Draws streams of predicted votes from worlds whose change, or steadiness, is known."""
 
 from datetime import date, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.records import CauseName, Record
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -22,13 +22,11 @@ REPEAT_WITHIN = 300  # comparisons back that a repeat may come from
 KNOWN, UNKNOWN = 1.0, 3.0
 HARD = "hard"  # the category whose share grows where the mix changes
 
-Cause = Literal["taste", "category", "newcomers", "carelessness", "mix", "calibration"]
-
 
 class Change(Record):
     """What changes in a world, from the vote at index `at` on."""
 
-    cause: Cause
+    cause: CauseName
     at: int = Field(ge=0)
     size: float = Field(
         0.1,

@@ -28,6 +28,18 @@ class Events:
                 n_new += insert_events(connection, self._database, batch)
         return n_new
 
+    def update(self, event: DriftEvent) -> None:
+        """Replace the evidence of a stored event."""
+        with self._database.write_transaction() as connection:
+            connection.execute(
+                drift_events.update()
+                .where(
+                    self._database.in_project(drift_events),
+                    drift_events.c.event_id == event.event_id,
+                )
+                .values(record=_row(event)["record"])
+            )
+
     def find_open(self) -> list[DriftEvent]:
         """Events that no decision has claimed, without replayed ones."""
         return self._read(IS_OPEN)

@@ -1,15 +1,22 @@
 """The causes of a change: each in a clear world, two at once, and bad input."""
 
+from datetime import date
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.drift.causes import CauseParams, find_causes
+from rlhf_pipeline.drift.causes import (
+    CAUSE_VOTES,
+    CauseParams,
+    examine,
+    find_causes,
+    list_causes,
+)
 from rlhf_pipeline.drift.stream import Level
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughData
-from rlhf_pipeline.records import Cause, ChangeCauses
+from rlhf_pipeline.records import Cause, ChangeCauses, DriftEvent
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
 
 AT = 1200
@@ -43,6 +50,49 @@ def test_a_clear_cause_is_on_top(name: str) -> None:
     assert sum(cause.share for cause in found.causes) <= 1 + 1e-9
     assert (found.n_before, found.n_after, found.until_seq) == (AT, 400, AT + 400)
     assert ChangeCauses.from_json(found.model_dump_json()) == found
+
+
+def test_a_taste_turned_round_is_not_carelessness() -> None:
+    changes = (Change(cause="taste", at=AT, size=0.55),)
+    votes = draw_votes(VoteWorld(n_votes=AT + 100, error_rate=0.22, changes=changes), 1)
+    top = find_causes(votes, AT + 1).causes[0]
+    assert top.name == "taste"
+    assert (top.share > 0.9, top.probability > 0.9) == (True, True)
+
+
+def test_probabilities_say_how_clear_a_cause_is() -> None:
+    # usual times: only that they err in half of their votes tells careless annotators
+    votes = draw("carelessness").assign(duration_s=np.nan)
+    few, many = (
+        of(find_causes(votes[votes["seq"] <= AT + n], AT + 1), "carelessness") for n in (40, 400)
+    )
+    assert (few.probability < 0.8, many.probability > 0.9) == (True, True)
+    found = find_causes(votes, AT + 1)
+    assert 0.99 < sum(cause.probability for cause in found.causes) <= 1 + 1e-9
+
+
+def test_an_event_keeps_all_causes_found_with_ever_more_votes() -> None:
+    votes = draw("category", n_after=700)
+    risen = DriftEvent(
+        kind="drift",
+        model_version="world.reward_model@1",
+        detector="rise_test",
+        params_hash="p",
+        stream="errors",
+        seq=AT + 150,
+        day=date(2026, 1, 6),
+        change_seq=AT + 1,
+        evidence={"statistic": 7.0},
+    )
+    first = examine(risen, votes[votes["seq"] <= AT + 200])
+    assert first.evidence["causes"]["until_seq"] == AT + 200
+    assert examine(first, votes[votes["seq"] <= AT + 200]) == first
+    later = examine(first, votes)
+    assert later.evidence["causes"] == first.evidence["causes"]
+    assert [c.until_seq for c in list_causes(later)] == [AT + 200, risen.seq + CAUSE_VOTES]
+    assert examine(later, votes) == later
+    replayed = risen.model_copy(update={"is_replayed": True})
+    assert examine(replayed, votes) == replayed
 
 
 def test_a_wrongly_dated_change_has_the_same_cause() -> None:

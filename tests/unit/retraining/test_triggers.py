@@ -1,6 +1,7 @@
 """Fire or hold: every rule alone, their order in time, and replay."""
 
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -246,6 +247,49 @@ def test_a_decision_of_the_second_rule_is_replayed_by_that_rule():
     recorded |= {"params": recorded["params"] | {"asks_people": False}}
     again = replay(decision.model_copy(update={"evidence": recorded}))
     assert (again.action, again.remedy) == ("fire", "retrain")
+
+
+def unclear(until_seq: int, **probabilities: float) -> dict[str, Any]:
+    """Causes as stored with an event: the probabilities that each explains most."""
+    causes = caused_by(next(iter(probabilities)), seq=until_seq).evidence["causes"]
+    of_all = [c | {"probability": probabilities.get(c["name"], 0.0)} for c in causes["causes"]]
+    return causes | {"causes": of_all}
+
+
+def test_an_unclear_cause_waits_for_more_votes_up_to_a_limit():
+    first = {"causes": unclear(1000, taste=0.6, carelessness=0.4)}
+    risen = event("rise_test").model_copy(update={"evidence": first})
+
+    def decide_at(max_seq: int, held: DriftEvent = risen, **params: Any) -> TriggerDecision:
+        known = evidence(held_events=(held,), max_seq=max_seq)
+        return decide(known, TriggerParams(**{"asks_people": True} | params))
+
+    waiting = decide_at(1100)
+    assert held(
+        waiting,
+        "cause not clear yet (taste 60%, carelessness 40%): answered as it stands after 300 more "
+        "votes",
+    )
+    assert waiting.remedy is None
+    assert replay(waiting) == waiting
+    assert decide_at(1400).remedy == "retrain"
+    assert decide_at(1100, min_certainty=0.5).remedy is None
+    assert decide_at(1100, min_certainty=0.5, min_annotator_certainty=0.5).remedy == "retrain"
+    later = first | {"later_causes": [unclear(1150, carelessness=0.97, taste=0.03)]}
+    examined = risen.model_copy(update={"evidence": later})
+    assert decide_at(1100, examined).remedy is None
+    assert decide_at(1150, examined).remedy == "quarantine"
+
+
+def test_a_decision_of_the_second_rule_is_replayed_without_waiting():
+    causes = unclear(1000, taste=0.6, carelessness=0.4)
+    risen = event("rise_test").model_copy(update={"evidence": {"causes": causes}})
+    waiting = decide(evidence(risen))
+    old = {c: v for c, v in waiting.evidence["params"].items() if c != "max_cause_votes"}
+    recorded = waiting.evidence | {"rule_version": 2, "params": old}
+    again = replay(waiting.model_copy(update={"evidence": recorded}))
+    assert (again.action, again.remedy) == ("fire", "retrain")
+    assert again.evidence["causes"] == causes
 
 
 def test_without_causes_a_confirmed_change_retrains():

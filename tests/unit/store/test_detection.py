@@ -167,6 +167,13 @@ def test_numpy_numbers_are_stored_as_numbers_and_objects_refused(store, make_eve
         store.events.add([make_event(11, evidence={"what": object()})])
 
 
+def test_the_evidence_of_a_stored_event_is_replaced(store, make_event):
+    event, other = make_event(10), make_event(20)
+    store.events.add([event, other])
+    store.events.update(event.model_copy(update={"evidence": {"causes": 1}}))
+    assert [e.evidence for e in store.events.find_open()] == [{"causes": 1}, other.evidence]
+
+
 def test_events_come_back_as_added(store, make_event):
     event = make_event(10, change_seq=4)
     assert (
