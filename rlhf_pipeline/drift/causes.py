@@ -2,7 +2,7 @@
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlhf_pipeline.drift.base import require_error
 from rlhf_pipeline.drift.cause_evidence import collect_evidence, measure_rise, summarise
@@ -11,6 +11,7 @@ from rlhf_pipeline.drift.changed_votes import ChangedVotes, describe_votes
 from rlhf_pipeline.drift.expected_errors import learn_expected_errors
 from rlhf_pipeline.drift.stream import Level
 from rlhf_pipeline.errors import FrameError, NotEnoughData
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Cause, ChangeCauses, DriftEvent
 
 N_STARTS = 8  # votes tried as the beginning of the change, from the detected one on
@@ -20,10 +21,8 @@ CAUSE_VOTES = 500  # votes after a detection up to which its causes are found ag
 KNOWN_VOTES = 20_000  # that causes are found in
 
 
-class CauseParams(BaseModel):
+class CauseParams(Parameters):
     """How the causes of a change are found."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     cause_margin: int = Field(
         default=300,
