@@ -23,7 +23,7 @@ TITLES: dict[CauseName, str] = {
     "taste": "the taste of everybody changes: .08 to .25 more errors",
     "category": "the taste in one category of 10 to 30 % turns round",
     "newcomers": "30 to 50 % of the votes come from newcomers of the opposite taste",
-    "carelessness": "20 to 40 % of the annotators vote at random, half of them hastily",
+    "carelessness": "20 to 40 % of the annotators vote at random, in half of the worlds hastily",
     "mix": "40 to 70 % of the prompts are of a harder category",
     "calibration": "stated log odds are 1.8 to 3 times as large, errors are not",
 }
