@@ -32,6 +32,7 @@ from rlhf_pipeline.laboratory.cause_worlds import (  # noqa: E402
 )
 from rlhf_pipeline.laboratory.named_causes import PAIRS, answer_world, retrains  # noqa: E402
 from rlhf_pipeline.records import CauseName  # noqa: E402
+from rlhf_pipeline.retraining.triggers import name_careless  # noqa: E402
 
 # Of worlds that retrain: at most of those with careless annotators, at least of another taste.
 LIMITS: dict[CauseName, float] = {"carelessness": 0.02, "taste": 0.95}
@@ -122,6 +123,28 @@ def measure(pool: ProcessPoolExecutor, given: argparse.Namespace, limits: Limits
             f"{name}: waits in {np.mean(np.array(waited) > 0):.2f}, votes: median "
             f"{np.median(waited):.0f}, 90 % {np.quantile(waited, 0.9):.0f}, most {max(waited)}"
         )
+    print_named([one for one in retrained["carelessness"] if one is not None])
+
+
+def print_named(found: Sequence[Outcome]) -> None:
+    """How many of those whom a quarantine names are careless, and how many careless ones it names.
+    Careless annotators have the first numbers.
+    """
+    named, careless, both, all_others = 0, 0, 0, 0
+    for one in found:
+        if one.answer.remedy != "quarantine":
+            continue
+        world = one.drawn.world
+        n = max(1, round(world.changes[0].size * world.n_annotators))
+        names = set(name_careless(one.answer.causes.causes[0]))
+        named, careless = named + len(names), careless + n
+        both += len(names & {f"annotator {i}" for i in range(n)})
+        all_others += world.n_annotators - n
+    print(
+        f"quarantines: {both / named:.2f} of {named} named annotators are careless, "
+        f"{both / careless:.2f} of {careless} careless ones and "
+        f"{(named - both) / all_others:.2f} of {all_others} others are named"
+    )
 
 
 def noticed(outcomes: Outcomes) -> list[Outcome]:
