@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
@@ -36,16 +36,23 @@ PASSED = (
 
 
 def every_command() -> Iterator[tuple[str, ...]]:
-    """Every command of `rlhf` but PASSED, with "1" for each number, text or file that it needs."""
+    """Every command of `rlhf` but PASSED, with "1" for each number, text or file that it needs, and
+    the first of each choice.
+    """
     for path, command in itertools.chain.from_iterable(
         leaves(load_command(name), (name,)) for name in COMMANDS
     ):
         needed = [param for param in command.params if param.required]
         values = [
-            [param.opts[0], "1"] if param.param_type_name == "option" else ["1"] for param in needed
+            [*param.opts[: param.param_type_name == "option"], value_for(param)] for param in needed
         ]
         if path not in PASSED:
             yield (*path, *itertools.chain.from_iterable(values))
+
+
+def value_for(param: Any) -> str:
+    annotation = param.type_descriptor.annotation
+    return str(get_args(annotation)[0]) if get_origin(annotation) is Literal else "1"
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
