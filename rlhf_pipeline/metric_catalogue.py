@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from rlhf_pipeline.errors import ConfigurationError, NotFound
+from rlhf_pipeline.monitoring import MetricPoint
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,21 @@ METRICS: dict[str, Metric] = {
         Metric("daemon.silent_seconds", "seconds", "Time since the Dagster daemon last reported."),
     )
 }
+
+
+SILENCE = "daemon.silent_seconds"  # stored as 0 at each tick
+
+
+def let_silence_grow(points: Iterable[MetricPoint], now: datetime) -> list[MetricPoint]:
+    """The points, with the daemon's silence up to `now` instead of up to its last tick."""
+    return [
+        point.model_copy(
+            update={"value": max(timedelta(), now - point.measured_at).total_seconds()}
+        )
+        if point.name == SILENCE and point.value is not None
+        else point
+        for point in points
+    ]
 
 
 def require_metrics(names: Iterable[str]) -> list[Metric]:

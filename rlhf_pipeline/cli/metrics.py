@@ -13,7 +13,12 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.datasets.formats.csv import protect_cell
-from rlhf_pipeline.metric_catalogue import METRICS, parse_labels, require_metrics
+from rlhf_pipeline.metric_catalogue import (
+    METRICS,
+    let_silence_grow,
+    parse_labels,
+    require_metrics,
+)
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.store import Store
 
@@ -73,7 +78,7 @@ def metrics(
 
 
 def _read_latest(store: Store, names: Sequence[str], labels: dict[str, str]) -> list[MetricPoint]:
-    newest = store.metric_points.latest(names)
+    newest = let_silence_grow(store.metric_points.latest(names), store.database.clock.now())
     return [point for point in newest if labels.items() <= point.labels.items()]
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.metric_catalogue import METRICS
+from rlhf_pipeline.metric_catalogue import METRICS, let_silence_grow
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
@@ -111,8 +111,9 @@ class Site:
 
     def _render_metrics(self) -> bytes:
         """What Prometheus reads: the newest points and the number of votes, not the votes."""
-        since = self.store.database.clock.now().date() - timedelta(days=SCRAPED_DAYS)
-        points = self.store.metric_points.latest(list(METRICS), since=since)
+        now = self.store.database.clock.now()
+        since = now.date() - timedelta(days=SCRAPED_DAYS)
+        points = let_silence_grow(self.store.metric_points.latest(list(METRICS), since=since), now)
         return render_metrics(points, self.store.votes.max_seq(), self.request_counts)
 
     def _read_terms(self) -> Terms:

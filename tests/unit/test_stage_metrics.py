@@ -1,10 +1,12 @@
 """Figures of stages become metric points: gaps stay gaps, the worst verdict counts."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pandas as pd
 
+from rlhf_pipeline.metric_catalogue import let_silence_grow
 from rlhf_pipeline.metrics.stages import agreement_points, policy_points, verdict_points
+from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import PolicyDay, PromptMean
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -32,3 +34,16 @@ def test_what_was_not_measured_has_no_point():
     assert (refusals.name, lengths.name) == ("policy.refusals", "policy.length")
     assert refusals.value == refusals.low == 0 < refusals.high < 0.1
     assert lengths.low < lengths.value < lengths.high
+
+
+def test_the_silence_of_a_daemon_grows_until_its_next_tick():
+    points = [
+        MetricPoint(day=NOON.date(), name=name, value=value, measured_at=NOON)
+        for name, value in [
+            ("daemon.silent_seconds", 0.0),
+            ("daemon.silent_seconds", None),  # ended on purpose
+            ("queue.open", 0.0),
+        ]
+    ]
+    later = let_silence_grow(points, NOON + timedelta(minutes=10))
+    assert [point.value for point in later] == [600.0, None, 0.0]
