@@ -30,6 +30,12 @@ class CategoryParams(Parameters):
         lt=0.5,
         description="Rise of a category's error rate that its test is fastest for",
     )
+    category_guard: float = Field(
+        default=2.25,
+        ge=0,
+        description="Standard errors of a category's learnt error rate that are added to it; more "
+        "than for all votes, because most false alarms of a category follow a lucky start",
+    )
     category_min_votes: int = Field(
         default=60, ge=30, description="Votes that a category's level is learnt from at least"
     )
@@ -43,12 +49,12 @@ class CategoryRises:
     more (Wang, Ramdas 2022, False Discovery Rate Control with E-values).
     """
 
-    def __init__(self, params: CategoryParams, guard: float) -> None:
+    def __init__(self, params: CategoryParams) -> None:
         self.params = params
         self._test_params = RiseTestParams(
             rise_test_threshold=params.category_threshold,
             rise_test_step=params.category_step,
-            rise_test_guard=guard,
+            rise_test_guard=params.category_guard,
             rise_test_min_votes=params.category_min_votes,
         )
         self._tests: dict[str, RiseTest] = {}
@@ -70,10 +76,8 @@ class CategoryRises:
         return {category: test.state() for category, test in sorted(self._tests.items())}
 
     @classmethod
-    def from_state(
-        cls, params: CategoryParams, guard: float, state: Mapping[str, dict[str, Any]]
-    ) -> Self:
-        rises = cls(params, guard)
+    def from_state(cls, params: CategoryParams, state: Mapping[str, dict[str, Any]]) -> Self:
+        rises = cls(params)
         rises._tests = {
             category: RiseTest.from_state(rises._test_params, one)
             for category, one in state.items()

@@ -1,5 +1,6 @@
 """Learns how the error rate depends on the weekday and the hour, from earlier days."""
 
+from collections.abc import Callable
 from datetime import date
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 from rlhf_pipeline.drift.base import Floats
 
 HOURS_PER_SLOT = 3
+WEEKEND = np.array([0, 0, 0, 0, 0, 1, 1])
 Ints = npt.NDArray[np.int64]
 
 
@@ -25,11 +27,11 @@ def expected_excess(errors: pd.DataFrame, min_weeks: int) -> Floats:
         return error
     # Ordinal 1 was a Monday.
     weekdays = (ordinals - 1) % 7
-    excess: Floats = _slot_excess(ordinals, weekdays, error, 7, (7, min_weeks))
+    excess: Floats = _slot_excess(ordinals, weekdays, error, 7, (7, min_weeks), weekday_effects)
     if "hour" in errors.columns:
         slots = errors["hour"].to_numpy(dtype=np.int64) // HOURS_PER_SLOT
         n_slots = 24 // HOURS_PER_SLOT
-        excess += _slot_excess(ordinals, slots, error, n_slots, (1, 7 * min_weeks))
+        excess += _slot_excess(ordinals, slots, error, n_slots, (1, 7 * min_weeks), slot_effects)
     return excess
 
 
@@ -39,7 +41,12 @@ def _day_ordinals(days: pd.Series) -> Ints:
 
 
 def _slot_excess(
-    ordinals: Ints, slots: Ints, error: Floats, n_slots: int, needed: tuple[int, int]
+    ordinals: Ints,
+    slots: Ints,
+    error: Floats,
+    n_slots: int,
+    needed: tuple[int, int],
+    estimate: Callable[[Floats, Floats], Floats],
 ) -> Floats:
     """`needed`: days per period within which slots are compared, and the least number of periods
     with votes.
@@ -57,9 +64,18 @@ def _slot_excess(
             for counts in (n, wrong)
         ]
         if (periods[0].sum(axis=1) > 0).sum() >= min_periods:
-            effects[day] = slot_effects(*periods)
+            effects[day] = estimate(*periods)
     excess: Floats = effects[at]
     return excess
+
+
+def weekday_effects(n: Floats, wrong: Floats) -> Floats:
+    """Effect of each weekday, from votes and errors (weeks, 7): that of the weekend, which one
+    number describes and few weeks show, and what single days differ from it.
+    """
+    of_weekend = slot_effects(n @ np.eye(2)[WEEKEND], wrong @ np.eye(2)[WEEKEND])[WEEKEND]
+    effects: Floats = of_weekend + slot_effects(n, wrong - n * of_weekend)
+    return effects
 
 
 def slot_effects(n: Floats, wrong: Floats) -> Floats:
@@ -67,7 +83,8 @@ def slot_effects(n: Floats, wrong: Floats) -> Floats:
 
     Least squares with a free rate per period, so that a change between periods is no effect of a
     slot; shrunk by the estimated variance of the effects (DerSimonian, Laird 1986), and zero where
-    slots differ no more than by chance.
+    slots differ no more than by chance. Their mean over the votes is zero: subtracting them must
+    not move the level that detectors have learnt.
     """
     kept = n.sum(axis=1) > 0
     n, wrong = n[kept], wrong[kept]
@@ -87,6 +104,7 @@ def slot_effects(n: Floats, wrong: Floats) -> Floats:
     effects: Floats = np.linalg.solve(
         information + np.eye(len(information)) * variance / between, score
     )
+    effects -= n.sum(axis=0) @ effects / n.sum()
     return effects
 
 

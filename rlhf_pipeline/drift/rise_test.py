@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.drift.base import Signal, require_error
+from rlhf_pipeline.drift.change_date import ChangeDate
 
 KNOWN_FROM = 100  # predictions of a reference that make the level known
 LOWEST, HIGHEST = 0.02, 0.9  # levels between which a rise is tested
@@ -26,7 +27,7 @@ class RiseTestParams(BaseModel):
         "steady stream gives about two false alarms in 100,000 votes",
     )
     rise_test_step: float = Field(
-        default=0.05,
+        default=0.055,
         gt=0,
         lt=0.5,
         description="Rise test: rise of the error rate that it is fastest for",
@@ -49,8 +50,8 @@ class RiseTest:
     """CUSUM of the log likelihood ratio of a rise against the level learnt so far.
 
     The level is the error rate up to the last vote at which the statistic was zero, so votes after
-    a change do not raise it; the change is dated at the vote after that. A level may be known
-    beforehand, from predictions on a reference window.
+    a change do not raise it. A level may be known beforehand, from predictions on a reference
+    window. The change is dated by the likelihood of all splits of the votes read.
 
     Page 1954, Continuous Inspection Schemes; Hawkins 1987, Self-Starting CUSUM Charts for Location
     and Scale.
@@ -72,13 +73,14 @@ class RiseTest:
     def _reset(self) -> None:
         self._n_level = self._wrong_level = 0.0
         self._n_since = self._wrong_since = self.statistic = 0.0
-        self._change_seq: int | None = None
+        self._date = ChangeDate()
         self._is_known = False
         self._set_ratios()
 
     def start_from(self, n: float, error_rate: float) -> None:
         """Take the level from `n` predictions that no vote of the stream belongs to."""
         self._n_level, self._wrong_level = float(n), n * error_rate
+        self._date = ChangeDate(float(n), n * error_rate)
         self._is_known = n >= KNOWN_FROM
         self._set_ratios()
 
@@ -96,6 +98,7 @@ class RiseTest:
     def accumulate(self, error: float, seq: int) -> float:
         """Read one error; returns the statistic and never fires."""
         is_learning = not self._is_known and self._n_level < self.params.rise_test_min_votes
+        self._date.add(error, seq)
         self._n_since += 1
         self._wrong_since += error
         if not is_learning:
@@ -104,10 +107,7 @@ class RiseTest:
             self._n_level += self._n_since
             self._wrong_level += self._wrong_since
             self._n_since = self._wrong_since = self.statistic = 0.0
-            self._change_seq = None
             self._set_ratios()
-        elif self._change_seq is None:
-            self._change_seq = seq
         return self.statistic
 
     def update(self, value: float, seq: int) -> Signal | None:
@@ -123,7 +123,7 @@ class RiseTest:
         signal = Signal(
             level="drift",
             seq=seq,
-            change_seq=seq if self._change_seq is None else self._change_seq,
+            change_seq=self._date.estimate(),
             evidence={
                 "n_votes": self._n_level + self._n_since,
                 "n_before": self._n_level,
@@ -141,7 +141,7 @@ class RiseTest:
             "level": [self._n_level, self._wrong_level],
             "since": [self._n_since, self._wrong_since],
             "statistic": self.statistic,
-            "change_seq": self._change_seq,
+            "date": self._date.state(),
             "is_known": self._is_known,
         }
 
@@ -150,7 +150,14 @@ class RiseTest:
         detector = cls(params)
         detector._n_level, detector._wrong_level = state["level"]
         detector._n_since, detector._wrong_since = state["since"]
-        detector.statistic, detector._change_seq = state["statistic"], state["change_seq"]
+        detector.statistic = state["statistic"]
+        detector._date = (
+            ChangeDate.from_state(state["date"])
+            if "date" in state  # missing from states of earlier versions
+            else ChangeDate(
+                detector._n_level + detector._n_since, detector._wrong_level + detector._wrong_since
+            )
+        )
         detector._is_known = state["is_known"]
         detector._set_ratios()
         return detector

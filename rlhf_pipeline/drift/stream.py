@@ -15,7 +15,7 @@ from rlhf_pipeline.drift.category_rises import STREAM as CATEGORY_STREAM
 from rlhf_pipeline.drift.category_rises import CategoryParams, CategoryRises
 from rlhf_pipeline.drift.choice import DetectorChoice
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.drift.rise_test import RiseTest, RiseTestParams
+from rlhf_pipeline.drift.rise_test import RiseTest
 from rlhf_pipeline.drift.vote_stream import StreamParams, prepare_stream
 from rlhf_pipeline.errors import ConfigurationError, FrameError
 from rlhf_pipeline.plugins import NoParams, select_params
@@ -229,13 +229,12 @@ class _CategoryReader:
 
     def __init__(self, params: BaseModel) -> None:
         self._params = select_params(CategoryParams, params)
-        self._guard = select_params(RiseTestParams, params).rise_test_guard
-        self._rises = CategoryRises(self._params, self._guard)
+        self._rises = CategoryRises(self._params)
         self.shown_params = self._params.model_dump(mode="json")
-        self.params_hash = content_id(self.name, self.shown_params, self._guard)
+        self.params_hash = content_id(self.name, self.shown_params)
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._rises = CategoryRises.from_state(self._params, self._guard, state)
+        self._rises = CategoryRises.from_state(self._params, state)
 
     def update(self, row: _Row) -> Signal | None:
         return self._rises.update(row.category, row.error, row.seq)

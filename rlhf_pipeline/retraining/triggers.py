@@ -79,7 +79,8 @@ class TriggerParams(ConfirmationParams):
 # Changed with every change of the rule; a stored decision is replayed by its own version.
 # 1: the rise test confirms nothing alone, and every confirmed change retrains.
 # 2: careless annotators and newcomers retrain; with asks_people they are held, nobody is named.
-# 3: a change is answered as soon as it is confirmed, however unclear its cause.
+# 3: a change is answered as soon as it is confirmed, however unclear its cause; the rise test dates
+#    it only where no other detector does.
 RULE_VERSION = 4
 
 REMEDIES: dict[CauseName, Remedy] = {
@@ -173,7 +174,7 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
         | ({"causes": causes.model_dump(mode="json", exclude_unset=True)} if causes else {})
         | ({"category": _category_of(causes)} if remedy == "retrain_category" else {})
         | ({"quarantine": named.model_dump(mode="json")} if named else {}),
-        change_seq=estimate_change_seq(confirmed) if changes_taste else None,
+        change_seq=_date(confirmed, rule_version) if changes_taste else None,
         decided_at=evidence.now,
         state="pending" if fires else "held",
         remedy=remedy if rule_version > 1 and not objections else None,
@@ -379,13 +380,17 @@ def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> s
 
 
 def _describe_confirmation(confirmed: Sequence[DriftEvent], rule_version: int) -> str:
-    sources, start = event_sources(confirmed), estimate_change_seq(confirmed)
+    sources, start = event_sources(confirmed), _date(confirmed, rule_version)
     dated = f"; change dated at vote {start}" if start is not None else ""
     plural = "s" if len(sources) != 1 or rule_version < 2 else ""
     return (
         f"confirmed by {len(sources)} detector{plural} ({', '.join(sources)}) between votes "
         f"{confirmed[0].seq} and {confirmed[-1].seq}{dated}"
     )
+
+
+def _date(confirmed: Sequence[DriftEvent], rule_version: int) -> int | None:
+    return estimate_change_seq(confirmed, rise_test_dates=rule_version > 3)
 
 
 def _describe_superseded(stale: Sequence[DriftEvent], champion: str | None) -> list[str]:

@@ -4,20 +4,59 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.drift.category_rises import CategoryParams, CategoryRises
+from rlhf_pipeline.drift.change_date import ChangeDate
 from rlhf_pipeline.drift.rise_test import RiseTest, RiseTestParams
 from rlhf_pipeline.testing.drift import draw_errors, find_drifts, read_errors
 
 
-def test_a_rise_is_found_and_dated() -> None:
+def find_rises(*parts: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Of 40 streams that rise after 2,000 votes: votes until it is found, and how far its date is
+    off.
+    """
     delays, dates = [], []
-    for seed in range(20):
-        detector = RiseTest(RiseTestParams())
-        errors = draw_errors(seed, (2000, 0.25), (1000, 0.4))
-        found = next(s for s in read_errors(detector, errors) if s.seq > 6000)
-        delays.append(found.seq / 3 - 2000)
-        dates.append(found.change_seq / 3 - 2000)
-    assert np.median(delays) < 250
-    assert abs(np.median(dates)) < 60
+    for seed in range(40):
+        signals = read_errors(RiseTest(RiseTestParams()), draw_errors(seed, (2000, 0.25), *parts))
+        if found := [s for s in signals if s.seq > 6000]:  # every third vote is one of the stream
+            delays.append(found[0].seq / 3 - 2000)
+            dates.append(found[0].change_seq / 3 - 2000)
+    return np.array(delays), np.array(dates)
+
+
+@pytest.mark.parametrize(
+    ("rate", "delay", "off"), [(0.35, 300, 60), (0.4, 200, 35), (0.5, 100, 20)]
+)
+def test_an_abrupt_rise_is_found_and_dated(rate: float, delay: float, off: float) -> None:
+    delays, dates = find_rises((1500, rate))
+    assert len(delays) >= 39
+    assert np.median(delays) < delay
+    assert np.median(np.abs(dates)) < off
+    assert abs(np.median(dates)) < off / 2
+
+
+def test_a_slow_rise_is_dated_within_its_beginning() -> None:
+    steps = [(100, 0.25 + 0.2 * i / 8) for i in range(1, 9)]
+    delays, dates = find_rises(*steps, (700, 0.45))
+    assert len(delays) >= 39
+    assert 0 < np.median(dates) < np.median(delays) / 2
+
+
+def test_a_change_of_the_distant_past_is_dated_no_earlier_than_blocks_are_kept() -> None:
+    date = ChangeDate()
+    for seq in range(1, 4001):
+        date.add(float(seq > 500 and seq % 2 == 0), seq)
+    assert 1501 <= date.estimate() <= 1521
+    again = ChangeDate.from_state(date.state())
+    for one in (date, again):
+        one.add(1.0, 4001)
+    assert again.state() == date.state()
+    assert again.estimate() == date.estimate()
+
+
+def test_without_a_rise_the_last_block_is_its_date() -> None:
+    date = ChangeDate(1000, 900)
+    for seq in range(1, 101):
+        date.add(0.0, seq)
+    assert date.estimate() == 91
 
 
 def test_a_reference_makes_a_change_at_the_first_vote_visible() -> None:
@@ -56,7 +95,7 @@ def stream_of_categories(seed: int, n: int, turned: str | None) -> list[tuple[st
 
 def test_the_turned_category_is_named() -> None:
     for seed in range(5):
-        rises = CategoryRises(CategoryParams(), guard=1.75)
+        rises = CategoryRises(CategoryParams())
         rows = enumerate(stream_of_categories(seed, 3000, "category 3"))
         signals = [(name, s) for i, (name, e) in rows if (s := rises.update(name, e, i))]
         name, signal = signals[0]
@@ -67,12 +106,12 @@ def test_the_turned_category_is_named() -> None:
 
 def test_a_state_continues_where_it_stopped() -> None:
     rows = list(enumerate(stream_of_categories(4, 3000, "category 1")))
-    whole = CategoryRises(CategoryParams(), guard=1.75)
+    whole = CategoryRises(CategoryParams())
     expected = [s for i, (name, e) in rows if (s := whole.update(name, e, i))]
-    rises, found = CategoryRises(CategoryParams(), guard=1.75), []
+    rises, found = CategoryRises(CategoryParams()), []
     for i, (name, error) in rows:
         found += [s] if (s := rises.update(name, error, i)) else []
         if i % 500 == 0:
-            rises = CategoryRises.from_state(CategoryParams(), 1.75, rises.state())
+            rises = CategoryRises.from_state(CategoryParams(), rises.state())
     assert found == expected
     assert rises.state() == whole.state()

@@ -322,10 +322,12 @@ def test_calibration_that_stays_wrong_is_refitted_alone():
     assert decide(evidence(long_ago, failed(1), failed(2), failed(3))).action == "fire"
 
 
-def test_the_rise_test_dates_a_change_only_where_no_other_detector_does():
-    early = event("rise_test", change_seq=400)
-    assert decide(evidence(early)).change_seq == 400
-    assert decide(evidence(early, event("hddm_a", change_seq=880))).change_seq == 880
+def test_the_rise_test_dates_a_change_but_not_by_the_former_rule():
+    dated = event("rise_test", change_seq=400)
+    made = decide(evidence(dated, event("hddm_a", change_seq=880)))
+    assert made.change_seq == 400
+    former = made.model_copy(update={"evidence": made.evidence | {"rule_version": 2}})
+    assert replay(former).change_seq == 880
 
 
 def test_the_error_rate_and_the_calibration_of_a_day_are_one_source():
