@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,13 +41,15 @@ class _Pace:
     n_active: dict[str, int] = field(default_factory=dict)
     n_hasty: int = 0
 
-    def read(self, annotator_id: str, log_taken: float) -> bool:
-        """Whether the vote is hasty; its time counts from now on."""
+    def read(self, annotator_id: str, log_taken: float) -> tuple[bool, bool]:
+        """Whether the vote is hasty, and whether it is left out where not everybody is; its time
+        counts from now on.
+        """
         one = self.annotators.setdefault(annotator_id, _Annotator())
         self._count_active(annotator_id)
         if self.n_votes < FIRST_VOTES:
             self._learn(one, log_taken)
-            return False
+            return False, False
         usual = one.n_votes * one.log_usual + PRIOR_VOTES * self.log_usual
         usual /= one.n_votes + PRIOR_VOTES
         one.haste = min(CAP, max(0.0, one.haste + usual - log_taken - SLACK))
@@ -56,7 +59,7 @@ class _Pace:
         else:
             self._learn(one, log_taken)
         one.n_hasty = max(0, one.n_hasty + (1 if one.is_hasty else -1))
-        return one.is_hasty and one.n_hasty <= LONGEST_SESSION
+        return one.is_hasty, one.is_hasty and one.n_hasty <= LONGEST_SESSION
 
     def _learn(self, one: _Annotator, log_taken: float) -> None:
         one.n_votes = min(one.n_votes + 1, REMEMBERED)
@@ -79,23 +82,31 @@ class _Pace:
                 self._mark(self.annotators[gone], False)
 
 
+class HastyVotes(NamedTuple):
+    """By vote: whether its annotator is hasty, and whether detectors leave it out therefore."""
+
+    hasty: npt.NDArray[np.bool_]
+    left_out: npt.NDArray[np.bool_]
+
+
 def find_hasty_votes(
     annotator_ids: npt.NDArray[np.object_], durations_s: Floats, max_share: float
-) -> npt.NDArray[np.bool_]:
+) -> HastyVotes:
     """Which votes, in the order in which they were cast, come from annotators who are hasty then.
 
     (n,) and (n,) give (n,). A vote is compared with earlier votes only. If more than `max_share` of
-    the active annotators are hasty (and more than one), none of their votes is marked: then
+    the active annotators are hasty (and more than one), none of their votes is left out: then
     everybody has changed; nor are the votes of an annotator who goes on for more than
-    LONGEST_SESSION votes. Votes without a duration are never marked; projects of fewer than three
+    LONGEST_SESSION votes. Votes without a duration are never hasty; projects of fewer than three
     annotators have no usual time.
     """
     pace = _Pace()
-    marked = np.zeros(len(durations_s), dtype=bool)
+    hasty, left_out = np.zeros((2, len(durations_s)), dtype=bool)
     is_known = np.isfinite(durations_s) & (durations_s > 0)
     log_taken = np.log(np.where(is_known, durations_s, 1.0)).tolist()
     for i in np.flatnonzero(is_known).tolist():
-        is_hasty = pace.read(annotator_ids[i], log_taken[i])
+        is_hasty, is_session = pace.read(annotator_ids[i], log_taken[i])
         n = len(pace.n_active)
-        marked[i] = is_hasty and n >= 3 and pace.n_hasty <= max(1, max_share * n)
-    return marked
+        hasty[i] = is_hasty and n >= 3
+        left_out[i] = is_session and n >= 3 and pace.n_hasty <= max(1, max_share * n)
+    return HastyVotes(hasty, left_out)

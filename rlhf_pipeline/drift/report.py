@@ -3,7 +3,7 @@ windows.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import pandas as pd
 
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.category_rises import CategoryParams
+from rlhf_pipeline.drift.causes import CauseParams
 from rlhf_pipeline.drift.choice import DetectorChoice
 from rlhf_pipeline.drift.clusters import ClusterParams
 from rlhf_pipeline.drift.confirmation import (
@@ -30,6 +31,7 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
 from rlhf_pipeline.records import DriftEvent, PolicyDay, Verdict
 
+MAX_NAMED = 10  # hasty annotators in a sentence
 _COMMON = (
     ClusterParams,
     ConfirmationParams,
@@ -38,6 +40,7 @@ _COMMON = (
     PolicyParams,
     StreamParams,
     CategoryParams,
+    CauseParams,
 )
 
 
@@ -67,6 +70,7 @@ class DriftSignals:
     warnings: Sequence[StreamWarning] = ()
     calibration_tests: Sequence[Mapping[str, Any]] = ()
     last_seq: int | None = None
+    votes: pd.DataFrame | None = None  # as `mark_hasty_votes` gives them
 
 
 def drift_report(
@@ -112,6 +116,7 @@ def drift_report(
             _detector_row(name, day, own, warnings, n_reference, n_current, params)
             for name in params.chosen()
         ],
+        *_haste_rows(day, signals.votes, params),
         *[_calibration_row(test, n_current) for test in signals.calibration_tests],
         *compared,
     ]
@@ -208,6 +213,42 @@ def _detector_row(
     else:
         verdict = Verdict.WARNING if warned else Verdict.STABLE
     return _row("errors", name, verdict, n_reference, n_current, evidence)
+
+
+def _haste_rows(
+    day: str, votes: pd.DataFrame | None, params: DriftParams
+) -> Iterator[SpaceVerdict]:
+    """One row where the time of a vote of the day is known. Detectors leave hasty sessions out, so
+    only this row shows people who hurries.
+    """
+    if votes is None or not {"annotator_id", "duration_s"} <= set(votes.columns):
+        return
+    timed = votes[(votes["day"].astype(str) == day) & (votes["duration_s"] > 0)]
+    if timed.empty:
+        return
+    by_annotator = timed.loc[timed["is_hasty"], "annotator_id"].value_counts()
+    n_hasty = int(by_annotator.sum())
+    share = n_hasty / len(timed)
+    shown = [f"{annotator} ({n})" for annotator, n in by_annotator.head(MAX_NAMED).items()]
+    others = len(by_annotator) - len(shown)
+    names = f": {', '.join(shown)}{f' and {others} more' if others else ''}" if shown else ""
+    if len(timed) < params.min_votes:
+        verdict = Verdict.INSUFFICIENT
+    else:
+        verdict = Verdict.WARNING if share >= params.haste_effect else Verdict.STABLE
+    yield _row(
+        "errors",
+        "haste",
+        verdict,
+        0,
+        len(timed),
+        {
+            "reason": f"{n_hasty} of {len(timed)} votes with a time were cast much faster than "
+            f"their annotators usually do{names}",
+            "n_hasty": n_hasty,
+            "annotators": {str(annotator): int(n) for annotator, n in by_annotator.items()},
+        },
+    ).model_copy(update={"statistic": share, "threshold": params.haste_effect})
 
 
 def _calibration_row(test: Mapping[str, Any], n_current: int) -> SpaceVerdict:

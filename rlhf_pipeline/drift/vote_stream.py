@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.drift.haste import find_hasty_votes
+from rlhf_pipeline.drift.haste import HastyVotes, find_hasty_votes
 from rlhf_pipeline.drift.rhythm import expected_excess, subtract
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.votes import NO_QUARANTINES, Quarantines
 
 READ, REPEATED, HASTY, QUARANTINED = "", "repeated", "hasty", "quarantined"
+TIMED = {"annotator_id", "duration_s"}  # columns from which haste is known
 
 
 class StreamParams(Parameters):
@@ -54,14 +55,9 @@ def prepare_stream(
     left_out = np.full(len(rows), READ, dtype=object)
     if quarantines and "annotator_id" in rows.columns:
         left_out[quarantines.find(rows).to_numpy()] = QUARANTINED
-    if params.max_hasty_share and {"annotator_id", "duration_s"} <= set(rows.columns):
+    if params.max_hasty_share and set(rows.columns) >= TIMED:
         kept = rows[left_out == READ]
-        hasty = find_hasty_votes(
-            kept["annotator_id"].to_numpy(dtype=object),
-            kept["duration_s"].to_numpy(dtype=float),
-            params.max_hasty_share,
-        )
-        left_out[kept.index[hasty]] = HASTY
+        left_out[kept.index[_find_haste(kept, params.max_hasty_share).left_out]] = HASTY
     if params.first_votes_only and "comparison_id" in rows.columns:
         later = rows.loc[left_out == READ, "comparison_id"].duplicated()
         left_out[later.index[later]] = REPEATED
@@ -75,3 +71,20 @@ def prepare_stream(
         rows["error"] = rows["error"].astype(float)
         rows.loc[read, "error"] = adjusted
     return rows
+
+
+def mark_hasty_votes(errors: pd.DataFrame) -> pd.DataFrame:
+    """The rows in seq order with `is_hasty`: cast while their annotator was much faster than usual,
+    also where detectors read them, because everybody was or the annotator stayed so.
+    """
+    rows = errors.sort_values("seq", ignore_index=True)
+    is_hasty = _find_haste(rows, 0).hasty if set(rows.columns) >= TIMED else False
+    return rows.assign(is_hasty=is_hasty)
+
+
+def _find_haste(rows: pd.DataFrame, max_share: float) -> HastyVotes:
+    return find_hasty_votes(
+        rows["annotator_id"].to_numpy(dtype=object),
+        rows["duration_s"].to_numpy(dtype=float),
+        max_share,
+    )

@@ -23,6 +23,7 @@ DISPLAY_NAMES = {
     "ewma": "EWMA chart",
     "western_electric": "Western Electric rules",
     "error_rate": "error rate against the reference",
+    "haste": "hasty votes",
     "ks": "Kolmogorov–Smirnov",
     "psi": "population stability",
     "mmd": "maximum mean discrepancy",

@@ -224,6 +224,32 @@ def test_one_setting_decides_how_many_must_agree():
     )
 
 
+def test_hasty_votes_of_the_day_are_counted_by_annotator_and_many_are_a_warning() -> None:
+    votes = pd.DataFrame(
+        {
+            "day": [DAY] * 100 + ["2025-12-01"] * 50,
+            "annotator_id": ["ada", "bob", "eve", "kim"] * 25 + ["ada"] * 50,
+            "duration_s": 10.0,
+            "is_hasty": [i % 4 == 2 and i < 60 for i in range(100)] + [True] * 50,
+        }
+    )
+
+    def find_row(votes: pd.DataFrame, **settings: float) -> pd.Series:
+        made = report(window(1), votes=votes, params=DriftParams(**settings))
+        return made.set_index("detector").loc["haste"]
+
+    row = find_row(votes)
+    assert (row["verdict"], row["statistic"], row["n_current"]) == ("warning", 0.15, 100)
+    evidence = json.loads(row["evidence"])
+    assert evidence["annotators"] == {"eve": 15}
+    assert evidence["reason"].startswith("15 of 100 votes with a time were cast much faster")
+    assert evidence["reason"].endswith(": eve (15)")
+    assert find_row(votes, haste_effect=0.2)["verdict"] == "stable"
+    assert find_row(votes.tail(70))["verdict"] == "insufficient"
+    untimed = report(window(1), votes=votes.assign(duration_s=np.nan))
+    assert "haste" not in set(untimed["detector"])
+
+
 def test_evidently_sees_the_same_shift_and_makes_html_on_demand():
     made = data_drift_report(window(1), window(2, length=400))
     drift = {

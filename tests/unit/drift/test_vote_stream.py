@@ -28,7 +28,7 @@ def test_a_hurried_session_is_left_out_and_ordinary_votes_are_not() -> None:
     for seed in range(5):
         votes = draw_votes(VoteWorld(n_bursts=10, repeats=0), seed)
         took = votes["duration_s"].to_numpy()
-        hasty = find_hasty_votes(votes["annotator_id"].to_numpy(dtype=object), took, 0.34)
+        hasty = find_hasty_votes(votes["annotator_id"].to_numpy(dtype=object), took, 0.34).left_out
         calm = draw_votes(VoteWorld(repeats=0), seed)
         in_session = took < calm["duration_s"].to_numpy() / 2
         leaked.append(np.mean(~hasty[in_session]))
@@ -42,7 +42,8 @@ def test_everybody_in_a_hurry_is_a_change() -> None:
     took = votes["duration_s"].to_numpy() / np.where(np.arange(2000) < 1000, 1, 3)
     ids = votes["annotator_id"].to_numpy(dtype=object)
     marked = find_hasty_votes(ids, took, 0.34)
-    assert marked[1100:].mean() < 0.02
+    assert marked.left_out[1100:].mean() < 0.02
+    assert marked.hasty[1100:1300].mean() > 0.8
 
 
 def test_an_annotator_who_stays_fast_is_read_again() -> None:
@@ -51,14 +52,15 @@ def test_an_annotator_who_stays_fast_is_read_again() -> None:
     spams = np.isin(ids, [f"annotator {i}" for i in range(9)]) & (np.arange(6000) >= 2000)
     took = votes["duration_s"].to_numpy() / np.where(spams, 3, 1)
     marked = find_hasty_votes(ids, took, 0.34)
-    assert marked[spams][:300].mean() > 0.5
-    assert marked[spams][-300:].mean() < 0.1
+    assert marked.left_out[spams][:300].mean() > 0.5
+    assert marked.left_out[spams][-300:].mean() < 0.1
+    assert marked.hasty[spams][:600].mean() > 0.8
 
 
 def test_votes_without_a_duration_are_read() -> None:
     ids = np.array(["a", "b", "c"] * 200, dtype=object)
     for unknown in (np.nan, 0.0, -1.0):
-        assert not find_hasty_votes(ids, np.full(600, unknown), 0.34).any()
+        assert not find_hasty_votes(ids, np.full(600, unknown), 0.34).hasty.any()
 
 
 def weekly(n_weeks: int, per_day: int, rise: float, seed: int = 0) -> pd.DataFrame:
