@@ -37,14 +37,14 @@ from rlhf_pipeline.drift.calibration_events import (
     error_rate_events,
     next_test_state,
 )
-from rlhf_pipeline.drift.causes import examine
 from rlhf_pipeline.drift.confirmation import DAY_STREAM
+from rlhf_pipeline.drift.detection import EARLIER_VOTES, ErrorStream, add_causes, detect
 from rlhf_pipeline.drift.reference import Window, current_window
 from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.slices import error_slices
-from rlhf_pipeline.drift.stream import ScanResult, level_of, scan, votes_for
-from rlhf_pipeline.drift.vote_stream import HASTY, QUARANTINED
+from rlhf_pipeline.drift.stream import ScanResult
+from rlhf_pipeline.drift.vote_stream import HASTY, QUARANTINED, mark_hasty_votes
 from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
@@ -68,7 +68,6 @@ from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import Quarantines, noise_ceiling_or_repeats
 
-EARLIER_VOTES = 100_000
 CALIBRATION = "calibration"  # the stream of the calibration tests, and the name of their state
 
 
@@ -221,7 +220,7 @@ def _measure_days(
 
 @dataclass(frozen=True)
 class Stream:
-    """The readable errors of one reward model, and the detectors' results on them."""
+    """The readable errors of one reward model, hasty votes marked, and the detectors' results."""
 
     errors: pd.DataFrame
     found: ScanResult
@@ -248,27 +247,17 @@ def _read_stream(
 ) -> Stream:
     """Run every detector on its unread errors; store events and states in one transaction."""
     detectors = champions.store.detectors
-    # Earlier votes, on other models' predictions, teach the rhythm and the annotators' usual times.
     first = max(0, detectors.first_seq(label) - EARLIER_VOTES)
-    errors = votes_for(detectors.errors_after(None, first, up_to_seq=limit), label)
-    window = champions.reference_window(label)
-    level = None if window is None else level_of(window)
-    found = scan(
-        errors,
-        detectors.states(label),
-        model_version=label,
-        params=config,
-        reference=level,
-        quarantines=quarantines,
-    )
-    errors = quarantines.drop(errors)
-    events = [examine(event, errors, level) for event in found.events]
-    detectors.record_scan(events, label, found.states)
+    everybody = detectors.errors_after(None, first, up_to_seq=limit)
+    stream = ErrorStream.of(everybody, label, champions.reference_window(label), quarantines)
+    found = detect(stream, detectors.states(label), model_version=label, params=config)
+    detectors.record_scan(found.events, label, found.states)
     # Further votes make the causes of earlier events clearer.
     for event in champions.store.events.for_model(label):
-        if "causes" in event.evidence and (examined := examine(event, errors, level)) != event:
+        if "causes" in event.evidence and (examined := add_causes(event, stream, config)) != event:
             champions.store.events.update(examined)
-    return Stream(errors[errors["reward_model"] == label], found)
+    marked = quarantines.drop(mark_hasty_votes(stream.errors))
+    return Stream(marked[marked["reward_model"] == label], found)
 
 
 def _collect_evidence(
@@ -333,7 +322,9 @@ def _collect_evidence(
             model_version=label,
             reference=reference,
             current=current,
-            signals=DriftSignals(events, stream.found.warnings, tests, last_seq),
+            signals=DriftSignals(
+                events, stream.found.warnings, tests, last_seq, votes=stream.errors
+            ),
             policy_days=deployed,
             params=config,
         ),

@@ -1,5 +1,6 @@
 """`rlhf lab run --assets`: the votes of a known world through the real assets and sensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -61,26 +62,37 @@ class LivedWorld:
 
     def live(self) -> TriggerDecision | None:
         """Live day after day up to the first decision on a confirmed change; None without one."""
-        store, per = self.runner.store, self.world.votes_per_comparison
-        published = build_comparisons(self.votes, per)
-        predictions = build_predictions(self.votes, per, self.label)
-        cast = list(build_votes(self.votes, per))
         for day in self.votes["day"].unique():
-            store.comparisons.publish(
-                published[published["day"] == day],
-                predictions[predictions["day"] == day],
-                published_at=tick_time(day) - timedelta(hours=23),
-            )
-            store.votes.cast_many(
-                [cast[i] for i in (self.votes["day"] == day).to_numpy().nonzero()[0]]
-            )
-            self.runner.run("feedback", day, partition_key=day)
-            self.runner.clock = partial(tick_time, day)
-            self.runner.tick("retraining")
-            for decision in store.decisions.all():
+            self._cast([day])
+            self._run(day)
+            for decision in self.runner.store.decisions.all():
                 if decision.remedy is not None:
                     return decision
         return None
+
+    def live_at_once(self) -> None:
+        """Cast the votes of all days, and run only the last one: its report reads all votes."""
+        days = self.votes["day"].unique().tolist()
+        self._cast(days)
+        self._run(days[-1])
+
+    def _cast(self, days: Sequence[str]) -> None:
+        store, per = self.runner.store, self.world.votes_per_comparison
+        published = build_comparisons(self.votes, per)
+        predictions = build_predictions(self.votes, per, self.label)
+        store.comparisons.publish(
+            published[published["day"].isin(days)],
+            predictions[predictions["day"].isin(days)],
+            published_at=tick_time(days[0]) - timedelta(hours=23),
+        )
+        cast = list(build_votes(self.votes, per))
+        chosen = self.votes["day"].isin(days).to_numpy().nonzero()[0]
+        store.votes.cast_many([cast[i] for i in chosen])
+
+    def _run(self, day: str) -> None:
+        self.runner.run("feedback", day, partition_key=day)
+        self.runner.clock = partial(tick_time, day)
+        self.runner.tick("retraining")
 
     def claims(self, decision: TriggerDecision | None) -> tuple[LabClaim, ...]:
         """The decision beside the change, and the stored events beside those of the library."""

@@ -10,23 +10,24 @@ import pandas as pd
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import DayRange
+from rlhf_pipeline.drift.detection import EARLIER_VOTES, ErrorStream
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.plugins import select_params
-from rlhf_pipeline.records import AnnotatorKind, Promotion, Record, TriggerDecision
+from rlhf_pipeline.records import AnnotatorKind, DriftEvent, Promotion, Record, TriggerDecision
 from rlhf_pipeline.retraining.history import (
     History,
     RedecideParams,
     TrainableVotes,
-    changed_detectors,
-    date_periods,
     date_votes,
     known_seq,
     list_ticks,
+    reads_again,
     redecide,
     redetect,
 )
 from rlhf_pipeline.retraining.scores import KnownChange, TriggerScore, score_fires
 from rlhf_pipeline.retraining.triggers import RECOMPUTES, TriggerParams
+from rlhf_pipeline.votes.quarantines import Quarantines, find_active_quarantines
 
 # Stages of a retraining: what they pay a provider is its spend.
 STAGES = {"reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"}
@@ -90,27 +91,42 @@ class StoredHistory:
         n = len(self.run_times)
         return sum(costs) / 1e9 / n if costs and n else None
 
+    @cached_property
+    def streams(self) -> dict[str, ErrorStream]:
+        """By champion what its detectors read, of the votes that stand now. A quarantine leaves
+        votes out from its decision on, so that the change that led to it is found again.
+        """
+        detectors, champions = self.workspace.store.detectors, self.workspace.champions
+        errors = detectors.errors_after(None)
+        quarantines = self._quarantines
+        return {
+            label: ErrorStream.of(
+                errors[errors["seq"] > detectors.first_seq(label) - EARLIER_VOTES],
+                label,
+                champions.reference_window(label),
+                quarantines,
+            )
+            for label in self._champion_labels
+        }
+
     def redecide(self, params: RedecideParams) -> list[TriggerDecision]:
         """Decide the whole history again."""
-        store, settings = self.workspace.store, self.workspace.settings
-        periods = date_periods(self.votes, self._promotions)
-        events = [event for label in periods for event in store.events.for_model(label)]
-        streams = (
-            {
-                label: store.detectors.errors_after(label, after, up_to_seq=until)
-                for label, (after, until) in periods.items()
-            }
-            if changed_detectors(self.current, params)
-            else {}
-        )
+        is_read_again = reads_again(self.current, params)
+        streams = self.streams if is_read_again else {}
+        return self.decide_on(redetect(self._events, streams, self.current, params), params)
+
+    def decide_on(
+        self, events: Sequence[DriftEvent], params: RedecideParams
+    ) -> list[TriggerDecision]:
+        """Decide the whole history as if these events had been found, in vote order."""
         history = History(
             ticks=list_ticks(
                 self.votes,
                 self._promotions,
                 self.decisions,
-                votes_per_tick=settings.votes_per_request,
+                votes_per_tick=self.workspace.settings.votes_per_request,
             ),
-            events=redetect(events, streams, self.current, params),
+            events=events,
             votes=TrainableVotes(self.votes),
             run_time=timedelta(seconds=self.mean_run_s or 0),
         )
@@ -166,6 +182,26 @@ class StoredHistory:
                 "precision as decided is an upper bound, and changes it missed are not counted: "
                 "`rlhf changes retract` and `rlhf changes add` correct both."
             )
+
+    @cached_property
+    def _events(self) -> list[DriftEvent]:
+        store = self.workspace.store
+        return [event for label in self._champion_labels for event in store.events.for_model(label)]
+
+    @property
+    def _quarantines(self) -> Quarantines:
+        since: dict[str, int] = {}
+        for decision in find_active_quarantines(self.workspace.store.decisions.fires()):
+            assert decision.quarantine is not None
+            first = (known_seq(decision) or 0) + 1
+            for annotator in decision.quarantine.annotator_ids:
+                since[annotator] = min(first, since.get(annotator, first))
+        return Quarantines(since)
+
+    @cached_property
+    def _champion_labels(self) -> list[str]:
+        """Each once, in the order of their first promotions."""
+        return list(dict.fromkeys(promotion.label for promotion in self._promotions))
 
     @cached_property
     def _promotions(self) -> list[Promotion]:

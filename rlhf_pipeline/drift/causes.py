@@ -105,7 +105,12 @@ def find_causes(
     )
 
 
-def examine(event: DriftEvent, errors: pd.DataFrame, reference: Level | None = None) -> DriftEvent:
+def examine(
+    event: DriftEvent,
+    errors: pd.DataFrame,
+    reference: Level | None = None,
+    params: CauseParams | None = None,
+) -> DriftEvent:
     """The event with the causes of its change, found in the votes known by now, at most
     `CAUSE_VOTES` after it. Causes found with fewer votes stay in its evidence, so that decisions
     based on them can be replayed. A replayed event starts nothing, so its causes are not examined.
@@ -117,9 +122,11 @@ def examine(event: DriftEvent, errors: pd.DataFrame, reference: Level | None = N
         return event
     start = event.seq if event.change_seq is None else event.change_seq
     try:
-        causes = find_causes(known, start, reference=reference)
+        causes = find_causes(known, start, params, reference)
     except NotEnoughData as few:
         return event.model_copy(update={"evidence": event.evidence | {"no_causes": str(few)}})
+    if found and causes.until_seq <= found[-1].until_seq:  # `cause_max_after` votes were read
+        return event
     record = causes.model_dump(mode="json")
     added = (
         {"later_causes": [*event.evidence.get("later_causes", []), record]}

@@ -3,11 +3,27 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from driver.laboratory import LivedWorld
 from driver.runner import Runner
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.trigger_history import StoredHistory
 from rlhf_pipeline.drift.causes import list_causes
+from rlhf_pipeline.laboratory import LAB_SCENARIOS
+from rlhf_pipeline.laboratory.base import VoteScenario
+from rlhf_pipeline.retraining.history import redetect
 from rlhf_pipeline.retraining.triggers import replay
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
+
+OF_VOTES = {name: one for name, one in LAB_SCENARIOS.items() if isinstance(one, VoteScenario)}
+SEED = 3
+
+
+def open_world(make_project: Callable[..., Any], world: VoteWorld, seed: int) -> LivedWorld:
+    project = make_project(completion_backend="template", annotators="human")
+    runner = Runner(project.settings, project.defs, project.instance, project.store)
+    return LivedWorld.open(runner, world, seed=seed)
 
 
 def test_assets_and_library_notice_the_same_change_of_a_known_world(
@@ -19,9 +35,8 @@ def test_assets_and_library_notice_the_same_change_of_a_known_world(
         weekend_rise=0.05,
         changes=(Change(cause="taste", at=500, size=0.3),),
     )
-    project = make_project(completion_backend="template", annotators="human")
-    runner = Runner(project.settings, project.defs, project.instance, project.store)
-    lived = LivedWorld.open(runner, world, seed=1)
+    lived = open_world(make_project, world, 1)
+    store = lived.runner.store
     decision = lived.live()
     change, remedy, events = lived.claims(decision)
     assert decision is not None
@@ -30,11 +45,12 @@ def test_assets_and_library_notice_the_same_change_of_a_known_world(
     assert remedy.claim == f"{decision.remedy} ({decision.action})"
     assert events.is_right, (lived.stored_events(), events)
     assert lived.stored_events()
-    assert decision.decided_at.date().isoformat() == project.day(3)
-    read = project.store.detectors.errors_after(None)
+    assert decision.decided_at.date().isoformat() == lived.votes["day"].unique()[3]
+    read = store.detectors.errors_after(None)
     drawn = lived.votes[lived.votes["seq"] <= read["seq"].max()]
     for column in ("seq", "day", "error", "comparison_id", "category", "annotator_id", "hour"):
         assert read[column].tolist() == drawn[column].tolist(), column
+    assert check_full_redetection(lived)
 
 
 def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
@@ -42,12 +58,12 @@ def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
 ) -> None:
     careless = Change(cause="carelessness", at=600, size=0.4, is_fast=False)
     world = VoteWorld(n_votes=1050, votes_per_day=150, n_annotators=20, changes=(careless,))
-    project = make_project(completion_backend="template", annotators="human")
-    runner = Runner(project.settings, project.defs, project.instance, project.store)
-    decision = LivedWorld.open(runner, world, seed=23).live()
+    lived = open_world(make_project, world, 23)
+    store = lived.runner.store
+    decision = lived.live()
     assert decision is not None
     assert decision.remedy == "quarantine"
-    waiting = project.store.decisions.all()[-2]
+    waiting = store.decisions.all()[-2]
     assert waiting.remedy is None
     assert waiting.reasons[-1].startswith("cause not clear yet (")
     assert [replay(one).reasons for one in (waiting, decision)] == [
@@ -56,7 +72,38 @@ def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
     ]
     examined = [
         [causes.until_seq for causes in list_causes(event)]
-        for event in project.store.events.for_model(f"{project.settings.reward_model}@1")
+        for event in store.events.for_model(lived.label)
         if "later_causes" in event.evidence
     ]
     assert [750, 900] in examined
+    assert check_full_redetection(lived)
+
+
+@pytest.mark.parametrize("name", OF_VOTES)
+def test_assets_find_the_events_of_the_library_in_each_scenario(
+    name: str, make_project: Callable[..., Any]
+) -> None:
+    lived = open_world(make_project, OF_VOTES[name].draw_world(SEED), SEED)
+    lived.live_at_once()
+    assert lived.stored_events() == lived.library_events(lived.world.n_votes)
+
+
+def check_full_redetection(lived: LivedWorld) -> int:
+    """Where all detectors read the errors again, `rlhf triggers replay` decides the same; returns
+    the number of decisions.
+    """
+    history = StoredHistory(Workspace(lived.runner.settings))
+    found = lived.runner.store.events.for_model(lived.label)
+    stored = sorted(found, key=lambda event: (event.seq, event.event_id))
+    current = history.current
+    none_chosen = current.model_copy(update={"detectors": []})
+    again = redetect(stored, history.streams, none_chosen, current)
+    assert [e.model_dump(exclude={"detected_at"}) for e in again] == [
+        e.model_dump(exclude={"detected_at"}) for e in stored
+    ]
+    figures = {"action", "reasons", "change_seq", "remedy", "event_ids"}
+    before, after = (history.decide_on(events, current) for events in (stored, again))
+    assert [d.model_dump(include=figures) for d in after] == [
+        d.model_dump(include=figures) for d in before
+    ]
+    return len(before)

@@ -6,13 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.drift.category_rises import NAME as CATEGORY_RISES
+from rlhf_pipeline.drift.confirmation import DAY_STREAM
+from rlhf_pipeline.drift.detection import ErrorStream
 from rlhf_pipeline.records import DriftEvent, Promotion, TriggerDecision
 from rlhf_pipeline.retraining.history import (
     History,
     RedecideParams,
     TrainableVotes,
     TriggerTick,
-    date_periods,
+    changed_readers,
     known_seq,
     list_ticks,
     redecide,
@@ -116,11 +119,6 @@ def test_champion_serves_after_the_votes_it_was_fitted_to() -> None:
     # version 1 comes back by hand: 8 votes were received by then
     served = {2: None, 3: "@1", 4: "@1", 5: "@2", 8: "@2", 9: "@1"}
     assert {t.seq: t.champion and t.champion[-2:] for t in ticks if t.seq in served} == served
-    assert date_periods(live_votes(10), promoted) == {
-        "demo.reward_model@1": (2, 10),
-        "demo.reward_model@2": (4, 8),
-    }
-    assert date_periods(live_votes(10), []) == {}
 
 
 def test_stored_decisions_are_ticks_with_their_own_champions() -> None:
@@ -184,7 +182,8 @@ def test_events_of_a_former_champion_never_fire() -> None:
 def test_only_changed_detectors_read_the_errors_again() -> None:
     rng = np.random.default_rng(0)
     errors = np.concatenate([rng.random(800) < 0.2, rng.random(400) < 0.6]).astype(float)
-    stream = pd.DataFrame({"seq": range(1, 1201), "day": "2026-01-01", "error": errors})
+    frame = pd.DataFrame({"seq": range(1, 1201), "day": "2026-01-01", "error": errors})
+    stream = ErrorStream(frame.assign(reward_model=MODEL))
     stored = [
         event("ddm", 5),
         event("adwin", 6),
@@ -204,6 +203,38 @@ def test_only_changed_detectors_read_the_errors_again() -> None:
         "hddm_a",
         "slope",
     }
+
+
+def test_a_setting_makes_those_read_again_that_it_concerns() -> None:
+    usual = RedecideParams()
+    everything = {*usual.chosen(), CATEGORY_RISES}
+    assert changed_readers(usual, RedecideParams(rhythm_weeks=0)) == everything
+    assert changed_readers(usual, RedecideParams(category_guard=3)) == {CATEGORY_RISES}
+    assert changed_readers(usual, RedecideParams(ddm_min_votes=200)) == {"ddm"}
+    assert not changed_readers(usual, RedecideParams(cause_margin=10, confirmations=3))
+    without = RedecideParams(detectors=["ddm"])
+    assert changed_readers(without, usual) == everything - {"ddm"}
+    assert not changed_readers(usual, without)
+
+
+def test_other_cause_settings_find_the_causes_of_stored_events_again() -> None:
+    errors = np.random.default_rng(0).random(1200) < np.where(np.arange(1200) < 800, 0.2, 0.6)
+    stream = ErrorStream(
+        pd.DataFrame(
+            {
+                "seq": range(1, 1201),
+                "day": np.repeat(["2026-01-01", "2026-01-02", "2026-01-03"], 400),
+                "error": errors.astype(float),
+                "reward_model": MODEL,
+            }
+        )
+    )
+    stored = [event("ddm", 790, change_seq=780), event("error_rate", 950, stream=DAY_STREAM)]
+    current, wanted = RedecideParams(), RedecideParams(cause_max_after=50)
+    found, of_the_day = redetect(stored, {MODEL: stream}, current, wanted)
+    assert found.evidence["causes"]["n_after"] == 21, "known at the end of its day"
+    assert [one["n_after"] for one in found.evidence["later_causes"]] == [50]
+    assert of_the_day == stored[1]
 
 
 @pytest.mark.parametrize(
