@@ -176,7 +176,9 @@ def _collect_evidence(decision: TriggerDecision) -> dict[str, Any]:
     if causes is not None:
         evidence |= {
             "cause": causes.causes[0].name,
-            "shares": {cause.name: cause.share for cause in causes.causes},
+            "shares": {
+                cause.name: round(cause.share, 3) for cause in causes.causes if cause.share >= 0.01
+            },
             "change_seq": causes.change_seq,
             "rise": causes.rise.model_dump(mode="json", exclude_none=True),
         }

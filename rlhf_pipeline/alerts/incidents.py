@@ -166,7 +166,8 @@ def _move(
 ) -> None:
     status = finding.status
     if status == "kept" or (status == "near" and alert.state == "pending"):
-        _end(changes, alert, finding.reading.detail, notification, now)
+        latest = alert.model_copy(update={"link": finding.reading.link or alert.link})
+        _end(changes, latest, finding.reading.detail, notification, now)
         return
     if status == "unknown":
         return
