@@ -69,7 +69,16 @@ class RuleFinding:
         names = {"subject": self.subject, "detail": reading.detail or "no detail", **reading.labels}
         numbers = {"value": reading.value, "threshold": self.rule.threshold}
         text = self.rule.title.format_map(_Blanks(names | numbers))
-        return " ".join(text.split())
+        return " ".join(_make_storable(text).split())
+
+    @property
+    def detail(self) -> str:
+        return _make_storable(self.reading.detail)
+
+
+def _make_storable(text: str) -> str:
+    """Without NUL and half characters, which an error message of a run may hold."""
+    return text.replace("\0", "").encode(errors="replace").decode()
 
 
 class _Blanks(dict[str, Any]):

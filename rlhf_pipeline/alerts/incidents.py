@@ -145,7 +145,7 @@ def _refresh(
         update={
             "severity": finding.rule.severity,
             "title": finding.title,
-            "detail": reading.detail,
+            "detail": finding.detail,
             "value": reading.value,
             "threshold": finding.rule.threshold,
             "evidence": dict(reading.evidence),
@@ -167,7 +167,7 @@ def _move(
     status = finding.status
     if status == "kept" or (status == "near" and alert.state == "pending"):
         latest = alert.model_copy(update={"link": finding.reading.link or alert.link})
-        _end(changes, latest, finding.reading.detail, notification, now)
+        _end(changes, latest, finding.detail, notification, now)
         return
     if status == "unknown":
         return

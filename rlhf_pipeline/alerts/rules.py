@@ -10,7 +10,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import MetricName, Severity
 from rlhf_pipeline.parameters import Parameters, suggest
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.records import Record, Text
 
 # Read by rules beside the metrics, and not stored: what the store and Dagster say right now.
 FACTS: Mapping[str, str] = {
@@ -85,7 +85,7 @@ class RuleChange(Parameters):
         default=None, ge=0, le=3650, description="Age in days above which a figure is ignored"
     )
     severity: Severity | None = Field(default=None, description="info, warning or critical")
-    title: str | None = Field(
+    title: Text | None = Field(
         default=None,
         min_length=1,
         max_length=300,
@@ -103,6 +103,10 @@ class RuleChange(Parameters):
             raise ValueError(f"{cause}; write {{{{ for a brace") from None
         if wrong := [name for name in names if not name.isidentifier()]:
             raise ValueError(f"{{{wrong[0]}}} cannot be filled in; write a plain name")
+        try:
+            (title or "").format_map(dict.fromkeys(names, "x") | {"value": 1.0, "threshold": 1.0})
+        except ValueError as cause:
+            raise ValueError(f"{cause}; only value and threshold are numbers") from None
         return title
 
 

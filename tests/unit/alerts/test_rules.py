@@ -125,5 +125,17 @@ def test_a_title_is_filled_with_plain_names_alone():
         RuleChange(title="{value.__class__}")
 
 
+@pytest.mark.parametrize("title", ["{value:zz}", "{subject:.2f}", "{", "a\0b"])
+def test_a_title_that_could_fail_in_a_tick_is_refused(title):
+    with pytest.raises(ValueError, match="title"):
+        RuleChange(title=title)
+
+
+def test_an_error_message_with_unstorable_signs_is_shown_without_them():
+    broken = reading(name="runs.last_failed", labels={"job": "weekly"}, detail="a\0b \ud800")
+    (finding,) = evaluate([RULES["run_failed"]], [broken], NOW)
+    assert (finding.title, finding.detail) == ("The last run of weekly failed: ab ?", "ab ?")
+
+
 def test_the_parameters_have_no_rule_by_default():
     assert AlertParams().rules == {}
