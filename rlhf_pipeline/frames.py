@@ -439,8 +439,10 @@ RETRAINING_SET = FrameSchema(
         "margin": number("mean signed strength, 0 to 1", **PROBABILITY),
         "weight": number("sampling weight: lower for votes before a detected change", low=0.0),
         "origin": text(
-            "who says which completion is better: people, or the refitted reward model",
+            "who says which completion is better: people (also where missing, in older sets), or "
+            "the refitted reward model",
             values=("vote", "relabelled"),
+            nullable=True,
             optional=True,
         ),
         "information": number("ranking value of the row"),
