@@ -398,7 +398,8 @@ class Settings(BaseModel):
     )
     log_level: Literal["debug", "info", "warning", "error"] | None = Field(
         default=None,
-        description="Least severe log lines that are written; empty = warning, and of runs all",
+        description="Least severe log lines that are written; empty = warning; for runs, all "
+        "levels",
     )
     otlp_endpoint: str | None = Field(
         default=None,

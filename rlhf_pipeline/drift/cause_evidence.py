@@ -89,7 +89,7 @@ def _phrase(cause: Cause) -> str:
     e = cause.evidence
     if cause.name == "taste":
         return (
-            "a taste that changed with everybody (established annotators, other categories: "
+            "a change in everybody's taste (established annotators, other categories: "
             f"errors {_change(e, 'error_before', 'error_after')})"
         )
     if cause.name == "category":

@@ -45,6 +45,6 @@ class AlertWatch:
             try:
                 self.look()
             except PipelineError as cause:  # such as a busy database: the next look repeats it
-                logger.warning("Alerts were not looked at: %s", cause)
+                logger.warning("Alerts were not checked: %s", cause)
             except Exception:
-                logger.exception("Alerts were not looked at")
+                logger.exception("Alerts were not checked")

@@ -79,7 +79,7 @@ def test_pairs_without_a_split_are_refused() -> None:
 
 
 def test_by_default_an_opening_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="rlhf_pipeline"):
         open_test_split(PAIRS, model="rm@1", purpose="accuracy")
     assert "test split opened: rm@1 for accuracy, 2 pairs" in caplog.text
 
