@@ -45,7 +45,7 @@ from rlhf_pipeline.votes.annotators import (
     matches_gold,
 )
 from rlhf_pipeline.votes.chance_corrected import krippendorff_alpha
-from rlhf_pipeline.votes.counting import drop_machine_votes
+from rlhf_pipeline.votes.counting import drop_machine_votes, keep_last_turns
 from rlhf_pipeline.votes.statistics import (
     UNIT,
     Figures,
@@ -67,6 +67,7 @@ NEEDED = [
     "repeat_of",
     "is_swapped",
     "pass_no",
+    "revision_no",
     "duration_s",
     "stated_confidence",
     "first_day",
@@ -244,10 +245,11 @@ def _assign_windows(cast: pd.DataFrame, params: AnnotatorWindowParams | None) ->
 
 
 def _latest_in_window(cast: pd.DataFrame) -> pd.DataFrame:
-    """Each annotator's last vote per comparison and window, without skips; `in_window` numbers
+    """Each annotator's counting vote per comparison and window, without skips; `in_window` numbers
     pairs of comparison and window.
     """
-    last = cast.drop_duplicates(["annotator_id", "comparison_id", "first_day"], keep="last")
+    judge = cast.groupby(["annotator_id", "comparison_id", "first_day"], sort=False).ngroup()
+    last = keep_last_turns(cast, judge.to_numpy()).sort_values("seq")
     said = last[last["choice"] != Choice.SKIP]
     window, windows = pd.factorize(said["first_day"])
     return said.assign(

@@ -33,17 +33,21 @@ def counting(votes: pd.DataFrame) -> pd.DataFrame:
     comparisons, _ = pd.factorize(checked["comparison_id"])
     annotators, names = pd.factorize(checked["annotator_id"])
     judge = comparisons * np.int64(len(names)) + annotators
+    return _in_seq_order(keep_last_turns(checked, judge))
+
+
+def keep_last_turns(votes: pd.DataFrame, judge: npt.NDArray[Any]) -> pd.DataFrame:
+    """The last turn of each judge among rows of VOTES; `judge` (n,) numbers whose turn a row is."""
     if not pd.Series(judge).duplicated().any():  # as most logs; a million rows are not copied
-        return _in_seq_order(checked)
-    unsaid = checked["pass_no"].isna()
+        return votes
+    unsaid = votes["pass_no"].isna()
     if unsaid.any():
         unsaid = unsaid.groupby(judge).transform("any")
     pass_no, revision_no = (
-        checked[name].mask(unsaid, 0).fillna(0).to_numpy(np.int64)
+        votes[name].mask(unsaid, 0).fillna(0).to_numpy(np.int64)
         for name in ("pass_no", "revision_no")
     )
-    last = find_last_turns(judge, pass_no, revision_no, checked["seq"].to_numpy())
-    return _in_seq_order(checked.iloc[last])
+    return votes.iloc[find_last_turns(judge, pass_no, revision_no, votes["seq"].to_numpy())]
 
 
 def keep_rows(frame: pd.DataFrame, mask: "pd.Series[bool]") -> pd.DataFrame:

@@ -146,6 +146,12 @@ def test_last_vote_of_a_window_counts_and_withdrawn_ones_do_not():
     assert np.isnan(found.loc["ann0000", "kappa"])  # both said b: chance alone explains that
 
 
+def test_a_first_judgement_revised_after_the_second_does_not_count():
+    cast = [(MONDAY, 0, 0, "a"), (TUESDAY, 0, 0, "b"), (SUNDAY, 0, 0, "skip")]
+    found = annotators_over_time(casts(*cast, revision_no=[1, 1, 2]).assign(pass_no=[1, 2, 1]))
+    assert found["n_votes"].tolist() == [1]  # the second judgement, not the skip
+
+
 def test_a_late_vote_changes_its_own_window_and_no_other():
     cast, shown, _ = of_world()
     day = "2026-01-21"  # of the third week
