@@ -690,6 +690,18 @@ class TasteChange(Record):
     retraction_reason: str | None = None
 
 
+class LeftToPeople(Record):
+    """The change that the trigger last left to people, while its champion serves."""
+
+    decision_id: int
+    seq: int = Field(description="the last vote that the decision knew")
+    is_answered: bool = False
+    reread_from: datetime | None = Field(
+        default=None,
+        description="when the answer began a quarantine; what detectors find from then on is new",
+    )
+
+
 class TriggerEvidence(Record):
     """All input of a trigger rule, read in the transaction that stores its decision."""
 
@@ -705,6 +717,7 @@ class TriggerEvidence(Record):
     )
     max_seq: int
     n_unfinished: int = Field(default=0, description="fire decisions still pending or submitted")
+    left_to_people: LeftToPeople | None = None
     now: datetime
 
 

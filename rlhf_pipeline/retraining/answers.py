@@ -51,7 +51,7 @@ def answer(
         return _decide_by_hand(
             "fire", reason, actor, now, answers=number, remedy="quarantine", evidence=evidence
         )
-    is_one_taste = held.remedy != "report_two_tastes" and named is not None
+    is_one_taste = held.remedy != "report_two_tastes"
     return _decide_by_hand(
         "fire",
         reason,
@@ -59,7 +59,7 @@ def answer(
         now,
         answers=number,
         remedy="retrain" if is_one_taste else "reweight",
-        change_seq=named.from_seq if named is not None and is_one_taste else None,
+        change_seq=_date_change(held) if is_one_taste else None,
         evidence=evidence,
     )
 
@@ -87,6 +87,12 @@ def lift(
             "quarantine": named.model_dump(mode="json"),
         },
     )
+
+
+def _date_change(held: TriggerDecision) -> int:
+    """The vote at which the change began; the second rule named nobody from that vote on."""
+    named = held.quarantine
+    return int(held.evidence["causes"]["change_seq"]) if named is None else named.from_seq
 
 
 def _decide_by_hand(

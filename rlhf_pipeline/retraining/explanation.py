@@ -14,7 +14,9 @@ from rlhf_pipeline.retraining.triggers import (
     choose_remedy,
     describe_probabilities,
     find_causes_of,
+    is_left_to_people,
     list_doubts,
+    list_own_events,
     needs_people,
     read_params,
     replay,
@@ -65,6 +67,8 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
     """Every condition of `triggers.decide`: it fires if and only if all are met."""
     evidence, params, _ = inputs
     since = None if evidence.last_fired_at is None else evidence.now - evidence.last_fired_at
+    left = evidence.left_to_people
+    waiting = left if left is not None and not left.is_answered else None
     return [
         Condition(
             "champion",
@@ -73,6 +77,12 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
             evidence.champion is not None,
         ),
         _check_confirmation(inputs),
+        Condition(
+            "people",
+            "no change that waits for a person",
+            "none" if waiting is None else f"that of decision {waiting.decision_id}",
+            waiting is None,
+        ),
         Condition(
             "unfinished",
             "no retraining that has not ended",
@@ -99,12 +109,14 @@ def list_events(inputs: Inputs) -> list[tuple[DriftEvent, str]]:
     """The events that the rule saw, in vote order, and what each counted for."""
     evidence, params, _ = inputs
     events = {e.event_id: e for e in (*evidence.open_events, *evidence.held_events)}
-    own = [e for e in events.values() if e.model_version == evidence.champion]
+    own = list_own_events(evidence, params)
     confirming = {e.event_id for e in find_confirming_events(own, params)}
 
     def describe_role(event: DriftEvent) -> str:
         if event.model_version != evidence.champion:
             return "superseded"
+        if is_left_to_people(event, evidence, params):
+            return "left to people"
         return "confirms" if event.event_id in confirming else "unconfirmed"
 
     ordered = sorted(events.values(), key=lambda e: (e.seq, e.event_id))
@@ -129,7 +141,7 @@ def find_differences(decision: TriggerDecision) -> list[str]:
 
 def _check_confirmation(inputs: Inputs) -> Condition:
     evidence, params, _ = inputs
-    own = [e for e, role in list_events(inputs) if role != "superseded"]
+    own = list_own_events(evidence, params)
     confirming = find_confirming_events(own, params)
     sources = event_sources(confirming or own)
     found = f"{len(sources)} ({', '.join(sources)})" if sources else "none"
@@ -149,7 +161,7 @@ def _check_confirmation(inputs: Inputs) -> Condition:
 
 def _check_cause(inputs: Inputs) -> Iterator[Condition]:
     evidence, params, rule_version = inputs
-    own = [e for e, role in list_events(inputs) if role != "superseded"]
+    own = list_own_events(evidence, params)
     confirming = find_confirming_events(own, params)
     causes = find_causes_of(confirming, evidence.max_seq) if params.respond_to_causes else None
     yield Condition(

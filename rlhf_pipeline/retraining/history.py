@@ -25,7 +25,13 @@ from rlhf_pipeline.drift.rise_test import RiseTest
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.drift.vote_stream import StreamParams
 from rlhf_pipeline.plugins import select_params
-from rlhf_pipeline.records import DriftEvent, Promotion, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.records import (
+    DriftEvent,
+    LeftToPeople,
+    Promotion,
+    TriggerDecision,
+    TriggerEvidence,
+)
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 
 Seqs = npt.NDArray[np.int64]
@@ -200,10 +206,14 @@ def changed_readers(current: RedecideParams, wanted: RedecideParams) -> set[str]
 
 
 def redecide(history: History, params: TriggerParams) -> list[TriggerDecision]:
-    """Every decision that would be stored: at each tick with a new event, and each fire."""
+    """Every decision that would be stored: at each tick with a new event, and each fire. People
+    answer at once what is left to them, by nothing.
+    """
     made: list[TriggerDecision] = []
     held: list[DriftEvent] = []
     fired: TriggerDecision | None = None
+    left: LeftToPeople | None = None
+    left_of: str | None = None
     n_read = 0
     for tick in history.ticks:
         start = n_read
@@ -222,13 +232,15 @@ def redecide(history: History, params: TriggerParams) -> list[TriggerDecision]:
             n_new_votes=history.votes.count(_last_seq(fired), tick.seq),
             max_seq=tick.seq,
             n_unfinished=int(running),
+            left_to_people=left if left_of == tick.champion else None,
             now=tick.at,
         )
         decision = decide(evidence, params)
         if decision.action == "fire":
-            fired, held = decision, []
-        elif decision.remedy is not None:  # people answer it
-            held = []
+            fired, held, left = decision, [], None
+        elif decision.remedy is not None:
+            held, left_of = [], tick.champion
+            left = LeftToPeople(decision_id=len(made) + 1, seq=tick.seq, is_answered=True)
         else:
             held += opened
         if opened or decision.action == "fire" or decision.remedy is not None:

@@ -79,9 +79,9 @@ class TriggerParams(ConfirmationParams):
 # Changed with every change of the rule; a stored decision is replayed by its own version.
 # 1: the rise test confirms nothing alone, and every confirmed change retrains.
 # 2: careless annotators and newcomers retrain; with asks_people they are held, nobody is named.
-# 3: a change is answered as soon as it is confirmed, however unclear its cause; the rise test dates
+#    A change is answered as soon as it is confirmed, however unclear its cause; the rise test dates
 #    it only where no other detector does.
-RULE_VERSION = 4
+RULE_VERSION = 3
 
 REMEDIES: dict[CauseName, Remedy] = {
     "taste": "retrain",
@@ -123,15 +123,16 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
 
     Open events count the same as those held by earlier decisions, so a change detected during a
     cool-down fires when it is over, without a new event. Events of a former champion never fire. A
-    change that waits for people is held once; its events count no more. The decision's `evidence`
-    holds all its inputs, from which `replay` makes it again.
+    change that waits for people is held once; neither its events count any more nor those of the
+    `confirmation_window` after it, and until a person answers, nothing else fires. The decision's
+    `evidence` holds all its inputs, from which `replay` makes it again.
     """
     return _decide(evidence, params or TriggerParams(), RULE_VERSION)
 
 
 def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int) -> TriggerDecision:
     events = _distinct_events((*evidence.open_events, *evidence.held_events))
-    own = [e for e in events if e.model_version == evidence.champion]
+    own = list_own_events(evidence, params)
     confirmed = find_confirming_events(own, params)
     objections = _list_objections(evidence, own, confirmed, params)
     stale = [e for e in events if e.model_version != evidence.champion]
@@ -179,6 +180,27 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
         state="pending" if fires else "held",
         remedy=remedy if rule_version > 1 and not objections else None,
     )
+
+
+def list_own_events(evidence: TriggerEvidence, params: ConfirmationParams) -> list[DriftEvent]:
+    """The events of the champion, in vote order, without those of a change left to people."""
+    events = _distinct_events((*evidence.open_events, *evidence.held_events))
+    return [
+        event
+        for event in events
+        if event.model_version == evidence.champion
+        and not is_left_to_people(event, evidence, params)
+    ]
+
+
+def is_left_to_people(
+    event: DriftEvent, evidence: TriggerEvidence, params: ConfirmationParams
+) -> bool:
+    """Whether the event is a further sign of the change that was left to people."""
+    left = evidence.left_to_people
+    if left is None or event.seq >= left.seq + params.confirmation_window:
+        return False
+    return left.reread_from is None or event.detected_at < left.reread_from
 
 
 def choose_remedy(
@@ -267,7 +289,7 @@ def list_doubts(
     chosen = choose_remedy(causes, params)
     of_remedy, of_others = 0.0, 0.0
     for cause in causes.causes:
-        remedy = REMEDIES[cause.name]
+        remedy = chosen if cause is causes.causes[0] else REMEDIES[cause.name]
         of_remedy += (cause.probability or 0.0) * (remedy == chosen)
         if (remedy in NAMES_ANNOTATORS) != (chosen in NAMES_ANNOTATORS):
             of_others += cause.probability or 0.0
@@ -328,14 +350,14 @@ def replay(decision: TriggerDecision) -> TriggerDecision:
 def read_params(recorded: Mapping[str, Any], rule_version: int) -> TriggerParams:
     """The parameters that a decision recorded; those its rule did not have are off."""
     unknown_then: dict[str, Any] = {}
+    if rule_version < 3:
+        unknown_then |= {"max_cause_votes": 0}
     if rule_version < 2:
         unknown_then |= {
             "rise_test_confirms": False,
             "calibration_days": 0,
             "respond_to_causes": False,
         }
-    if rule_version < 4:
-        unknown_then |= {"max_cause_votes": 0}
     return TriggerParams.model_validate(unknown_then | dict(recorded))
 
 
@@ -349,6 +371,12 @@ def _list_objections(
     if evidence.champion is None:
         return ["there is no champion reward model to retrain"]
     found = []
+    left = evidence.left_to_people
+    if left is not None and not left.is_answered:
+        found.append(
+            f"the change of decision {left.decision_id} waits for a person: `rlhf triggers answer "
+            f"{left.decision_id}`"
+        )
     if evidence.n_unfinished:
         found.append(f"{evidence.n_unfinished} earlier retraining decision(s) not finished")
     if not own:
@@ -390,7 +418,7 @@ def _describe_confirmation(confirmed: Sequence[DriftEvent], rule_version: int) -
 
 
 def _date(confirmed: Sequence[DriftEvent], rule_version: int) -> int | None:
-    return estimate_change_seq(confirmed, rise_test_dates=rule_version > 3)
+    return estimate_change_seq(confirmed, rise_test_dates=rule_version > 2)
 
 
 def _describe_superseded(stale: Sequence[DriftEvent], champion: str | None) -> list[str]:

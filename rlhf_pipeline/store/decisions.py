@@ -10,6 +10,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import (
     AnnotatorKind,
     Choice,
+    LeftToPeople,
     Quarantine,
     TriggerDecision,
     TriggerEvidence,
@@ -142,16 +143,11 @@ class Decisions:
         """
         with audited_transaction(self._database) as (connection, ledger):
             answered = _build_decision(self._get_row(connection, decision_id))
-            later = select(decisions).where(
-                self._database.in_project(decisions), decisions.c.decision_id > decision_id
-            )
-            for row in connection.execute(later).mappings():
-                if _build_decision(row).answers == decision_id:
-                    raise StoreError(
-                        f"Decision {decision_id} was answered already, by decision "
-                        f"{row['decision_id']}. `rlhf triggers explain {row['decision_id']}` "
-                        "says how."
-                    )
+            if given := self._find_answer(connection, decision_id):
+                raise StoreError(
+                    f"Decision {decision_id} was answered already, by decision "
+                    f"{given.decision_id}. `rlhf triggers explain {given.decision_id}` says how."
+                )
             return self._store(connection, ledger, rule(answered, ledger.vote_seq), ledger.vote_seq)
 
     def fires(self) -> list[TriggerDecision]:
@@ -286,7 +282,7 @@ class Decisions:
         last = self._last_fire(connection)
         open_events, held_events = (
             tuple(read_events(connection, self._database, which))
-            for which in (IS_OPEN, self._is_held(connection, last))
+            for which in (IS_OPEN, self._is_held(connection))
         )
         mine = self._database.in_project(decisions)
         unfinished = (
@@ -308,30 +304,62 @@ class Decisions:
             else 0,
             max_seq=known_seq,
             n_unfinished=connection.execute(unfinished).scalar_one(),
+            left_to_people=self._read_left_to_people(connection, champion),
             now=now,
         )
 
     def _last_fire(self, connection: Connection) -> Row[Any] | None:
         """The trigger's last fire decision; those by hand start no cool-down."""
-        fires = select(decisions).where(
-            self._database.in_project(decisions), decisions.c.action == "fire"
-        )
-        newest_first = connection.execute(fires.order_by(decisions.c.decision_id.desc()))
-        return next(
-            (row for row in newest_first if _build_decision(row._mapping).actor is None), None
+        return self._find_last(connection, lambda each: each.action == "fire")
+
+    def _last_response(self, connection: Connection) -> Row[Any] | None:
+        """The trigger's last decision that fired or left a change to people."""
+        return self._find_last(
+            connection, lambda each: each.action == "fire" or each.remedy is not None
         )
 
-    def _is_held(self, connection: Connection, last: Row[Any] | None) -> ColumnElement[bool]:
-        """Of events claimed by holds since the last change was answered, by a fire or by people."""
-        after = last.decision_id if last else 0
-        held = select(decisions).where(
-            self._database.in_project(decisions), decisions.c.decision_id > after
+    def _find_last(
+        self, connection: Connection, is_wanted: Callable[[TriggerDecision], bool]
+    ) -> Row[Any] | None:
+        """The last such decision of the trigger itself."""
+        known = select(decisions).where(self._database.in_project(decisions))
+        for row in connection.execute(known.order_by(decisions.c.decision_id.desc())):
+            decision = _build_decision(row._mapping)
+            if decision.actor is None and is_wanted(decision):
+                return row
+        return None
+
+    def _is_held(self, connection: Connection) -> ColumnElement[bool]:
+        """Of events claimed by holds since the trigger last fired or left a change to people; what
+        people decide by hand ends no hold.
+        """
+        last = self._last_response(connection)
+        return drift_events.c.decision_id > (last.decision_id if last else 0)
+
+    def _find_answer(self, connection: Connection, decision_id: int) -> TriggerDecision | None:
+        later = select(decisions).where(
+            self._database.in_project(decisions), decisions.c.decision_id > decision_id
         )
-        for row in connection.execute(held.order_by(decisions.c.decision_id.desc())):
-            if _build_decision(row._mapping).remedy is not None:
-                after = row.decision_id
-                break
-        return drift_events.c.decision_id > after
+        given = (_build_decision(row) for row in connection.execute(later).mappings())
+        return next((each for each in given if each.answers == decision_id), None)
+
+    def _read_left_to_people(
+        self, connection: Connection, champion: str | None
+    ) -> LeftToPeople | None:
+        row = self._last_response(connection)
+        if row is None or row.action == "fire":
+            return None
+        left = _build_decision(row._mapping)
+        if left.evidence.get("looked_at", {}).get("champion") != champion:
+            return None
+        answer = self._find_answer(connection, row.decision_id)
+        quarantines = answer is not None and answer.remedy == "quarantine"
+        return LeftToPeople(
+            decision_id=row.decision_id,
+            seq=row.max_seq,
+            is_answered=answer is not None,
+            reread_from=answer.decided_at if answer and quarantines else None,
+        )
 
     def _count_before_lock(self, up_to_seq: int | None) -> _TrainableCount:
         """Count trainable votes before the lock is taken: at a million votes this takes half a
@@ -342,7 +370,7 @@ class Decisions:
             after = last.max_seq if last else 0
             waiting = select(drift_events.c.event_id).where(
                 self._database.in_project(drift_events),
-                or_(IS_OPEN, self._is_held(connection, last)),
+                or_(IS_OPEN, self._is_held(connection)),
             )
             if connection.execute(waiting.limit(1)).one_or_none() is None:
                 return _TrainableCount(after, after, 0)

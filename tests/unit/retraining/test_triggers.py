@@ -11,6 +11,7 @@ from rlhf_pipeline.records import (
     ChangeCauses,
     DriftEvent,
     Interval,
+    LeftToPeople,
     Quarantine,
     TriggerDecision,
     TriggerEvidence,
@@ -238,6 +239,24 @@ def test_two_tastes_wait_for_people_and_name_the_newcomers():
         assert decision.quarantine == Quarantine(annotator_ids=("eve", "fay"), from_seq=900)
 
 
+def test_later_signs_of_a_change_left_to_people_belong_to_it():
+    signs = event("ddm", 1060), event("adwin", 1090)
+    new = event("ddm", 2100), event("adwin", 2150)
+    left = LeftToPeople(decision_id=7, seq=1000)
+    waiting = decide(evidence(*signs, left_to_people=left))
+    assert held(waiting, "decision 7 waits for a person", "no open or held event")
+    assert replay(waiting) == waiting
+    assert held(decide(evidence(*new, left_to_people=left)), "decision 7 waits for a person")
+    answered = left.model_copy(update={"is_answered": True})
+    assert held(decide(evidence(*signs, left_to_people=answered)), "no open or held event")
+    fired = decide(evidence(*new, held_events=signs, left_to_people=answered))
+    assert (fired.action, fired.event_ids) == ("fire", tuple(each.event_id for each in new))
+    reread = answered.model_copy(update={"reread_from": NOW})
+    assert decide(evidence(*signs, left_to_people=reread)).action == "fire"
+    later = answered.model_copy(update={"reread_from": NOW + timedelta(hours=1)})
+    assert held(decide(evidence(*signs, left_to_people=later)), "no open or held event")
+
+
 def test_a_decision_of_the_second_rule_is_replayed_by_that_rule():
     decision = decide(evidence(caused_by("carelessness")), ASKING)
     recorded = decision.evidence | {"rule_version": 2}
@@ -279,6 +298,26 @@ def test_an_unclear_cause_waits_for_more_votes_up_to_a_limit():
     examined = risen.model_copy(update={"evidence": later})
     assert decide_at(1100, examined).remedy is None
     assert decide_at(1150, examined).remedy == "quarantine"
+
+
+def test_a_clear_cause_that_retrains_for_another_reason_does_not_wait():
+    causes = unclear(1000, carelessness=0.99, taste=0.01)
+    weak = [c | {"share": c["share"] / 2} for c in causes["causes"]]
+    everybody = [c | {"evidence": c["evidence"] | {"n_active": 3}} for c in causes["causes"]]
+    for found in (weak, everybody):
+        clear = {"causes": causes | {"causes": found}}
+        risen = event("rise_test").model_copy(update={"evidence": clear})
+        made = decide(evidence(risen, max_seq=1010))
+        assert (made.action, made.remedy) == ("fire", "retrain")
+
+
+def test_a_quarantine_begins_where_its_reason_dates_the_change():
+    risen, other = caused_by("carelessness"), event("hddm_a", change_seq=700)
+    made = decide(evidence(risen.model_copy(update={"change_seq": 850}), other))
+    assert made.quarantine is not None
+    assert made.quarantine.from_seq == 850
+    assert "change dated at vote 850" in made.reasons[0]
+    assert replay(made) == made
 
 
 def test_a_decision_of_the_second_rule_is_replayed_without_waiting():

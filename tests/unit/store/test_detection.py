@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import InvalidScores, StoreError
-from rlhf_pipeline.records import Quarantine, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.records import LeftToPeople, Quarantine, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.detectors import ERROR_STREAM
@@ -345,6 +345,9 @@ def test_an_unknown_decision_is_named(store):
         store.decisions.mark_submitted(7, 1, "run")
 
 
+NAMED = {"quarantine": {"annotator_ids": ["bob"], "from_seq": 8}}
+
+
 def answer(evidence: TriggerEvidence, remedy: str) -> TriggerDecision:
     return hold(evidence).model_copy(update={"remedy": remedy, "change_seq": None})
 
@@ -361,6 +364,39 @@ def test_events_that_people_answer_are_not_held(store, decide, make_event):
     assert seen[0].held_events == ()
     assert [d.remedy for d in store.decisions.all()] == [None, "quarantine", None]
     assert store.audit.verify() > 0
+
+
+def test_what_people_decide_by_hand_ends_no_hold(store, decide, make_event):
+    store.events.add([make_event(10)])
+    decide(lambda e: fire(e).model_copy(update={"remedy": "quarantine", "evidence": NAMED}))
+    store.events.add([make_event(20)])
+    decide(hold)
+    store.decisions.answer(1, answer_by("lift"))
+    seen = []
+    decide(lambda evidence: seen.append(evidence) or hold(evidence))
+    assert [event.seq for event in seen[0].held_events] == [20]
+
+
+def test_the_rule_is_told_what_waits_for_people_while_the_champion_serves(
+    store, decide, make_event
+):
+    store.events.add([make_event(10)])
+    asked = NAMED | {"looked_at": {"champion": MODEL}}
+    decide(lambda e: answer(e, "quarantine").model_copy(update={"evidence": asked}))
+
+    def left(champion=MODEL):
+        store.events.add([make_event(20 + len(store.decisions.all()))])
+        seen = []
+        store.decisions.decide(
+            lambda evidence: seen.append(evidence) or hold(evidence), now=NOON, champion=champion
+        )
+        return seen[0].left_to_people
+
+    waiting = LeftToPeople(decision_id=1, seq=0)
+    assert left() == waiting
+    assert left("demo.reward_model@2") is None
+    store.decisions.answer(1, answer_by("quarantine"))
+    assert left() == waiting.model_copy(update={"is_answered": True, "reread_from": NOON})
 
 
 def test_a_change_of_one_category_is_recorded_with_it(store, decide, make_event):
@@ -385,8 +421,7 @@ def answer_by(name: str):
 
 def test_a_decision_is_answered_once_and_by_whom_is_on_record(store, decide, make_event):
     store.events.add([make_event(10)])
-    named = {"quarantine": {"annotator_ids": ["bob"], "from_seq": 8}}
-    decide(lambda e: answer(e, "quarantine").model_copy(update={"evidence": named}))
+    decide(lambda e: answer(e, "quarantine").model_copy(update={"evidence": NAMED}))
     begun = store.decisions.answer(1, answer_by("quarantine"))
     assert (begun.decision_id, begun.answers, begun.state) == (2, 1, "pending")
     with pytest.raises(StoreError, match="Decision 1 was answered already, by decision 2"):
