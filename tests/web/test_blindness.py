@@ -78,6 +78,7 @@ PATHS: dict[str, list[str]] = {
     "reward_model": ["demo.reward_model@1"],
 }
 QUERIES: dict[str, list[str]] = {
+    "alert_id": ["1"],
     "annotator_id": [ANN],
     "comparison_id": SOME,
     "day": [DAY],

@@ -385,6 +385,8 @@ def test_no_secret_stands_in_the_database_or_the_log(
     web: Web, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ):
     caplog.set_level(logging.DEBUG)
+    for client in ("httpx", "httpcore"):  # of the test itself
+        caplog.set_level(logging.WARNING, logger=client)
     email = with_password(web, "annotator")
     admin = web.browser(web.add("admin"))
     secrets = [web.client("admin").headers["Authorization"].partition(" ")[2]]

@@ -86,7 +86,7 @@ def pages_of(settings: Settings, store: Store) -> list[str]:
         and "GET" in route.methods
         and not route.path.startswith(PREFIX)
         and "{" not in route.path
-        and not route.path.endswith(".csv")
+        and not route.path.endswith((".csv", "/metrics"))
     )
 
 
