@@ -7,6 +7,7 @@ from typing import Any
 from rlhf_pipeline.alerts.findings import Reading
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import ChangeCauses, GateDecision, Promotion, TriggerDecision
+from rlhf_pipeline.retraining.triggers import RETRAINS
 
 LATE = 3  # times the seconds between two ticks
 MOST_REASONS = 3  # of a refusal, in its sentence
@@ -23,18 +24,22 @@ REMEDY_WORDS = {
 def read_drift(
     decisions: Sequence[TriggerDecision], champion: Promotion | None, *, dagster_ui: str
 ) -> list[Reading]:
-    """One reading per confirmed change: 1 until its run succeeded, a later one did, a person
-    dismissed it, or another reward model became champion.
+    """One reading per confirmed change: 1 until its run or a later retraining succeeded, the run of
+    a person's answer did, a person dismissed it, or another reward model became champion.
     """
-    answered = [d.stored_id for d in decisions if d.action == "fire" and d.state == "succeeded"]
-    last_answer = max(answered, default=0)
+    succeeded = [d for d in decisions if d.action == "fire" and d.state == "succeeded"]
+    retrained = [d.stored_id for d in succeeded if d.remedy in (None, *RETRAINS)]
+    last_retraining = max(retrained, default=0)
+    finished = {d.decision_id for d in succeeded} | {d.answers for d in succeeded}
     dismissed = {d.answers for d in decisions if d.action == "hold"}
     readings = []
     for decision in decisions:
         if decision.remedy is None or decision.actor is not None:
             continue
         is_replaced = champion is not None and champion.promoted_at > decision.decided_at
-        has_run, is_dismissed = decision.stored_id <= last_answer, decision.stored_id in dismissed
+        is_retrained = decision.action == "fire" and decision.stored_id <= last_retraining
+        has_run = is_retrained or decision.stored_id in finished
+        is_dismissed = decision.stored_id in dismissed
         is_answered = has_run or is_dismissed or is_replaced
         answer = "its run finished" if has_run else "a person dismissed it" if is_dismissed else ""
         if is_replaced and champion is not None:

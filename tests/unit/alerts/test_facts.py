@@ -103,6 +103,14 @@ def test_a_change_is_answered_by_a_person():
     assert values([held, decision(2, "succeeded", "quarantine", **by_hand)]) == [0.0]
 
 
+def test_only_its_answer_ends_a_change_that_waits_for_people():
+    held = decision(state="held", action="hold", remedy="report_two_tastes")
+    for remedy in ("quarantine", "lift_quarantine"):
+        unrelated = decision(2, "succeeded", remedy, actor="ada", answers=7)
+        assert values([held, unrelated]) == [1.0]
+    assert values([held, decision(3, "succeeded", "reweight", actor="ada", answers=1)]) == [0.0]
+
+
 def test_an_unconfirmed_hold_and_a_decision_by_hand_are_no_drift():
     assert values([decision(state="held", action="hold", remedy=None)]) == []
     assert values([decision(actor="ada")]) == []
