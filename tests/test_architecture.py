@@ -370,6 +370,9 @@ def test_no_run_sends_alerts() -> None:
         if name.startswith("rlhf_pipeline.alert")
     ]
     assert offenders == []
+
+
+def test_only_sensors_loop_commands_and_web_app_send_messages() -> None:
     """A dead receiver may cost a sensor's tick, `rlhf loop` or the web app a few seconds; a run
     nothing.
     """

@@ -10,8 +10,16 @@ from rlhf_pipeline.errors import DeliveryFailed
 IPAddress = IPv4Address | IPv6Address
 NAT64 = IPv6Network("64:ff9b::/96")
 # Services of clouds that only their own machines reach: Azure's host, Oracle's metadata (Python
-# before 3.12.4 takes the latter for public).
-CLOUD_SERVICES = (IPv4Network("168.63.129.16/32"), IPv4Network("192.0.0.0/24"))
+# before 3.12.4 takes the latter for public), metadata of Alibaba, Amazon and Google; and addresses
+# of which only the network's own translator knows where they lead (RFC 8215), such as to those.
+CLOUD_SERVICES = (
+    IPv4Network("168.63.129.16/32"),
+    IPv4Network("192.0.0.0/24"),
+    IPv4Network("100.100.100.200/32"),
+    IPv6Network("fd00:ec2::254/128"),
+    IPv6Network("fd20:ce::254/128"),
+    IPv6Network("64:ff9b:1::/48"),
+)
 
 
 def resolve(host: str, port: int, seconds: float) -> list[IPAddress]:

@@ -80,8 +80,8 @@ def next_attempt(message: AlertMessage, failure: Exception, now: datetime) -> da
     wait = min(FIRST_WAIT * (1 << (message.n_attempts - 1)), LONGEST_WAIT)
     # Spreads the attempts of many messages; seeded, so that the same attempt always waits as long.
     wait *= random.Random(f"{message.message_id}:{message.n_attempts}").uniform(1, 1.25)
-    asked = min(refusal.retry_after or 0.0, LONGEST_RETRY_AFTER.total_seconds())
-    return now + max(wait, timedelta(seconds=asked))
+    requested_s = min(refusal.retry_after or 0.0, LONGEST_RETRY_AFTER.total_seconds())
+    return now + max(wait, timedelta(seconds=requested_s))
 
 
 def _deliver_to(

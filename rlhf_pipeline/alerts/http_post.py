@@ -65,7 +65,7 @@ def _exchange(
     connection.sock = connected
     connection.request("POST", path, body, {**headers, "Connection": "close"})
     received = connection.getresponse()
-    # The body of a reply that accepts is not waited for: it has nothing to say.
-    said = b"" if 200 <= received.status < 300 else received.read(MOST_BYTES)
+    # The body of a reply that accepts is not read: nobody needs it.
+    error_text = b"" if 200 <= received.status < 300 else received.read(MOST_BYTES)
     names = {name.lower(): value for name, value in received.getheaders()}
-    return HttpReply(received.status, names, said.decode("utf-8", "replace"))
+    return HttpReply(received.status, names, error_text.decode("utf-8", "replace"))

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,14 +13,16 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
+from rlhf_pipeline.alert_targets import AppriseTarget
 from rlhf_pipeline.config import Settings, keep_mlflow_from_logging
 from rlhf_pipeline.telemetry.current_step import current_step
 from rlhf_pipeline.terminal import escape_controls
 
-# the library and the application; others are heard from `warning` on
+# the library and the application; other libraries write warnings and errors only
 OURS = ("rlhf_pipeline", "assets", "resources", "jobs", "sensors", "driver")
 # Dagster's processes have their own handlers for these, in the format that `rlhf dev` asks for.
 OF_DAGSTER = ("dagster", "dagster-webserver")
+LEAST_TOKEN = 6  # of a URL of apprise, whose shorter parts may be ordinary words
 LEAST_SECRET = 4  # characters; replacing shorter ones would hide half of every line
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -58,7 +61,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         of_dagster: dict[str, Any] = getattr(record, "dagster_meta", None) or {}
         step = current_step()
-        told = {
+        fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -68,7 +71,7 @@ class JsonFormatter(logging.Formatter):
             "step": of_dagster.get("step_key") or (step.key if step else None),
             "error": self.formatException(record.exc_info) if record.exc_info else None,
         }
-        line = {name: self._secrets.hide(text) for name, text in told.items() if text}
+        line = {name: self._secrets.hide(text) for name, text in fields.items() if text}
         return json.dumps(line, ensure_ascii=False)
 
 
@@ -136,8 +139,8 @@ def _log_uncaught(
 
 
 def _find_secrets(value: object) -> Iterator[str]:
-    """Values of secret fields, also in nested records; of a URL its password and its path, which is
-    the secret of a webhook; of headers each value.
+    """Values of secret fields and each word of them, also in nested records; of a URL its password
+    and its path, which is the secret of a webhook; of headers each value.
     """
     if isinstance(value, SecretStr):
         plain = value.get_secret_value()
@@ -147,13 +150,27 @@ def _find_secrets(value: object) -> Iterator[str]:
             if parts.scheme in ("http", "https"):
                 yield plain.partition(parts.netloc)[2]
             return
-        yield plain
+        yield from (plain, *plain.split())  # several secrets while they are rotated
         for pair in plain.split(",") if "=" in plain else ():
             header = unquote(pair.partition("=")[2])
             yield from (header, header.rpartition(" ")[2])
     elif isinstance(value, BaseModel):
+        if isinstance(value, AppriseTarget) and value.url is not None:
+            yield from _find_tokens(value.url.get_secret_value())
         for name in type(value).model_fields:
             yield from _find_secrets(getattr(value, name))
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _find_secrets(item)
+
+
+def _find_tokens(url: str) -> Iterator[str]:
+    """A URL of apprise after its scheme, and its parts: any may be a token, even in the host's
+    place, unless that is the name or the number of a host.
+    """
+    rest = url.partition("://")[2]
+    host = rest.partition("/")[0].rpartition("@")[2]
+    parts = (part for part in re.split(r"[/@?&=]", rest) if len(part) >= LEAST_TOKEN)
+    is_host = "." in host or host.startswith(("localhost", "["))
+    for secret in (rest, *(part for part in parts if not (is_host and part == host))):
+        yield from (secret, unquote(secret))

@@ -1,6 +1,6 @@
 """Formats the metrics of a project and of this process for Prometheus.
 
-prometheus_client is imported when somebody first asks: a web app that nobody scrapes does without.
+Imports prometheus_client at the first scrape, so that a web app without scrapes does not load it.
 """
 
 from __future__ import annotations

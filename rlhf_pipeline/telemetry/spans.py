@@ -177,7 +177,7 @@ def _describe_call(attempt: Attempt) -> Attributes:
     """By the semantic conventions for generative AI: https://opentelemetry.io/docs/specs/semconv/
     gen-ai/gen-ai-spans. `gen_ai.system` is the provider's earlier name, which some receivers read.
     """
-    told: dict[str, str | int | float] = {
+    attributes: dict[str, str | int | float] = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": attempt.provider,
         "gen_ai.system": attempt.provider,
@@ -188,7 +188,7 @@ def _describe_call(attempt: Attempt) -> Attributes:
         "rlhf.billing": attempt.billing,
     }
     if attempt.billing == "metered":
-        told["gen_ai.usage.cost"] = attempt.cost * NANO
+        attributes["gen_ai.usage.cost"] = attempt.cost * NANO
     if attempt.status is not None:
-        told["http.response.status_code"] = attempt.status
-    return told
+        attributes["http.response.status_code"] = attempt.status
+    return attributes

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import Generic, TypeVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -102,7 +103,7 @@ def find_registry_status(tracking_uri: str) -> RegistryStatus:
                 return "ok"
         except HTTPError as refusal:  # it responds, and wants a login
             return "ok" if refusal.code < HTTPStatus.INTERNAL_SERVER_ERROR else "unreachable"
-        except (OSError, ValueError):
+        except (OSError, HTTPException, ValueError):
             return "unreachable"
     try:
         return "ok" if has_tables(tracking_uri) else "absent"

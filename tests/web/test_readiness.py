@@ -14,6 +14,7 @@ from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.readiness import BackgroundStatus, ReadinessCheck, find_registry_status
+from tests.unit.alerts.receivers import serve_bytes
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
@@ -69,6 +70,11 @@ def test_registry_behind_a_server_responds_if_its_health_check_does(code: int, s
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         assert find_registry_status(f"http://127.0.0.1:{server.server_port}/") == status
+
+
+def test_registry_that_speaks_no_http_is_unreachable():
+    with serve_bytes(lambda connected: connected.sendall(b"SSH-2.0-other\r\n")) as port:
+        assert find_registry_status(f"http://127.0.0.1:{port}") == "unreachable"
 
 
 def test_registry_at_a_closed_port_is_unreachable():

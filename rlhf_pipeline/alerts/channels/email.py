@@ -42,8 +42,8 @@ class EmailChannel:
             with connected, close_at(deadline, connected):
                 refused = self._submit(connected, mail, password)
         except (smtplib.SMTPException, OSError, ValueError) as cause:
-            said = redact(cause, *_forms(target.username or "", password))
-            raise DeliveryFailed(f"{target.host} did not take the mail: {said}") from None
+            reason = redact(cause, *_forms(target.username or "", password))
+            raise DeliveryFailed(f"{target.host} did not take the mail: {reason}") from None
         if refused:
             logger.warning("%s refused the recipients %s", target.host, sorted(refused))
             return f"{target.host} took the mail, but not for {', '.join(sorted(refused))}"
@@ -63,8 +63,9 @@ class EmailChannel:
             if target.username is not None:
                 client.login(target.username, password)
             refused = client.send_message(mail, target.sender, target.recipients)
+            # The reply is not awaited: the server has the mail, so nothing may fail any more.
             with suppress(smtplib.SMTPException, OSError):
-                client.quit()
+                client.putcmd("quit")
             return refused
         finally:
             client.close()

@@ -4,6 +4,7 @@ import base64
 import socketserver
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ class Mailbox:
     tls: ssl.SSLContext | None = None
     login: bytes = b"\0ann\0pw12345"
     refused: tuple[str, ...] = ()
+    answers_quit: bool = True
     mails: list[bytes] = field(default_factory=list)
     recipients: list[str] = field(default_factory=list)
     is_encrypted: bool = False
@@ -107,6 +109,8 @@ class Mailbox:
                 self.mails.append(b"".join(lines))
                 say("250 taken")
             elif command == "QUIT":
+                if not self.answers_quit:
+                    time.sleep(5)
                 say("221 bye")
                 return
             else:

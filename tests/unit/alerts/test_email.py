@@ -112,3 +112,13 @@ def test_a_silent_mail_server_is_left_in_time(opened: AlertMessage) -> None:
         with pytest.raises(DeliveryFailed, match="longer than"):
             EmailChannel(target(port)).send(opened, now=NOON, seconds=0.3)
     assert time.monotonic() - began < 2
+
+
+def test_an_accepted_mail_counts_although_the_server_never_says_goodbye(
+    opened: AlertMessage,
+) -> None:
+    box = Mailbox(answers_quit=False)
+    with serve_bytes(box.handle) as port:
+        sent = EmailChannel(target(port)).send(opened, now=NOON, seconds=1)
+    assert sent == "localhost took the mail"
+    assert len(box.mails) == 1
