@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.monitoring import MetricPoint
@@ -11,7 +11,7 @@ from rlhf_pipeline.monitoring import MetricPoint
 @dataclass(frozen=True)
 class Metric:
     """One kind of figure. `stage` is the asset that writes it; without one, the web app or a sensor
-    does.
+    does. `is_count_of_day` marks amounts of one day, which are written only once they are above 0.
     """
 
     name: str
@@ -19,6 +19,7 @@ class Metric:
     description: str
     labels: tuple[str, ...] = ()
     stage: str | None = None
+    is_count_of_day: bool = False
 
 
 METRICS: dict[str, Metric] = {
@@ -57,6 +58,7 @@ METRICS: dict[str, Metric] = {
             "Money spent on generation during the day, unconfirmed charges included, in the "
             "currency of the prices.",
             ("lane",),
+            is_count_of_day=True,
         ),
         Metric(
             "agreement.rate",
@@ -125,10 +127,22 @@ METRICS: dict[str, Metric] = {
             stage="evaluation",
         ),
         Metric("champion.age_days", "days", "Time since the champion was promoted.", ("kind",)),
-        Metric("runs.failed", "runs", "Runs of the day that failed.", ("job",)),
-        Metric("checks.failed", "checks", "Asset checks of the day that failed.", ("check",)),
         Metric(
-            "schedules.missed", "ticks", "Ticks of the day that a schedule missed.", ("schedule",)
+            "runs.failed", "runs", "Runs of the day that failed.", ("job",), is_count_of_day=True
+        ),
+        Metric(
+            "checks.failed",
+            "checks",
+            "Asset checks of the day that failed.",
+            ("check",),
+            is_count_of_day=True,
+        ),
+        Metric(
+            "schedules.missed",
+            "ticks",
+            "Ticks of the day that a schedule missed.",
+            ("schedule",),
+            is_count_of_day=True,
         ),
         Metric("sensors.lag_seconds", "seconds", "Time since a sensor last ticked.", ("sensor",)),
         Metric("freshness.hours", "hours", "Time since an asset was materialised.", ("asset",)),
@@ -150,6 +164,11 @@ def let_silence_grow(points: Iterable[MetricPoint], now: datetime) -> list[Metri
         else point
         for point in points
     ]
+
+
+def leave_out_past_counts(points: Iterable[MetricPoint], today: date) -> list[MetricPoint]:
+    """The points without counts of earlier days, which say nothing about today."""
+    return [p for p in points if p.day == today or not METRICS[p.name].is_count_of_day]
 
 
 def require_metrics(names: Iterable[str]) -> list[Metric]:

@@ -36,6 +36,9 @@ def build_payload(
     are part of the public contract: docs/monitoring.md lists them.
     """
     known = {} if alert is None else alert.model_dump(mode="json", include=set(FIELDS))
+    if "evidence" in known:
+        # The reasons of a decision name annotators; the alert's detail says the same in counts.
+        known["evidence"] = {k: v for k, v in known["evidence"].items() if k != "reasons"}
     data = {
         "project": project,
         **{name: known.get(name) for name in FIELDS},

@@ -56,6 +56,8 @@ def test_prometheus_reads_the_newest_points_of_the_project(web: Web):
         point(0, "drift.verdict", None, labels={"space": "prompts"}),
         point(0, "champion.age_days", 1.5, labels={"kind": "policy"}),
         point(31, "freshness.hours", 3, labels={"asset": "votes"}),
+        point(1, "spend.amount", 9, labels={"lane": "other"}),
+        point(1, "runs.failed", 1, labels={"job": "collection"}),
         point(0, "sensors.lag_seconds", 12, labels={"sensor": "votes"}),
     ])  # fmt: skip
     found = scrape(web)
@@ -67,6 +69,7 @@ def test_prometheus_reads_the_newest_points_of_the_project(web: Web):
     assert found["rlhf_champion_age_days"] == {("policy",): 1.5}
     assert found["rlhf_sensors_lag_seconds"] == {("votes",): 12}
     assert "rlhf_drift_verdict" not in found  # nothing was measured: no sample, not 0
+    assert "rlhf_runs_failed" not in found  # a count of yesterday
     assert "rlhf_freshness_hours" not in found  # older than a month
     measured = found["rlhf_metric_measured_timestamp_seconds"]
     assert measured[("queue.open",)] == TODAY.timestamp()

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.alert_targets import EmailTarget
 from rlhf_pipeline.alerts.channels.email import EmailChannel, build_mail
+from rlhf_pipeline.alerts.messages import build_payload
 from rlhf_pipeline.errors import DeliveryFailed
 from rlhf_pipeline.monitoring import Alert, AlertMessage
 from tests.unit.alerts.conftest import NOON, message_about
@@ -122,3 +123,9 @@ def test_an_accepted_mail_counts_although_the_server_never_says_goodbye(
         sent = EmailChannel(target(port)).send(opened, now=NOON, seconds=1)
     assert sent == "localhost took the mail"
     assert len(box.mails) == 1
+
+
+def test_a_message_names_no_annotators(drift: Alert) -> None:
+    reasons = ["newcomers with another taste: ann, bob, from vote 9 on"]
+    alert = drift.model_copy(update={"evidence": {"reasons": reasons, "n_annotators": 2}})
+    assert build_payload(alert, "opened", "demo", NOON)["data"]["evidence"] == {"n_annotators": 2}
