@@ -13,6 +13,7 @@ from rlhf_pipeline.drift.reference import Embed, Window, current_window
 from rlhf_pipeline.errors import InvalidScores, ModelError, NotEnoughData
 from rlhf_pipeline.records import DayClusters
 from rlhf_pipeline.reports.drift_page import DayEvidence
+from rlhf_pipeline.votes import Quarantines
 
 
 @dataclass
@@ -47,14 +48,20 @@ class ClusterSeries:
 
 
 def cluster_window(
-    found: DayEvidence, files: Artefacts, champions: Champions, params: ClusterParams
+    found: DayEvidence,
+    files: Artefacts,
+    champions: Champions,
+    params: ClusterParams,
+    quarantines: Quarantines,
 ) -> Window | None:
-    """The judged comparisons of the last `cluster_days` days that the day's model predicted."""
+    """The judged comparisons of the last `cluster_days` days that the day's model predicted,
+    without quarantined votes.
+    """
     if found.current is None or params.cluster_days == 1:
         return found.current
     last = date.fromisoformat(found.day)
     days = [(last - timedelta(days=i)).isoformat() for i in range(params.cluster_days)]
-    log = files.read_days("reflection_log", days)
+    log = quarantines.drop(files.read_days("reflection_log", days))
     label = found.current.model_version
     log = log[log["reward_model"] == label]
     embed, not_embedded = find_embedding(champions, label)

@@ -121,7 +121,7 @@ def drift_report(
     pages = {}
     files = Artefacts(settings.frames, store.file_hashes)
     texts: dict[str, str] = {}
-    series = load_series(days, files, config)
+    series = load_series(days, files, config, quarantines)
     clusters = ClusterSeries.load(days[0], files)
     policy = load_policy_days(days, files, store, config)
     evaluations = {gate.candidate: gate.evaluation for gate in store.gates.all() if gate.evaluation}
@@ -131,7 +131,7 @@ def drift_report(
         found, evidently = _collect_evidence(
             day, rows, cast, deployed, streams, champions, store, config
         )
-        window = cluster_window(found, files, champions, config)
+        window = cluster_window(found, files, champions, config, quarantines)
         found = replace(
             found,
             clusters=clusters.add_day(replace(found, current=window), config),

@@ -28,7 +28,7 @@ from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import TasteChanges
+from rlhf_pipeline.votes import Quarantines, TasteChanges
 
 
 @describe_bounds
@@ -60,8 +60,9 @@ def retraining_set(
     settings: dg.ResourceParam[Settings],
 ) -> Iterator[Any]:
     """Selects pairs by information: where the reward model is uncertain or disagreed with
-    annotators. Pairs from before a change of taste get the refitted model's choice where it is
-    sure. Excludes evaluation splits, frozen prompts and wrong answers preferred to right ones.
+    annotators outside quarantines. Pairs from before a change of taste get the refitted model's
+    choice where it is sure. Excludes evaluation splits, frozen prompts and wrong answers preferred
+    to right ones.
     """
     record_launch(context, store)
     pairs, judge = preference_pairs, champions.judge(reward_model)
@@ -74,7 +75,7 @@ def retraining_set(
     frame = select_pairs(
         pairs,
         scores,
-        reflection_log,
+        Quarantines.from_decisions(store.decisions.fires()).drop(reflection_log),
         config,
         taste_changes=TasteChanges.from_log(
             store.taste_changes.all(), change_seq=config.change_seq
