@@ -11,6 +11,7 @@ from rlhf_pipeline.records import DriftEvent
 
 DAY_STREAM = "window"  # of events of a day's error rate
 RISE_TEST = "rise_test"  # the detector of drift/rise_test.py
+DAY_TESTS = "calibration"  # the source that all tests of a day count for
 
 
 class ConfirmationParams(Parameters):
@@ -24,8 +25,8 @@ class ConfirmationParams(Parameters):
         default=2,
         ge=1,
         le=4,
-        description="Distinct detectors that must report where the rise test does not; all "
-        "calibration tests count as one",
+        description="Distinct detectors that must report where the rise test does not; the "
+        "calibration tests and the error rate of a day count as one",
     )
     calibration_days: int = Field(
         default=3,
@@ -44,7 +45,7 @@ def event_source(event: DriftEvent) -> str:
     the same rows, so together they count once.
     """
     is_of_a_day = event.kind == "calibration" or event.stream == DAY_STREAM
-    return "calibration" if is_of_a_day else event.detector
+    return DAY_TESTS if is_of_a_day else event.detector
 
 
 def event_sources(events: Iterable[DriftEvent]) -> list[str]:
@@ -65,12 +66,12 @@ def find_confirming_events(
     """
     ordered = sorted(events, key=lambda event: (event.seq, event.event_id))
     if params.rise_test_confirms:
-        for risen in ordered:
-            if risen.detector == RISE_TEST:
+        for rise in ordered:
+            if rise.detector == RISE_TEST:
                 return tuple(
                     event
                     for event in ordered
-                    if abs(event.seq - risen.seq) < params.confirmation_window
+                    if abs(event.seq - rise.seq) < params.confirmation_window
                 )
     spans = [
         tuple(ordered[i : j + 1])

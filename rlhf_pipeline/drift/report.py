@@ -15,6 +15,7 @@ from rlhf_pipeline.drift.causes import CauseParams
 from rlhf_pipeline.drift.choice import DetectorChoice
 from rlhf_pipeline.drift.clusters import ClusterParams
 from rlhf_pipeline.drift.confirmation import (
+    DAY_TESTS,
     RISE_TEST,
     ConfirmationParams,
     event_source,
@@ -88,11 +89,11 @@ def drift_report(
 
     `overall` is `drift` if the rise test says so, or at least `confirmations` of these: a detector
     (with an event in the last `confirmation_window` votes up to `last_seq`, by default that of the
-    day's last event, or with others on that day that confirm each other), the error rate of the
-    day, the calibration tests (as one). Any other drift makes it `warning`, data drift included (a
-    change of the data does not prove that the model is wrong); so does a warning of a window test,
-    or of as many detectors. With too few votes and nothing to report it is `insufficient`, else
-    `stable`.
+    day's last event, or with others on that day that confirm each other), the tests of the day
+    (error rate and calibration, which count as one). Any other drift makes it `warning`, data drift
+    included (a change of the data does not prove that the model is wrong); so does a warning of a
+    window test, or of as many detectors. With too few votes and nothing to report it is
+    `insufficient`, else `stable`.
     """
     params, signals = params or DriftParams(), signals or DriftSignals()
     until = float("inf") if signals.last_seq is None else signals.last_seq
@@ -219,7 +220,7 @@ def _haste_rows(
     day: str, votes: pd.DataFrame | None, params: DriftParams
 ) -> Iterator[SpaceVerdict]:
     """One row where the time of a vote of the day is known. Detectors leave hasty sessions out, so
-    only this row shows people who hurries.
+    only this row shows which annotators hurry.
     """
     if votes is None or not {"annotator_id", "duration_s"} <= set(votes.columns):
         return
@@ -285,20 +286,15 @@ def _overall_row(
         for e in events
         if until is not None and until - params.confirmation_window < e.seq <= until
     ]
-    saying = {event_source(e) for e in recent}
+    sources = {event_source(e) for e in recent}
     # On a day of thousands of votes, a change in the morning lies outside that window, and
     # the trigger still fires on it.
-    saying |= set(
+    sources |= set(
         event_sources(find_confirming_events([e for e in events if str(e.day) == day], params))
     )
-    saying |= {
-        "error_rate"
-        for r in rows
-        if (r.space, r.detector, r.verdict) == ("errors", "error_rate", Verdict.DRIFT)
-    }
-    saying |= {
-        "calibration" for r in rows if (r.space, r.verdict) == ("calibration", Verdict.DRIFT)
-    }
+    of_a_day = [r for r in rows if r.space == "calibration" or r.detector == "error_rate"]
+    if any(r.verdict == Verdict.DRIFT for r in of_a_day):
+        sources.add(DAY_TESTS)
     warned = [r for r in rows if r.detector in DETECTORS and r.verdict == Verdict.WARNING]
     suspects = [
         r
@@ -308,10 +304,10 @@ def _overall_row(
     # one detector passes its warning level by chance on many days, two at once rarely
     if len(warned) >= params.confirmations:
         suspects += warned
-    is_confirmed = params.rise_test_confirms and RISE_TEST in saying
-    if is_confirmed or len(saying) >= params.confirmations:
+    is_confirmed = params.rise_test_confirms and RISE_TEST in sources
+    if is_confirmed or len(sources) >= params.confirmations:
         verdict = Verdict.DRIFT
-    elif suspects or saying:
+    elif suspects or sources:
         verdict = Verdict.WARNING
     else:
         verdict = (
@@ -320,15 +316,16 @@ def _overall_row(
             else Verdict.STABLE
         )
     evidence = {
-        "says_drift": sorted(saying),
+        "says_drift": sorted(sources),
         "confirmations": params.confirmations,
         "suspects": [f"{r.space}/{r.detector}: {r.verdict}" for r in suspects],
         "rule": f"drift needs the rise test, or {params.confirmations} of the other error "
-        "detectors, the error rate and calibration; data drift alone is a warning",
+        "detectors and the day's tests (error rate and calibration, which count once); data drift "
+        "alone is a warning",
     }
     row = _row("overall", "confirmation", verdict, n_reference, n_current, evidence)
     return row.model_copy(
-        update={"statistic": float(len(saying)), "threshold": float(params.confirmations)}
+        update={"statistic": float(len(sources)), "threshold": float(params.confirmations)}
     )
 
 

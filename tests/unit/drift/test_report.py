@@ -184,9 +184,11 @@ def test_data_drift_alone_is_a_warning():
     assert overall_verdict(made) == Verdict.WARNING
 
 
-def test_two_failed_calibration_tests_are_one_witness_and_the_error_rate_the_second():
+def test_calibration_tests_and_error_rate_of_a_day_count_once_as_for_the_trigger() -> None:
+    worse = {"current": window(2, error=0.6), "calibration_tests": FAILED}
     assert overall_verdict(report(calibration_tests=FAILED)) == Verdict.WARNING
-    assert overall_verdict(report(window(2, error=0.6), calibration_tests=FAILED)) == Verdict.DRIFT
+    assert overall_verdict(report(**worse)) == Verdict.WARNING
+    assert overall_verdict(report(**worse, events=[event("ddm", 900)])) == Verdict.DRIFT
     assert overall_verdict(report(window(2, error=0.6))) == Verdict.WARNING
 
 
