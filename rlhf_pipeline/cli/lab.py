@@ -99,7 +99,10 @@ def suite(
 def _run_through_assets(name: str, seed: int) -> int:
     scenario = LAB_SCENARIOS[name]
     if not isinstance(scenario, VoteScenario):
-        raise ConfigurationError(f"{name} is not one world of votes. Leave out --assets.")
+        raise ConfigurationError(
+            f"{name} does not declare `draw_world`, which --assets needs. Leave out --assets, or "
+            "choose a scenario of votes such as rise_of_10."
+        )
     world = scenario.draw_world(seed)
     first_day = datetime.now(UTC).date() - timedelta(days=ceil(world.n_votes / world.votes_per_day))
     with TemporaryDirectory(prefix="rlhf-lab-") as folder:

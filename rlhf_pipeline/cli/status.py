@@ -103,9 +103,15 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
     """Events that wait, what holds the next retraining back, the last decision and gate."""
     decisions, gates = store.decisions.all(), store.gates.all()
     n_events = len(store.events.find_open())
-    needed = f"{trigger.confirmations} detectors within {trigger.confirmation_window:,} votes"
+    needed = (
+        f"{trigger.confirmations} detectors report within {trigger.confirmation_window:,} votes"
+    )
+    if trigger.rise_test_confirms:
+        needed = f"the rise test or {needed}"
+    if trigger.calibration_days:
+        needed += f", or calibration fails on {trigger.calibration_days} days of a week"
     found = f"{n_events} open drift or calibration events" if n_events else "no open event"
-    yield f"{found}; fires when {needed} report"
+    yield f"{found}; fires when {needed}"
     fires = [each for each in decisions if each.action == "fire" and each.actor is None]
     if fires:
         over = fires[-1].decided_at + timedelta(hours=trigger.cool_down_hours)

@@ -1,4 +1,4 @@
-"""Tests the error rate of every category for a rise, with control of the false discovery rate."""
+"""Tests the error rate of every category for a rise, and limits false alarms over all."""
 
 import math
 from collections.abc import Mapping

@@ -96,8 +96,8 @@ def find_hasty_votes(
 
     (n,) and (n,) give (n,). A vote is compared with earlier votes only. If more than `max_share` of
     the active annotators are hasty (and more than one), none of their votes is left out: then
-    everybody has changed; nor are the votes of an annotator who goes on for more than
-    LONGEST_SESSION votes. Votes without a duration are never hasty; projects of fewer than three
+    everybody has changed. After LONGEST_SESSION hasty votes of an annotator, further ones are read.
+    Votes without a duration are never hasty; projects of fewer than three
     annotators have no usual time.
     """
     pace = _Pace()

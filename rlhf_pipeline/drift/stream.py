@@ -109,12 +109,12 @@ def scan(
     A detector skips votes up to the seq of its saved state. If that state was saved under other
     parameters, the detector drops it and starts at the first row, so pass the whole stream of the
     model version. Events up to the last vote that any detector has read are `is_replayed`, also
-    those of a detector chosen later: only a new vote may start a retraining. Raises
+    those of a detector chosen later: only a new vote may start a retraining.
+
     A state saved under other quarantines is dropped too. What is found without the votes that a
     quarantine leaves out is new; what is found with the votes that a lifted one brings back is
-    replayed. Raises
-    ConfigurationError for a state of another model or stream, FrameError for a duplicate seq,
-    InvalidScores for an error outside [0, 1].
+    replayed. Raises ConfigurationError for a state of another model or stream, FrameError for a
+    duplicate seq, InvalidScores for an error outside [0, 1].
     """
     params = params or NoParams()
     of_stream = select_params(StreamParams, params)

@@ -49,10 +49,10 @@ def answer_change(
     for tick in range(-(-at // VOTES_PER_TICK) * VOTES_PER_TICK, last + 1, VOTES_PER_TICK):
         known = {event.event_id: event for event in events if event.seq <= tick}
         confirming = find_confirming_events(list(known.values()), params)
-        telling = last_on_all_votes(confirming)
-        if telling is None:
+        examined = last_on_all_votes(confirming)
+        if examined is None:
             continue
-        known[telling.event_id] = examine(telling, votes[votes["seq"] <= tick])
+        known[examined.event_id] = examine(examined, votes[votes["seq"] <= tick])
         evidence = TriggerEvidence(
             champion=model,
             open_events=tuple(known.values()),
@@ -62,7 +62,7 @@ def answer_change(
             max_seq=tick,
             now=datetime(2026, 1, 1, tzinfo=UTC),
         )
-        causes = find_causes_of([known[telling.event_id]], tick)
+        causes = find_causes_of([known[examined.event_id]], tick)
         assert causes is not None
         first = first or (tick, causes)
         decision = decide(evidence, params)

@@ -81,7 +81,7 @@ class LabScenario(Protocol):
 
 @runtime_checkable
 class VoteScenario(Protocol):
-    """A scenario that is one world of votes, so that the assets can live through it too."""
+    """A scenario that is one world of votes, so that the assets can run it too."""
 
     @property
     def name(self) -> str: ...

@@ -47,5 +47,5 @@ def test_unknown_scenarios_and_workers_list_the_known_ones(lab):
 
 
 def test_only_worlds_of_votes_go_through_the_assets(lab):
-    with pytest.raises(ConfigurationError, match="young_model is not one world of votes"):
+    with pytest.raises(ConfigurationError, match="young_model does not declare `draw_world`"):
         lab("run", "young_model", "--assets")
