@@ -30,6 +30,7 @@ from rlhf_pipeline.alert_rounds import (  # noqa: E402
     AlertPlan,
     advance_alerts,
     gather_readings,
+    measure_now,
     record_tick,
     report_changes,
     watch_daemon,
@@ -188,7 +189,11 @@ def let_wait(project: SimulatedProject, happens: bool, *, metric: str, limit: fl
         )
         project.pass_time(hours=max(1.0, limit / 24))
     project.end()
-    project.look(project.point(metric, 0.0, **labels), project.point("queue.open", 5.0))
+    if metric == "queue.oldest_hours":  # nothing waits any more
+        measure_now(project.store, project.now)
+        project.look()
+    else:
+        project.look(project.point(metric, 0.0, **labels), project.point("queue.open", 5.0))
 
 
 def spend(project: SimulatedProject, happens: bool) -> None:

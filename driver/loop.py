@@ -21,7 +21,8 @@ from rlhf_pipeline.terminal import escape_markup
 from sensors.runs import SCHEDULE_NAME_TAG, find_run
 
 COLLECTION = "collection_morning"
-SENSORS = ("votes", "replay", "learning", "retraining", "paused_runs", "alerts")
+ALERTS = "alerts"
+SENSORS = ("votes", "replay", "learning", "retraining", "paused_runs", ALERTS)
 RETRY_AFTER = timedelta(minutes=10)
 
 
@@ -53,23 +54,27 @@ class Loop:
         """Run the schedules of today and whatever the sensors request; the number of runs.
 
         A failed run is reported and tried again after `RETRY_AFTER`; the others go on. While the
-        settings file is invalid, nothing is due.
+        settings file is invalid, nothing is due but the alert about it.
         """
+        self._release_failed()
         try:
             self.runner.refresh()
             self.invalid_settings = ""
         except ConfigurationError as cause:
             self.invalid_settings = str(cause)
-            return 0
+            return self._try(ALERTS, partial(self._tick, ALERTS))
+        schedules = self.runner.repository.schedule_defs
+        n = sum(self._try(each.name, partial(self._run_schedule, each)) for each in schedules)
+        return n + sum(self._try(n, partial(self._tick, n)) for n in SENSORS if self._watches(n))
+
+    def _release_failed(self) -> None:
+        """Let what failed be tried again once `RETRY_AFTER` is over."""
         now = self.runner.clock()
         over = [name for name, moment in self.retry_at.items() if moment <= now]
         if over:
             release_run_keys(self.runner.instance)
         for name in over:
             del self.retry_at[name]
-        schedules = self.runner.repository.schedule_defs
-        n = sum(self._try(each.name, partial(self._run_schedule, each)) for each in schedules)
-        return n + sum(self._try(n, partial(self._tick, n)) for n in SENSORS if self._watches(n))
 
     def _watches(self, sensor: str) -> bool:
         return sensor != "retraining" or self.monitors_drift

@@ -69,6 +69,11 @@ class Runner:
     def repository(self) -> dg.RepositoryDefinition:
         """The definitions under the loop settings as the file has them now. Raises as `refresh`."""
         self.refresh()
+        return self.latest_repository
+
+    @property
+    def latest_repository(self) -> dg.RepositoryDefinition:
+        """The definitions under the loop settings that were valid last."""
         if self._repository is None:
             self._repository = self.defs.get_repository_def()
         return self._repository
@@ -144,14 +149,16 @@ class Runner:
         self.run(job, day, tags=tags, run_config=request.run_config or {}, **partition)
 
     def tick(self, sensor: str, cursor: str | None = None) -> SensorExecutionData:
-        """Evaluate one sensor: the runs that it requests and its next cursor."""
+        """Evaluate one sensor, under the loop settings that were valid last: the runs that it
+        requests and its next cursor.
+        """
         with dg.build_sensor_context(
             instance=self.instance,
             cursor=cursor,
             resources={"store": self.store, "now": self.clock},
-            repository_def=self.repository,
+            repository_def=self.latest_repository,
         ) as context:
-            data = self.repository.get_sensor_def(sensor).evaluate_tick(context)
+            data = self.latest_repository.get_sensor_def(sensor).evaluate_tick(context)
         for event in data.asset_events:
             self.instance.report_runless_asset_event(event)
         return data

@@ -136,9 +136,15 @@ def record_end(store: Store, now: datetime) -> None:
 
 
 def watch_daemon(store: Store, settings: Settings, now: datetime) -> AlertStep:
-    """Open an alert if no sensor has ticked for too long: a dead daemon cannot report itself."""
+    """Open an alert if no sensor has ticked for too long and no run is alive: a dead daemon cannot
+    report itself.
+    """
     plan = AlertPlan.read(settings, store)
     last = next(iter(store.metric_points.latest([TICK])), None)
+    if last is not None:  # `rlhf loop` does not tick during a run
+        beats = store.heartbeats.find_recent(settings.dead_after_seconds)
+        alive_at = max([last.measured_at, *(beat.at for beat in beats)])
+        last = last.model_copy(update={"measured_at": alive_at})
     between = max(settings.sensor_seconds, settings.slow_sensor_seconds)
     silence = facts.read_silence(last, now, expected_s=between)
     return advance_alerts(store, plan, silence, now, only={DAEMON_SILENT})

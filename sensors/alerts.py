@@ -9,6 +9,7 @@ from typing import cast
 import dagster as dg
 
 from rlhf_pipeline.alert_rounds import (
+    TICK,
     AlertPlan,
     advance_alerts,
     gather_readings,
@@ -26,6 +27,7 @@ from rlhf_pipeline.store.alerts import AlertStep
 from sensors.run_facts import (
     RunMemory,
     count_missed,
+    find_stopped_schedules,
     measure_freshness,
     measure_sensors,
     read_schedules,
@@ -73,26 +75,32 @@ def _advance(
     ]
     store.metric_points.put(points)
     measure_now(store, now)
-    record_tick(store, now)
     problem = plan.problem or problem
     readings = [
         *gather_readings(store, settings, plan, now, budget=budget),
         *memory.readings(settings.dagster_ui.rstrip("/")),
         *schedules,
         # this tick is a sign of life
-        Reading(name="daemon.silent_seconds", measured_at=now, value=0.0),
+        Reading(name=TICK, measured_at=now, value=0.0),
         Reading(
             name="settings.unusable", measured_at=now, value=float(bool(problem)), detail=problem
         ),
     ]
-    return advance_alerts(store, plan, readings, now)
+    step = advance_alerts(store, plan, readings, now)
+    record_tick(store, now)  # last: a round that fails is no sign of life
+    return step
 
 
 def _schedules(
     context: dg.SensorEvaluationContext, settings: Settings
 ) -> list[dg.ScheduleDefinition]:
+    """The schedules that are expected to start runs; not those that a person stopped."""
     repository = context.repository_def
-    return list(repository.schedule_defs) if repository and settings.sensors_running else []
+    if repository is None or not settings.sensors_running:
+        return []
+    # `rlhf loop` runs schedules whatever Dagster's UI says of them
+    stopped = find_stopped_schedules(context.instance) if _is_daemon(context) else set()
+    return [each for each in repository.schedule_defs if each.name not in stopped]
 
 
 def _read_budget(settings: Settings) -> tuple[float | None, str]:

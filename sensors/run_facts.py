@@ -9,6 +9,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import dagster as dg
+
+# the public API has no names for these
+from dagster._core.scheduler.instigation import InstigatorType
 from dagster._utils.schedules import reverse_cron_string_iterator
 from pydantic import BaseModel
 
@@ -153,8 +156,9 @@ class RunMemory(BaseModel):
 def read_schedules(
     schedules: Iterable[dg.ScheduleDefinition], memory: RunMemory, now: datetime
 ) -> list[Reading]:
-    """1 for each schedule whose last time is over by more than an hour and that made no run since;
-    times before the first tick of this memory do not count.
+    """1 for each schedule whose last time is over by more than an hour and that made no run since
+    the start of that day: `rlhf loop` collects before the time of the schedule. Times before the
+    first tick of this memory do not count.
     """
     readings = []
     for schedule in schedules:
@@ -164,7 +168,8 @@ def read_schedules(
             )
         ).astimezone(UTC)
         last = memory.scheduled.get(schedule.name)
-        is_overdue = due > memory.since and (last is None or last < due)
+        midnight = due.replace(hour=0, minute=0, second=0, microsecond=0)
+        is_overdue = due > memory.since and (last is None or last < midnight)
         readings.append(
             Reading(
                 name="schedules.overdue",
@@ -176,6 +181,12 @@ def read_schedules(
             )
         )
     return readings
+
+
+def find_stopped_schedules(instance: dg.DagsterInstance) -> set[str]:
+    """Schedules that a person stopped in Dagster."""
+    states = instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE)
+    return {state.instigator_name for state in states if not state.is_running}
 
 
 def measure_sensors(instance: dg.DagsterInstance, now: datetime) -> list[MetricPoint]:

@@ -75,8 +75,9 @@ def advance(
 ) -> Step:
     """The next state of the alerts whose condition has not ended, and the messages about them.
 
-    An alert of a subject without a finding ends: the subject is gone or the rule is off. With
-    `only`, the alerts of other rules stay as they are.
+    The figures were read at `now` or later. An alert of a subject without a finding ends: the
+    subject is gone or the rule is off. One that was opened after `now` stays: these figures may be
+    older than its condition. With `only`, the alerts of other rules stay as they are.
     """
     changes = _Changes()
     known = {(alert.rule, alert.subject): alert for alert in alerts}
@@ -90,7 +91,8 @@ def advance(
         elif alert is not None:
             _move(changes, alert, alert, finding, silences, notification, now)
     for key, alert in known.items():
-        if key not in found and (only is None or alert.rule in only):
+        is_looked_at = only is None or alert.rule in only
+        if key not in found and is_looked_at and alert.opened_at <= now:
             _end(changes, alert, "", notification, now)
     return Step(tuple(changes.changed), tuple(changes.dropped), tuple(changes.messages))
 

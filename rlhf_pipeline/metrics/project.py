@@ -72,8 +72,10 @@ def _measure_spending(store: Store, now: datetime) -> list[MetricPoint]:
 def _measure_queue(store: Store, now: datetime) -> list[MetricPoint]:
     waiting = store.assignments.waiting_work()
     points = [_build_count(now.date(), "queue.open", waiting.n_open, now)]
-    if waiting.oldest_at is not None:
-        points.append(_build_age("queue.oldest_hours", waiting.oldest_at, now, HOUR_S))
+    # an empty queue has age 0, which replaces today's earlier point
+    oldest_at = waiting.oldest_at if waiting.n_open else now
+    if oldest_at is not None:
+        points.append(_build_age("queue.oldest_hours", oldest_at, now, HOUR_S))
     return points
 
 

@@ -30,7 +30,7 @@ from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import DriftEvent, TriggerDecision
 from rlhf_pipeline.store import Store
 from sensors.alerts import alerts_sensor
-from sensors.run_facts import RunMemory, measure_sensors, read_schedules
+from sensors.run_facts import RunMemory, find_stopped_schedules, measure_sensors, read_schedules
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -155,11 +155,13 @@ def test_a_confirmed_change_is_one_alert_until_its_retraining_ends(world: World)
     assert [m.kind for m in world.store.alert_messages.page()] == ["resolved", "opened"]
 
 
-def test_sensors_of_the_daemon_are_measured_by_their_last_tick(tmp_path: Path) -> None:
+def test_daemon_state_gives_sensor_lag_and_stopped_schedules(tmp_path: Path) -> None:
     instance, now = dg.DagsterInstance.local_temp(str(tmp_path)), START.timestamp()
-    for name, data in (
-        ("votes", SensorInstigatorData(last_tick_timestamp=now - 30)),
-        ("morning", ScheduleInstigatorData("0 5 * * *", start_timestamp=now)),
+    running, stopped = InstigatorStatus.RUNNING, InstigatorStatus.STOPPED
+    for name, status, data in (
+        ("votes", running, SensorInstigatorData(last_tick_timestamp=now - 30)),
+        ("morning", running, ScheduleInstigatorData("0 5 * * *", start_timestamp=now)),
+        ("evening", stopped, ScheduleInstigatorData("0 19 * * *")),
     ):
         kind = InstigatorType.SENSOR if name == "votes" else InstigatorType.SCHEDULE
         origin = RemoteInstigatorOrigin(
@@ -171,10 +173,11 @@ def test_sensors_of_the_daemon_are_measured_by_their_last_tick(tmp_path: Path) -
             ),
             instigator_name=name,
         )
-        state = InstigatorState(origin, kind, InstigatorStatus.RUNNING, data)
+        state = InstigatorState(origin, kind, status, data)
         instance.add_instigator_state(state)
     (point,) = measure_sensors(instance, START)
     assert (point.labels, point.value) == ({"sensor": "votes"}, 30.0)
+    assert find_stopped_schedules(instance) == {"evening"}
 
 
 def test_a_schedule_that_made_no_run_is_overdue() -> None:
@@ -187,8 +190,11 @@ def test_a_schedule_that_made_no_run_is_overdue() -> None:
         return [r.value for r in read_schedules([schedule], memory, START)]
 
     assert overdue() == [1.0]
-    memory.scheduled["morning"] = START - timedelta(hours=6.9)
-    assert overdue() == [0.0]
+    for hour in (0.1, 5.1):
+        memory.scheduled["morning"] = START.replace(hour=0) + timedelta(hours=hour)
+        assert overdue() == [0.0], "`rlhf loop` collects right after midnight"
+    memory.scheduled["morning"] = START.replace(hour=0) - timedelta(hours=1)
+    assert overdue() == [1.0]
     memory = RunMemory(since=START, read_until=START)
     assert overdue() == [0.0], "it was due before anybody watched"
 
@@ -200,6 +206,26 @@ def test_a_dead_daemon_is_noticed_from_outside(world: World) -> None:
         assert world.states().get("daemon_silent") == state
     world.tick(minutes=10)
     assert world.states()["daemon_silent"] == "resolved"
+
+
+def test_a_living_run_of_the_loop_is_a_sign_of_life(world: World) -> None:
+    world.now = datetime.now(UTC) - timedelta(minutes=20)
+    world.tick()
+    world.store.heartbeats.beat("run-1", pid=1, host="here", job="learning")
+    watch_daemon(world.store, world.settings, datetime.now(UTC))
+    assert world.states() == {}
+    world.store.heartbeats.clear("run-1")
+    watch_daemon(world.store, world.settings, datetime.now(UTC))
+    assert world.states() == {"daemon_silent": "pending"}
+
+
+def test_a_round_that_fails_is_no_sign_of_life(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sensors.alerts.advance_alerts", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        world.tick()
+    assert world.store.metric_points.latest([TICK]) == []
 
 
 def test_a_loop_that_was_ended_is_not_missed(world: World) -> None:

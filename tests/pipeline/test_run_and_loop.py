@@ -14,6 +14,7 @@ from driver.run import JobOrder, retrain, run_job
 from driver.runner import Runner
 from driver.stage_config import parse_stage_config
 from jobs.feedback import close_yesterday_schedule
+from rlhf_pipeline.alert_rounds import TICK
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.loop_settings import LoopSettings
@@ -205,6 +206,18 @@ def test_loop_collects_before_the_hour_of_its_schedule(project: Any) -> None:
     loop = Loop(runner_of(project, hour=0))
     loop.run_due()
     assert jobs_run(project) == ["collection"]
+
+
+def test_loop_reports_invalid_settings_as_an_alert(project: Any) -> None:
+    runner = runner_of(project)
+    file = runner.settings.home / "rlhf.yaml"
+    file.write_text("loop: {gate: {min_win_rte: 1}}\n")
+    runner.settings = runner.settings.model_copy(update={"config": file})
+    loop = Loop(runner)
+    assert loop.run_due() == 0
+    assert "min_win_rte" in loop.invalid_settings
+    assert jobs_run(project) == []
+    assert project.store.metric_points.latest([TICK])
 
 
 def test_loop_without_drift_monitoring_decides_nothing(project: Any) -> None:

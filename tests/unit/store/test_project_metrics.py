@@ -19,7 +19,10 @@ def measure(store, now=NOON):
 
 
 def test_an_empty_project_has_an_empty_queue_and_nothing_else(store):
-    assert {key: point.value for key, point in measure(store).items()} == {("queue.open",): 0}
+    assert {key: point.value for key, point in measure(store).items()} == {
+        ("queue.open",): 0,
+        ("queue.oldest_hours",): 0,
+    }
 
 
 def test_votes_are_counted_by_source_and_timed_for_people(store, make_comparisons, make_vote):
