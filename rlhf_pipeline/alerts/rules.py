@@ -216,7 +216,7 @@ RULES: Mapping[str, AlertRule] = {
             "spend",
             "spend.share",
             0.8,
-            "{value:.0%} of the daily budget {lane} is spent, more than {threshold:.0%}",
+            "{value:.0%} of the daily budget is spent, more than {threshold:.0%}",
             within_days=0,
         ),
         _rule(
