@@ -27,6 +27,7 @@ def test_addresses_of_the_own_network_are_refused(address: str) -> None:
 
 @pytest.mark.parametrize("address", PUBLIC.split())
 def test_public_addresses_are_accepted(address: str) -> None:
+    assert is_public(ip_address(address))
     refuse_private("a.org", [ip_address(address)], allow_private=False)
 
 
@@ -37,7 +38,9 @@ def test_metadata_of_clouds_is_never_reachable(address: str) -> None:
 
 
 def test_private_addresses_can_be_allowed() -> None:
-    refuse_private("a.org", [ip_address("10.1.2.3"), ip_address("::1")], allow_private=True)
+    addresses = [ip_address("10.1.2.3"), ip_address("::1")]
+    assert not any(is_public(address) for address in addresses)
+    refuse_private("a.org", addresses, allow_private=True)
 
 
 @pytest.mark.parametrize("host", ["127.1", "0x7f.1", "2130706433", "localhost"])
