@@ -96,6 +96,10 @@ def configure_logs(settings: Settings) -> None:
         root.removeHandler(previous)
     handler = build_handler(settings)
     handler.addFilter(lambda record: record.name.partition(".")[0] not in OF_DAGSTER)
+    # some libraries, Great Expectations among them, set the level of their loggers themselves
+    handler.addFilter(
+        lambda record: record.levelno >= logging.WARNING or record.name.partition(".")[0] in OURS
+    )
     root.addHandler(handler)
     level = (settings.log_level or "warning").upper()
     root.setLevel("ERROR" if level == "ERROR" else "WARNING")
