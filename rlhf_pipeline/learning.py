@@ -1,6 +1,7 @@
 """Decides when a reward model is due, registers it, calibrates it and decides which one serves."""
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rlhf_pipeline.evaluation.error_memory import recall_predictions, retest
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import ModelVersion, Promotion
 from rlhf_pipeline.registry import CANDIDATE, Run, opening_recorder
-from rlhf_pipeline.retraining.triggers import RECOMPUTES
+from rlhf_pipeline.retraining.triggers import RECOMPUTES, TriggerParams, find_unclear_change
 from rlhf_pipeline.reward_model import (
     FittedRewardModel,
     LearningData,
@@ -222,6 +223,25 @@ def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = N
         needed = settings.min_new_pairs
     n = store.votes.n_voted_comparisons(after_seq=data_seq, up_to_seq=up_to_seq)
     return NextFit(after, n, needed, data_seq, cause)
+
+
+def find_reason_to_wait(
+    settings: Settings,
+    store: Store,
+    trigger: TriggerParams,
+    *,
+    now: datetime,
+    up_to_seq: int | None = None,
+) -> str | None:
+    """Why no reward model is fitted although one is due: a new champion would supersede a change
+    whose cause is not clear yet. At most `max_cause_votes` later the trigger answers it.
+    """
+    champion = store.promotions.champion(settings.reward_model)
+    if champion is None:
+        return None
+    evidence = store.decisions.read_evidence(now=now, champion=champion.label, up_to_seq=up_to_seq)
+    doubt = find_unclear_change(evidence, trigger)
+    return doubt and f"a fit waits for the retraining decision, whose change has a {doubt}"
 
 
 def _find_outdating_decision(champion: Promotion, store: Store) -> int | None:

@@ -24,7 +24,7 @@ from assets.partitions import DAYS
 from assets.retraining_decision import decision_event
 from jobs.feedback import feedback, learning
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.learning import is_uncalibrated, plan_next_fit
+from rlhf_pipeline.learning import find_reason_to_wait, is_uncalibrated, plan_next_fit
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import Promotion, TriggerDecision
 from rlhf_pipeline.retraining.triggers import decide
@@ -180,13 +180,18 @@ class Replay:
         known = self._last_learnable_seq(day, seq)
         # A learning run promotes its champion, for which pairs are short again, before it ends: one
         # that was requested is waited for.
-        if (
-            not self._runs(day, seq, "learning")
-            and plan_next_fit(self.settings, self.store, up_to_seq=known).shortage
-            and not self._can_be_calibrated_now(known)
-        ):
+        if not self._runs(day, seq, "learning") and not self._is_fit_due(day, seq, known):
             return None
         return self._request_step(self._learning_run(day, seq, "learning", known))
+
+    def _is_fit_due(self, day: str, seq: int, known: int) -> bool:
+        is_short = plan_next_fit(self.settings, self.store, up_to_seq=known).shortage is not None
+        if is_short and not self._can_be_calibrated_now(known):
+            return False
+        trigger = self._loop.trigger
+        return not find_reason_to_wait(
+            self.settings, self.store, trigger, now=end_of_day(day), up_to_seq=seq
+        )
 
     def _last_learnable_seq(self, day: str, seq: int) -> int:
         """The last vote to learn from at the end of `day`: `seq`, or the one before the first vote

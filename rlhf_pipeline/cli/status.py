@@ -11,7 +11,7 @@ from rlhf_pipeline.artefacts import STAGES
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.learning import NextFit, plan_next_fit
+from rlhf_pipeline.learning import NextFit, find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.retraining.answers import find_waiting
 from rlhf_pipeline.retraining.triggers import TriggerParams
@@ -24,7 +24,8 @@ def status() -> None:
     workspace = Workspace.open()
     settings, store = workspace.settings, workspace.store
     loop = LoopSettings.read(settings)  # refuse an invalid file before anything is printed
-    today = datetime.now(UTC).date().isoformat()
+    now = datetime.now(UTC)
+    today = now.date().isoformat()
     show(
         [_stage_row(workspace, stage) for stage in STAGES],
         title=f"project {settings.project} in {settings.home}",
@@ -34,7 +35,14 @@ def status() -> None:
         ("champion", describe_champions(settings, store)),
         ("collection", describe_collection(loop, workspace.files.days("comparisons"), today)),
         ("votes", describe_votes(settings, store, today)),
-        ("learning", describe_learning(plan_next_fit(settings, store), store)),
+        (
+            "learning",
+            describe_learning(
+                plan_next_fit(settings, store),
+                store,
+                find_reason_to_wait(settings, store, loop.trigger, now=now),
+            ),
+        ),
         ("retraining", "; ".join(describe_retraining(store, loop.trigger))),
     ]
     for name, line in lines:
@@ -86,12 +94,13 @@ def describe_votes(settings: Settings, store: Store, today: str) -> str:
     )
 
 
-def describe_learning(due: NextFit, store: Store) -> str:
-    """How many voted comparisons the next fit needs, and about how many days that takes."""
-    if due.cause:
-        return f"due: {due.cause}"
+def describe_learning(due: NextFit, store: Store, wait: str | None = None) -> str:
+    """How many voted comparisons the next fit needs, and about how many days that takes, or why it
+    waits although it is due.
+    """
     if due.shortage is None:
-        return f"due: {due.n:,} voted comparisons, {due.needed:,} needed"
+        why = due.cause or f"{due.n:,} voted comparisons, {due.needed:,} needed"
+        return f"due: {why}" + (f"; {wait}" if wait else "")
     n_days = len(store.votes.touched_days(due.data_seq))
     if not due.n or not n_days:
         return due.shortage

@@ -182,6 +182,26 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     )
 
 
+def find_unclear_change(
+    evidence: TriggerEvidence, params: TriggerParams | None = None
+) -> str | None:
+    """Why a confirmed change of the champion waits for a clear cause; None where none does.
+
+    Until it is answered no other reward model may become champion: the change would be superseded,
+    and votes from before it would go on counting in full. A change that waits for people, for a
+    cool-down or for new votes keeps no model back, as that can take as long as they like.
+    """
+    params = params or TriggerParams()
+    left = evidence.left_to_people
+    if not params.respond_to_causes or (left is not None and not left.is_answered):
+        return None
+    confirmed = find_confirming_events(list_own_events(evidence, params), params)
+    causes = find_causes_of(confirmed, evidence.max_seq)
+    if causes is None or all(event.kind == "calibration" for event in confirmed):
+        return None
+    return "; ".join(list_doubts(causes, confirmed, evidence.max_seq, params)) or None
+
+
 def list_own_events(evidence: TriggerEvidence, params: ConfirmationParams) -> list[DriftEvent]:
     """The events of the champion, in vote order, without those of a change left to people."""
     events = _distinct_events((*evidence.open_events, *evidence.held_events))

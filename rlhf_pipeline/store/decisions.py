@@ -99,6 +99,23 @@ class Decisions:
                 return decision
             return self._store(connection, ledger, decision, known_seq)
 
+    def read_evidence(
+        self, *, now: datetime, champion: str | None, up_to_seq: int | None = None
+    ) -> TriggerEvidence:
+        """What `decide` would hand to its rule now; nothing is stored or claimed."""
+        counted = self._count_before_lock(up_to_seq)
+        with self._database.read_transaction() as connection:
+            newest = select(func.max(votes.c.seq)).where(self._database.in_project(votes))
+            last_seq = connection.execute(newest).scalar() or 0
+            return self._build_evidence(
+                connection,
+                last_seq if up_to_seq is None else up_to_seq,
+                now,
+                champion,
+                counted,
+                is_replayed=up_to_seq is not None,
+            )
+
     def fire_by_hand(
         self,
         reason: str,

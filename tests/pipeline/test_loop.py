@@ -17,6 +17,7 @@ import pytest
 from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.records import AnnotatorKind, CalibrationReport, Choice, ModelVersion, NewVote
 from rlhf_pipeline.reports.drift_page import PROMPT_WIDTH
+from tests.unclear_change import unclear_rise
 
 DAILY = (
     "prompts",
@@ -466,6 +467,10 @@ def test_the_learning_sensor_asks_once_and_again_after_many_more(
     project = branch(grown, min_new_pairs=100)
     assert not project.tick("learning").run_requests  # 5000 are needed for a refit
     eager = branch(grown, refit_after_pairs=100)
+    with_a_change = branch(grown, refit_after_pairs=100)
+    store = with_a_change.store
+    store.events.add([unclear_rise(store.votes.max_seq(), with_a_change.judge)])
+    assert "cause not clear yet" in with_a_change.tick("learning").skip_message
     requests = eager.tick("learning").run_requests
     assert len(requests) == 1
     eager.run_request(

@@ -8,10 +8,12 @@ import pytest
 
 from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.learning import plan_next_fit
+from rlhf_pipeline.learning import find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.records import CalibrationReport, NewVote, Promotion, Refusal
+from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
 from tests.learnt_home import comparisons
+from tests.unclear_change import unclear_rise
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 MEASURED = calibration_metrics([0.7, 0.6] * 20, [1.0, 0.0, 1.0, 1.0] * 10)
@@ -189,3 +191,28 @@ def test_uncalibrated_champion_is_fitted_again_after_a_few_more(
         plan_next_fit(settings, store).shortage
         == "10 of 100 newly voted comparisons since reward model 1"
     )
+
+
+def test_a_fit_waits_while_the_cause_of_a_change_is_unclear(
+    settings: Settings, store: Store, vote: Callable[[int], int]
+) -> None:
+    def wait(up_to_seq: int | None = None) -> str | None:
+        return find_reason_to_wait(settings, store, trigger, now=NOON, up_to_seq=up_to_seq)
+
+    trigger = TriggerParams(max_cause_votes=10, min_new_votes=0)
+    seq = vote(30)
+    assert wait() is None  # there is no champion
+    promoted(store, 1, seq)
+    assert wait() is None
+    store.events.add([unclear_rise(seq)])
+    assert "answered as it stands after 10 more votes" in str(wait())
+    store.decisions.decide(
+        lambda evidence: decide(evidence, trigger), now=NOON, champion="demo.reward_model@1"
+    )
+    assert "after 10 more votes" in str(wait())  # held, and not yet answered
+    vote(9)
+    assert "after 1 more votes" in str(wait())
+    last = vote(1)
+    assert wait() is None
+    assert wait(up_to_seq=last - 1)
+    assert [each.action for each in store.decisions.all()] == ["hold"]  # asking decides nothing

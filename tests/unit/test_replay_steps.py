@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from rlhf_pipeline.store import Store
 from sensors.replay_steps import Replay, ReplayWait
 from sensors.runs import STEP_TAG
 from tests.pipeline import imported
+from tests.unclear_change import unclear_rise
 
 Status = dg.DagsterRunStatus
 N = 12  # voted comparisons: enough to learn from here
@@ -90,5 +91,21 @@ def test_a_day_is_done_once_its_learning_succeeded(imported_day: ReplayedDay) ->
     imported_day.record("feedback", Status.SUCCESS)
     imported_day.record("learning", Status.SUCCESS)
     imported_day.promote()
+    assert imported_day.replay.advance() is None
+    assert imported_day.store.replays.finished_days() == [imported_day.day]
+
+
+def test_a_day_ends_without_a_fit_while_the_cause_of_a_change_is_unclear(
+    imported_day: ReplayedDay,
+) -> None:
+    eager = imported_day.replay.settings.model_copy(update={"refit_after_pairs": 0})
+    imported_day.replay = replace(imported_day.replay, settings=eager)
+    imported_day.record("feedback", Status.SUCCESS)
+    imported_day.promote()
+    step = imported_day.replay.advance()
+    assert isinstance(step, dg.RunRequest)
+    assert step.job_name == "learning"  # due, were it not for the change
+    seq = imported_day.store.votes.last_imported_seq(imported_day.day)
+    imported_day.store.events.add([unclear_rise(seq)])
     assert imported_day.replay.advance() is None
     assert imported_day.store.replays.finished_days() == [imported_day.day]

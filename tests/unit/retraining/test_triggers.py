@@ -16,7 +16,14 @@ from rlhf_pipeline.records import (
     TriggerDecision,
     TriggerEvidence,
 )
-from rlhf_pipeline.retraining.triggers import REMEDIES, TriggerParams, decide, replay
+from rlhf_pipeline.retraining.triggers import (
+    REMEDIES,
+    TriggerParams,
+    decide,
+    find_unclear_change,
+    replay,
+)
+from tests.unclear_change import unclear_rise
 
 NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
 CHAMPION = "demo.reward_model@1"
@@ -298,6 +305,21 @@ def test_an_unclear_cause_waits_for_more_votes_up_to_a_limit():
     examined = risen.model_copy(update={"evidence": later})
     assert decide_at(1100, examined).remedy is None
     assert decide_at(1150, examined).remedy == "quarantine"
+
+
+def test_no_model_is_promoted_while_the_cause_of_a_change_is_unclear():
+    risen = unclear_rise(1000)
+
+    def wait(max_seq: int, **more: Any) -> str | None:
+        return find_unclear_change(evidence(held_events=(risen,), max_seq=max_seq, **more))
+
+    assert str(wait(1100)).startswith("cause not clear yet (taste 60%, carelessness 40%)")
+    assert wait(1100, last_fired_at=NOW, n_new_votes=1)  # a cool-down ends before the votes come
+    assert wait(1400) is None
+    assert wait(1100, champion="demo.reward_model@2") is None
+    people = LeftToPeople(decision_id=1, seq=100, is_answered=False)
+    assert wait(1100, left_to_people=people) is None  # they may take as long as they like
+    assert find_unclear_change(evidence(event("ddm"), event("adwin"))) is None
 
 
 def test_a_clear_cause_that_retrains_for_another_reason_does_not_wait():
