@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_pipeline.alerts import facts
+from rlhf_pipeline.alerts import changes, facts
 from rlhf_pipeline.alerts.channels import channels_of, target_names
 from rlhf_pipeline.alerts.delivery import DeliveryAttempt, deliver_due
 from rlhf_pipeline.alerts.findings import Reading, evaluate
@@ -118,7 +118,7 @@ def report_changes(store: Store, settings: Settings, now: datetime) -> AlertStep
 def _read_changes(
     store: Store, settings: Settings, plan: AlertPlan, now: datetime
 ) -> list[Reading]:
-    return facts.read_drift(
+    return changes.read_changes(
         store.decisions.since(now - timedelta(days=plan.days_read())),
         store.promotions.champion(settings.reward_model),
         dagster_ui=settings.dagster_ui,

@@ -1,62 +1,14 @@
-"""Facts that rules read: unanswered drift, refused candidates, accuracy gap, share of budget."""
+"""Facts that rules read: refused candidates, accuracy gap, share of budget, a silent daemon."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from rlhf_pipeline.alerts.findings import Reading
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import ChangeCauses, GateDecision, Promotion, TriggerDecision
-from rlhf_pipeline.retraining.triggers import RETRAINS
+from rlhf_pipeline.records import GateDecision
 
 LATE = 3  # times the seconds between two ticks
 MOST_REASONS = 3  # of a refusal, in its sentence
-REMEDY_WORDS = {
-    "retrain": "retrain",
-    "retrain_category": "retrain one category",
-    "reweight": "fit again on all votes",
-    "refit_calibrator": "fit the calibrator again",
-    "quarantine": "leave out the votes of careless annotators",
-    "report_two_tastes": "ask people whose taste counts",
-}
-
-
-def read_drift(
-    decisions: Sequence[TriggerDecision], champion: Promotion | None, *, dagster_ui: str
-) -> list[Reading]:
-    """One reading per confirmed change: 1 until its run or a later retraining succeeded, the run of
-    a person's answer did, a person dismissed it, or another reward model became champion.
-    """
-    succeeded = [d for d in decisions if d.action == "fire" and d.state == "succeeded"]
-    retrained = [d.stored_id for d in succeeded if d.remedy in (None, *RETRAINS)]
-    last_retraining = max(retrained, default=0)
-    finished = {d.decision_id for d in succeeded} | {d.answers for d in succeeded}
-    dismissed = {d.answers for d in decisions if d.action == "hold"}
-    readings = []
-    for decision in decisions:
-        if decision.remedy is None or decision.actor is not None:
-            continue
-        is_replaced = champion is not None and champion.promoted_at > decision.decided_at
-        is_retrained = decision.action == "fire" and decision.stored_id <= last_retraining
-        has_run = is_retrained or decision.stored_id in finished
-        is_dismissed = decision.stored_id in dismissed
-        is_answered = has_run or is_dismissed or is_replaced
-        answer = "its run finished" if has_run else "a person dismissed it" if is_dismissed else ""
-        if is_replaced and champion is not None:
-            answer = " and ".join(filter(None, [answer, f"{champion.label} is the champion now"]))
-        run = f"/runs/{decision.run_id}" if decision.run_id else "/assets/retraining_decision"
-        readings.append(
-            Reading(
-                name="drift.unanswered",
-                measured_at=decision.decided_at,
-                value=0.0 if is_answered else 1.0,
-                labels={"decision": f"decision {decision.decision_id}"},
-                detail=answer if is_answered else _describe_change(decision),
-                evidence=_collect_evidence(decision),
-                link=f"{dagster_ui.rstrip('/')}{run}",
-            )
-        )
-    return readings
 
 
 def read_gate(decision: GateDecision | None, *, dagster_ui: str) -> list[Reading]:
@@ -154,42 +106,3 @@ def read_silence(
             evidence={"last_tick": last_tick.measured_at.isoformat()},
         )
     ]
-
-
-def _describe_change(decision: TriggerDecision) -> str:
-    causes = _read_causes(decision)
-    what = causes.summary if causes else decision.reasons[0] if decision.reasons else "a change"
-    answer = REMEDY_WORDS.get(decision.remedy or "", "decide")
-    asks = decision.action == "hold" and decision.remedy == "quarantine"
-    waits = " once a person agrees" if asks else ""
-    return f"{what.rstrip('.')}. Decision {decision.decision_id}: {answer}{waits}"
-
-
-def _collect_evidence(decision: TriggerDecision) -> dict[str, Any]:
-    causes = _read_causes(decision)
-    evidence: dict[str, Any] = {
-        "decision": decision.decision_id,
-        "action": decision.action,
-        "remedy": decision.remedy,
-        "state": decision.state,
-        "reasons": list(decision.reasons),
-        "detectors": decision.evidence.get("confirmed", []),
-        "n_events": len(decision.event_ids),
-        "change_seq": decision.change_seq,
-        "run_id": decision.run_id,
-    }
-    if causes is not None:
-        evidence |= {
-            "cause": causes.causes[0].name,
-            "shares": {
-                cause.name: round(cause.share, 3) for cause in causes.causes if cause.share >= 0.01
-            },
-            "change_seq": causes.change_seq,
-            "rise": causes.rise.model_dump(mode="json", exclude_none=True),
-        }
-    return {name: value for name, value in evidence.items() if value is not None}
-
-
-def _read_causes(decision: TriggerDecision) -> ChangeCauses | None:
-    known = decision.evidence.get("causes")
-    return ChangeCauses.model_validate(known) if known else None

@@ -1,0 +1,137 @@
+"""Which confirmed changes are unanswered, and which decisions are about one change."""
+
+from datetime import UTC, datetime, timedelta
+
+from rlhf_pipeline.alerts.changes import read_changes
+from rlhf_pipeline.records import Cause, ChangeCauses, Interval, Promotion, TriggerDecision
+
+NOON = datetime(2026, 1, 10, 12, tzinfo=UTC)
+UI = "http://127.0.0.1:3000/"
+CAUSES = ChangeCauses(
+    change_seq=900,
+    until_seq=1000,
+    n_before=500,
+    n_after=100,
+    rise=Interval(value=0.2, low=0.1, high=0.3, n=600),
+    causes=(Cause(name="taste", share=0.9),),
+    summary="Annotators' taste changed.",
+)
+
+
+def decision(number=1, state="pending", remedy="retrain", action="fire", **more):
+    return TriggerDecision(
+        decision_id=number,
+        action=action,
+        reasons=("confirmed by 2 detectors",),
+        event_ids=("e1", "e2"),
+        evidence={"causes": CAUSES.model_dump(mode="json"), "confirmed": ["ddm", "rise_test"]},
+        decided_at=NOON + timedelta(hours=number),
+        state=state,
+        remedy=remedy,
+        **more,
+    )
+
+
+def champion_at(moment):
+    return Promotion(
+        model_name="demo.reward_model",
+        version=2,
+        previous_version=1,
+        data_seq=None,
+        reason="r",
+        actor="pipeline",
+        promoted_at=moment,
+    )
+
+
+def values(decisions, champion=None):
+    return [r.value for r in read_changes(decisions, champion, dagster_ui=UI)]
+
+
+def test_a_confirmed_change_names_cause_evidence_and_decision():
+    (reading,) = read_changes([decision(run_id="abc")], None, dagster_ui=UI)
+    assert reading.detail == "Annotators' taste changed. Decision 1: retrain"
+    assert reading.evidence["cause"] == "taste"
+    assert reading.evidence["detectors"] == ["ddm", "rise_test"]
+    assert reading.link == "http://127.0.0.1:3000/runs/abc"
+
+
+def test_a_change_is_answered_by_its_retraining_or_a_later_one():
+    assert values([decision(state="submitted")]) == [1.0]
+    assert values([decision(state="succeeded")]) == [0.0]
+    assert values([decision(state="failed"), decision(2, state="succeeded")]) == [0.0]
+
+
+def test_a_change_is_answered_by_a_new_champion():
+    held = decision(state="held", action="hold", remedy="quarantine")
+    assert values([held], champion_at(NOON)) == [1.0]
+    assert values([held], champion_at(NOON + timedelta(hours=2))) == [0.0]
+
+
+def test_a_change_is_answered_by_a_person():
+    held = decision(state="held", action="hold", remedy="quarantine")
+    (reading,) = read_changes([held], None, dagster_ui=UI)
+    assert reading.detail.endswith("votes of careless annotators once a person agrees")
+    by_hand = {"actor": "ada", "answers": 1}
+    assert values([held, decision(2, "held", None, "hold", **by_hand)]) == [0.0]
+    assert values([held, decision(2, "pending", "quarantine", **by_hand)]) == [1.0]
+    assert values([held, decision(2, "succeeded", "quarantine", **by_hand)]) == [0.0]
+
+
+def test_only_its_answer_ends_a_change_that_waits_for_people():
+    held = decision(state="held", action="hold", remedy="report_two_tastes")
+    for remedy in ("quarantine", "lift_quarantine"):
+        unrelated = decision(2, "succeeded", remedy, actor="ada", answers=7)
+        assert values([held, unrelated]) == [1.0]
+    assert values([held, decision(3, "succeeded", "reweight", actor="ada", answers=1)]) == [0.0]
+
+
+def test_an_unconfirmed_hold_and_a_decision_by_hand_are_no_drift():
+    held = decision(state="held", action="hold", remedy=None)
+    assert values([held.model_copy(update={"evidence": {"confirmed": []}})]) == []
+    assert values([decision(actor="ada")]) == []
+
+
+def waiting(number, *reasons, **known):
+    held = decision(number, "held", None, "hold")
+    held = held.model_copy(update={"reasons": reasons})
+    return held.model_copy(update={"evidence": held.evidence | {"looked_at": known}})
+
+
+def test_a_change_that_waits_for_a_clear_cause_is_one_change_with_its_answer():
+    held = waiting(1, "cause not clear yet")
+    (reading,) = read_changes([held, waiting(2, "cause not clear yet")], None, dagster_ui=UI)
+    assert (reading.value, reading.subject) == (1.0, "decision 1")
+    assert reading.detail == "Annotators' taste changed. Not answered yet: cause not clear yet"
+    (reading,) = read_changes([held, decision(2)], None, dagster_ui=UI)
+    assert (reading.value, reading.subject) == (1.0, "decision 1")
+    assert reading.detail == "Annotators' taste changed. Decision 2: retrain"
+    assert values([held, decision(2, state="succeeded")]) == [0.0]
+    assert values([held], champion_at(NOON + timedelta(hours=2))) == [0.0]
+
+
+def test_events_during_a_run_or_after_a_failed_one_are_about_the_same_change():
+    during = waiting(2, "1 earlier retraining decision(s) not finished", n_unfinished=1)
+    assert values([decision(state="submitted"), during]) == [1.0]
+    assert values([decision(state="succeeded"), during]) == [0.0]
+    assert values([decision(state="failed"), waiting(2, "cool-down")]) == [1.0]
+    assert values([decision(state="failed"), waiting(2, "cool-down"), decision(3)]) == [1.0]
+
+
+def test_what_comes_after_an_answer_is_another_change():
+    after = waiting(2, "cool-down")
+    assert values([decision(state="succeeded"), after]) == [0.0, 1.0]
+    other_champion = waiting(2, "cool-down", champion="demo.reward_model@2")
+    assert values([waiting(1, "cause not clear yet"), other_champion]) == [1.0, 1.0]
+
+
+def test_events_beyond_a_change_that_waits_for_people_are_its_own_until_they_answer():
+    held = decision(state="held", action="hold", remedy="report_two_tastes")
+
+    def later(is_answered):
+        left = {"decision_id": 1, "seq": 900, "is_answered": is_answered}
+        return waiting(3, "waits for a person", left_to_people=left)
+
+    assert values([held, later(False)]) == [1.0]
+    dismissed = decision(2, "held", None, "hold", actor="ada", answers=1)
+    assert values([held, dismissed, later(True)]) == [0.0, 1.0]
