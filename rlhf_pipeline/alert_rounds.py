@@ -1,23 +1,22 @@
 """One round of alerts: reads a project's figures, moves its alerts, and sends their messages."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
-from pydantic import ValidationError
-
-from rlhf_pipeline.alerts import changes, facts
+from rlhf_pipeline.alerts import changes, corrections, facts
 from rlhf_pipeline.alerts.channels import channels_of, target_names
 from rlhf_pipeline.alerts.delivery import DeliveryAttempt, deliver_due
 from rlhf_pipeline.alerts.findings import Reading, evaluate
 from rlhf_pipeline.alerts.incidents import Notification, acknowledge, advance, resolve
 from rlhf_pipeline.alerts.rules import FACTS, AlertParams, AlertRule, RuleChange, merge_rules
-from rlhf_pipeline.config import LOOP, Settings, read_settings_file
+from rlhf_pipeline.config import LOOP, Settings
 from rlhf_pipeline.errors import ConfigurationError, NotFound
+from rlhf_pipeline.loop_settings import CompletionsParams, LoopSettings
 from rlhf_pipeline.metrics import measure_project
 from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.parameters import suggest
+from rlhf_pipeline.parameters import parse_parameters, suggest
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.alerts import AlertStep
 
@@ -32,55 +31,49 @@ class AlertPlan:
 
     rules: Mapping[str, AlertRule]
     notification: Notification
-    problem: str = ""  # why the settings file is not used, while it is invalid
+    problem: str = ""  # what is wrong with the settings, and what happens meanwhile
+    ignored: Mapping[str, str] = field(default_factory=dict)  # by rule, why its edit is not used
 
     @classmethod
     def read(cls, settings: Settings, store: Store) -> "AlertPlan":
-        """The defaults, changed by `rlhf.yaml`, changed by commands and the API. An invalid file
-        leaves the other two, so that alerts report it.
+        """The defaults, changed by `rlhf.yaml`, changed by commands and the API. An invalid part
+        of the file leaves the other two, so that alerts report it.
         """
         problem, params = "", AlertParams()
         try:
             params = read_alert_params(settings)
         except ConfigurationError as cause:
-            problem = str(cause)
+            problem = f"{cause} The rules and levels of the file are not used meanwhile."
+        targets = target_names(settings)
         edits = {change.rule: change.given for change in store.alert_rules.all()}
+        rules, ignored = _merge(params, edits)
         return cls(
-            rules=_merge(params, edits),
+            rules=rules,
             notification=Notification.of(
-                params,
-                target_names(settings),
-                project=settings.project,
-                web_url=settings.web_url,
+                params, targets, project=settings.project, web_url=settings.web_url
             ),
-            problem=problem,
+            problem=problem or _describe_unknown_targets(params, targets),
+            ignored=ignored,
         )
 
     def days_read(self) -> int:
-        return max(max(rule.within_days, rule.for_days) for rule in self.rules.values())
+        """Days within which figures can open an alert."""
+        return max(rule.for_days * (rule.within_days + 1) for rule in self.rules.values())
 
 
 def read_alert_params(settings: Settings) -> AlertParams:
     """The part `alerts` of the settings file as it is now. Raises ConfigurationError."""
-    if settings.config is None:
-        return AlertParams()
-    section = read_settings_file(settings.config).get(LOOP)
-    part = section.get("alerts") if isinstance(section, Mapping) else None
-    try:
-        return AlertParams.model_validate(part or {})
-    except ValidationError as cause:
-        problems = "; ".join(error["msg"] for error in cause.errors())
-        raise ConfigurationError(f"{settings.config}: {LOOP}.alerts: {problems}.") from None
+    return LoopSettings.read(settings, only="alerts").alerts
 
 
 def gather_readings(
     store: Store, settings: Settings, plan: AlertPlan, now: datetime, *, budget: float | None = None
 ) -> list[Reading]:
     """What the rules read of the store: stored metric points, and facts of decisions and gates."""
-    first = now - timedelta(days=plan.days_read())
+    since = _find_start(store, plan, now)
     names = {rule.reads for rule in plan.rules.values()} - FACTS.keys() - {TICK}
     names |= {"model.accuracy", "model.accuracy_ceiling", "spend.amount", "queue.open"}
-    points = _of_latest_models(store.metric_points.read(sorted(names), since=first.date()))
+    points = store.metric_points.read(sorted(names), since=since.date())
     readings = [
         *map(Reading.of_point, points),
         *_read_changes(store, settings, plan, now),
@@ -88,7 +81,22 @@ def gather_readings(
         *facts.read_accuracy_gap(points),
         *facts.read_budget(points, budget, now),
     ]
-    return facts.leave_out_idle_hours(readings)
+    readings = corrections.clear_idle_hours(corrections.fill_counts(readings, now))
+    return corrections.mark_replaced(readings)
+
+
+def read_budget(settings: Settings) -> float | None:
+    """The least daily budget that is set. Raises ConfigurationError for an invalid settings
+    file.
+    """
+    calls = cast(CompletionsParams, LoopSettings.read(settings).params("completions"))
+    budgets = [b for b in (calls.budget_per_day, settings.budget_per_day) if b is not None]
+    return min(budgets, default=None)
+
+
+def read_settings_problem(problem: str, now: datetime) -> Reading:
+    """1 while something is wrong with the settings; `problem` says what."""
+    return Reading("settings.unusable", now, float(bool(problem)), detail=problem)
 
 
 def advance_alerts(
@@ -119,10 +127,15 @@ def _read_changes(
     store: Store, settings: Settings, plan: AlertPlan, now: datetime
 ) -> list[Reading]:
     return changes.read_changes(
-        store.decisions.since(now - timedelta(days=plan.days_read())),
+        store.decisions.since(_find_start(store, plan, now)),
         store.promotions.champion(settings.reward_model),
         dagster_ui=settings.dagster_ui,
     )
+
+
+def _find_start(store: Store, plan: AlertPlan, now: datetime) -> datetime:
+    """From when on figures are read: the oldest alert that is not resolved needs its own."""
+    return (store.alerts.oldest_unresolved_at() or now) - timedelta(days=plan.days_read())
 
 
 def record_tick(store: Store, now: datetime) -> None:
@@ -206,32 +219,32 @@ def measure_now(store: Store, now: datetime) -> None:
     store.metric_points.put(measure_project(store, now))
 
 
-def _merge(params: AlertParams, edits: Mapping[str, Mapping[str, Any]]) -> dict[str, AlertRule]:
-    """An edit that does not fit any more, such as one of a rule that left the file, is left out."""
+def _merge(
+    params: AlertParams, edits: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, AlertRule], dict[str, str]]:
+    """The rules, and why edits are ignored: those that do not fit any more, such as one of a rule
+    that left the file.
+    """
     rules = merge_rules(params.rules)
+    ignored = {}
     for name, given in edits.items():
         try:
-            rules = merge_rules(params.rules, {name: RuleChange.model_validate(given)}) | {
-                other: rule for other, rule in rules.items() if other != name
-            }
-        except (ConfigurationError, ValidationError):
-            continue
-    return rules
+            change = parse_parameters(RuleChange, None, **given)
+            rules[name] = merge_rules(params.rules, {name: change})[name]
+        except ConfigurationError as cause:
+            ignored[name] = (
+                f"The change of the rule {name} is ignored: {cause} Set it anew with `rlhf alerts "
+                f"set {name}`, or forget it with `rlhf alerts set {name} --default`."
+            )
+    return rules, ignored
 
 
-def _of_latest_models(points: Sequence[MetricPoint]) -> list[MetricPoint]:
-    """The points without those of reward models that a later model has replaced in the same
-    metric.
-    """
-    latest: dict[str, MetricPoint] = {}
-    for point in points:
-        if "reward_model" in point.labels and "policy" not in point.labels:
-            known = latest.get(point.name)
-            if known is None or (point.day, point.measured_at) >= (known.day, known.measured_at):
-                latest[point.name] = point
-    return [
-        point
-        for point in points
-        if point.name not in latest
-        or point.labels["reward_model"] == latest[point.name].labels["reward_model"]
-    ]
+def _describe_unknown_targets(params: AlertParams, targets: Sequence[str]) -> str:
+    wrong = sorted({name for level in params.levels for name in level} - set(targets))
+    if not wrong:
+        return ""
+    return " ".join(
+        f"{LOOP}.alerts.levels names the target {name!r}, which alert_targets does not have. "
+        f"{suggest(name, targets)}"
+        for name in wrong
+    ) + (" Its alerts go to the log meanwhile; a new target needs a restart.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
@@ -179,8 +179,9 @@ class LoopSettings:
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, settings: Settings) -> Self:
-        """Read the settings file of the home anew.
+    def read(cls, settings: Settings, *, only: str | None = None) -> Self:
+        """Read the settings file of the home anew; with `only`, one part of it, whatever is wrong
+        with the others.
 
         Raises ConfigurationError naming part, field, bound and the nearest known name.
         """
@@ -188,7 +189,8 @@ class LoopSettings:
             return cls()
         section = read_settings_file(settings.config).get(LOOP)
         try:
-            return cls.parse({} if section is None else section)
+            given = _mapping({} if section is None else section, LOOP)
+            return cls.parse(given if only is None else {only: given.get(only)})
         except ConfigurationError as cause:
             raise ConfigurationError(f"{settings.config}: {cause}") from None
 
@@ -290,14 +292,23 @@ def _flatten(
 
 def _describe_problem(part: str, error: ErrorDetails) -> str:
     path = [LOOP, part, *map(str, error["loc"])]
+    if error["type"] == "value_error":  # of our own validators, whose sentence is whole
+        return f"{'.'.join(path)}: {error['msg'].removeprefix('Value error, ').rstrip('.')}."
     if error["type"] != "extra_forbidden":
         return f"{'.'.join(path)}: {error['msg']}, not {error['input']!r}."
     if (replacement := REPLACED.get((part, path[-1]))) is not None:
         return f"{'.'.join(path)} is gone. {replacement}"
     kind = PARTS[part]
     for section in path[2:-1]:
-        kind = section_class(kind, section) or kind
+        kind = section_class(kind, section) or _item_class(kind, section) or kind
     return f"{'.'.join(path)} is unknown. {suggest(path[-1], kind.model_fields)}"
+
+
+def _item_class(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The parameter class of the values of a field that maps names to them."""
+    field = kind.model_fields.get(name)
+    values = get_args(field.annotation)[1:] if field is not None else ()
+    return next((v for v in values if isinstance(v, type) and issubclass(v, BaseModel)), None)
 
 
 def _switches_as_numbers(kind: type[BaseModel], values: Mapping[str, Any], path: str) -> list[str]:

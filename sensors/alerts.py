@@ -4,7 +4,6 @@ A confirmed change does not wait for its tick: the retraining sensor reports wha
 """
 
 from datetime import datetime
-from typing import cast
 
 import dagster as dg
 
@@ -14,13 +13,15 @@ from rlhf_pipeline.alert_rounds import (
     advance_alerts,
     gather_readings,
     measure_now,
+    read_budget,
+    read_settings_problem,
     record_tick,
     send_messages,
 )
+from rlhf_pipeline.alerts.corrections import mark_stopped
 from rlhf_pipeline.alerts.findings import Reading
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.loop_settings import CompletionsParams, LoopSettings
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.alerts import AlertStep
@@ -67,24 +68,23 @@ def _advance(
     plan = AlertPlan.read(settings, store)
     budget, problem = _read_budget(settings)
     schedules = read_schedules(_schedules(context, settings), memory, now)
+    lags = measure_sensors(context.instance, now) if _is_daemon(context) else []
     points = [
         *memory.points(now),
         *count_missed(schedules, now),
         *measure_freshness(context.instance, now),
-        *(measure_sensors(context.instance, now) if _is_daemon(context) else []),
+        *lags,
     ]
     store.metric_points.put(points)
     measure_now(store, now)
-    problem = plan.problem or problem
+    stored = gather_readings(store, settings, plan, now, budget=budget)
     readings = [
-        *gather_readings(store, settings, plan, now, budget=budget),
+        *mark_stopped(stored, {lag.labels["sensor"] for lag in lags}),
         *memory.readings(settings.dagster_ui.rstrip("/")),
         *schedules,
         # this tick is a sign of life
         Reading(name=TICK, measured_at=now, value=0.0),
-        Reading(
-            name="settings.unusable", measured_at=now, value=float(bool(problem)), detail=problem
-        ),
+        read_settings_problem(problem or plan.problem, now),
     ]
     step = advance_alerts(store, plan, readings, now)
     record_tick(store, now)  # last: a round that fails is no sign of life
@@ -106,12 +106,9 @@ def _schedules(
 def _read_budget(settings: Settings) -> tuple[float | None, str]:
     """The least daily budget, and what is wrong with the settings file."""
     try:
-        loop = LoopSettings.read(settings)
+        return read_budget(settings), ""
     except ConfigurationError as cause:
-        return settings.budget_per_day, str(cause)
-    calls = cast(CompletionsParams, loop.params("completions"))
-    budgets = [b for b in (calls.budget_per_day, settings.budget_per_day) if b is not None]
-    return min(budgets, default=None), ""
+        return settings.budget_per_day, f"Nothing starts meanwhile: {cause}"
 
 
 def _is_daemon(context: dg.SensorEvaluationContext) -> bool:

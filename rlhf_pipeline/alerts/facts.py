@@ -1,6 +1,6 @@
 """Facts that rules read: refused candidates, accuracy gap, share of budget, a silent daemon."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from rlhf_pipeline.alerts.findings import Reading
@@ -79,13 +79,6 @@ def read_budget(
             | {p.labels.get("lane", "all"): p.value for p in today},
         )
     ]
-
-
-def leave_out_idle_hours(readings: Sequence[Reading]) -> list[Reading]:
-    """Without the time since the last vote where no comparison waits: nobody could vote."""
-    waiting = [r.value for r in readings if r.name == "queue.open"]
-    is_empty = bool(waiting) and not waiting[-1]
-    return [r for r in readings if not (is_empty and r.name == "votes.idle_hours")]
 
 
 def read_silence(

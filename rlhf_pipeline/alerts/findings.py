@@ -1,7 +1,7 @@
 """Compares readings with rules: a finding for each subject that a rule speaks of."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Literal, Self
 
@@ -9,7 +9,7 @@ from rlhf_pipeline.alerts.rules import AlertRule
 from rlhf_pipeline.monitoring import MetricPoint
 
 # near: beyond the value at which an open alert is resolved, but not beyond the threshold.
-# unknown: not measured, so an open alert stays open and none is opened.
+# unknown: not measured, or too long ago; an open alert stays open and none is opened.
 Status = Literal["broken", "near", "kept", "unknown"]
 
 
@@ -28,7 +28,8 @@ class Reading:
     detail: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     link: str | None = None
-    of_day: date | None = None  # None: the day on which it was measured
+    of_day: date | None = None  # of a figure; None: a fact, which is as true now as it was then
+    gone: str = ""  # why its subject does not exist any more, which ends an alert about it
 
     @classmethod
     def of_point(cls, point: MetricPoint) -> Self:
@@ -69,11 +70,13 @@ class RuleFinding:
         names = {"subject": self.subject, "detail": reading.detail or "no detail", **reading.labels}
         numbers = {"value": reading.value, "threshold": self.rule.threshold}
         text = self.rule.title.format_map(_Blanks(names | numbers))
+        if self.status == "unknown" and reading.of_day is not None:
+            text += f" (no figure since {reading.of_day})"
         return " ".join(_make_storable(text).split())
 
     @property
     def detail(self) -> str:
-        return _make_storable(self.reading.detail)
+        return _make_storable(self.reading.gone or self.reading.detail)
 
 
 def _make_storable(text: str) -> str:
@@ -91,10 +94,10 @@ class _Blanks(dict[str, Any]):
 def evaluate(
     rules: Iterable[AlertRule], readings: Sequence[Reading], now: datetime
 ) -> list[RuleFinding]:
-    """A finding for each rule that is on and each subject with a reading that is recent enough.
+    """A finding for each rule that is on and each subject with a reading.
 
-    Of several readings of one subject, the newest counts; with `for_days`, the newest of as many
-    measured days must all break the rule.
+    Of several readings of one subject, the newest counts. One that is older than `within_days`
+    opens no alert; an open one stays open until there is a figure again.
     """
     by_name: dict[str, list[Reading]] = {}
     for reading in sorted(readings, key=lambda each: (each.day, each.measured_at)):
@@ -105,28 +108,40 @@ def evaluate(
             continue
         subjects: dict[str, list[Reading]] = {}
         for reading in by_name.get(rule.reads, []):
-            if _is_read(rule, reading, now):
+            if rule.labels.items() <= reading.labels.items():
                 subjects.setdefault(reading.subject, []).append(reading)
-        findings += [
-            RuleFinding(rule, subject, _judge(rule, of_subject), of_subject[-1])
-            for subject, of_subject in subjects.items()
-        ]
+        findings += [_judge(rule, of_subject, now) for of_subject in subjects.values()]
     return findings
 
 
-def _is_read(rule: AlertRule, reading: Reading, now: datetime) -> bool:
-    first = now.date() - timedelta(days=max(rule.within_days, rule.for_days - 1))
-    return reading.day >= first and rule.labels.items() <= reading.labels.items()
+def _judge(rule: AlertRule, readings: Sequence[Reading], now: datetime) -> RuleFinding:
+    """What the readings of one subject, oldest first, say."""
+    measured = [reading for reading in readings if reading.value is not None]
+    last = measured[-1] if measured else readings[-1]
+    status = "kept" if last.gone else _compare(rule, last)
+    is_old = last.day < now.date() - timedelta(days=rule.within_days)
+    if status != "kept" and (is_old or readings[-1].value is None):
+        status = "unknown"
+    if status == "broken" and rule.for_days > 1:
+        days = _find_broken_days(rule, measured)
+        status = "broken" if len(days) >= rule.for_days else "near"
+        evidence = {**last.evidence, "days": [day.isoformat() for day in days[-rule.for_days :]]}
+        last = replace(last, evidence=evidence)
+    return RuleFinding(rule, last.subject, status, last)
 
 
-def _judge(rule: AlertRule, readings: Sequence[Reading]) -> Status:
-    last = _compare(rule, readings[-1])
-    if last != "broken" or rule.for_days == 1:
-        return last
-    by_day = {reading.day: _compare(rule, reading) for reading in readings}
-    days = [by_day[day] for day in sorted(by_day) if by_day[day] != "unknown"]
-    holds = len(days) >= rule.for_days and set(days[-rule.for_days :]) == {"broken"}
-    return "broken" if holds else "near"
+def _find_broken_days(rule: AlertRule, measured: Sequence[Reading]) -> list[date]:
+    """The latest measured days in a row that break the rule. Days without a figure are passed over;
+    more than `within_days` of them end the row.
+    """
+    by_day = {reading.day: _compare(rule, reading) for reading in measured}
+    days: list[date] = []
+    for day in sorted(by_day, reverse=True):
+        n_missing = (days[-1] - day).days - 1 if days else 0
+        if by_day[day] != "broken" or n_missing > rule.within_days:
+            break
+        days.append(day)
+    return days[::-1]
 
 
 def _compare(rule: AlertRule, reading: Reading) -> Status:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from rlhf_pipeline.alert_targets import LOG
 from rlhf_pipeline.alerts.findings import RuleFinding
 from rlhf_pipeline.alerts.messages import build_payload
 from rlhf_pipeline.alerts.rules import AlertParams
@@ -28,11 +29,14 @@ class Notification:
     def of(
         cls, params: AlertParams, targets: Sequence[str], *, project: str, web_url: str
     ) -> "Notification":
-        """The levels of the settings; without any, all targets at once. A level that names no
-        known target is left out.
+        """The levels of the settings; without any, all targets at once. The log stands in for an
+        unknown target.
         """
         chosen = params.levels or [list(targets)]
-        levels = [tuple(name for name in level if name in targets) for level in chosen]
+        levels = [
+            tuple(dict.fromkeys(name if name in targets else LOG for name in level))
+            for level in chosen
+        ]
         minutes, hours = params.escalate_after_minutes, params.remind_after_hours
         return cls(
             levels=tuple(level for level in levels if level),
@@ -167,16 +171,18 @@ def _move(
     now: datetime,
 ) -> None:
     status = finding.status
-    if status == "kept" or (status == "near" and alert.state == "pending"):
+    if status == "kept" or (status != "broken" and alert.state == "pending"):
         latest = alert.model_copy(update={"link": finding.reading.link or alert.link})
         _end(changes, latest, finding.detail, notification, now)
-        return
-    if status == "unknown":
         return
     lasting = timedelta(minutes=finding.rule.for_minutes)
     if alert.state == "pending" and now - alert.opened_at >= lasting:
         alert = _refresh(alert, finding, notification, now)
         alert = alert.model_copy(update={"state": "open", "opened_at": now})
+    elif status == "unknown":  # no figure at all leaves the alert as it is
+        is_known = finding.reading.value is not None
+        if alert.state != "resolved" and is_known and alert.title != finding.title:
+            alert = _refresh(alert, finding, notification, alert.seen_at)
     elif alert.state != "resolved" and now - alert.seen_at >= SEEN_EVERY:
         alert = _refresh(alert, finding, notification, now)
     if alert.state == "open" and not any(

@@ -22,7 +22,8 @@ FACTS: Mapping[str, str] = {
     "checks.last_failed": "while the last result of an asset check is a failure: 2 if it stops a "
     "run, 1 if it warns",
     "schedules.overdue": "1 while a schedule started no run within an hour after its time",
-    "settings.unusable": "1 while the section loop of rlhf.yaml is invalid",
+    "settings.unusable": "1 while the section loop of rlhf.yaml is invalid, or names an unknown "
+    "target",
 }
 RuleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)]
 
@@ -261,7 +262,7 @@ RULES: Mapping[str, AlertRule] = {
             "settings_unusable",
             "settings.unusable",
             0,
-            "The settings cannot be used, so nothing starts: {detail}",
+            "The settings need a correction: {detail}",
             severity="critical",
             within_days=0,
         ),
@@ -312,6 +313,7 @@ def _change_rule(name: str, rule: AlertRule | None, change: RuleChange) -> Alert
         return AlertRule.model_validate(values)
     except ValidationError as cause:
         problems = "; ".join(
-            f"{'.'.join(map(str, error['loc']))} {error['msg']}".strip() for error in cause.errors()
-        )
+            f"{'.'.join(map(str, error['loc']))} {error['msg'].removeprefix('Value error, ')}"
+            for error in cause.errors()
+        ).strip()
         raise ConfigurationError(f"The rule {name!r} cannot be used: {problems}.") from None

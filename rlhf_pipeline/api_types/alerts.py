@@ -51,6 +51,9 @@ class AlertRuleOut(Answer):
         description="Who set it by command or API; null if rlhf.yaml or the default does."
     )
     changed_at: datetime | None
+    ignored_change: str | None = Field(
+        description="Why that change is not used, and what mends it; null if it is used."
+    )
 
 
 class AlertMessageOut(AlertMessage):

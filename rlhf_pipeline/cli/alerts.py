@@ -10,6 +10,8 @@ from rlhf_pipeline.alert_rounds import (
     acknowledge_alert,
     change_rule,
     gather_readings,
+    read_budget,
+    read_settings_problem,
     require_rule,
     resolve_alert,
 )
@@ -21,6 +23,7 @@ from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.monitoring import SEVERITIES, Alert, AlertState
 from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.store.alert_rules import AlertRuleChange
 
 app = typer.Typer(
     help="Alerts: incidents, and the messages about them.",
@@ -167,10 +170,15 @@ def list_rules(as_json: AsJson = False) -> None:
     workspace = Workspace.open_current()
     plan = AlertPlan.read(workspace.settings, workspace.store)
     changes = {change.rule: change for change in workspace.store.alert_rules.all()}
-    if plan.problem:
-        echo(f"{plan.problem} The rules of the file are left out.", err=True)
+    for problem in filter(None, [plan.problem, *plan.ignored.values()]):
+        echo(problem, err=True)
     if as_json:
-        show_json([rule.model_dump(mode="json") for rule in plan.rules.values()])
+        show_json(
+            [
+                rule.model_dump(mode="json") | {"ignored_change": plan.ignored.get(rule.name)}
+                for rule in plan.rules.values()
+            ]
+        )
         return
     show(
         [
@@ -179,7 +187,7 @@ def list_rules(as_json: AsJson = False) -> None:
                 "reads": rule.reads,
                 "broken when": f"{rule.comparison} {rule.threshold:g}",
                 "severity": rule.severity,
-                "set by": changes[rule.name].changed_by if rule.name in changes else "-",
+                "set by": _describe_author(changes.get(rule.name), rule.name in plan.ignored),
             }
             for rule in plan.rules.values()
         ],
@@ -242,8 +250,12 @@ def check() -> None:
     """
     workspace = Workspace.open_current()
     now = utc_now()
+    budget = read_budget(workspace.settings)  # refuses an invalid rlhf.yaml
     plan = AlertPlan.read(workspace.settings, workspace.store)
-    readings = gather_readings(workspace.store, workspace.settings, plan, now)
+    readings = [
+        *gather_readings(workspace.store, workspace.settings, plan, now, budget=budget),
+        read_settings_problem(plan.problem, now),
+    ]
     found = evaluate(plan.rules.values(), readings, now)
     broken = [finding for finding in found if finding.status == "broken"]
     show(
@@ -252,6 +264,12 @@ def check() -> None:
         empty=f"{len(found)} figures are compared with rules; none breaks one.",
     )
     raise typer.Exit(1 if broken else 0)
+
+
+def _describe_author(change: AlertRuleChange | None, is_ignored: bool) -> str:
+    if change is None:
+        return "-"
+    return f"{change.changed_by} (ignored)" if is_ignored else change.changed_by
 
 
 def _build_row(alert: Alert) -> dict[str, str]:

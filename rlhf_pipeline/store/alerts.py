@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from rlhf_pipeline.errors import NotFound, StoreError
 from rlhf_pipeline.monitoring import Alert, AlertMessage, AlertState, Silence
@@ -102,6 +102,14 @@ class Alerts:
             conditions.append(alerts.c.alert_id < before_id)
         with self._database.read_transaction() as connection:
             return self._read(connection, *conditions, newest_first=True, limit=limit)
+
+    def oldest_unresolved_at(self) -> datetime | None:
+        """When the oldest alert that is not resolved was opened."""
+        unresolved = select(func.min(alerts.c.opened_at)).where(
+            self._database.in_project(alerts), alerts.c.state != "resolved"
+        )
+        with self._database.read_transaction() as connection:
+            return connection.execute(unresolved).scalar()
 
     def _plan(self, connection: Connection, step: Advance) -> AlertStep:
         known = self._read(connection, alerts.c.ended_at.is_(None))

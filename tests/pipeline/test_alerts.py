@@ -23,7 +23,15 @@ from dagster._core.scheduler.instigation import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from driver.loop import SENSORS
-from rlhf_pipeline.alert_rounds import TICK, record_end, report_changes, watch_daemon
+from rlhf_pipeline.alert_rounds import (
+    TICK,
+    AlertPlan,
+    advance_alerts,
+    gather_readings,
+    record_end,
+    report_changes,
+    watch_daemon,
+)
 from rlhf_pipeline.alerts.rules import RULES
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import MetricPoint
@@ -260,6 +268,25 @@ def test_an_edited_threshold_acts_on_the_next_tick(world: World) -> None:
     assert world.states() == {"calibration_error": "resolved"}
 
 
+def test_a_threshold_edited_in_the_file_acts_on_the_next_tick(world: World) -> None:
+    file = world.settings.home / "rlhf.yaml"
+    file.write_text("loop: {}\n")
+    world.settings = world.settings.model_copy(update={"config": file})
+    point = MetricPoint(
+        day=world.now.date(),
+        name="model.ece",
+        labels={"reward_model": "rm@1"},
+        value=0.05,
+        measured_at=world.now,
+    )
+    world.store.metric_points.put([point])
+    world.tick()
+    assert world.states() == {}
+    file.write_text("loop: {alerts: {rules: {calibration_error: {threshold: 0.04}}}}\n")
+    world.tick()
+    assert world.states() == {"calibration_error": "open"}
+
+
 def test_invalid_settings_open_an_alert(world: World) -> None:
     file = world.settings.home / "rlhf.yaml"
     file.write_text("loop: {gate: {min_win_rte: 1}}\n")
@@ -269,6 +296,53 @@ def test_invalid_settings_open_an_alert(world: World) -> None:
     file.write_text("loop: {}\n")
     world.tick()
     assert world.states() == {"settings_unusable": "resolved"}
+
+
+def test_an_unanswered_change_stays_open_for_longer_than_its_rule_looks_back(world: World) -> None:
+    world.now -= timedelta(days=40)
+    stored = confirm_change(world)
+    world.tick()
+    world.tick(minutes=35 * 24 * 60)
+    assert world.states()["drift"] == "open"
+    world.store.decisions.mark_submitted(stored.stored_id, 1, "run-1")
+    world.store.decisions.mark_finished(stored.stored_id, succeeded=True)
+    world.tick()
+    assert world.states()["drift"] == "resolved"
+
+
+def test_agreement_that_is_not_measured_any_more_stays_an_open_alert(world: World) -> None:
+    point = MetricPoint(
+        day=world.now.date(), name="agreement.rate", value=0.4, measured_at=world.now
+    )
+    world.store.metric_points.put([point])
+    world.tick()
+    world.now += timedelta(days=4)
+    world.tick()
+    (alert,) = world.store.alerts.page(rule="agreement")
+    assert alert.state == "open"
+    assert alert.title.endswith(f"(no figure since {point.day})")
+
+
+def test_a_sensor_that_was_stopped_ends_its_alert(world: World) -> None:
+    lag = MetricPoint(
+        day=world.now.date(),
+        name="sensors.lag_seconds",
+        labels={"sensor": "votes"},
+        value=2000.0,
+        measured_at=world.now,
+    )
+    world.store.metric_points.put([lag])
+    plan = AlertPlan.read(world.settings, world.store)
+    readings = gather_readings(world.store, world.settings, plan, world.now)
+    for minutes in (0, 6):
+        advance_alerts(world.store, plan, readings, world.now + timedelta(minutes=minutes))
+    assert world.states() == {"sensor_lag": "open"}
+    world.tick(minutes=10)
+    (alert,) = world.store.alerts.page(rule="sensor_lag")
+    assert (alert.state, alert.resolution) == (
+        "resolved",
+        "the daemon no longer runs this sensor",
+    )
 
 
 def test_messages_leave_with_the_tick(world: World) -> None:

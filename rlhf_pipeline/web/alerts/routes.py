@@ -43,8 +43,11 @@ RuleQuery = Annotated[str | None, Query(max_length=60, description="Only alerts 
 def read_rules(site: AnySite) -> Page[AlertRuleOut]:
     """All rules as they are now: the defaults, changed by rlhf.yaml, commands and the API."""
     changes = {change.rule: change for change in site.store.alert_rules.all()}
-    rules = AlertPlan.read(site.settings, site.store).rules
-    items = tuple(_describe_rule(rule, changes.get(rule.name)) for rule in rules.values())
+    plan = AlertPlan.read(site.settings, site.store)
+    items = tuple(
+        _describe_rule(rule, changes.get(name), plan.ignored.get(name))
+        for name, rule in plan.rules.items()
+    )
     return Page(items=items, next=None)
 
 
@@ -160,11 +163,14 @@ def _describe_silence(silence: Silence) -> SilenceOut:
     return SilenceOut.model_validate(silence.model_dump())
 
 
-def _describe_rule(rule: AlertRule, change: AlertRuleChange | None) -> AlertRuleOut:
+def _describe_rule(
+    rule: AlertRule, change: AlertRuleChange | None, ignored_change: str | None = None
+) -> AlertRuleOut:
     return AlertRuleOut.model_validate(
         rule.model_dump()
         | {
             "changed_by": change.changed_by if change else None,
             "changed_at": change.changed_at if change else None,
+            "ignored_change": ignored_change,
         }
     )

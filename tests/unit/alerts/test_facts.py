@@ -3,7 +3,6 @@
 from datetime import UTC, date, datetime, timedelta
 
 from rlhf_pipeline.alerts import facts
-from rlhf_pipeline.alerts.findings import Reading
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import (
     GateCheck,
@@ -62,12 +61,6 @@ def test_todays_spending_counts_against_the_budget():
     (share,) = facts.read_budget(points, 10.0, NOON)
     assert share.value == 0.8
     assert facts.read_budget(points, None, NOON) == []
-
-
-def test_nobody_is_idle_while_no_comparison_waits():
-    idle = Reading("votes.idle_hours", NOON, 30.0)
-    assert facts.leave_out_idle_hours([idle, Reading("queue.open", NOON, 0.0)])[0].value == 0
-    assert len(facts.leave_out_idle_hours([idle, Reading("queue.open", NOON, 4.0)])) == 2
 
 
 def test_silence_is_counted_from_the_last_tick():

@@ -98,6 +98,40 @@ def test_a_missing_figure_changes_nothing_and_a_missing_subject_ends():
     assert world.tick(None, readings=[]) == ["resolved>log", "resolved>team"]
 
 
+def test_an_alert_without_new_figures_stays_open_and_says_since_when():
+    world = World()
+    old = Reading("agreement.rate", START, 0.4, of_day=START.date())
+    world.tick(None, readings=[old])
+    assert world.tick(None, minutes=3 * 24 * 60, readings=[old]) == ["escalated>boss"]
+    assert world.alert().title.endswith("(no figure since 2026-01-10)")
+    assert world.tick(None, minutes=4 * 60, readings=[old]) == [
+        "reminder>log", "reminder>team", "reminder>boss",
+    ]  # fmt: skip
+    new = Reading("agreement.rate", world.now, 0.7, of_day=world.now.date())
+    assert len(world.tick(None, readings=[old, new])) == 3
+    assert world.ended[0].state == "resolved"
+
+
+def test_a_subject_that_is_gone_ends_its_alert_with_the_reason():
+    world = World()
+    world.tick(80)
+    world.tick(None, readings=[Reading("queue.oldest_hours", world.now, 80, gone="it moved")])
+    assert (world.ended[0].state, world.ended[0].resolution) == ("resolved", "it moved")
+
+
+def test_a_condition_that_is_not_measured_does_not_last():
+    world = World({"for_minutes": 10})
+    world.tick(80)
+    world.tick(None, minutes=9)
+    assert world.tick(80) == []
+    assert world.tick(80, minutes=10) == ["opened>log", "opened>team"]
+
+
+def test_the_log_stands_in_for_an_unknown_target():
+    world = World(params=AlertParams(levels=[["bos"]]))
+    assert world.tick(80) == ["opened>log"]
+
+
 def test_an_alert_newer_than_the_figures_stays_open():
     world = World()
     world.tick(80)
@@ -214,9 +248,9 @@ def test_without_levels_all_targets_hear_of_it_at_once():
 
 
 def test_without_targets_alerts_are_recorded_and_sent_once_there_is_one():
-    world = World(targets=())
+    world = World(params=AlertParams(), targets=())
     assert world.tick(80) == []
-    world.notification = Notification.of(PARAMS, ["team"], project="demo", web_url="")
+    world.notification = Notification.of(AlertParams(), ["team"], project="demo", web_url="")
     assert world.tick(80) == ["opened>team"]
 
 

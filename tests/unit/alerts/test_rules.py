@@ -56,8 +56,13 @@ def test_between_the_two_thresholds_a_rule_is_near():
     assert found == ["broken", "near", "kept"]
 
 
-def test_an_old_figure_is_ignored():
-    assert statuses(RULES["calibration_error"], reading(days_ago=8)) == {}
+def test_an_old_figure_opens_nothing():
+    rule = RULES["calibration_error"]
+    assert statuses(rule, reading(days_ago=7)) == {"rm@1": "broken"}
+    assert statuses(rule, reading(days_ago=8)) == {"rm@1": "unknown"}
+    assert statuses(rule, reading(days_ago=8, value=0.01)) == {"rm@1": "kept"}
+    (finding,) = evaluate([rule], [reading(days_ago=8), reading(value=None)], NOW)
+    assert (finding.status, finding.reading.value) == ("unknown", 0.2)
 
 
 def test_a_rule_may_ask_for_several_days_in_a_row():
@@ -67,6 +72,23 @@ def test_a_rule_may_ask_for_several_days_in_a_row():
     assert statuses(rule, *days) == {"rm@1": "broken"}
     good_day = reading(days_ago=1, value=0.01)
     assert statuses(rule, days[0], good_day, days[2]) == {"rm@1": "near"}
+
+
+def test_days_without_a_figure_neither_count_nor_end_the_row():
+    rule = changed("calibration_error", for_days=3, within_days=2)
+    row = [reading(days_ago=n) for n in (6, 3, 0)]
+    (finding,) = evaluate([rule], row, NOW)
+    assert finding.status == "broken"
+    assert finding.reading.evidence["days"] == ["2026-01-04", "2026-01-07", "2026-01-10"]
+    assert statuses(rule, row[0], row[2]) == {"rm@1": "near"}
+    unmeasured = reading(days_ago=1, value=None)
+    assert statuses(rule, *row[:2], unmeasured, row[2]) == {"rm@1": "broken"}
+
+
+def test_a_gap_longer_than_within_days_starts_the_row_anew():
+    rule = changed("calibration_error", for_days=2, within_days=2)
+    assert statuses(rule, reading(days_ago=3), reading()) == {"rm@1": "broken"}
+    assert statuses(rule, reading(days_ago=4), reading()) == {"rm@1": "near"}
 
 
 def test_labels_choose_what_a_rule_reads():
@@ -116,8 +138,21 @@ def test_an_unusable_change_names_rule_and_cure(name, given, message):
 def test_the_settings_file_changes_rules():
     loop = LoopSettings.parse({"alerts": {"rules": {"queue_age": {"threshold": 5}}}})
     assert merge_rules(loop.alerts.rules)["queue_age"].threshold == 5
-    with pytest.raises(ConfigurationError, match=r"alerts\.rules.*Did you mean queue_age"):
-        LoopSettings.parse({"alerts": {"rules": {"queue_agee": {"threshold": 5}}}})
+
+
+@pytest.mark.parametrize(
+    ("rule", "given", "message"),
+    [
+        ("queue_agee", {"threshold": 5}, r"alerts\.rules: .*Did you mean queue_age\?"),
+        ("queue_age", {"treshold": 5}, r"rules\.queue_age\.treshold is unknown. .* threshold\?"),
+        ("queue_age", {"for_days": 0}, r"rules\.queue_age\.for_days: .* than or equal to 1, not 0"),
+        ("queue_age", {"resolve_at": 99}, "alerts.rules: The rule 'queue_age' .*: resolve_at 99"),
+    ],
+)
+def test_an_error_in_the_settings_file_names_rule_and_field(rule, given, message):
+    with pytest.raises(ConfigurationError, match=message) as refusal:
+        LoopSettings.parse({"alerts": {"rules": {rule: given}}})
+    assert "{" not in str(refusal.value)
 
 
 def test_a_title_is_filled_with_plain_names_alone():

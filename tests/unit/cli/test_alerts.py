@@ -25,8 +25,16 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def rlhf(tmp_path: Path, store: Store):
-    environ = {"RLHF_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
+def file(tmp_path: Path) -> Path:
+    """The settings file."""
+    file = tmp_path / "rlhf.yaml"
+    file.write_text("loop: {}\n")
+    return file
+
+
+@pytest.fixture
+def rlhf(tmp_path: Path, store: Store, file: Path):
+    environ = {"RLHF_HOME": str(tmp_path / "home"), "COLUMNS": "200", "RLHF_CONFIG": str(file)}
 
     def call(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["alerts", *arguments], env=environ, catch_exceptions=False)
@@ -81,5 +89,38 @@ def test_a_check_prints_what_breaks_a_rule(rlhf, store) -> None:
     )
     result = rlhf("check")
     assert result.exit_code == 1
-    assert "1 of 1 figures break a rule" in result.output
+    assert "1 of 2 figures break a rule" in result.output
     assert store.alerts.page() == []
+
+
+def test_a_check_reads_the_budget_and_refuses_an_invalid_file(rlhf, store, file) -> None:
+    now = utc_now()
+    store.metric_points.put(
+        [MetricPoint(day=now.date(), name="spend.amount", value=9.0, measured_at=now)]
+    )
+    file.write_text("loop: {completions: {budget_per_day: 10}}\n")
+    assert "90% of the daily budget is spent" in rlhf("check").output
+    file.write_text("loop: {alerts: {rules: {queue_age: {treshold: 1}}}}\n")
+    with pytest.raises(ConfigurationError, match=r"queue_age\.treshold is unknown"):
+        rlhf("check")
+
+
+def test_an_unknown_target_of_a_level_is_named(rlhf, file) -> None:
+    file.write_text("loop: {alerts: {levels: [[lgo]]}}\n")
+    assert "names the target 'lgo'" in (output := rlhf("rules").output)
+    assert "Did you mean log?" in output
+    assert rlhf("check").exit_code == 1
+
+
+def test_a_change_that_does_not_fit_any_more_is_shown_as_ignored(rlhf, store, file) -> None:
+    rlhf("set", "queue_age", "--resolve-at", "60")
+    store.alert_rules.put("mine", {"threshold": 1.0}, actor="ada")
+    file.write_text("loop: {alerts: {rules: {queue_age: {threshold: 24}}}}\n")
+    output = " ".join(rlhf("rules").output.split())
+    assert "rlhf alerts (ignored)" in output
+    assert "The change of the rule queue_age is ignored: The rule 'queue_age' cannot" in output
+    assert "resolve_at 60 must be at or below the threshold 24" in output
+    assert "forget it with `rlhf alerts set mine --default`" in output
+    rules = {r["name"]: r for r in json.loads(rlhf("rules", "--json").stdout)}
+    assert rules["queue_age"]["threshold"] == 24
+    assert "resolve_at 60" in rules["queue_age"]["ignored_change"]
