@@ -37,6 +37,8 @@ def resources_for(settings: Settings) -> dict[str, Any]:
             settings.cache,
             settings.encoder,
             lambda champions, progress: register_first_policy(champions, settings, progress),
+            settings.device,
+            settings.dtype,
         ),
         "progress": progress_resource(),
         "now": utc_now,

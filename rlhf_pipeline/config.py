@@ -32,6 +32,7 @@ from rlhf_pipeline.alert_targets import AlertTarget, format_targets, parse_targe
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.parameters import Device, Dtype
 
 ENV_PREFIX = "RLHF_"
 # Variables that every program with OpenTelemetry reads; ours go first.
@@ -220,6 +221,16 @@ class Settings(BaseModel):
     )
     policy: str | None = Field(
         default=None, description="Hub id or folder of a causal LM; empty = the embedded policy"
+    )
+    device: Device = Field(
+        default="auto",
+        description="Where policies generate and score: cpu, cuda, cuda:1; auto = the first GPU "
+        "where there is one",
+    )
+    dtype: Dtype = Field(
+        default="auto",
+        description="Number format they compute in: float32 or bfloat16; auto = bfloat16 on a GPU "
+        "that has it",
     )
     encoder: str | None = Field(
         default=None,

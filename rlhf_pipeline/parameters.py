@@ -2,14 +2,17 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlhf_pipeline.errors import ConfigurationError
 
 P = TypeVar("P", bound=BaseModel)
+# Where and in which number format a policy computes; policy/devices.py resolves `auto`.
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")]
+Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 class Parameters(BaseModel):

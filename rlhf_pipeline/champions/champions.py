@@ -27,6 +27,7 @@ from rlhf_pipeline.errors import (
     ModelNotFound,
     PipelineError,
 )
+from rlhf_pipeline.parameters import Device, Dtype
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
 from rlhf_pipeline.protocols import Progress, ignore_progress
@@ -84,6 +85,9 @@ class Champions:
     encoder_name: str | None = None
     # registers the first policy where there is none; the web app has none, because it takes long
     first_policy: Callable[["Champions", Progress], ModelVersion] | None = None
+    # where policies compute; `backend` takes the settings'
+    device: Device = "cpu"
+    dtype: Dtype = "float32"
 
     def policy(self, progress: Progress = ignore_progress) -> ModelVersion:
         """The champion policy; the first one is registered when it is first needed.
@@ -155,7 +159,7 @@ class Champions:
 
     def load_policy(self, version: ModelVersion | None = None) -> Policy:
         """Load `version`, or the champion policy. Raises as `load_policy`."""
-        return load_policy(self.policy_folder(version))
+        return load_policy(self.policy_folder(version), device=self.device, dtype=self.dtype)
 
     @property
     def encoders(self) -> Encoders:

@@ -99,7 +99,13 @@ class Workspace:
             return register_first_policy(champions, self.settings, progress)
 
         return Champions(
-            self.store, self.registry, self.settings.cache, self.settings.encoder, first_policy
+            self.store,
+            self.registry,
+            self.settings.cache,
+            self.settings.encoder,
+            first_policy,
+            self.settings.device,
+            self.settings.dtype,
         )
 
     @cached_property

@@ -16,6 +16,7 @@ from rlhf_pipeline.completions.base import (
 )
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import BackendUnavailable, ModelNotFound
+from rlhf_pipeline.parameters import Device, Dtype
 from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy, load_policy
 
@@ -32,14 +33,23 @@ class LocalBackend:
     # Shorter rows of a batch are padded, and the padding is computed too.
     likes_equal_lengths = True
 
-    def __init__(self, policy: str | Path | Policy, model_version: str) -> None:
+    def __init__(
+        self,
+        policy: str | Path | Policy,
+        model_version: str,
+        *,
+        device: Device = "cpu",
+        dtype: Dtype = "float32",
+    ) -> None:
         self.policy = policy  # a loaded policy, or its folder or hub id
         self.model_version = model_version
+        self.device = device
+        self.dtype: Dtype = dtype
 
     @classmethod
     def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
         """The champion policy."""
-        return cls(*policy())
+        return cls(*policy(), device=settings.device, dtype=settings.dtype)
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
         yield from self.stream(requests, None)
@@ -60,7 +70,7 @@ class LocalBackend:
         if isinstance(self.policy, Policy):
             return self.policy
         try:
-            return load_policy(self.policy)
+            return load_policy(self.policy, device=self.device, dtype=self.dtype)
         except ModelNotFound as cause:
             raise BackendUnavailable(
                 f"The local backend has no policy to complete with: {cause}"

@@ -10,11 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ModelNotFound
-from rlhf_pipeline.policy.sampling import RowNoise, choose_tokens
+from rlhf_pipeline.parameters import Dtype
+from rlhf_pipeline.policy.devices import Placement, choose_placement
+from rlhf_pipeline.policy.sampling import Noise, choose_tokens, open_noise
 
 Floats = npt.NDArray[np.float64]
 OnText = Callable[[int, str], None]  # called with a row and the next piece of its text
 DEFAULT_CONTEXT = 2048
+CAUSAL_ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
+LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, TypeError)
 
 
 @dataclass(frozen=True)
@@ -29,14 +33,53 @@ class GeneratedText:
     finish_reason: Literal["stop", "length"]
 
 
-def load_policy(name_or_folder: str | Path) -> "Policy":
-    """Load the policy from a folder, or by hub id.
+def load_policy(
+    name_or_folder: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: Dtype = "float32",
+    in_4bit: bool = False,
+) -> "Policy":
+    """Load the policy from a folder, or by hub id, onto a device: see `choose_placement`. With
+    `in_4bit` its linear layers are frozen in NF4 (Dettmers et al. 2023), for adapters.
 
-    Raises ModelNotFound if the folder does not exist, holds no model or has damaged files, or if
-    the hub has no such model or cannot be reached.
+    Raises ModelNotFound if the folder does not exist, holds no causal language model or has damaged
+    files, or if the hub has no such model or cannot be reached; ConfigurationError for a device
+    that torch does not see.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place = choose_placement(device, dtype)
+    config = read_config(name_or_folder)
+    source: dict[str, Any] = {"local_files_only": Path(name_or_folder).is_dir()}
+    quantised = _quantise(place) if in_4bit else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder), **source)
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            str(name_or_folder),
+            config=config,
+            dtype=place.dtype,
+            output_loading_info=True,
+            **source,
+            **quantised,
+        )
+    except (*LOADING_ERRORS, SafetensorError) as cause:
+        raise _damaged(name_or_folder, cause) from cause
+    if loaded["missing_keys"]:
+        raise ModelNotFound(
+            f"Policy {name_or_folder} lacks {len(loaded['missing_keys'])} weights, first "
+            f"{sorted(loaded['missing_keys'])[0]}. Give the folder that save_pretrained of the "
+            "whole causal LM wrote; merge an adapter into its base first."
+        )
+    return Policy(model.eval().to(place.device), tokenizer, name=str(name_or_folder))
+
+
+def read_config(name_or_folder: str | Path) -> Any:
+    """The transformers configuration of a policy, without its weights. Raises ModelNotFound as
+    `load_policy`.
+    """
+    from transformers import AutoConfig
 
     folder = Path(name_or_folder)
     is_folder = folder.is_dir()
@@ -45,22 +88,51 @@ def load_policy(name_or_folder: str | Path) -> "Policy":
             f"Policy folder {folder} does not exist. Run `rlhf init`, or give the folder or hub id "
             "of a causal LM."
         )
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise ModelNotFound(
+            f"Policy folder {folder} holds a LoRA adapter without its base. Merge them "
+            "(peft: merge_and_unload), and give the folder of the merged model."
+        )
     if is_folder and not (folder / "config.json").is_file():
         raise ModelNotFound(
             f"Policy folder {folder} holds no config.json. Give a folder written by "
             "save_pretrained, or delete it and run `rlhf init`."
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder), local_files_only=is_folder)
-        model = AutoModelForCausalLM.from_pretrained(
-            str(name_or_folder), local_files_only=is_folder, dtype="float32"
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as cause:
+        config = AutoConfig.from_pretrained(str(name_or_folder), local_files_only=is_folder)
+    except LOADING_ERRORS as cause:
+        raise _damaged(name_or_folder, cause) from cause
+    built_for = list(config.architectures or ())
+    # transformers would load an encoder, or a classifier, with a new random head
+    if config.is_encoder_decoder or (
+        built_for and not any(name.endswith(CAUSAL_ARCHITECTURES) for name in built_for)
+    ):
+        kind = "a sequence-to-sequence model" if config.is_encoder_decoder else "no causal LM"
         raise ModelNotFound(
-            f"Policy {name_or_folder} cannot be loaded ({type(cause).__name__}: {cause}). Check "
-            "the folder's files or the hub id."
-        ) from cause
-    return Policy(model.eval(), tokenizer, name=str(name_or_folder))
+            f"{name_or_folder} holds {kind} ({', '.join(built_for) or config.model_type}). Give "
+            "a model that continues text, saved from AutoModelForCausalLM, such as a Llama or "
+            "GPT-2."
+        )
+    return config
+
+
+def _quantise(place: Placement) -> dict[str, Any]:
+    from transformers import BitsAndBytesConfig
+
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=place.torch_dtype,
+    )
+    return {"quantization_config": config, "device_map": {"": place.device}}
+
+
+def _damaged(name_or_folder: str | Path, cause: Exception) -> ModelNotFound:
+    return ModelNotFound(
+        f"Policy {name_or_folder} cannot be loaded ({type(cause).__name__}: {cause}). Check "
+        "the folder's files or the hub id."
+    )
 
 
 class Policy:
@@ -204,8 +276,11 @@ class Policy:
 
         pad, ends = self._pad_id(), self._end_ids()
         width = max(len(row) for row in ids)
-        input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
+        device = self.model.device
+        input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in ids], device=device)
+        mask = torch.tensor(
+            [[0] * (width - len(row)) + [1] * len(row) for row in ids], device=device
+        )
         chooser = _TokenChooser(
             self.model, [len(row) for row in ids], temperatures, top_ps, seeds, ends, forwarder
         )
@@ -254,12 +329,17 @@ class Policy:
 
         pad = self._pad_id()
         width = max(len(p) + len(c) for p, c in pairs)
-        ids = torch.tensor([[*p, *c] + [pad] * (width - len(p) - len(c)) for p, c in pairs])
+        device = self.model.device
+        ids = torch.tensor(
+            [[*p, *c] + [pad] * (width - len(p) - len(c)) for p, c in pairs], device=device
+        )
         mask = torch.tensor(
-            [[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c in pairs]
+            [[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c in pairs],
+            device=device,
         )
         scored = torch.tensor(
-            [[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in pairs]
+            [[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in pairs],
+            device=device,
         )
         with torch.inference_mode():
             log_p = (
@@ -269,7 +349,7 @@ class Policy:
                 .log_softmax(-1)
             )
         taken = log_p.gather(-1, ids[:, 1:, None])[..., 0]
-        return np.asarray((taken * scored).sum(-1), dtype=np.float64)
+        return np.asarray((taken * scored).sum(-1).cpu(), dtype=np.float64)
 
 
 class _TextForwarder:
@@ -312,34 +392,41 @@ class _TokenChooser:
         ends: Sequence[int],
         forwarder: _TextForwarder | None,
     ) -> None:
+        import torch
+
         self._model = model
         self._n_prompt = n_prompt
-        self._temperatures = temperatures
-        self._top_ps = top_ps
+        self._temperatures, self._top_ps = (
+            torch.tensor(values, device=model.device) for values in (temperatures, top_ps)
+        )
         self._seeds = seeds
         self._ends = ends
         self._forwarder = forwarder
-        self._noise: RowNoise | None = None
+        self._noise: Noise | None = None
         self._open = list(range(len(n_prompt)))
         self._width = max(n_prompt)
         self._last_alone = (
             {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
         )
+        # In bfloat16 batches differ by more than draws do; every draw stands as it falls.
+        self._is_exact = model.dtype == torch.float32
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        self._noise = self._noise or RowNoise(self._seeds, self._temperatures, scores.shape[1])
+        self._noise = self._noise or open_noise(
+            self._seeds, self._temperatures.tolist(), scores.shape[1], scores.device
+        )
         rows = self._open
-        logits = np.array(scores[rows], dtype=np.float64)
-        if not np.isfinite(logits.max(axis=1)).all():
+        logits = scores[rows].double()
+        if not bool(logits.amax(dim=1).isfinite().all()):
             raise BackendUnavailable(
                 "The policy's logits are not finite. Its weights are damaged: register another "
                 "version."
             )
         noise = self._noise.draw(rows)
         tokens, decided = choose_tokens(logits, self._temperatures[rows], self._top_ps[rows], noise)
-        for at in np.flatnonzero(~decided):
+        for at in (~decided).nonzero()[:, 0].tolist() if self._is_exact else ():
             row = rows[at]
-            alone = self._logits_alone(input_ids[row, self._width - self._n_prompt[row] :])
+            alone = self._compute_logits_alone(input_ids[row, self._width - self._n_prompt[row] :])
             tokens[at] = choose_tokens(
                 alone, self._temperatures[[row]], self._top_ps[[row]], noise[[at]]
             )[0][0]
@@ -347,20 +434,19 @@ class _TokenChooser:
         only[:, 0] = 0.0  # finished rows: transformers overwrites the choice with the pad token
         only[rows, 0] = -float("inf")
         only[rows, tokens] = 0.0
+        chosen = tokens.tolist()
         self._open = [
-            row for row, token in zip(rows, tokens, strict=True) if token not in self._ends
+            row for row, token in zip(rows, chosen, strict=True) if token not in self._ends
         ]
         if self._forwarder is not None:
-            for row, token in zip(rows, tokens, strict=True):
-                self._forwarder.add(row, int(token))
+            for row, token in zip(rows, chosen, strict=True):
+                self._forwarder.add(row, token)
         return only
 
-    def _logits_alone(self, ids: Any) -> Floats:
+    def _compute_logits_alone(self, ids: Any) -> Any:
         # Compute only the last token's logits if the model supports it: the head is most of a small
         # model's work.
-        return np.array(
-            self._model(input_ids=ids[None], **self._last_alone).logits[:, -1], dtype=np.float64
-        )
+        return self._model(input_ids=ids[None], **self._last_alone).logits[:, -1].double()
 
 
 def _expand_per_row(value: Sequence[float] | float, n: int, what: str) -> Floats:

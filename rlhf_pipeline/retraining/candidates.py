@@ -16,10 +16,17 @@ from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import frame_hash
-from rlhf_pipeline.policy.causal_lm import Policy, load_policy
+from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash, fields_to_hash, folder_hash
 from rlhf_pipeline.retraining.checkpoints import open_checkpoints
+from rlhf_pipeline.retraining.memory import read_shape
+from rlhf_pipeline.retraining.preparation import (
+    complete_params,
+    list_notices,
+    open_policy,
+    place_training,
+)
 from rlhf_pipeline.retraining.training import (
     FinishedTraining,
     TrainingParams,
@@ -41,7 +48,6 @@ FIRST_PARAMS = (
     "max_length",
     "seed",
     "cpu_threads",
-    "use_gpu",
     "beta",
     "best_of_n",
     "min_pairs",
@@ -71,6 +77,9 @@ class TrainingReport(Record):
     )
     metrics: dict[str, float] = Field(description="mean over the last quarter of the steps")
     warnings: tuple[str, ...] = ()
+    notices: tuple[str, ...] = Field(
+        default=(), description="number format and memory, as far as they differ from what is best"
+    )
     seconds: float = Field(description="wall time of training, over all attempts")
     resumed_from: int | None = Field(
         default=None, description="step of the checkpoint the last attempt began at"
@@ -87,6 +96,7 @@ class Recipe:
     build: Callable[[Policy, pd.DataFrame, TrainingParams, Path], Any]
     curves: Mapping[str, str]
     health: Callable[[FinishedTraining, TrainingParams], tuple[dict[str, float], tuple[str, ...]]]
+    imitates: bool = False  # texts, not preferences: no reference, and a higher learning rate
 
 
 def train_and_report(
@@ -105,14 +115,17 @@ def train_and_report(
     max_length.
     """
     silence_telemetry()
+    shape, place = read_shape(policy_folder, params.lora_targets), place_training(params)
+    params = complete_params(params, shape, place, imitates=recipe.imitates)
     lineage = build_lineage(recipe.name, params, folder_hash(policy_folder), frame_hash(pairs))
     fingerprint = content_hash(lineage)
     known = _load_finished_report(out, fingerprint)
     if known is not None:
         return known
+    notices = list_notices(rows, params, shape, place, has_reference=not recipe.imitates)
     checkpoints = open_checkpoints(out / "checkpoints", fingerprint)
     with silence_training_libraries(), limit_cpu_threads(params.cpu_threads):
-        policy = load_policy(policy_folder)
+        policy = open_policy(policy_folder, params)
         fitting = _select_fitting_rows(policy, rows, params)
         done = run_to_end(
             lambda: recipe.build(policy, fitting, params, checkpoints),
@@ -137,6 +150,7 @@ def train_and_report(
         curves={label: done.curve(logged) for label, logged in recipe.curves.items()},
         metrics=metrics,
         warnings=warnings,
+        notices=notices,
         seconds=done.seconds,
         resumed_from=done.resumed_from,
     )
@@ -151,12 +165,17 @@ def build_lineage(
 ) -> dict[str, Any]:
     """The inputs of a candidate, as stored beside its weights: equal lineages have equal
     fingerprints.
+
+    Of the device it tells whether it is a GPU, as `use_gpu`: the first candidates' name for it.
     """
     told = {
         name: value
         for name, value in fields_to_hash(params, FIRST_PARAMS).items()
         if name not in UNHASHED_PARAMS
     }
+    told["use_gpu"] = told.pop("device", "auto").startswith("cuda")
+    if told.get("dtype") != "bfloat16":
+        told.pop("dtype", None)
     return {
         "strategy": strategy,
         "params": told,

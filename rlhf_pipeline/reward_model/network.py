@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError
+from rlhf_pipeline.policy.devices import has_bfloat16
 from rlhf_pipeline.protocols import Progress, ignore_progress
 
 Floats = npt.NDArray[np.float64]
@@ -300,15 +301,6 @@ def autocast(device: str, precision: Precision) -> Any:
     if precision == "float32" or (precision == "auto" and not has_bfloat16(device)):
         return nullcontext()
     return torch.autocast(device, dtype=torch.bfloat16)
-
-
-def has_bfloat16(device: str) -> bool:
-    """Whether the hardware multiplies in bfloat16; emulation is slower than float32."""
-    import torch
-
-    if device.startswith("cuda"):
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def pad(

@@ -8,8 +8,9 @@ from pydantic import BaseModel, Field
 
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.plugins import select_params
-from rlhf_pipeline.policy.causal_lm import Policy, load_policy
+from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.retraining.adapters import load_reference
 from rlhf_pipeline.retraining.candidates import Recipe, train_and_report
 from rlhf_pipeline.retraining.strategies.base import (
     TrainingReport,
@@ -82,7 +83,7 @@ def _build_trainer(
 
     return DPOTrainer(
         model=policy.model,
-        ref_model=load_policy(Path(policy.name)).model,
+        ref_model=load_reference(policy, params.dtype),
         args=DPOConfig(
             beta=select_params(DPOParams, params).beta,
             **build_trl_arguments(policy, len(rows), params, checkpoints),

@@ -60,7 +60,7 @@ class SFT:
             seed=params.seed,
             key="example_id",
         )
-        recipe = Recipe(self.name, _build_trainer, CURVES, _check_health)
+        recipe = Recipe(self.name, _build_trainer, CURVES, _check_health, imitates=True)
         return train_and_report(
             recipe,
             policy_folder,

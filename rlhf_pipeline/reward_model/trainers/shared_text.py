@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
+from rlhf_pipeline.policy.devices import has_bfloat16
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.losses import FIRST_LOG_TIE_WIDTH, pair_losses
 from rlhf_pipeline.reward_model.model_files import hash_tensors
-from rlhf_pipeline.reward_model.network import autocast, has_bfloat16, pad
+from rlhf_pipeline.reward_model.network import autocast, pad
 from rlhf_pipeline.reward_model.trainers.base import (
     TrainerParams,
     TrainingContext,

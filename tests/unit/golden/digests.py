@@ -29,6 +29,7 @@ from rlhf_pipeline.drift.calibration_events import calibration_events
 from rlhf_pipeline.evaluation.judge import EvaluationParams, _sample_prompts
 from rlhf_pipeline.evaluation.prompt_set import prompts_hash
 from rlhf_pipeline.frames import PROMPTS, SCHEMAS, check_frame, frame_hash
+from rlhf_pipeline.policy.devices import CPU
 from rlhf_pipeline.prompts.base import day_seed, prompt_id
 from rlhf_pipeline.records import (
     DriftEvent,
@@ -45,7 +46,9 @@ from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.registry.openings import opening_recorder
 from rlhf_pipeline.registry.runs import open_run
 from rlhf_pipeline.retraining.candidates import build_lineage
+from rlhf_pipeline.retraining.memory import ModelShape
 from rlhf_pipeline.retraining.parameters import StrategyParams
+from rlhf_pipeline.retraining.preparation import complete_params
 from rlhf_pipeline.retraining.strategies.base import sample_by_weight
 from rlhf_pipeline.store.anchors import add_daily_anchor
 from rlhf_pipeline.store.audit import (
@@ -280,9 +283,10 @@ def tag_opening(given: dict[str, Any]) -> dict[str, str]:
 
 
 def fingerprint_candidate(given: dict[str, Any]) -> dict[str, Any]:
+    embedded = ModelShape(1_160_000, n_adapted=0, n_layers=2, width=192, n_vocabulary=1024)
     lineage = build_lineage(
         given["strategy"],
-        StrategyParams(**given["params"]),
+        complete_params(StrategyParams(**given["params"]), embedded, CPU),
         given["parent_hash"],
         given["data_hash"],
     )

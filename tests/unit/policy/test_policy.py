@@ -278,6 +278,46 @@ def test_a_missing_or_damaged_folder_is_not_found(folder, tmp_path):
         load_policy(damaged)
 
 
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("BertForMaskedLM", "no causal LM"),
+        ("T5ForConditionalGeneration", "a sequence-to-sequence model"),
+        ("LlamaForSequenceClassification", "no causal LM"),
+    ],
+)
+def test_a_folder_of_another_family_is_refused(policy, tmp_path, kind, names):
+    import transformers
+
+    model = getattr(transformers, kind)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape |= {"vocab_size": 50, "intermediate_size": 16}
+    if kind.startswith("T5"):
+        shape = {"vocab_size": 50, "d_model": 16, "d_ff": 16, "d_kv": 8, "num_layers": 1}
+    model(model.config_class(**shape)).save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelNotFound, match=rf"holds {names} \({kind}\)\. Give a model that"):
+        load_policy(tmp_path)
+
+
+def test_a_folder_that_lacks_weights_is_refused(folder, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelNotFound, match=r"lacks 1 weights, first model\.norm\.weight"):
+        load_policy(tmp_path)
+
+
+def test_an_adapter_alone_is_no_policy(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelNotFound, match="holds a LoRA adapter without its base"):
+        load_policy(tmp_path)
+
+
 def test_losses_fall(folder):
     losses = json.loads((folder / "training.json").read_text())["loss_curve"]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])

@@ -1,13 +1,22 @@
 import numpy as np
 import pytest
+import torch
 
-from rlhf_pipeline.policy.sampling import RowNoise, choose_tokens
+from rlhf_pipeline.policy.sampling import CPUNoise, DeviceNoise, choose_tokens, open_noise
+from rlhf_pipeline.records import content_hash
+
+
+def choose(logits, temperature, top_p, noise):
+    """The tokens and whether they are decided, as arrays."""
+    given = (torch.as_tensor(np.asarray(part)).double() for part in (logits, temperature, top_p))
+    tokens, decided = choose_tokens(*given, torch.as_tensor(noise))
+    return tokens.numpy(), decided.numpy()
 
 
 def chosen(logits, temperature=1.0, top_p=1.0, n=4000, seed=0):
     rows = np.tile(np.asarray(logits, dtype=float), (n, 1))
     noise = np.random.default_rng(seed).gumbel(size=rows.shape)
-    return choose_tokens(rows, np.full(n, temperature), np.full(n, top_p), noise)
+    return choose(rows, np.full(n, temperature), np.full(n, top_p), noise)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -27,9 +36,9 @@ def test_top_p_keeps_the_smallest_set_of_that_mass():
 
 
 def test_temperature_zero_takes_the_likeliest_whatever_the_noise_source():
-    noise = RowNoise([1, 2], np.zeros(2), 3).draw([0, 1])
+    noise = CPUNoise([1, 2], [0.0, 0.0], 3, "cpu").draw([0, 1])
     assert (noise == 0).all()
-    tokens, decided = choose_tokens(
+    tokens, decided = choose(
         np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), np.zeros(2), np.ones(2), noise
     )
     assert tokens.tolist() == [1, 0]
@@ -38,7 +47,7 @@ def test_temperature_zero_takes_the_likeliest_whatever_the_noise_source():
 
 def test_a_near_tie_is_undecided_and_a_clear_choice_is_not():
     logits = np.array([[1.0, 1.0 + 1e-7, 0.0], [1.0, 2.0, 0.0]])
-    _, decided = choose_tokens(logits, np.zeros(2), np.ones(2), np.zeros((2, 3)))
+    _, decided = choose(logits, np.zeros(2), np.ones(2), np.zeros((2, 3)))
     assert decided.tolist() == [False, True]
 
 
@@ -46,7 +55,7 @@ def test_a_token_on_the_edge_of_top_p_is_undecided():
     logits = np.log(np.array([[0.6, 0.3, 0.1]]))
     favours_second = np.array([[0.0, 5.0, 0.0]])
     for top_p, expected in ((0.6, False), (0.75, True)):
-        _, decided = choose_tokens(logits, np.ones(1), np.array([top_p]), favours_second)
+        _, decided = choose(logits, np.ones(1), np.array([top_p]), favours_second)
         assert decided.tolist() == [expected]
 
 
@@ -56,16 +65,41 @@ def test_rounding_of_logits_moves_only_undecided_draws():
     logits, noise = rng.normal(size=(n, 50)) * 3, rng.gumbel(size=(n, 50))
     temperature, top_p = rng.choice([0.0, 0.7, 1.0], size=n), rng.choice([0.8, 0.95, 1.0], size=n)
     noise[temperature == 0] = 0
-    tokens, decided = choose_tokens(logits, temperature, top_p, noise)
+    tokens, decided = choose(logits, temperature, top_p, noise)
     for _ in range(5):
-        moved, _ = choose_tokens(
-            logits + rng.normal(size=logits.shape) * 2e-5, temperature, top_p, noise
-        )
+        moved, _ = choose(logits + rng.normal(size=logits.shape) * 2e-5, temperature, top_p, noise)
         assert (moved == tokens)[decided].all()
     assert decided.mean() > 0.97
 
 
-def test_the_noise_of_a_row_is_its_own():
-    both, alone = RowNoise([5, 6], np.ones(2), 4), RowNoise([6], np.ones(1), 4)
+@pytest.mark.parametrize("kind", [CPUNoise, DeviceNoise])
+def test_the_noise_of_a_row_is_its_own(kind):
+    both, alone = kind([5, 6], [1.0, 1.0], 4, "cpu"), kind([6], [1.0], 4, "cpu")
     both.draw([0])
-    assert np.array_equal(both.draw([0, 1])[1], alone.draw([0])[0])
+    for _ in range(2):
+        assert torch.equal(both.draw([0, 1])[1], alone.draw([0])[0])
+    assert not torch.equal(alone.draw([0]), alone.draw([0]))
+
+
+def test_noise_of_a_device_is_gumbel_noise_and_none_for_greedy_rows():
+    noise = DeviceNoise([2**47 + 5, 1, 2], [1.0, 0.5, 0.0], 50_000, "cpu").draw([0, 1, 2])
+    for row in noise[:2].numpy():
+        assert row.mean() == pytest.approx(np.euler_gamma, abs=0.03)
+        assert row.std() == pytest.approx(np.pi / 6**0.5, abs=0.03)
+        assert (row < 0).mean() == pytest.approx(np.exp(-1), abs=0.01)
+        assert np.corrcoef(row[1:], row[:-1])[0, 1] == pytest.approx(0, abs=0.02)
+    assert np.corrcoef(*noise[:2].numpy())[0, 1] == pytest.approx(0, abs=0.02)
+    assert (noise[2] == 0).all()
+
+
+def test_the_cpu_draws_the_tokens_of_existing_homes():
+    """The hash is of the tokens that NumPy alone drew."""
+    rng = np.random.default_rng(7)
+    logits = rng.normal(size=(64, 500)) * 3
+    temperature = rng.choice([0, 0.7, 1.0, 1.3], size=64)
+    top_p = rng.choice([0.5, 0.8, 0.95, 1.0], size=64)
+    noise = open_noise(range(64), temperature.tolist(), 500)
+    drawn = [choose(logits, temperature, top_p, noise.draw(range(64)))[0] for _ in range(20)]
+    assert content_hash(np.array(drawn).tolist()) == (
+        "f846b2970ddb9b45aa9bc604fb05f4ef5a902492d42645143bc37bebd38d39c3"
+    )

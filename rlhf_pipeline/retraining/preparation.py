@@ -1,0 +1,91 @@
+"""Completes the parameters of a training for its policy and this machine, and opens the policy."""
+
+import logging
+from pathlib import Path
+from typing import TypeVar
+
+import pandas as pd
+
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy
+from rlhf_pipeline.policy.devices import Placement, choose_placement
+from rlhf_pipeline.retraining.adapters import add_adapters, check_adapters
+from rlhf_pipeline.retraining.memory import (
+    ModelShape,
+    check_memory,
+    estimate_memory,
+    measure_free_memory,
+)
+from rlhf_pipeline.retraining.training import TrainingParams, choose_learning_rate
+
+logger = logging.getLogger(__name__)
+P = TypeVar("P", bound=TrainingParams)
+CHARACTERS_PER_TOKEN = 3  # of English text and a tokenizer of at least some thousand tokens: 3 to 5
+
+
+def place_training(params: TrainingParams) -> Placement:
+    """Where a training computes. Raises ConfigurationError as `choose_placement`, and where more
+    than one GPU is visible.
+    """
+    import torch
+
+    place = choose_placement(params.device, params.dtype)
+    if not place.is_cpu and torch.cuda.device_count() > 1:
+        raise ConfigurationError(
+            f"torch sees {torch.cuda.device_count()} GPUs, among which the trainer would split "
+            f"each batch. Set CUDA_VISIBLE_DEVICES={place.device.partition(':')[2]} for this "
+            "process, and device to cuda."
+        )
+    return place
+
+
+def complete_params(params: P, shape: ModelShape, place: Placement, *, imitates: bool = False) -> P:
+    """The parameters with device, number format and learning rate as they apply here. Raises
+    ConfigurationError as `check_adapters`.
+    """
+    check_adapters(params, place.device)
+    rate = params.learning_rate or choose_learning_rate(
+        shape.n_parameters, imitates=imitates, has_adapters=params.lora_rank > 0
+    )
+    return params.model_copy(
+        update={"learning_rate": rate, "device": place.device, "dtype": place.dtype}
+    )
+
+
+def list_notices(
+    rows: pd.DataFrame,
+    params: TrainingParams,
+    shape: ModelShape,
+    place: Placement,
+    *,
+    has_reference: bool,
+) -> tuple[str, ...]:
+    """What to know before the training starts: its number format, and memory that may not suffice.
+
+    `rows` have a prompt and, unless completions are sampled, chosen and rejected or one of them.
+    Raises ConfigurationError if the model alone does not fit.
+    """
+    completions = [rows[name].str.len() for name in ("chosen", "rejected") if name in rows]
+    longest = rows["prompt"].str.len() + pd.concat(completions, axis=1).max(axis=1)
+    n_tokens = min(params.max_length, int(longest.max()) // CHARACTERS_PER_TOKEN + 1)
+    need = estimate_memory(
+        shape,
+        params,
+        n_rows=params.rows_per_pass * len(completions),
+        n_tokens=n_tokens,
+        has_reference=has_reference,
+    )
+    shortage = check_memory(need, place, measure_free_memory(place.device))
+    if shortage:
+        logger.warning(shortage)
+    return tuple(notice for notice in (place.notice, shortage) if notice)
+
+
+def open_policy(folder: Path, params: TrainingParams) -> Policy:
+    """Load the policy to train, with new adapters where `params` ask for them. Weights that are
+    trained are float32: small steps would be lost in bfloat16.
+    """
+    if not params.lora_rank:
+        return load_policy(folder, device=params.device)
+    policy = load_policy(folder, device=params.device, dtype=params.dtype, in_4bit=params.qlora)
+    return add_adapters(policy, params, params.seed)

@@ -1,0 +1,125 @@
+"""Trainings with adapters, and with less memory for the same step."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlhf_pipeline.policy.causal_lm import load_policy
+from rlhf_pipeline.retraining.adapters import ADAPTER
+from rlhf_pipeline.retraining.parameters import StrategyParams
+from rlhf_pipeline.retraining.strategies import train_candidate
+from rlhf_pipeline.testing.strategies import build_pairs, build_policy
+
+PARAMS = StrategyParams(
+    batch_size=16, checkpoint_every=2, learning_rate=1e-3, epochs=2, min_steps=0, min_pairs=10
+)
+ROUNDING = 1e-5  # of logits of order 1 in float32
+
+
+def change(**values):
+    return StrategyParams(**(PARAMS.model_dump() | values))
+
+
+def train_and_die(policy: str, out: str) -> None:
+    """Run in a process of its own: trains to step 5, then kills itself with -9."""
+
+    def die(done, total, note=""):
+        if done == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    params = change(lora_rank=4, lora_dropout=0.1)
+    train_candidate("dpo", Path(policy), build_pairs(), Path(out), params, progress=die)
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory):
+    """Folders of a Llama-like and a GPT-2-like policy."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = tmp_path_factory.mktemp("models")
+    build_policy(folder / "llama")
+    tokenizer = load_policy(folder / "llama").tokenizer
+    torch.manual_seed(0)
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128}
+    config = GPT2Config(vocab_size=len(tokenizer), bos_token_id=3, eos_token_id=3, **shape)
+    for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
+        setattr(config, name, 0.0)
+    GPT2LMHeadModel(config).save_pretrained(folder / "gpt2")
+    tokenizer.save_pretrained(folder / "gpt2")
+    return folder
+
+
+def logits(policy, ids):
+    with torch.inference_mode():
+        return policy.model.eval()(ids).logits
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("strategy", ["dpo", "sft"])
+def test_a_candidate_of_adapters_is_its_parent_with_them_merged(
+    tmp_path, policies, family, strategy
+):
+    from peft import PeftModel
+
+    parent, params = policies / family, change(lora_rank=4)
+    report = train_candidate(strategy, parent, build_pairs(), tmp_path, params)
+    assert report.loss_curve[-1][1] < report.loss_curve[0][1]
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10], [20, 21, 22, 23, 24, 25]])
+    base = logits(load_policy(parent), ids)
+    merged = logits(load_policy(tmp_path / "model"), ids)
+    assert (merged - base).abs().max() > 100 * ROUNDING
+    adapted = load_policy(parent)
+    adapted.model = PeftModel.from_pretrained(adapted.model, tmp_path / "model" / ADAPTER)
+    assert (logits(adapted, ids) - merged).abs().max() < ROUNDING
+    # unmerged again, the parent's own weights stand
+    adapted.model.merge_adapter()
+    adapted.model.unmerge_adapter()
+    with adapted.model.disable_adapter():
+        assert (logits(adapted, ids) - base).abs().max() < ROUNDING
+    lineage = json.loads((tmp_path / "model" / "candidate.json").read_text())
+    assert lineage["params"]["lora_rank"] == 4
+
+
+def test_weights_without_adapters_stay_as_they_were(tmp_path, policies):
+    train_candidate("dpo", policies / "llama", build_pairs(), tmp_path, change(lora_rank=4))
+    before = load_policy(policies / "llama").model.state_dict()
+    after = load_policy(tmp_path / "model").model.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if "_proj" in name}
+
+
+def test_a_killed_training_of_adapters_ends_with_the_same_files(tmp_path, policies):
+    params = change(lora_rank=4, lora_dropout=0.1)
+    policy, killed = policies / "llama", tmp_path / "killed"
+    whole = train_candidate("dpo", policy, build_pairs(), tmp_path / "whole", params)
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from "
+        f"{Path(__file__).stem} import *; {train_and_die.__name__}({str(policy)!r}, "
+        f"{str(killed)!r})"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL
+    resumed = train_candidate("dpo", policy, build_pairs(), killed, params)
+    assert resumed.resumed_from == 4
+    assert resumed.content_hash == whole.content_hash
+
+
+@pytest.mark.parametrize("strategy", ["dpo", "sft"])
+@pytest.mark.parametrize("saving", [{"gradient_accumulation": 4}, {"gradient_checkpointing": True}])
+def test_steps_in_less_memory_are_those_of_the_whole_batch(tmp_path, policies, strategy, saving):
+    """40 rows fill two and a half batches: the last one is accumulated too."""
+    weights = []
+    for number, params in enumerate((PARAMS, change(**saving))):
+        out = tmp_path / str(number)
+        train_candidate(strategy, policies / "llama", build_pairs(40), out, params)
+        weights.append(load_policy(out / "model").model.state_dict())
+    moved = load_policy(policies / "llama").model.state_dict()
+    for name, part in weights[0].items():
+        assert (part - weights[1][name]).abs().max() < 1e-6
+        assert (part - moved[name]).abs().max() > 1e-4
