@@ -23,6 +23,8 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import PairParams, count_pairs, prompts_in_several_splits
 from rlhf_pipeline.votes import preference_pairs as build
 
+# Number of the last decision whose quarantine, or its end, the pairs follow.
+LAST_DECISION = "last_decision"
 DROPPED = (
     "n_ties",
     "n_only_ties",
@@ -69,6 +71,7 @@ def preference_pairs(
     """
     if context.job_name == "retraining":  # its first stage
         record_launch(context, store)
+    last_decision = max((each.stored_id for each in store.decisions.fires()), default=0)
     known = votes_to_learn(votes, store, config.up_to_seq)
     n_quarantined = len(votes_up_to(votes, config.up_to_seq)) - len(known)
     comparisons = store.comparisons.with_ids(known["comparison_id"].unique().tolist())
@@ -88,6 +91,7 @@ def preference_pairs(
                 "n_pairs": len(frame),
                 **{name: getattr(counts, name) for name in DROPPED},
                 "n_quarantined": n_quarantined,
+                LAST_DECISION: last_decision,
                 "mean_agreement": frame["agreement"].mean() if len(frame) else None,
                 "mean_margin": frame["margin"].mean() if len(frame) else None,
             },
@@ -122,3 +126,13 @@ def preference_pairs(
             ),
         ],
     )
+
+
+def find_last_decision(instance: dg.DagsterInstance) -> int | None:
+    """The last decision that the stored pairs follow; None where they do not say."""
+    event = instance.get_latest_materialization_event(dg.AssetKey("preference_pairs"))
+    made = event.asset_materialization if event else None
+    numbers = made.metadata.get("numbers") if made else None
+    found = numbers.data if isinstance(numbers, dg.JsonMetadataValue) else None
+    known = found.get(LAST_DECISION) if isinstance(found, dict) else None
+    return None if known is None else int(known)

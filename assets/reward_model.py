@@ -20,6 +20,7 @@ from assets.delivery import (
     unpartitioned_asset,
     value_hash,
 )
+from assets.preference_pairs import find_last_decision
 from assets.votes import LearningRange
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
@@ -61,6 +62,7 @@ def reward_model(
     A killed training of kind transformer goes on where it was, whichever run does it again.
     """
     registry, champion = champions.registry, champions.judge()
+    last_decision = find_last_decision(context.instance)
     data = config.select(champions.store, preference_pairs, votes, annotator_model)
     # Named by content, as a candidate's: the same pairs and parent resume the same training.
     parent = "anew" if champion is None else champion.version.content_hash[:12]
@@ -86,6 +88,7 @@ def reward_model(
             start.label,
             run=run,
             folder=Path(folder) / "reward_model",
+            last_decision=last_decision,
         )
         log_frame(run, "preference_pairs", preference_pairs, context)
         log_frame(run, "votes", votes, context)

@@ -67,9 +67,11 @@ def register_fit(
     *,
     run: Run,
     folder: Path,
+    last_decision: int | None = None,
 ) -> ModelVersion:
     """Save the model into `folder` and register it as candidate, with its lineage and its re-test
-    on the confident predictions of earlier models.
+    on the confident predictions of earlier models. `last_decision` is the last one whose quarantine
+    or its end the pairs follow.
     """
     report, changes = fitted.report, data.taste_changes
     memory = retest(
@@ -85,6 +87,8 @@ def register_fit(
     described["weight_before_change"] = report.weight_before_change
     if changes:
         described["taste_changes"] = changes.to_json()
+    if last_decision is not None:
+        described["last_decision"] = last_decision
     version = champions.registry.register(
         "reward_model",
         folder,
@@ -245,9 +249,11 @@ def find_reason_to_wait(
 
 
 def _find_outdating_decision(champion: Promotion, store: Store) -> int | None:
-    """The latest decision that began or lifted, after the champion's promotion, a quarantine of
-    votes from before the end of its data.
+    """The latest decision that began or lifted a quarantine of votes from before the end of the
+    champion's data, and that its pairs do not follow: it came while the champion was fitted, or
+    after its promotion.
     """
+    followed = champion.last_decision
     return max(
         (
             each.stored_id
@@ -255,7 +261,11 @@ def _find_outdating_decision(champion: Promotion, store: Store) -> int | None:
             if each.remedy in RECOMPUTES
             and each.quarantine is not None
             and each.quarantine.from_seq <= (champion.data_seq or 0)
-            and each.decided_at > champion.promoted_at
+            and (
+                each.stored_id > followed
+                if followed is not None
+                else each.decided_at > champion.promoted_at
+            )
         ),
         default=None,
     )

@@ -789,6 +789,10 @@ class Promotion(Record):
     reason: str
     actor: str
     promoted_at: datetime = Field(default_factory=utc_now)
+    last_decision: int | None = Field(
+        default=None,
+        description="last retraining decision whose quarantine, or its end, the data follow",
+    )
 
     @property
     def label(self) -> str:

@@ -281,6 +281,7 @@ class Registry:
             data_seq=model.data_seq,
             reason=reason,
             actor=actor,
+            last_decision=model.params.get("last_decision"),
         )
 
     def fetch_folder(self, model: ModelVersion, cache: Path) -> Path:

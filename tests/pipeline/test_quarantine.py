@@ -154,6 +154,8 @@ def test_a_quarantine_by_hand_makes_all_days_anew_and_the_model_due(
     assert plan_next_fit(project.settings, project.store).cause == (
         "decision 1 concerns votes that reward model 1 learnt from"
     )
+    project.materialise(["annotator_model", "reward_model"])  # of pairs from before the quarantine
+    assert project.registry.list_versions("reward_model")[-1].params["last_decision"] == 0
     assert run_requested(project) == "recomputation"
     (run,) = [r for r in project.instance.get_runs() if r.job_name == "recomputation"]
     ends = [run.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end")]
@@ -162,7 +164,8 @@ def test_a_quarantine_by_hand_makes_all_days_anew_and_the_model_due(
     (request,) = project.tick("learning").run_requests
     assert request.run_key.startswith("learning:demo:1-1:")
     project.run_request(request, "learning", config=op_config(calibration={"min_pairs": 20}))
-    assert project.judge == "demo.reward_model@2"
+    assert project.judge == "demo.reward_model@3"
+    assert project.store.promotions.champion(project.settings.reward_model).last_decision == 1
     assert not plan_next_fit(project.settings, project.store).cause
 
 

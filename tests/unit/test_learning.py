@@ -9,7 +9,7 @@ import pytest
 from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.learning import find_reason_to_wait, plan_next_fit
-from rlhf_pipeline.records import CalibrationReport, NewVote, Promotion, Refusal
+from rlhf_pipeline.records import CalibrationReport, NewVote, Promotion, Quarantine, Refusal
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
 from tests.learnt_home import comparisons
@@ -83,7 +83,7 @@ def calibrated(
     )
 
 
-def promoted(store: Store, version: int, data_seq: int) -> None:
+def promoted(store: Store, version: int, data_seq: int, last_decision: int | None = None) -> None:
     store.promotions.record(
         Promotion(
             model_name="demo.reward_model",
@@ -92,6 +92,7 @@ def promoted(store: Store, version: int, data_seq: int) -> None:
             data_seq=data_seq,
             reason="better",
             actor="test",
+            last_decision=last_decision,
         )
     )
 
@@ -216,3 +217,22 @@ def test_a_fit_waits_while_the_cause_of_a_change_is_unclear(
     assert wait() is None
     assert wait(up_to_seq=last - 1)
     assert [each.action for each in store.decisions.all()] == ["hold"]  # asking decides nothing
+
+
+def test_a_model_whose_pairs_do_not_follow_a_quarantine_is_fitted_again(
+    settings: Settings, store: Store, vote: Callable[[int], int]
+) -> None:
+    seq = vote(30)
+    promoted(store, 1, seq)
+    store.decisions.fire_by_hand(
+        "spam",
+        actor="test",
+        now=datetime.now(UTC),
+        quarantine=Quarantine(annotator_ids=("ann",), from_seq=seq),
+    )
+    due = "decision 1 concerns votes that reward model {} learnt from"
+    assert plan_next_fit(settings, store).cause == due.format(1)
+    promoted(store, 2, seq, last_decision=0)  # fitted before, promoted after
+    assert plan_next_fit(settings, store).cause == due.format(2)
+    promoted(store, 3, seq, last_decision=1)
+    assert not plan_next_fit(settings, store).cause

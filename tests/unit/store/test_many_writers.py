@@ -18,6 +18,7 @@ from rlhf_pipeline.retraining.triggers import decide
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import audit, idempotency, votes
 from rlhf_pipeline.votes.counting import counting
+from tests.unclear_change import unclear_rise
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MODEL = "demo.reward_model@1"
@@ -189,4 +190,24 @@ def test_killed_deciders_and_1000_duplicate_events_leave_one_response(
     assert [d.state for d in store.decisions.all()] == ["pending"]
     assert len(store.decisions.all()[0].event_ids) == 2
     assert [change.change_seq for change in store.taste_changes.all()] == [100]
+    store.audit.verify()
+
+
+def test_killed_deciders_leave_one_wait_and_one_answer_of_an_unclear_change(
+    store, url, make_comparisons, make_vote
+):
+    store.comparisons.publish(make_comparisons(600), published_at=NOON)
+    store.votes.cast_many([make_vote(f"c{i}") for i in range(200)])
+    duplicates = [unclear_rise(150)] * 1000
+    for n_votes, states in ((200, ["held"]), (600, ["held", "pending"])):
+        store.votes.cast_many([make_vote(f"c{i}") for i in range(n_votes)])
+        for _ in range(2):
+            processes = [start(report_and_decide, url, duplicates) for _ in range(2)]
+            time.sleep(0.3)
+            for process in processes:
+                os.kill(process.pid, signal.SIGKILL)
+                process.join()
+        store.decisions.decide(decide, now=NOON, champion=MODEL)
+        assert [d.state for d in store.decisions.all()] == states
+    assert store.decisions.all()[1].remedy == "retrain"
     store.audit.verify()
