@@ -81,6 +81,7 @@ class Retention:
             *self._find_runs(),
             *self._find_orphaned_files(),
             *self._find_ticks(),
+            *self._find_messages(),
             *self._find_completions(),
         ]
         if not self._running_jobs():  # a run under way may be reading files that nobody else needs
@@ -207,6 +208,14 @@ class Retention:
                         DeletableItem(kind="ticks", name=f"{state.instigator_name}, {what}", n=n),
                         purge,
                     )
+
+    def _find_messages(self) -> Iterator[Removal]:
+        prune = partial(
+            self.store.alert_messages.prune,
+            delivered_before=self._cutoff(self.settings.keep_message_days),
+        )
+        if n := prune(dry_run=True):
+            yield Removal(DeletableItem(kind="alert messages", name="delivered", n=n), prune)
 
     def _find_completions(self) -> Iterator[Removal]:
         prune = partial(

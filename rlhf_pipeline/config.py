@@ -453,6 +453,13 @@ class Settings(BaseModel):
     keep_skipped_tick_days: int = Field(
         default=2, ge=1, le=36_500, description="Days to keep ticks that requested no run"
     )
+    keep_message_days: int = Field(
+        default=90,
+        ge=1,
+        le=36_500,
+        description="Days to keep messages about alerts after their delivery; given-up ones are "
+        "kept",
+    )
     keep_report_days: int = Field(
         default=365,
         ge=1,

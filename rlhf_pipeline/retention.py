@@ -15,7 +15,14 @@ from rlhf_pipeline.records import Promotion, Record
 from rlhf_pipeline.registry import StoredVersion
 
 RetentionKind = Literal[
-    "runs", "ticks", "reports", "completions", "embeddings", "training files", "model files"
+    "runs",
+    "ticks",
+    "alert messages",
+    "reports",
+    "completions",
+    "embeddings",
+    "training files",
+    "model files",
 ]
 
 

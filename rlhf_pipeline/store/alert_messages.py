@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, func, or_, select
 
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.monitoring import AlertMessage, MessageState
@@ -111,6 +111,21 @@ class AlertMessages:
                 digest=content_hash(message_id),
             )
         return _build_message(row).model_copy(update=again)
+
+    def prune(self, *, delivered_before: datetime, dry_run: bool = False) -> int:
+        """Delete messages that were delivered before a moment; returns their number."""
+        columns = alert_messages.c
+        old = (
+            self._database.in_project(alert_messages),
+            columns.state == "delivered",
+            columns.delivered_at < delivered_before,
+        )
+        if dry_run:
+            with self._database.read_transaction() as connection:
+                counted = select(func.count()).select_from(alert_messages).where(*old)
+                return int(connection.execute(counted).scalar_one())
+        with self._database.write_transaction() as connection:
+            return connection.execute(alert_messages.delete().where(*old)).rowcount
 
     def get(self, message_id: str) -> AlertMessage:
         """Raises NotFound."""

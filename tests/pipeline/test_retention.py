@@ -28,6 +28,7 @@ from dagster._core.scheduler.instigation import (
 from typer.testing import CliRunner
 
 from jobs.retention import Retention
+from rlhf_pipeline.alerts.messages import build_test_message
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
@@ -43,6 +44,7 @@ KEPT = {
     "keep_days": 30,
     "keep_tick_days": 20,
     "keep_skipped_tick_days": 2,
+    "keep_message_days": 60,
     "keep_report_days": 50,
     "keep_cache_days": 40,
     "keep_model_versions": 1,
@@ -121,6 +123,11 @@ class Home:
             )
         )
 
+    def deliver(self, days: float) -> None:
+        message = build_test_message("log", project="demo", link="", now=days_ago(days))
+        self.store.alert_messages.add([message])
+        self.store.alert_messages.mark_delivered(message.message_id, days_ago(days))
+
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -160,6 +167,8 @@ def full(home: Home) -> Home:
         (19, TickStatus.SUCCESS),
     ):
         home.tick(days, status)
+    for days in (61, 59):
+        home.deliver(days)
     root = home.settings.home
     dated = {
         "frames/reports/drift_2026-01-01.html": 51,
@@ -180,6 +189,7 @@ def full(home: Home) -> Home:
 EXPECTED = [
     ("ticks", 1),
     ("ticks", 1),
+    ("alert messages", 1),
     ("reports", 1),
     ("embeddings", 1),
     ("training files", 1),
@@ -338,7 +348,8 @@ def test_completions_unused_for_long_go(home: Home) -> None:
 
 def test_no_file_is_deleted_while_another_run_is_under_way(full: Home) -> None:
     full.store.heartbeats.beat("other", pid=os.getpid(), host="here", job="retraining")
-    assert {item.kind for item in full.retention.retain(dry_run=True)} == {"runs", "ticks"}
+    listed = full.retention.retain(dry_run=True)
+    assert {item.kind for item in listed} == {"runs", "ticks", "alert messages"}
 
 
 def test_command_lists_and_deletes_by_its_settings(

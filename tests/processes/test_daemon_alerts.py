@@ -79,6 +79,8 @@ def test_flipped_votes_open_one_alert_with_cause_and_decision(incident: Incident
     (decision,) = incident.project.store.decisions.all()
     assert alert.subject == f"decision {decision.decision_id}"
     assert alert.evidence["detectors"]
+    assert alert.evidence["cause"] == "taste"
+    assert alert.evidence["shares"]["taste"] > 0.5
     assert alert.evidence["remedy"] == decision.remedy
     assert alert.severity == "critical"
 
@@ -87,6 +89,7 @@ def test_the_receiver_gets_one_signed_message_with_a_link(incident: Incident) ->
     (message,) = eventually(incident.of_drift, seconds=60, what="a message to the webhook")[:1]
     assert message["type"] == "alert.opened"
     assert message["data"]["title"].startswith("Preferences drifted: ")
+    assert message["data"]["cause"] == "taste"
     assert message["data"]["evidence"]["n_events"] >= 1
     assert message["data"]["link"].startswith("http://127.0.0.1:3000/")
     eventually(

@@ -14,11 +14,12 @@ from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed
 from rlhf_pipeline.monitoring import AlertMessage
 
 PROCESS = "rlhf_pipeline.alerts.apprise_process"
+LONGEST_S = 10.0  # of one attempt, whatever the caller allows
 
 
 class AppriseChannel:
-    def __init__(self, target: AppriseTarget):
-        self._target = target
+    def __init__(self, target: AppriseTarget, *, longest_s: float = LONGEST_S):
+        self._target, self._longest_s = target, longest_s
 
     def send(self, message: AlertMessage, *, now: datetime, seconds: float) -> str:
         if find_spec("apprise") is None:
@@ -26,6 +27,7 @@ class AppriseChannel:
                 "The package apprise is not installed. Run pip install 'rlhf-pipeline[alerts]'."
             )
         url = read_secret(self._target.url, self._target.url_file)
+        seconds = min(seconds, self._longest_s)
         order = {
             "url": url,  # on standard input: command lines are readable by everybody
             "title": build_subject(message),

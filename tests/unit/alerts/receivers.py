@@ -19,6 +19,7 @@ class Hook:
     status: int = 204
     headers: dict[str, str] = field(default_factory=dict)
     text: bytes = b""
+    delay_s: float = 0.0
     received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     port: int = 0
 
@@ -33,6 +34,7 @@ def serve_hook(hook: Hook, tls: ssl.SSLContext | None = None) -> Iterator[Hook]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             hook.received.append((dict(self.headers), body))
+            time.sleep(hook.delay_s)
             self.send_response(hook.status)
             for name, value in hook.headers.items():
                 self.send_header(name, value)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import pytest
 from pydantic import SecretStr
@@ -37,6 +38,17 @@ def test_a_refusing_service_is_named_without_its_token(opened: AlertMessage) -> 
     with pytest.raises(DeliveryFailed, match="does not know the URL") as refusal:
         send(opened, "nosuchservice://s3cr3t-t0ken")
     assert "s3cr3t-t0ken" not in str(refusal.value)
+
+
+def test_a_service_that_hangs_is_left_after_the_longest_time(opened: AlertMessage) -> None:
+    with serve_hook(Hook(status=200, delay_s=3)) as hook:
+        target = AppriseTarget(
+            name="chat", channel="apprise", url=SecretStr(f"json://127.0.0.1:{hook.port}/")
+        )
+        began = time.monotonic()
+        with pytest.raises(DeliveryFailed, match="longer than 1 s"):
+            AppriseChannel(target, longest_s=1).send(opened, now=NOON, seconds=30)
+        assert time.monotonic() - began < 5
 
 
 def test_the_missing_package_is_named(

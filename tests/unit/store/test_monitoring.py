@@ -137,6 +137,18 @@ def test_a_delivered_message_never_leaves_again(store):
     assert outbox.get("msg_1").delivered_at == NOON
 
 
+def test_old_delivered_messages_are_pruned_and_no_others(store):
+    outbox = store.alert_messages
+    outbox.add([message(f"msg_{n}") for n in range(4)])
+    outbox.mark_delivered("msg_0", NOON - timedelta(days=91))
+    outbox.mark_delivered("msg_1", NOON)
+    outbox.mark_failed("msg_2", "answered 410", next_attempt_at=None)
+    before = NOON - timedelta(days=90)
+    assert outbox.prune(delivered_before=before, dry_run=True) == 1
+    assert outbox.prune(delivered_before=before) == 1
+    assert [m.message_id for m in outbox.page()] == ["msg_1", "msg_2", "msg_3"]
+
+
 def test_a_dead_message_is_sent_again_when_it_is_replayed(store):
     outbox = store.alert_messages
     outbox.add([message()])

@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from rlhf_pipeline.telemetry.current_step import in_step
 from rlhf_pipeline.telemetry.spans import EndedRun, EndedStep, Tracer
 from tests.collector import Collector, collecting
 
+ROOT = Path(__file__).parents[3]
 BEGAN = datetime(2026, 1, 2, 12, tzinfo=UTC)
 SERVER, CLIENT = 2, 3
 
@@ -48,17 +50,21 @@ def collector() -> Iterator[Collector]:
         yield collector
 
 
-@pytest.fixture
-def tracer(collector: Collector) -> Iterator[Tracer]:
+def open_tracer(endpoint: str, headers: str) -> Tracer:
     settings = Settings(
-        organization="acme",
-        project="support",
-        otlp_endpoint=f"{collector.url}/api/public/otel/",
-        otlp_headers="Authorization=Basic%20c2VjcmV0,X-Project=demo",
+        organization="acme", project="support", otlp_endpoint=endpoint, otlp_headers=headers
     )
     tracer = tracing.open_tracer(settings)
     assert tracer is not None
     assert tracing.open_tracer(settings) is tracer
+    return tracer
+
+
+@pytest.fixture
+def tracer(collector: Collector) -> Iterator[Tracer]:
+    tracer = open_tracer(
+        f"{collector.url}/api/public/otel/", "Authorization=Basic%20c2VjcmV0,X-Project=demo"
+    )
     yield tracer
     tracer.receiver.close(5)
 
@@ -132,6 +138,57 @@ def test_a_call_has_the_attributes_of_generative_ai(tracer: Tracer, collector: C
     sent = b"".join(collector.bodies)
     for text in (b"a completion", b"who am I", b"I am", b"c2VjcmV0"):
         assert text not in sent
+
+
+# As docs/monitoring.md sets them: what is behind the host, the headers, and what must arrive.
+RECEIVERS = {
+    "collector": ("", "", "/v1/traces", {}),
+    "Phoenix": (
+        "",
+        "Authorization=Bearer%20k3y",
+        "/v1/traces",
+        {"authorization": "Bearer k3y"},
+    ),
+    "Langfuse": (
+        "/api/public/otel",
+        "Authorization=Basic%20cGs6c2s=",
+        "/api/public/otel/v1/traces",
+        {"authorization": "Basic cGs6c2s="},
+    ),
+    "Latitude": (
+        "",
+        "Authorization=Bearer%20k3y,X-Latitude-Project=demo",
+        "/v1/traces",
+        {"authorization": "Bearer k3y", "x-latitude-project": "demo"},
+    ),
+}
+
+
+@pytest.mark.parametrize("receiver", RECEIVERS)
+def test_each_receiver_gets_spans_as_it_documents(receiver: str, collector: Collector):
+    path, headers, signal_path, received = RECEIVERS[receiver]
+    tracer = open_tracer(f"{collector.url}{path}", headers)
+    with in_step(str(uuid4()), "completions"):
+        tracer.record_calls([attempt()])
+    tracer.receiver.close(5)
+    assert collector.paths == [signal_path]
+    (sent,) = collector.headers
+    assert sent["content-type"] == "application/x-protobuf"
+    assert received.items() <= sent.items()
+    assert ("authorization" in sent) == ("authorization" in received)
+    (span,) = collector.spans  # parsed as ExportTraceServiceRequest
+    assert (len(span.trace_id), len(span.span_id)) == (32, 16)
+    assert span.name == "chat gpt-4o-mini"
+    assert span.attributes["gen_ai.request.model"] == "gpt-4o-mini"
+    assert span.resource["service.name"] == "rlhf_pipeline"
+
+
+def test_the_receivers_of_the_docs_are_tested():
+    table = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    for path, headers, _, _ in RECEIVERS.values():
+        assert f"{path}`" in table
+        for name in (part.partition("=")[0] for part in headers.split(",")):
+            assert name in table
 
 
 def test_spans_arrive_at_the_signal_path_with_the_headers(tracer: Tracer, collector: Collector):
