@@ -9,11 +9,13 @@ import pandas as pd
 from assets.delivery import StageReport, deliver, describe_bounds, make_rule, unpartitioned_asset
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation import CompletionJudge, EvaluationParams, JudgedPolicy, evaluate
 from rlhf_pipeline.evaluation_sets import require
 from rlhf_pipeline.metrics.stages import evaluation_points
 from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.retraining.vote_halves import VoteHalves, has_votes_for_judging
 from rlhf_pipeline.store import Store
 
 KL_WARNING = 0.5  # nats per token; above this the policy has changed substantially
@@ -28,12 +30,17 @@ class EvaluationConfig(EvaluationParams, dg.Config):
     "evaluation",
     "improve",
     "mlflow",
-    checks={"close_to_champion": "The candidate is close to the champion (KL per token)."},
+    checks={
+        "close_to_champion": "The candidate is close to the champion (KL per token).",
+        "judge_is_separate": "The judge never saw the votes that the candidate was trained on.",
+    },
 )
 def evaluation(
     context: dg.AssetExecutionContext,
     config: EvaluationConfig,
     candidate_model: ModelVersion,
+    retraining_set: pd.DataFrame,
+    preference_pairs: pd.DataFrame,
     reward_model: ModelVersion,
     calibration: CalibrationReport,
     champions: dg.ResourceParam[Champions],
@@ -43,10 +50,20 @@ def evaluation(
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
     """Win rate and mean reward with intervals, KL, checkable answers and mean length, on prompts
-    that are never used for training.
+    that are never used for training. The judging half of the votes judges, the labelling half
+    beside it.
     """
     champion, judge = champions.policy(), champions.judge(reward_model)
     assert judge is not None  # a version was given
+    by_all = CompletionJudge(
+        judge.reward_model, f"{judge.label}, {calibration.method}", judge.calibrator
+    )
+    halves, obstacle = None, "The retraining set has rows that these votes label."
+    if not has_votes_for_judging(retraining_set):
+        try:
+            halves, obstacle = VoteHalves.fit(by_all, reward_model, preference_pairs), ""
+        except NotEnoughData as cause:
+            obstacle = str(cause)
     candidate = JudgedPolicy(champions.load_policy(candidate_model), candidate_model.label)
     held_out, prompts = require(settings, store)
 
@@ -55,11 +72,10 @@ def evaluation(
             candidate,
             JudgedPolicy(champions.load_policy(other), other.label),
             prompts,
-            CompletionJudge(
-                judge.reward_model, f"{judge.label}, {calibration.method}", judge.calibrator
-            ),
+            halves.judging if halves else by_all,
             config,
             ledger=store.generation,
+            labelled_by=halves.labelling if halves else None,
             progress=progress("evaluation"),
         )
 
@@ -75,19 +91,23 @@ def evaluation(
             "base": base.label,
             "win_rate_against_base": from_base,
             "evaluation_set": held_out.version,
+            "shares_votes": halves is None,
         }
     )
+    by_labels = result.win_rate_by_labels
     yield from deliver(
         context,
         registry,
         result,
         StageReport(
             headline=f"win rate {result.win_rate} on {held_out.label} "
-            f"({result.n_prompts} prompts), {from_base.value:.3f} against {base.label}, "
+            f"({result.n_prompts} prompts), "
+            f"{_describe_labels(result)}{from_base.value:.3f} against {base.label}, "
             f"KL {result.kl.value:.3f}, length × {result.length_ratio:.2f}",
             metrics={
                 "win_rate": result.win_rate.value,
                 "win_rate_low": result.win_rate.low,
+                "win_rate_by_labels": by_labels.value if by_labels else None,
                 "win_rate_against_base": from_base.value,
                 "mean_reward_candidate": result.mean_reward_candidate.value,
                 "mean_reward_champion": result.mean_reward_champion.value,
@@ -111,6 +131,16 @@ def evaluation(
                 "close_to_champion",
                 result.kl.value < KL_WARNING,
                 f"{result.kl.value:.2f} nats per token from the champion.",
-            )
+            ),
+            make_rule(
+                "judge_is_separate",
+                halves is not None,
+                f"The candidate was trained on votes that the judge knows. {obstacle}",
+            ),
         ],
     )
+
+
+def _describe_labels(evaluation: Evaluation) -> str:
+    by_labels = evaluation.win_rate_by_labels
+    return f"{by_labels.value:.3f} by the labelling half, " if by_labels else ""

@@ -1,6 +1,7 @@
 """The retraining set: the pairs to train a candidate on, each with the reason for its selection."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,7 @@ from assets.delivery import (
     deliver,
     describe_bounds,
     expect_usually,
+    make_rule,
     unpartitioned_asset,
 )
 from assets.retraining_decision import record_launch, retraining_decision
@@ -21,12 +23,14 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.cluster_history import find_failing_ids
-from rlhf_pipeline.evaluation import frozen_prompt_ids
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.evaluation import CompletionJudge, frozen_prompt_ids
 from rlhf_pipeline.evaluation_sets import require
 from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome
 from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
+from rlhf_pipeline.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import Quarantines, TasteChanges
 
@@ -43,7 +47,10 @@ class RetrainingSetConfig(SelectionParams, dg.Config):
     "improve",
     "parquet",
     deps=[retraining_decision],
-    checks={"mean_weight": "The mean weight of a pair is 0.3 or more."},
+    checks={
+        "mean_weight": "The mean weight of a pair is 0.3 or more.",
+        "votes_are_separate": "No vote that judges the candidate labels a row.",
+    },
 )
 @check_schema
 def retraining_set(
@@ -69,14 +76,12 @@ def retraining_set(
     _, held_out = require(settings, store, pairs)
     frozen = frozen_prompt_ids(held_out)
     assert judge is not None  # a version was given
-    scores = pd.DataFrame(
-        {"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)}
-    )
-    frame = select_pairs(
+    by_all = CompletionJudge(judge.reward_model, judge.label, judge.calibrator)
+    select = partial(
+        select_pairs,
         pairs,
-        scores,
-        Quarantines.from_decisions(store.decisions.fires()).drop(reflection_log),
-        config,
+        reflections=Quarantines.from_decisions(store.decisions.fires()).drop(reflection_log),
+        params=config,
         taste_changes=TasteChanges.from_log(
             store.taste_changes.all(), change_seq=config.change_seq
         ),
@@ -86,6 +91,15 @@ def retraining_set(
         .set_index("prompt_id")["reference"]
         .to_dict(),
     )
+    frame, obstacle = None, "separate_votes is off."
+    if config.separate_votes:
+        try:
+            halves = VoteHalves.fit(by_all, reward_model, pairs)
+            frame, obstacle = select(label_reserved(pairs, halves.labelling)), ""
+        except NotEnoughData as cause:
+            obstacle = str(cause)
+    if frame is None:
+        frame = select(score_pairs(pairs, by_all))
     rule = DataExpectation(
         type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True
     )
@@ -114,7 +128,14 @@ def retraining_set(
             },
             rows=frame[["prompt", "chosen", "rejected", "information", "origin", "reason"]],
         ),
-        checks=checks,
+        checks=[
+            *checks,
+            make_rule(
+                "votes_are_separate",
+                not obstacle,
+                f"The same votes label the set and judge the candidate. {obstacle}",
+            ),
+        ],
         usual=[
             expect_usually(
                 "mean_weight", "expect_column_mean_to_be_between", column="weight", min_value=0.3

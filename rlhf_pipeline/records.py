@@ -757,6 +757,16 @@ class Evaluation(Record):
     win_rate_against_base: Interval | None = Field(
         default=None, description="win rate against `base` with the same judge, prompts and seeds"
     )
+    win_rate_by_labels: Interval | None = Field(
+        default=None,
+        description="win rate by the members that labelled the retraining set: above `win_rate`, "
+        "the candidate has learnt their errors too",
+    )
+    shares_votes: bool | None = Field(
+        default=None,
+        description="whether the judge was fitted on votes that the candidate was trained on; None "
+        "for older records",
+    )
     evaluated_at: datetime = Field(default_factory=utc_now)
 
     @property

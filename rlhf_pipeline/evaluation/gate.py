@@ -60,7 +60,20 @@ def _check_win_rate(evaluation: Evaluation, params: GateParams) -> GateCheck:
         passed=passed,
         reason=f"Win rate {rate.value:.3f} over {rate.n} prompts: its lower bound {rate.low:.3f} "
         f"is {'above' if passed else 'not above'} {params.min_win_rate:g}."
+        + _describe_labels(evaluation)
         + (_describe_power(rate, params) if rate.n < FEW_PROMPTS else ""),
+    )
+
+
+def _describe_labels(evaluation: Evaluation) -> str:
+    """The second figure: the win rate by those who labelled what the candidate was trained on."""
+    if evaluation.shares_votes:
+        return " The judge knows votes that the candidate was trained on."
+    by_labels = evaluation.win_rate_by_labels
+    return (
+        ""
+        if by_labels is None
+        else f" The members that labelled its training set give it {by_labels.value:.3f}."
     )
 
 

@@ -81,6 +81,7 @@ def evaluate(
     params: EvaluationParams,
     *,
     ledger: WorkLedger,
+    labelled_by: CompletionJudge | None = None,
     progress: Progress = ignore_progress,
 ) -> tuple[Evaluation, pd.DataFrame]:
     """Evaluate the candidate against the champion on `prompts` (PROMPTS). Also returns the judged
@@ -90,7 +91,8 @@ def evaluate(
     completion is an item of `ledger` under the label of its policy, so existing completions are
     reused. Rewards are in logits of the reward model, lengths
     in characters, KL in nats per token. With a calibrator, `expected_win_rate` is the expected
-    share of people who prefer the candidate. The row order of `prompts` is irrelevant.
+    share of people who prefer the candidate. `labelled_by` labelled the candidate's retraining set;
+    its win rate is reported beside that of `judge`. The row order of `prompts` is irrelevant.
 
     Raises NotEnoughData below min_prompts, CompletionError if a policy fails on a prompt or writes
     only empty texts, InvalidScores for rewards that are not finite.
@@ -114,6 +116,11 @@ def evaluate(
         candidate.policy, champion.policy, samples["prompt"].tolist(), texts[0]
     )
     evaluation = _summarise(samples, params, prompts_hash(prompts))
+    if labelled_by is not None:
+        relabelled = _judge_samples(samples, labelled_by.reward_model, None, progress)
+        evaluation["win_rate_by_labels"] = win_rate(
+            relabelled, seed=params.seed, n_resamples=params.n_resamples
+        )
     labels = {
         "candidate": candidate.label,
         "champion": champion.label,

@@ -37,6 +37,11 @@ class SelectionParams(Parameters):
         ge=0.5,
         le=1,
     )
+    separate_votes: bool = Field(
+        True,
+        description="Label by members fitted on the votes of one half of the prompts; the votes of "
+        "the other half judge the candidate and are not trained on. false = all votes do both",
+    )
     keep_wrong_answers: bool = Field(
         False,
         description="Keep pairs whose chosen completion gives a wrong answer and whose rejected "
@@ -71,9 +76,10 @@ def select_pairs(
     """Select the most informative pairs of the train split as RETRAINING_SET, most informative
     first.
 
-    `pairs` are PREFERENCE_PAIRS; `scores` has comparison_id and p_chosen, the champion reward
-    model's calibrated probability that the majority's choice wins, for every pair; `reflections`
-    (REFLECTIONS) are its predictions from before the votes. For a comparison without a vote there,
+    `pairs` are PREFERENCE_PAIRS; `scores` has comparison_id and p_chosen, the refitted reward
+    model's calibrated probability that the majority's choice wins, for every pair, and optionally
+    is_reserved: the gate needs the votes on this prompt. `reflections` (REFLECTIONS) are the
+    champion's predictions from before the votes. For a comparison without a vote there,
     disagreement depends on p_chosen alone. `references` are the right answers by prompt_id.
 
     information = uncertainty_weight * (1 - |2 p - 1|) + disagreement_weight * share of votes
@@ -82,10 +88,11 @@ def select_pairs(
     instead (origin `relabelled` where it differs) and counts like a new vote. Elsewhere the pair
     is left out if the model contradicts it, else it gets the sampling weight
     `weight_before_change` and ranks by information * weight, so it only fills the room that others
-    leave. Pairs of `failing_ids`, comparisons in failing clusters, have their weight multiplied by
-    `failing_cluster_weight`. A pair that prefers a wrong answer to the right one is left out. Pairs
-    of calib, test and frozen prompts are never selected. Equal inputs in another order give the
-    same rows in the same order.
+    leave. A reserved pair has the model's choice where the model is sure, and is left out
+    elsewhere. Pairs of `failing_ids`, comparisons in failing clusters, have their weight multiplied
+    by `failing_cluster_weight`. A pair that prefers a wrong answer to the right one is left out.
+    Pairs of calib, test and frozen prompts are never selected. Equal inputs in another order give
+    the same rows in the same order.
 
     Raises NotEnoughVotes below min_pairs, InvalidScores for a probability that is missing, NaN or
     outside 0 to 1.
@@ -101,7 +108,7 @@ def select_pairs(
     ]
     usable = usable.sort_values("comparison_id", ignore_index=True)
     _require_enough_pairs(len(usable), len(checked), params.min_pairs)
-    p_chosen = _match_probabilities(scores, usable["comparison_id"])
+    p_chosen, is_reserved = _match_scores(scores, usable["comparison_id"])
     judged = (
         _count_wrong_votes(reflections)
         .reindex(usable["comparison_id"])
@@ -110,7 +117,8 @@ def select_pairs(
     )
     is_old = pd.Series(~taste_changes.is_current(usable), index=usable.index)
     is_sure = np.maximum(p_chosen, 1 - p_chosen) >= params.relabel_confidence
-    is_relabelled = is_old & is_sure & (p_chosen < 0.5)
+    is_swapped = (is_old | is_reserved) & is_sure & (p_chosen < 0.5)
+    is_relabelled = is_swapped | (is_reserved & is_sure)
     is_current = ~is_old | is_sure
     when = np.where(
         is_old,
@@ -129,16 +137,21 @@ def select_pairs(
         * _disagreement_shares(judged, p_chosen).mask(is_relabelled, 0.0),
         reason=[
             _describe_relabelling(p, after)
+            if swapped
+            else _describe_label(p, after)
             if relabelled
             else _describe_reason(n_wrong, n_votes, p, after)
-            for relabelled, n_wrong, n_votes, p, after in zip(
-                is_relabelled, judged["n_wrong"], judged["n_votes"], p_chosen, when, strict=True
+            for swapped, relabelled, n_wrong, n_votes, p, after in zip(
+                *(is_swapped, is_relabelled, judged["n_wrong"], judged["n_votes"]),
+                *(p_chosen, when),
+                strict=True,
             )
         ],
     )
-    described = _swap(described, is_relabelled)
+    described = _swap(described, is_swapped)
     chosen = described[
         (described["weight"] > 0)
+        & (is_sure | ~is_reserved)
         & (is_current | (p_chosen >= 0.5))
         & (params.keep_wrong_answers | ~_prefers_wrong_answer(described, references or {}))
     ]
@@ -203,13 +216,16 @@ def _require_enough_pairs(n_usable: int, n_pairs: int, min_pairs: int) -> None:
         )
 
 
-def _match_probabilities(scores: pd.DataFrame, comparison_ids: pd.Series) -> pd.Series:
+def _match_scores(
+    scores: pd.DataFrame, comparison_ids: pd.Series
+) -> tuple["pd.Series[float]", "pd.Series[bool]"]:
     missing = [column for column in SCORES if column not in scores.columns]
     if missing:
         raise FrameError(f"scores: missing columns {missing}. Expected: {list(SCORES)}.")
     if scores["comparison_id"].duplicated().any():
         raise FrameError("scores: comparison_id repeats. Give one probability per comparison.")
-    p = scores.set_index("comparison_id")["p_chosen"].reindex(comparison_ids).astype("float64")
+    matched = scores.set_index("comparison_id").reindex(comparison_ids)
+    p = matched["p_chosen"].astype("float64")
     bad = p[~p.between(0, 1)]
     if len(bad):
         raise InvalidScores(
@@ -217,7 +233,9 @@ def _match_probabilities(scores: pd.DataFrame, comparison_ids: pd.Series) -> pd.
             f"{bad.index[0]} ({bad.iloc[0]}). Score every pair with the reward model and its "
             "calibrator."
         )
-    return p.reset_index(drop=True)
+    if "is_reserved" not in matched:
+        matched["is_reserved"] = False
+    return p.reset_index(drop=True), matched["is_reserved"].reset_index(drop=True).astype(bool)
 
 
 def _count_wrong_votes(reflections: pd.DataFrame | None) -> pd.DataFrame:
@@ -252,6 +270,13 @@ def _disagreement_shares(judged: pd.DataFrame, p_chosen: pd.Series) -> pd.Series
 
 def _describe_relabelling(p_chosen: float, when: str) -> str:
     return f"relabelled: reward model gives {1 - p_chosen:.2f} to what people rejected{when}"
+
+
+def _describe_label(p_chosen: float, when: str) -> str:
+    return (
+        f"labelled: reward model gives {p_chosen:.2f} to the chosen completion{when}; the gate "
+        "judges by the votes on it"
+    )
 
 
 def _describe_reason(n_wrong: float, n_votes: float, p_chosen: float, when: str) -> str:

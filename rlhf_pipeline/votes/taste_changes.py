@@ -48,6 +48,11 @@ class TasteChanges:
             latest.pop(None, None), {str(category): seq for category, seq in sorted(latest.items())}
         )
 
+    @classmethod
+    def from_json(cls, recorded: Mapping[str, Any]) -> "TasteChanges":
+        """What `to_json` wrote."""
+        return cls(recorded.get("since_seq"), dict(recorded.get("by_category", {})))
+
     def __bool__(self) -> bool:
         return self.since_seq is not None or bool(self.by_category)
 

@@ -45,7 +45,13 @@ MISSION = {
     },
     "retraining_decision": {"drift_report"},
     "candidate_model": {"retraining_set"},
-    "evaluation": {"candidate_model", "reward_model", "calibration"},
+    "evaluation": {
+        "candidate_model",
+        "retraining_set",
+        "preference_pairs",
+        "reward_model",
+        "calibration",
+    },
     "gate": {"evaluation", "candidate_model"},
 }
 EXTERNAL = {"votes_inbox", "retraining_decision"}  # reported, not materialised by a run

@@ -28,6 +28,7 @@ from rlhf_pipeline.records import (
 )
 from rlhf_pipeline.registry import is_accuracy, list_openings
 from rlhf_pipeline.retraining.triggers import TriggerParams
+from rlhf_pipeline.retraining.vote_halves import has_votes_for_judging, is_for_judging
 from rlhf_pipeline.reward_model import EmbeddingRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
 
@@ -186,7 +187,9 @@ def test_retraining_set_has_reasons_and_no_evaluation_split(
     assert (rows["chosen"] != rows["rejected"]).all()
     is_old = rows["reason"].str.contains("before the change")
     assert (rows.loc[~is_old, "weight"] == 1).all()
-    assert is_old[(rows["weight"] < 1) | (rows["origin"] == "relabelled")].all()
+    assert is_old[rows["weight"] < 1].all()
+    assert not has_votes_for_judging(rows)
+    assert (is_old | is_for_judging(rows["prompt_id"]))[rows["origin"] == "relabelled"].all()
 
 
 def test_candidate_is_registered_with_parent_and_complete_files(

@@ -110,3 +110,13 @@ def test_few_prompts_show_the_smallest_detectable_gain():
     assert "a true win rate of 0.71 or more would pass in 8 of 10 evaluations" in reason
     many = decide_promotion(evaluation(), GateParams()).checks[0].reason
     assert "8 of 10" not in many
+
+
+def test_the_gate_shows_the_win_rate_by_the_labels_beside_its_own():
+    by_labels = evaluation(win_rate_by_labels=interval(0.8, 0.75, 0.85), shares_votes=False)
+    reason = verdict(decide_promotion(by_labels, GateParams()), "win_rate").reason
+    assert reason.endswith("The members that labelled its training set give it 0.800.")
+    shared = decide_promotion(evaluation(shares_votes=True), GateParams())
+    assert verdict(shared, "win_rate").reason.endswith(
+        "The judge knows votes that the candidate was trained on."
+    )

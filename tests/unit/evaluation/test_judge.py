@@ -111,6 +111,16 @@ def test_a_policy_against_itself_wins_half_and_has_not_moved(champion, prompts):
     assert result.n_prompts == 20
 
 
+def test_the_members_that_labelled_have_a_win_rate_of_their_own(champion, prompts):
+    class LikesBrevity:
+        def score(self, prompts, completions, *, progress=None):
+            return -LikesLength().score(prompts, completions)
+
+    labelled_by = CompletionJudge(LikesBrevity(), "demo.reward_model@1, labelling half")
+    result, _ = judge(tiny_policy(1), champion, prompts, LikesLength(), labelled_by=labelled_by)
+    assert result.win_rate_by_labels.value == pytest.approx(1 - result.win_rate.value)
+
+
 def test_the_evaluation_is_reproducible_whatever_the_order_of_prompts(champion, prompts):
     candidate = tiny_policy(1)
     results = [

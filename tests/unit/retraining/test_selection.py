@@ -279,3 +279,14 @@ def test_a_pair_that_nobody_preferred_a_side_of_is_not_trained_on():
         "c0",
         "c3",
     }
+
+
+def test_reserved_pairs_get_the_models_label_or_none():
+    given = scores([0.9, 0.1, 0.6, 0.6]).assign(is_reserved=[True, True, True, False])
+    chosen = select_pairs(pairs(4), given, None, PARAMS).set_index("comparison_id")
+    assert chosen["origin"].to_dict() == {"c0": "relabelled", "c1": "relabelled", "c3": "vote"}
+    assert chosen["chosen"].to_dict() == {"c0": "two 0", "c1": "three", "c3": "two 3"}
+    assert chosen.loc["c0", "reason"] == (
+        "labelled: reward model gives 0.90 to the chosen completion; the gate judges by the votes "
+        "on it"
+    )

@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.evaluation import CompletionJudge
+from rlhf_pipeline.frames import RETRAINING_SET
+from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.retraining.vote_halves import (
+    VoteHalves,
+    has_votes_for_judging,
+    is_for_judging,
+    label_reserved,
+)
+from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
+from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
+
+MODEL = EmbeddingRewardModel(
+    EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0]), WordEncoder()
+)
+JUDGE = CompletionJudge(MODEL, "demo.reward_model@1")
+VERSION = ModelVersion(
+    name="demo.reward_model", version=1, kind="reward_model", uri="", content_hash=""
+)
+
+
+def members_hash(judge):
+    return judge.reward_model.weights_hash
+
+
+def test_each_half_is_fitted_on_its_own_votes_alone():
+    pairs = make_pairs(400)
+    halves = VoteHalves.fit(JUDGE, VERSION, pairs)
+    is_judging = is_for_judging(pairs["prompt_id"])
+    assert 0.4 < is_judging.mean() < 0.6
+    flipped = pairs.copy()
+    sides = ["chosen", "rejected"]
+    flipped.loc[is_judging, sides] = pairs.loc[is_judging, sides[::-1]].to_numpy()
+    calib = pairs["split"] == "calib"
+    flipped.loc[calib] = pairs.loc[calib]
+    other = VoteHalves.fit(JUDGE, VERSION, flipped.sample(frac=1, random_state=1))
+    assert members_hash(other.labelling) == members_hash(halves.labelling)
+    assert members_hash(other.judging) != members_hash(halves.judging)
+
+
+def test_a_half_predicts_the_votes_of_the_other():
+    pairs = make_pairs(400)
+    scores = label_reserved(pairs, VoteHalves.fit(JUDGE, VERSION, pairs).labelling)
+    assert np.array_equal(scores["is_reserved"], is_for_judging(pairs["prompt_id"]))
+    unseen = scores["is_reserved"].to_numpy() & (pairs["agreement"] == 1).to_numpy()
+    assert (scores["p_chosen"][unseen] > 0.5).mean() > 0.7
+
+
+def test_votes_from_before_the_change_weigh_as_in_the_whole_model():
+    pairs = make_pairs(400)
+    changed = VERSION.model_copy(
+        update={"params": {"taste_changes": {"since_seq": 601}, "weight_before_change": 0.0}}
+    )
+    halves = VoteHalves.fit(JUDGE, changed, pairs)
+    since = VoteHalves.fit(JUDGE, VERSION, pairs[pairs["max_seq"] >= 601])
+    assert members_hash(halves.judging) == members_hash(since.judging)
+
+
+def test_too_few_pairs_or_a_slow_kind_cannot_be_halved():
+    with pytest.raises(NotEnoughData, match="needs 30"):
+        VoteHalves.fit(JUDGE, VERSION, make_pairs(60))
+
+    class Slow:
+        name = "transformer"
+
+        def quick(self, **changes):
+            return None
+
+    with pytest.raises(NotEnoughData, match="A transformer takes too long"):
+        VoteHalves.fit(CompletionJudge(Slow(), "demo.reward_model@1"), VERSION, make_pairs(60))
+
+
+def test_a_set_with_votes_for_judging_is_recognised():
+    judging = next(p for p in map(str, range(20)) if is_for_judging([p])[0])
+    row = dict.fromkeys(RETRAINING_SET.columns, None) | {"prompt_id": judging}
+    frame = RETRAINING_SET.empty_frame()
+    assert not has_votes_for_judging(frame)
+    for origin, expected in (("vote", True), (None, True), ("relabelled", False)):
+        frame.loc[0] = row | {"origin": origin}
+        assert has_votes_for_judging(frame) is expected
