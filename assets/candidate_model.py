@@ -49,7 +49,7 @@ def candidate_model(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Trains a candidate from the champion by DPO or best-of-n SFT. A killed training resumes from
+    """Trains a candidate from the champion, by the chosen strategy. A killed training resumes from
     its checkpoint and ends with the same weights.
     """
     parent = champions.policy(progress("first policy"))
@@ -70,6 +70,7 @@ def candidate_model(
             retraining_set,
             out,
             params,
+            reward=champions.reward(),
             progress=LossLogger(run, progress("candidate_model")),
         )
         metrics = {

@@ -13,7 +13,7 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.config import silence_telemetry
-from rlhf_pipeline.errors import NotEnoughVotes
+from rlhf_pipeline.errors import ModelError, NotEnoughVotes
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import frame_hash
 from rlhf_pipeline.policy.causal_lm import Policy
@@ -27,6 +27,7 @@ from rlhf_pipeline.retraining.preparation import (
     open_policy,
     place_training,
 )
+from rlhf_pipeline.retraining.rewards import RewardFunction
 from rlhf_pipeline.retraining.training import (
     FinishedTraining,
     TrainingParams,
@@ -97,6 +98,7 @@ class Recipe:
     curves: Mapping[str, str]
     health: Callable[[FinishedTraining, TrainingParams], tuple[dict[str, float], tuple[str, ...]]]
     imitates: bool = False  # texts, not preferences: no reference, and a higher learning rate
+    is_online: bool = False  # trains on the reward, which is then part of the lineage
 
 
 def train_and_report(
@@ -107,6 +109,7 @@ def train_and_report(
     rows: pd.DataFrame,
     out: Path,
     params: TrainingParams,
+    reward: RewardFunction | None,
     progress: Progress,
 ) -> TrainingReport:
     """Return a training already done, or resume or run it; write model and report to `out`.
@@ -118,6 +121,8 @@ def train_and_report(
     shape, place = read_shape(policy_folder, params.lora_targets), place_training(params)
     params = complete_params(params, shape, place, imitates=recipe.imitates)
     lineage = build_lineage(recipe.name, params, folder_hash(policy_folder), frame_hash(pairs))
+    if recipe.is_online and reward is not None:
+        lineage["reward_hash"] = reward.weights_hash
     fingerprint = content_hash(lineage)
     known = _load_finished_report(out, fingerprint)
     if known is not None:
@@ -126,7 +131,9 @@ def train_and_report(
     checkpoints = open_checkpoints(out / "checkpoints", fingerprint)
     with silence_training_libraries(), limit_cpu_threads(params.cpu_threads):
         policy = open_policy(policy_folder, params)
-        fitting = _select_fitting_rows(policy, rows, params)
+        check_tokenizer(policy)
+        room = params.max_new_tokens if recipe.is_online else 1
+        fitting = _select_fitting_rows(policy, rows, params, room)
         done = run_to_end(
             lambda: recipe.build(policy, fitting, params, checkpoints),
             checkpoints,
@@ -184,12 +191,26 @@ def build_lineage(
     }
 
 
+def check_tokenizer(policy: Policy) -> None:
+    """Raise ModelError if the tokenizer has no end token; without a pad token, padding is the end
+    token.
+    """
+    tokenizer = policy.tokenizer
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"The tokenizer of {policy.name} has no end token, so a completion would never end. "
+            "Set eos_token in its tokenizer_config.json."
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+
+
 def _select_fitting_rows(
-    policy: Policy, rows: pd.DataFrame, params: TrainingParams
+    policy: Policy, rows: pd.DataFrame, params: TrainingParams, room: int
 ) -> pd.DataFrame:
-    """Rows whose prompt leaves room for a completion: TRL drops the others silently."""
+    """Rows whose prompt leaves `room` tokens for a completion: TRL drops the others silently."""
     limit = min(params.max_length, policy.context_length)
-    fits = [policy.count_prompt_tokens(text) < limit for text in rows["prompt"]]
+    fits = [policy.count_prompt_tokens(text) + room <= limit for text in rows["prompt"]]
     fitting = rows[fits].reset_index(drop=True)
     if fitting.empty:
         raise NotEnoughVotes(

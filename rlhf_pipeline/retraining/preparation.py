@@ -66,12 +66,17 @@ def list_notices(
     Raises ConfigurationError if the model alone does not fit.
     """
     completions = [rows[name].str.len() for name in ("chosen", "rejected") if name in rows]
-    longest = rows["prompt"].str.len() + pd.concat(completions, axis=1).max(axis=1)
+    if completions:
+        longest = rows["prompt"].str.len() + pd.concat(completions, axis=1).max(axis=1)
+        n_texts = len(completions)
+    else:
+        longest = rows["prompt"].str.len() + params.max_new_tokens * CHARACTERS_PER_TOKEN
+        n_texts = getattr(params, "n_samples", 1)
     n_tokens = min(params.max_length, int(longest.max()) // CHARACTERS_PER_TOKEN + 1)
     need = estimate_memory(
         shape,
         params,
-        n_rows=params.rows_per_pass * len(completions),
+        n_rows=params.rows_per_pass * n_texts,
         n_tokens=n_tokens,
         has_reference=has_reference,
     )

@@ -64,6 +64,13 @@ class TrainingParams(AdapterParams):
     max_length: int = Field(
         512, description="Tokens of prompt and completion together; what is beyond is cut off", ge=8
     )
+    max_new_tokens: int = Field(
+        48,
+        description="Tokens per completion that is sampled while training, by online strategies "
+        "and sentinels",
+        ge=1,
+        le=8192,
+    )
     seed: int = Field(0, description="Of row order and initialisation", ge=0, lt=2**31)
     checkpoint_every: int = Field(
         20, description="Optimiser steps between two checkpoints: what a kill can cost", ge=1

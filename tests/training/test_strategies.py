@@ -37,8 +37,8 @@ def policy(tmp_path_factory):
 
 
 def test_an_unknown_strategy_names_the_known_ones(tmp_path):
-    with pytest.raises(ConfigurationError, match="Known: dpo, sft"):
-        train_candidate("ppo", tmp_path, build_pairs(), tmp_path / "out", PARAMS)
+    with pytest.raises(ConfigurationError, match="Known: dpo, grpo, kto, rloo, sft"):
+        train_candidate("trpo", tmp_path, build_pairs(), tmp_path / "out", PARAMS)
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))

@@ -7,13 +7,20 @@ import pandas as pd
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.retraining.rewards import RewardFunction
 from rlhf_pipeline.retraining.strategies.base import Strategy, TrainingReport
 from rlhf_pipeline.retraining.strategies.dpo import DPO
+from rlhf_pipeline.retraining.strategies.grpo import GRPO
+from rlhf_pipeline.retraining.strategies.kto import KTO
+from rlhf_pipeline.retraining.strategies.rloo import RLOO
 from rlhf_pipeline.retraining.strategies.sft import SFT
 from rlhf_pipeline.retraining.training import TrainingParams
 
 # To add a strategy: one file with one class that satisfies base.Strategy, and one line here.
-STRATEGIES = Members[type[Strategy]]("retraining.strategies", {"dpo": DPO, "sft": SFT})
+STRATEGIES = Members[type[Strategy]](
+    "retraining.strategies",
+    {"dpo": DPO, "sft": SFT, "kto": KTO, "rloo": RLOO, "grpo": GRPO},
+)
 
 __all__ = [
     "STRATEGIES",
@@ -30,6 +37,7 @@ def train_candidate(
     out: Path,
     params: TrainingParams,
     *,
+    reward: RewardFunction | None = None,
     progress: Progress = ignore_progress,
 ) -> TrainingReport:
     """Train a candidate with the strategy of that name; see `Strategy.train`.
@@ -41,4 +49,6 @@ def train_candidate(
         raise ConfigurationError(
             f"Unknown strategy `{strategy}`. Known: {', '.join(sorted(STRATEGIES))}."
         )
-    return STRATEGIES[strategy]().train(policy_folder, pairs, out, params, progress=progress)
+    return STRATEGIES[strategy]().train(
+        policy_folder, pairs, out, params, reward=reward, progress=progress
+    )

@@ -6,16 +6,30 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from rlhf_pipeline.errors import ExpectationFailed, NotEnoughVotes
 from rlhf_pipeline.frames import RETRAINING_SET, check_frame
+from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.retraining.candidates import TrainingReport
+from rlhf_pipeline.retraining.rewards import RewardFunction
 from rlhf_pipeline.retraining.training import TrainingParams
 
 __all__ = ["Strategy", "TrainingParams", "TrainingReport"]
+
+
+class PullParams(Parameters):
+    """The parameter that DPO and KTO share, so two runs can differ in the strategy alone."""
+
+    beta: float = Field(
+        0.1,
+        description="DPO and KTO: strength of the pull back to the parent policy (their KL "
+        "penalty)",
+        gt=0,
+        le=10,
+    )
 
 
 class Strategy(Protocol):
@@ -30,12 +44,17 @@ class Strategy(Protocol):
     complete checkpoint and ends with the same weights; a call after success with the same inputs
     returns the stored report.
 
-    Raises NotEnoughVotes, ExpectationFailed (rows of an evaluation split), ModelNotFound,
-    TrainingFailed.
+    A strategy with `needs_reward` samples completions and trains on the scores of `reward`; for the
+    others `reward` only serves the sentinels.
+
+    Raises NotEnoughVotes, ExpectationFailed (rows of an evaluation split, or with nothing to
+    prefer), ModelNotFound (also for a missing reward), ModelError (a policy that cannot be
+    trained), TrainingFailed.
     """
 
     name: ClassVar[str]
     Params: ClassVar[type[BaseModel]]
+    needs_reward: ClassVar[bool]
 
     def train(
         self,
@@ -44,6 +63,7 @@ class Strategy(Protocol):
         out: Path,
         params: TrainingParams,
         *,
+        reward: RewardFunction | None = None,
         progress: Progress = ignore_progress,
     ) -> TrainingReport: ...
 
@@ -58,10 +78,17 @@ def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
             f"comparison {leaked['comparison_id'].iloc[0]} ({leaked['split'].iloc[0]}). Train on "
             "the train split alone."
         )
-    if len(checked) < min_pairs:
+    needed = max(min_pairs, 2)  # one row alone is learnt by heart
+    if len(checked) < needed:
         raise NotEnoughVotes(
             f"{len(checked)} preference pairs in the retraining set; the strategy needs "
-            f"{min_pairs}. Collect more votes or lower min_pairs."
+            f"{needed}. Collect more votes or lower min_pairs."
+        )
+    same = checked[checked["chosen"].str.strip() == checked["rejected"].str.strip()]
+    if len(same):
+        raise ExpectationFailed(
+            f"{len(same)} rows of the retraining set have one text as chosen and rejected, first "
+            f"comparison {same['comparison_id'].iloc[0]}: there is nothing to prefer. Remove them."
         )
     return checked.sort_values("comparison_id", ignore_index=True)
 

@@ -1,18 +1,19 @@
 """Trains a policy on preference pairs with Direct Preference Optimization (DPO), by TRL."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 from pydantic import BaseModel, Field
 
-from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.retraining.adapters import load_reference
 from rlhf_pipeline.retraining.candidates import Recipe, train_and_report
+from rlhf_pipeline.retraining.rewards import RewardFunction
 from rlhf_pipeline.retraining.strategies.base import (
+    PullParams,
     TrainingReport,
     check_trainable_pairs,
     sample_by_weight,
@@ -27,16 +28,18 @@ from rlhf_pipeline.retraining.training import (
 CURVES = {"reward margin": "rewards/margins", "reward accuracy": "rewards/accuracies"}
 # Nats per completion; at beta 0.1 this is one unit of reward.
 LOSS_OF_LIKELIHOOD = 10.0
+FLIPPED_SHARE = 0.1  # Chowdhury et al. 2024 recommend it for the robust loss
 
 
-class DPOParams(Parameters):
+class DPOParams(PullParams):
     """Parameters specific to DPO."""
 
-    beta: float = Field(
-        0.1,
-        description="DPO: strength of the pull back to the reference policy (its KL penalty)",
-        gt=0,
-        le=10,
+    dpo_loss: Literal[
+        "sigmoid", "hinge", "ipo", "sigmoid_norm", "robust", "apo_zero", "apo_down", "sppo_hard"
+    ] = Field(
+        "sigmoid",
+        description="DPO: loss on the margin, by its name in TRL: sigmoid is DPO as published, ipo "
+        "and hinge bound the margin, robust expects one vote in ten to be flipped",
     )
 
 
@@ -51,6 +54,7 @@ class DPO:
 
     name: ClassVar[str] = "dpo"
     Params: ClassVar[type[BaseModel]] = DPOParams
+    needs_reward: ClassVar[bool] = False
 
     def train(
         self,
@@ -59,6 +63,7 @@ class DPO:
         out: Path,
         params: TrainingParams,
         *,
+        reward: RewardFunction | None = None,
         progress: Progress = ignore_progress,
     ) -> TrainingReport:
         checked = check_trainable_pairs(pairs, params.min_pairs)
@@ -71,6 +76,7 @@ class DPO:
             rows=rows,
             out=out,
             params=params,
+            reward=reward,
             progress=progress,
         )
 
@@ -81,11 +87,14 @@ def _build_trainer(
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
+    own = select_params(DPOParams, params)
     return DPOTrainer(
         model=policy.model,
         ref_model=load_reference(policy, params.dtype),
         args=DPOConfig(
-            beta=select_params(DPOParams, params).beta,
+            beta=own.beta,
+            loss_type=own.dpo_loss,
+            label_smoothing=FLIPPED_SHARE if own.dpo_loss == "robust" else 0.0,
             **build_trl_arguments(policy, len(rows), params, checkpoints),
         ),
         train_dataset=Dataset.from_list(_build_examples(policy, rows)),

@@ -11,6 +11,7 @@ from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.retraining.candidates import Recipe, train_and_report
+from rlhf_pipeline.retraining.rewards import RewardFunction
 from rlhf_pipeline.retraining.strategies.base import (
     TrainingReport,
     check_trainable_pairs,
@@ -44,6 +45,7 @@ class SFT:
 
     name: ClassVar[str] = "sft"
     Params: ClassVar[type[BaseModel]] = SFTParams
+    needs_reward: ClassVar[bool] = False
 
     def train(
         self,
@@ -52,6 +54,7 @@ class SFT:
         out: Path,
         params: TrainingParams,
         *,
+        reward: RewardFunction | None = None,
         progress: Progress = ignore_progress,
     ) -> TrainingReport:
         checked = check_trainable_pairs(pairs, params.min_pairs)
@@ -68,6 +71,7 @@ class SFT:
             rows=rows,
             out=out,
             params=params,
+            reward=reward,
             progress=progress,
         )
 
