@@ -33,6 +33,7 @@ class AlertPlan:
     notification: Notification
     problem: str = ""  # what is wrong with the settings, and what happens meanwhile
     ignored: Mapping[str, str] = field(default_factory=dict)  # by rule, why its edit is not used
+    in_file: frozenset[str] = frozenset()  # rules that rlhf.yaml changes
 
     @classmethod
     def read(cls, settings: Settings, store: Store) -> "AlertPlan":
@@ -54,6 +55,7 @@ class AlertPlan:
             ),
             problem=problem or _describe_unknown_targets(params, targets),
             ignored=ignored,
+            in_file=frozenset(params.rules),
         )
 
     def days_read(self) -> int:

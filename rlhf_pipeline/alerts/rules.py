@@ -21,7 +21,7 @@ FACTS: Mapping[str, str] = {
     "runs.last_failed": "1 while the last run of a job failed",
     "checks.last_failed": "while the last result of an asset check is a failure: 2 if it stops a "
     "run, 1 if it warns",
-    "schedules.overdue": "1 while a schedule started no run within an hour after its time",
+    "schedules.overdue": "1 while a schedule has started no run within an hour of its time",
     "settings.unusable": "1 while the section loop of rlhf.yaml is invalid, or names an unknown "
     "target",
 }
@@ -67,23 +67,23 @@ class RuleChange(Parameters):
         default=None, description="Metric that is read; `rlhf metrics` lists them"
     )
     labels: dict[str, str] | None = Field(
-        default=None, description="Labels that a point must carry; empty = any"
+        default=None, description="Labels that a point must have; empty = any"
     )
     comparison: Literal["above", "below"] | None = Field(
-        default=None, description="Side of the threshold on which the rule is broken"
+        default=None, description="Side of the threshold on which the rule fires"
     )
-    threshold: float | None = Field(default=None, description="Value that breaks the rule")
+    threshold: float | None = Field(default=None, description="Value beyond which the rule fires")
     resolve_at: float | None = Field(
         default=None, description="Value at which an open alert is resolved; empty = the threshold"
     )
     for_minutes: float | None = Field(
-        default=None, ge=0, le=100_000, description="Minutes the rule must be broken"
+        default=None, ge=0, le=100_000, description="Minutes the condition must last"
     )
     for_days: int | None = Field(
-        default=None, ge=1, le=90, description="Measured days in a row that must break the rule"
+        default=None, ge=1, le=90, description="Measured days in a row that must violate the rule"
     )
     within_days: int | None = Field(
-        default=None, ge=0, le=3650, description="Age in days above which a figure is ignored"
+        default=None, ge=0, le=3650, description="Age in days beyond which a figure opens no alert"
     )
     severity: Severity | None = Field(default=None, description="info, warning or critical")
     title: Text | None = Field(
@@ -116,22 +116,20 @@ class AlertParams(Parameters):
 
     levels: list[list[str]] = Field(
         default=[],
-        description="Groups of targets in the order of escalation, such as [[log, team], [boss]]; "
+        description="Groups of targets in order of escalation, such as [[log, team], [boss]]; "
         "empty = all targets at once",
     )
     escalate_after_minutes: float = Field(
         default=60,
         ge=0,
         le=100_000,
-        description="Minutes without an acknowledgement after which the next group receives an "
-        "alert; 0 = never",
+        description="Minutes after which an unacknowledged alert goes to the next group; 0 = never",
     )
     remind_after_hours: float = Field(
         default=24,
         ge=0,
         le=10_000,
-        description="Hours after the last message about an open alert that nobody acknowledged "
-        "before the next; 0 = never",
+        description="Hours between messages about an alert that nobody acknowledges; 0 = never",
     )
     rules: dict[RuleName, RuleChange] = Field(
         default={}, description="Changes of rules by name, and further rules over any metric"
@@ -174,7 +172,7 @@ RULES: Mapping[str, AlertRule] = {
             "calibration_error",
             "model.ece",
             0.08,
-            "The calibration error of {reward_model} is {value:.3f}, above {threshold:g}",
+            "The calibration error of {reward_model} is {value:.3f} (limit {threshold:g})",
             within_days=7,
             page="/calibration",
         ),
@@ -182,8 +180,8 @@ RULES: Mapping[str, AlertRule] = {
             "accuracy_gap",
             "model.accuracy_gap",
             0.08,
-            "The accuracy of {reward_model} is {value:.3f} below the noise ceiling, more than "
-            "{threshold:g}",
+            "The accuracy of {reward_model} is {value:.3f} below the noise ceiling (limit "
+            "{threshold:g})",
             within_days=7,
             page="/calibration",
         ),
@@ -191,7 +189,7 @@ RULES: Mapping[str, AlertRule] = {
             "agreement",
             "agreement.rate",
             0.6,
-            "Annotators agree on {value:.0%} of shared comparisons, less than {threshold:.0%}",
+            "Annotators agree on {value:.0%} of shared comparisons (minimum {threshold:.0%})",
             comparison="below",
             within_days=2,
             page="/quality",
@@ -200,8 +198,7 @@ RULES: Mapping[str, AlertRule] = {
             "queue_age",
             "queue.oldest_hours",
             72,
-            "The oldest comparison has waited {value:.0f} hours for a vote, more than "
-            "{threshold:g}",
+            "The oldest comparison has waited {value:.0f} hours for a vote (limit {threshold:g})",
             within_days=0,
             page="/progress",
         ),
@@ -209,7 +206,7 @@ RULES: Mapping[str, AlertRule] = {
             "no_votes",
             "votes.idle_hours",
             24,
-            "Nobody has voted for {value:.0f} hours although comparisons wait",
+            "Nobody has voted for {value:.0f} hours although comparisons are waiting",
             within_days=0,
             page="/progress",
         ),
@@ -217,7 +214,7 @@ RULES: Mapping[str, AlertRule] = {
             "spend",
             "spend.share",
             0.8,
-            "{value:.0%} of the daily budget is spent, more than {threshold:.0%}",
+            "{value:.0%} of the daily budget is spent (limit {threshold:.0%})",
             within_days=0,
         ),
         _rule(
@@ -239,7 +236,7 @@ RULES: Mapping[str, AlertRule] = {
             "schedule_missed",
             "schedules.overdue",
             0,
-            "The schedule {schedule} started no run: {detail}",
+            "The schedule {schedule} did not start its run: {detail}",
             within_days=7,
         ),
         _rule(
@@ -254,7 +251,7 @@ RULES: Mapping[str, AlertRule] = {
             "stale_asset",
             "freshness.hours",
             50,
-            "{asset} was last made {value:.0f} hours ago, more than {threshold:g}",
+            "{asset} was last materialised {value:.0f} hours ago (limit {threshold:g})",
             for_minutes=60,  # after a pause the schedules catch up first
             within_days=0,
         ),
@@ -262,7 +259,7 @@ RULES: Mapping[str, AlertRule] = {
             "settings_unusable",
             "settings.unusable",
             0,
-            "The settings need a correction: {detail}",
+            "Invalid settings: {detail}",
             severity="critical",
             within_days=0,
         ),

@@ -18,10 +18,12 @@ TEST_SECONDS = 30.0
 
 def list_messages(
     state: Annotated[MessageState | None, typer.Option(help="Only messages in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most messages, newest first.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Maximum number of messages, newest first.")
+    ] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the payloads.")] = False,
 ) -> None:
-    """List messages about alerts: which target received them, and why others did not."""
+    """List messages about alerts: which were delivered to which target, and why others failed."""
     outbox = Workspace.open_current().store.alert_messages
     messages = outbox.page(state=state, limit=limit)
     if as_json:
@@ -29,7 +31,7 @@ def list_messages(
         return
     show(
         [_build_row(message) for message in messages],
-        title=f"{len(messages)} messages, newest first",
+        title=f"{len(messages)} message{'s' * (len(messages) != 1)}, newest first",
         empty="No message about an alert." if state is None else f"No {state} message.",
     )
 
@@ -38,7 +40,7 @@ def replay_messages(
     message_id: Annotated[
         str, typer.Argument(metavar="[MESSAGE]", help="Id of a dead message.", show_default=False)
     ] = "",
-    all_dead: Annotated[bool, typer.Option("--all-dead", help="All dead messages.")] = False,
+    all_dead: Annotated[bool, typer.Option("--all-dead", help="Replay all dead messages.")] = False,
 ) -> None:
     """Send dead messages again, from their first attempt; the daemon, `rlhf loop` or `rlhf serve`
     sends them next.

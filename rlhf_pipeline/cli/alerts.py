@@ -1,4 +1,4 @@
-"""`rlhf alerts`: incidents, rules and silences, and the messages that tell people about them."""
+"""`rlhf alerts`: incidents, rules, silences and messages."""
 
 from datetime import timedelta
 from typing import Annotated, cast
@@ -51,7 +51,7 @@ def list_alerts(
         typer.Option(help=f"{', '.join(STATES)}. Default: open and acknowledged."),
     ] = None,
     rule: Annotated[str | None, typer.Option(help="Only alerts of this rule.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most alerts, newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of alerts, newest first.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List alerts, newest first."""
@@ -66,7 +66,7 @@ def list_alerts(
         return
     show(
         [_build_row(alert) for alert in found],
-        title=f"{len(found)} alerts, newest first",
+        title=f"{len(found)} alert{'s' * (len(found) != 1)}, newest first",
         empty="No alert is open." if state is None else f"No alert is {state}.",
     )
 
@@ -94,14 +94,14 @@ def show_alert(alert_id: AlertId, as_json: AsJson = False) -> None:
 
 @app.command("ack")
 def acknowledge(alert_id: AlertId) -> None:
-    """Say that you take care of an alert: no reminders, no escalation."""
+    """Acknowledge an alert: no more reminders, no escalation."""
     alert = acknowledge_alert(Workspace.open_current().store, alert_id, ACTOR)
     echo(f"alert {alert_id} is acknowledged: {alert.title}")
 
 
 @app.command("resolve")
 def resolve(alert_id: AlertId) -> None:
-    """Close an alert; it opens again only after its condition has ended once."""
+    """Resolve an alert by hand; it reopens only after its condition has ended once."""
     workspace = Workspace.open_current()
     alert = resolve_alert(workspace.store, workspace.settings, alert_id, ACTOR)
     echo(f"alert {alert_id} is resolved: {alert.title}")
@@ -109,12 +109,12 @@ def resolve(alert_id: AlertId) -> None:
 
 @app.command("silence")
 def silence(
-    reason: Annotated[str, typer.Option(help="Why; kept with the silence.")],
+    reason: Annotated[str, typer.Option(help="Why; recorded with the silence.")],
     hours: Annotated[float, typer.Option(min=0.01, max=8760, help="Hours until it ends.")],
     rule: Annotated[str | None, typer.Option(help="Only alerts of this rule.")] = None,
     subject: Annotated[str | None, typer.Option(help="Only alerts of this subject.")] = None,
 ) -> None:
-    """Keep alerts from being sent for some hours; they are recorded."""
+    """Suppress messages for some hours; alerts are still recorded."""
     workspace = Workspace.open_current()
     store = workspace.store
     if not reason.strip():
@@ -133,7 +133,7 @@ def silence(
 
 @app.command("silences")
 def list_silences(as_json: AsJson = False) -> None:
-    """List silences, newest first, those that ended among them."""
+    """List silences, newest first, including those that have ended."""
     found = Workspace.open_current().store.silences.all()
     if as_json:
         show_json([each.model_dump(mode="json") for each in found])
@@ -150,8 +150,8 @@ def list_silences(as_json: AsJson = False) -> None:
             }
             for each in found
         ],
-        title=f"{len(found)} silences, all times in UTC",
-        empty="No alert was ever silenced.",
+        title=f"{len(found)} silence{'s' * (len(found) != 1)}, all times in UTC",
+        empty="No silence was ever set.",
     )
 
 
@@ -166,7 +166,7 @@ def unsilence(
 
 @app.command("rules")
 def list_rules(as_json: AsJson = False) -> None:
-    """List the rules as they are now: defaults, changed by rlhf.yaml, changed by commands."""
+    """List the current rules: the defaults with the changes of rlhf.yaml, commands and the API."""
     workspace = Workspace.open_current()
     plan = AlertPlan.read(workspace.settings, workspace.store)
     changes = {change.rule: change for change in workspace.store.alert_rules.all()}
@@ -185,9 +185,9 @@ def list_rules(as_json: AsJson = False) -> None:
             {
                 "rule": rule.name if rule.is_on else f"{rule.name} (off)",
                 "reads": rule.reads,
-                "broken when": f"{rule.comparison} {rule.threshold:g}",
+                "fires when": f"{rule.comparison} {rule.threshold:g}",
                 "severity": rule.severity,
-                "set by": _describe_author(changes.get(rule.name), rule.name in plan.ignored),
+                "set by": _describe_author(plan, rule.name, changes.get(rule.name)),
             }
             for rule in plan.rules.values()
         ],
@@ -199,25 +199,31 @@ def list_rules(as_json: AsJson = False) -> None:
 @app.command("set")
 def set_rule(
     rule: RuleArgument,
-    threshold: Annotated[float | None, typer.Option(help="Value that breaks it.")] = None,
-    resolve_at: Annotated[float | None, typer.Option(help="Value that resolves it.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Value beyond which it fires.")] = None,
+    resolve_at: Annotated[
+        float | None, typer.Option(help="Value at which its alerts resolve.")
+    ] = None,
     severity: Annotated[str | None, typer.Option(help=f"{', '.join(SEVERITIES)}.")] = None,
-    is_on: Annotated[bool | None, typer.Option("--on/--off", help="Whether it is used.")] = None,
-    for_minutes: Annotated[float | None, typer.Option(help="Minutes it must be broken.")] = None,
-    for_days: Annotated[int | None, typer.Option(help="Measured days in a row.")] = None,
-    reads: Annotated[str | None, typer.Option(help="Metric of a rule of your own.")] = None,
+    is_on: Annotated[bool | None, typer.Option("--on/--off", help="Switch it on or off.")] = None,
+    for_minutes: Annotated[
+        float | None, typer.Option(help="Minutes the condition must last.")
+    ] = None,
+    for_days: Annotated[
+        int | None, typer.Option(help="Measured days in a row that must violate it.")
+    ] = None,
+    reads: Annotated[str | None, typer.Option(help="Metric that a new rule reads.")] = None,
     comparison: Annotated[str | None, typer.Option(help="above or below.")] = None,
-    title: Annotated[str | None, typer.Option(help="Sentence of its alerts.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of its alerts.")] = None,
     as_default: Annotated[
-        bool, typer.Option("--default", help="Forget what was set by commands and the API.")
+        bool, typer.Option("--default", help="Drop all changes made by commands and the API.")
     ] = False,
 ) -> None:
-    """Change a rule, or add one with --reads and --threshold; it acts on the next tick."""
+    """Change a rule, or add one with --reads and --threshold. Takes effect at the next tick."""
     workspace = Workspace.open_current()
     store = workspace.store
     if as_default:
         store.alert_rules.delete(rule, actor=ACTOR)
-        echo(f"{rule} is as rlhf.yaml or the default sets it")
+        echo(f"{rule}: changes dropped; rlhf.yaml or the default applies")
         return
     given = {
         "threshold": threshold,
@@ -243,10 +249,10 @@ def set_rule(
 
 @app.command("check")
 def check() -> None:
-    """Compare the stored figures with the rules now and print what breaks one; exit with 1 if any
-    does. Nothing is opened or sent.
+    """Compare the stored figures with the current rules and print those that fire; exit with 1 if
+    any does. No alert is opened or sent.
 
-    What only Dagster knows, such as failed runs, is checked by the daemon and `rlhf loop`.
+    Facts that only Dagster has, such as failed runs, are checked by the daemon and `rlhf loop`.
     """
     workspace = Workspace.open_current()
     now = utc_now()
@@ -260,16 +266,19 @@ def check() -> None:
     broken = [finding for finding in found if finding.status == "broken"]
     show(
         [{"rule": f.rule.name, "severity": f.rule.severity, "what": f.title} for f in broken],
-        title=f"{len(broken)} of {len(found)} figures break a rule",
-        empty=f"{len(found)} figures are compared with rules; none breaks one.",
+        title=f"{len(broken)} of {len(found)} figures violate a rule",
+        empty=f"{len(found)} figures compared; none violates a rule.",
     )
     raise typer.Exit(1 if broken else 0)
 
 
-def _describe_author(change: AlertRuleChange | None, is_ignored: bool) -> str:
+def _describe_author(plan: AlertPlan, rule: str, change: AlertRuleChange | None) -> str:
+    origin = "rlhf.yaml" if rule in plan.in_file else "default"
     if change is None:
-        return "-"
-    return f"{change.changed_by} (ignored)" if is_ignored else change.changed_by
+        return origin
+    if rule in plan.ignored:
+        return f"{origin}; {change.changed_by} (ignored)"
+    return change.changed_by
 
 
 def _build_row(alert: Alert) -> dict[str, str]:

@@ -32,7 +32,7 @@ class OutputFormat(StrEnum):
 def metrics(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Metrics; all if none is named."),
+        typer.Argument(metavar="[NAME]...", help="Metrics; default: all."),
     ] = None,
     since: Annotated[
         datetime | None,
@@ -45,14 +45,14 @@ def metrics(
     labels: Annotated[
         list[str] | None,
         typer.Option(
-            "--labels", metavar="NAME=VALUE", help="Only points that carry it. Repeatable."
+            "--labels", metavar="NAME=VALUE", help="Only points with this label. Repeatable."
         ),
     ] = None,
     output: Annotated[
-        OutputFormat, typer.Option("--format", help="How to print them.")
+        OutputFormat, typer.Option("--format", help="Output format.")
     ] = OutputFormat.TABLE,
 ) -> None:
-    """Show the newest figure of every metric, or with a name or days all points of these, oldest
+    """Show the newest figure of every metric; given names or days, show all their points, oldest
     first.
     """
     wanted = [metric.name for metric in require_metrics(names or METRICS)]
@@ -72,8 +72,8 @@ def metrics(
         show(
             [_build_row(point) for point in points],
             title=f"{len(points)} figure{'s' * (len(points) != 1)}, days in UTC",
-            empty="Nothing was measured. `rlhf loop` and the daemon measure on every tick, a run "
-            "when it ends.",
+            empty="Nothing has been measured yet. `rlhf loop` and the daemon measure on every "
+            "tick, runs when they end.",
         )
 
 

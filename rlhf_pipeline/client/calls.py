@@ -390,12 +390,12 @@ def alert(alert_id: int) -> Call[AlertOut]:
 
 
 def acknowledge_alert(alert_id: int) -> Call[AlertOut]:
-    """Say that you take care of an open alert: no reminders, no escalation."""
+    """Acknowledge an open alert: no more reminders, no escalation."""
     return _post(f"alerts/{alert_id}:acknowledge", AlertOut, {})
 
 
 def resolve_alert(alert_id: int) -> Call[AlertOut]:
-    """Close an alert; it opens again only after its condition has ended once."""
+    """Resolve an alert by hand; it reopens only after its condition has ended once."""
     return _post(f"alerts/{alert_id}:resolve", AlertOut, {})
 
 

@@ -54,7 +54,7 @@ def read_rules(site: AnySite) -> Page[AlertRuleOut]:
 @api.put("/alerts/rules/{rule}")
 def put_rule(site: AnySite, principal: Editor, rule: RulePath, body: RuleChange) -> AlertRuleOut:
     """Set a rule, or add one with `reads` and `threshold`. Fields left out are those of rlhf.yaml
-    or the default. It acts on the next tick."""
+    or the default. Takes effect at the next tick."""
     changed = change_rule(site.store, site.settings, rule, body, actor=principal.user_id)
     return _describe_rule(changed, _find_change(site, rule))
 
@@ -128,7 +128,7 @@ def read(site: AnySite, alert_id: Number) -> AlertOut:
 @api.post("/alerts/{alert_id}:acknowledge", responses=problem_responses(404, 409))
 @runs_once()
 def acknowledge(site: AnySite, principal: Editor, alert_id: Number) -> AlertOut:
-    """Say that you take care of an open alert: no reminders, no escalation."""
+    """Acknowledge an open alert: no more reminders, no escalation."""
     try:
         return _describe(acknowledge_alert(site.store, alert_id, principal.user_id))
     except StoreError as refusal:
@@ -138,7 +138,7 @@ def acknowledge(site: AnySite, principal: Editor, alert_id: Number) -> AlertOut:
 @api.post("/alerts/{alert_id}:resolve", responses=problem_responses(404, 409))
 @runs_once()
 def resolve(site: AnySite, principal: Editor, alert_id: Number) -> AlertOut:
-    """Close an alert; it opens again only after its condition has ended once."""
+    """Resolve an alert by hand; it reopens only after its condition has ended once."""
     try:
         return _describe(resolve_alert(site.store, site.settings, alert_id, principal.user_id))
     except StoreError as refusal:

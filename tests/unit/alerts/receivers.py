@@ -6,7 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -35,11 +35,12 @@ def serve_hook(hook: Hook, tls: ssl.SSLContext | None = None) -> Iterator[Hook]:
             body = self.rfile.read(int(self.headers["content-length"]))
             hook.received.append((dict(self.headers), body))
             time.sleep(hook.delay_s)
-            self.send_response(hook.status)
-            for name, value in hook.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(hook.text)
+            with suppress(ConnectionError):  # the sender may have given up
+                self.send_response(hook.status)
+                for name, value in hook.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(hook.text)
 
         def log_message(self, *_: Any) -> None: ...
 

@@ -103,9 +103,9 @@ def test_a_rule_that_is_off_finds_nothing():
 
 def test_a_title_holds_the_figures_and_never_fails_for_a_missing_label():
     (finding,) = evaluate([RULES["calibration_error"]], [reading()], NOW)
-    assert finding.title == "The calibration error of rm@1 is 0.200, above 0.08"
+    assert finding.title == "The calibration error of rm@1 is 0.200 (limit 0.08)"
     (finding,) = evaluate([RULES["calibration_error"]], [reading(labels={})], NOW)
-    assert finding.title == "The calibration error of ? is 0.200, above 0.08"
+    assert finding.title == "The calibration error of ? is 0.200 (limit 0.08)"
 
 
 def test_a_later_layer_wins():

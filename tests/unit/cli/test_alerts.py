@@ -89,7 +89,7 @@ def test_a_check_prints_what_breaks_a_rule(rlhf, store) -> None:
     )
     result = rlhf("check")
     assert result.exit_code == 1
-    assert "1 of 2 figures break a rule" in result.output
+    assert "1 of 2 figures violate a rule" in result.output
     assert store.alerts.page() == []
 
 
@@ -117,7 +117,7 @@ def test_a_change_that_does_not_fit_any_more_is_shown_as_ignored(rlhf, store, fi
     store.alert_rules.put("mine", {"threshold": 1.0}, actor="ada")
     file.write_text("loop: {alerts: {rules: {queue_age: {threshold: 24}}}}\n")
     output = " ".join(rlhf("rules").output.split())
-    assert "rlhf alerts (ignored)" in output
+    assert "rlhf.yaml; rlhf alerts (ignored)" in output
     assert "The change of the rule queue_age is ignored: The rule 'queue_age' cannot" in output
     assert "resolve_at 60 must be at or below the threshold 24" in output
     assert "forget it with `rlhf alerts set mine --default`" in output

@@ -68,7 +68,7 @@ def test_points_of_a_metric_are_read_by_day(rlhf):
     assert "1 figure," in rlhf("queue.open", "--since", "2026-01-04")
     gaps = list(csv.DictReader(io.StringIO(rlhf("drift.verdict", "--format", "csv"))))
     assert [row["value"] for row in gaps] == ["", "2.0"]
-    assert "Nothing was measured" in rlhf("model.ece")
+    assert "Nothing has been measured yet" in rlhf("model.ece")
 
 
 def test_unknown_names_and_labels_are_refused(rlhf):
