@@ -7,6 +7,7 @@ import dagster as dg
 import pandas as pd
 
 from assets.delivery import StageReport, deliver, describe_bounds, make_rule, unpartitioned_asset
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughData
@@ -15,6 +16,12 @@ from rlhf_pipeline.evaluation_sets import require
 from rlhf_pipeline.metrics.stages import evaluation_points
 from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.evaluation_page import (
+    EvaluationEvidence,
+    chart_evaluation,
+    render_evaluation_page,
+)
 from rlhf_pipeline.retraining.vote_halves import VoteHalves, has_votes_for_judging
 from rlhf_pipeline.store import Store
 
@@ -49,9 +56,9 @@ def evaluation(
     settings: dg.ResourceParam[Settings],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Win rate and mean reward with intervals, KL, checkable answers and mean length, on prompts
-    that are never used for training. The judging half of the votes judges, the labelling half
-    beside it.
+    """Win rates, also at equal length and by category, mean reward, KL, checkable answers,
+    diversity and length, on prompts that are never used for training. The judging half of the votes
+    judges, the labelling half beside it.
     """
     champion, judge = champions.policy(), champions.judge(reward_model)
     assert judge is not None  # a version was given
@@ -95,6 +102,10 @@ def evaluation(
         }
     )
     by_labels = result.win_rate_by_labels
+    files = Artefacts(settings.frames, store.file_hashes)
+    page = render_evaluation_page(
+        EvaluationEvidence(settings.project, result, samples, candidate_model)
+    )
     yield from deliver(
         context,
         registry,
@@ -111,6 +122,11 @@ def evaluation(
                 "win_rate_against_base": from_base.value,
                 "mean_reward_candidate": result.mean_reward_candidate.value,
                 "mean_reward_champion": result.mean_reward_champion.value,
+                "length_controlled_win_rate": result.length_controlled_win_rate.value
+                if result.length_controlled_win_rate
+                else None,
+                "diversity_candidate": result.diversity_candidate,
+                "diversity_champion": result.diversity_champion,
                 "kl": result.kl.value,
                 "checkable_candidate": result.checkable_candidate.value
                 if result.checkable_candidate
@@ -121,9 +137,12 @@ def evaluation(
                 "length_ratio": result.length_ratio,
             },
             rows=samples[["prompt", "completion_candidate", "completion_champion"]],
+            figures={"win_rates": draw_png(chart_evaluation(result))},
             texts={
-                "samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False)
+                "samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False),
+                "evaluation.html": page,
             },
+            pages={files.evaluation_path(result.candidate): page},
             points=evaluation_points(result),
         ),
         checks=[
@@ -138,6 +157,7 @@ def evaluation(
                 f"The candidate was trained on votes that the judge knows. {obstacle}",
             ),
         ],
+        write=files.write,
     )
 
 

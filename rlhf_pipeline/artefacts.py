@@ -118,6 +118,10 @@ class Artefacts:
             if name.startswith(("drift_", "calibration_", "clusters_", "policy_"))
         ]
 
+    def evaluation_path(self, candidate: str) -> UPath:
+        """Path of the evaluation of a candidate (`name@version`) as an HTML page."""
+        return self.base / "reports" / f"evaluation_{candidate.replace('@', '_')}.html"
+
     def window_path(self, day: str) -> UPath:
         """Path of the calibration window that ends on `day`, stored with the hash of its inputs."""
         return self.base / "reports" / f"calibration_{day}.json"

@@ -721,6 +721,17 @@ class TriggerEvidence(Record):
     now: datetime
 
 
+class CategoryComparison(Record):
+    """A candidate against the champion on the prompts of one category; `reward_difference` is
+    candidate minus champion in logits, paired by prompt.
+    """
+
+    category: str
+    win_rate: Interval
+    reward_difference: Interval
+    checkable_difference: Interval | None = None
+
+
 class Evaluation(Record):
     """A candidate policy against the champion on the frozen prompt set, judged by the reward
     model.
@@ -767,6 +778,14 @@ class Evaluation(Record):
         description="whether the judge was fitted on votes that the candidate was trained on; None "
         "for older records",
     )
+    length_controlled_win_rate: Interval | None = Field(
+        default=None, description="win rate if both completions of a prompt were equally long"
+    )
+    diversity_candidate: float | None = Field(
+        default=None, description="different word pairs over all word pairs of the completions"
+    )
+    diversity_champion: float | None = None
+    by_category: tuple[CategoryComparison, ...] = ()
     evaluated_at: datetime = Field(default_factory=utc_now)
 
     @property

@@ -14,8 +14,11 @@ from rlhf_pipeline.completions.local import LocalBackend
 from rlhf_pipeline.completions.results import complete_requests
 from rlhf_pipeline.errors import CompletionError, InvalidScores, NotEnoughData
 from rlhf_pipeline.evaluation.divergence import kl_per_token
+from rlhf_pipeline.evaluation.diversity import distinct_share
+from rlhf_pipeline.evaluation.length_control import length_controlled_win_rate
 from rlhf_pipeline.evaluation.prompt_set import prompts_hash
 from rlhf_pipeline.evaluation.win_rate import (
+    compare_by_category,
     compare_checkable_answers,
     grade_answers,
     score_wins,
@@ -29,6 +32,7 @@ from rlhf_pipeline.protocols import Progress, WorkLedger, ignore_progress
 from rlhf_pipeline.records import Evaluation, content_hash
 from rlhf_pipeline.reward_model.base import RewardModel
 
+MIN_PROMPTS_OF_CATEGORY = 10
 ASSET = "evaluation"  # asset name of the completions in the ledger
 
 
@@ -247,6 +251,10 @@ def _summarise(
         "checkable_difference": right.difference if right else None,
         "mean_length_candidate": float(samples["completion_candidate"].str.len().mean()),
         "mean_length_champion": float(samples["completion_champion"].str.len().mean()),
+        "length_controlled_win_rate": length_controlled_win_rate(samples, **drawn),
+        "diversity_candidate": distinct_share(samples["completion_candidate"].tolist()),
+        "diversity_champion": distinct_share(samples["completion_champion"].tolist()),
+        "by_category": compare_by_category(samples, min_prompts=MIN_PROMPTS_OF_CATEGORY, **drawn),
         "samples_hash": content_hash(
             samples["completion_candidate"].tolist(), samples["completion_champion"].tolist()
         ),

@@ -7,7 +7,7 @@ import pandas as pd
 
 from rlhf_pipeline.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.prompts import is_right
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.records import CategoryComparison, Interval
 
 
 def score_wins(score_candidate: Floats, score_champion: Floats) -> Floats:
@@ -59,3 +59,28 @@ def compare_checkable_answers(
         for column in ("right_candidate", "right_champion", "difference")
     )
     return CheckableAnswers(candidate, champion, difference)
+
+
+def compare_by_category(
+    samples: pd.DataFrame, *, min_prompts: int, seed: int, n_resamples: int = 2000
+) -> tuple[CategoryComparison, ...]:
+    """The comparison in each category with at least `min_prompts` prompts, largest first; smaller
+    ones show chance.
+    """
+    sizes = samples.groupby("category")["prompt_id"].nunique()
+    large = sizes[sizes >= min_prompts].sort_index().sort_values(ascending=False, kind="stable")
+    drawn = {"seed": seed, "n_resamples": n_resamples}
+    compared = []
+    for category in large.index:
+        own = samples[samples["category"] == category]
+        paired = own.assign(reward_difference=own["score_candidate"] - own["score_champion"])
+        answers = compare_checkable_answers(own, **drawn)
+        compared.append(
+            CategoryComparison(
+                category=str(category),
+                win_rate=win_rate(own, **drawn),
+                reward_difference=mean_over_prompts(paired, "reward_difference", **drawn),
+                checkable_difference=answers.difference if answers else None,
+            )
+        )
+    return tuple(compared)

@@ -215,6 +215,9 @@ def test_evaluation_compares_both_policies_on_the_frozen_prompts(retrained: Any)
     assert evaluation.n_prompts == len(frozen_prompts())
     assert evaluation.win_rate.low <= evaluation.win_rate.value <= evaluation.win_rate.high
     assert evaluation.kl.value >= 0
+    assert evaluation.length_controlled_win_rate is not None
+    page = retrained.files.evaluation_path("demo.policy@2").read_text(encoding="utf-8")
+    assert "Evaluation of demo.policy@2" in page
     assert evaluation.reward_model.startswith(
         retrained.files.read_record("reward_model", ModelVersion).label
     )
@@ -343,6 +346,7 @@ def test_a_picture_is_shown_only_if_it_adds_information(retrained: Any) -> None:
         "reward_model": {"loss_curve"},
         "calibration": {"reliability_diagram", "reliability_by_group"},
         "candidate_model": {"loss_curve"},
+        "evaluation": {"win_rates"},
     }
     assert all(
         png.startswith(PNG) and len(png) > 5000

@@ -1,7 +1,9 @@
 import numpy as np
 import pandas as pd
 
+from rlhf_pipeline.evaluation.length_control import length_controlled_win_rate
 from rlhf_pipeline.evaluation.win_rate import (
+    compare_by_category,
     compare_checkable_answers,
     grade_answers,
     score_wins,
@@ -69,3 +71,82 @@ def test_without_checkable_prompts_nothing_is_said():
         {"prompt_id": ["p"], "right_candidate": [np.nan], "right_champion": [np.nan]}
     )
     assert compare_checkable_answers(frame, seed=0) is None
+
+
+def make_samples(lengths_candidate, lengths_champion, win, samples_per_prompt=1):
+    return pd.DataFrame(
+        {
+            "prompt_id": [f"p{i // samples_per_prompt}" for i in range(len(win))],
+            "completion_candidate": ["x" * int(n) for n in lengths_candidate],
+            "completion_champion": ["x" * int(n) for n in lengths_champion],
+            "win": win,
+            "score_candidate": np.asarray(win, dtype=float),
+            "score_champion": 0.5,
+        }
+    )
+
+
+def longer_texts(gain, liking_of_length, n=1200, seed=0):
+    """Wins by quality, and by length; the candidate writes longer texts."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(60, 140, n), rng.integers(20, 120, n)
+    difference = lengths[0] - lengths[1]
+    log_odds = gain + liking_of_length * np.tanh(difference / difference.std())
+    win = (rng.random(n) < 1 / (1 + np.exp(-log_odds))).astype(float)
+    return make_samples(*lengths, win)
+
+
+def test_a_win_by_length_alone_is_none_at_equal_length():
+    frame = longer_texts(gain=0.0, liking_of_length=3.0)
+    assert win_rate(frame, seed=0).value > 0.7
+    controlled = length_controlled_win_rate(frame, seed=0, n_resamples=300)
+    assert controlled.low < 0.5 < controlled.high
+    assert controlled.high - controlled.low < 0.15
+
+
+def test_a_win_by_quality_stays_at_equal_length():
+    controlled = length_controlled_win_rate(
+        longer_texts(gain=1.0, liking_of_length=0.0), seed=0, n_resamples=300
+    )
+    assert controlled.low < 1 / (1 + np.exp(-1.0)) < controlled.high
+    assert controlled.low > 0.6
+
+
+def test_the_interval_at_equal_length_holds_the_truth_as_often_as_it_says():
+    held = 0
+    for seed in range(60):
+        frame = longer_texts(gain=0.5, liking_of_length=1.0, n=200, seed=seed)
+        found = length_controlled_win_rate(frame, seed=0, n_resamples=200)
+        held += found.low < 1 / (1 + np.exp(-0.5)) < found.high
+    assert held >= 52
+
+
+def test_without_differences_of_length_or_of_wins_it_is_the_plain_win_rate():
+    same_length = make_samples([9] * 40, [9] * 40, [1.0, 0.0] * 20)
+    always = make_samples(range(40), [9] * 40, [1.0] * 40)
+    for frame in (same_length, always):
+        assert length_controlled_win_rate(frame, seed=0) == win_rate(frame, seed=0)
+
+
+def test_repeated_samples_of_a_prompt_count_as_one_prompt():
+    frame = longer_texts(gain=0.5, liking_of_length=1.0, n=150)
+    once, twice = (
+        length_controlled_win_rate(each, seed=0)
+        for each in (frame, frame.loc[frame.index.repeat(2)])
+    )
+    assert twice.n == once.n == 150
+    assert abs(twice.low - once.low) < 1e-9
+    assert abs(twice.high - once.high) < 1e-9
+
+
+def test_small_categories_are_left_out_and_the_largest_is_first():
+    frame = make_samples([3] * 60, [4] * 60, [1.0, 0.0, 1.0] * 20).assign(
+        category=["maths"] * 35 + ["advice"] * 20 + ["rare"] * 5,
+        right_candidate=[1.0] * 35 + [np.nan] * 25,
+        right_champion=[0.0] * 35 + [np.nan] * 25,
+    )
+    maths, advice = compare_by_category(frame, min_prompts=10, seed=0, n_resamples=200)
+    assert (maths.category, maths.win_rate.n, advice.category) == ("maths", 35, "advice")
+    assert maths.checkable_difference.value == 1.0
+    assert advice.checkable_difference is None
+    assert abs(maths.reward_difference.value - (maths.win_rate.value - 0.5)) < 1e-9
