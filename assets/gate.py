@@ -14,6 +14,7 @@ from assets.delivery import (
     unpartitioned_asset,
 )
 from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation import GateParams
 from rlhf_pipeline.evaluation import decide_promotion as decide
 from rlhf_pipeline.records import Evaluation, ModelVersion
@@ -37,9 +38,10 @@ def gate(
     champions: dg.ResourceParam[Champions],
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
+    settings: dg.ResourceParam[Settings],
 ) -> Iterator[Any]:
     """Decides by win rate, checkable answers, length and blocking checks, each with its reason, and
-    moves the champion alias. Does not use the truth of a simulation.
+    moves the champion alias; a server loads its adapter. Does not use the truth of a simulation.
     """
     decision = decide(
         evaluation,
@@ -49,6 +51,9 @@ def gate(
             *_list_mismatches(evaluation, candidate_model, champions),
         ],
     )
+    if decision.promoted:
+        fault = champions.serve(settings, candidate_model)
+        decision = decision.model_copy(update={"not_served": fault})
     reasons = "; ".join(
         check.reason for check in decision.checks if check.passed is decision.promoted
     )
@@ -57,8 +62,9 @@ def gate(
         registry,
         decision,
         StageReport(
-            headline=f"{decision.candidate} {'promoted' if decision.promoted else 'not promoted'}: "
-            f"{reasons}",
+            headline=f"{decision.candidate} {decision.verdict}"
+            + (f" ({decision.not_served})" if decision.not_served else "")
+            + f": {reasons}",
             metrics={
                 "promoted": float(decision.promoted),
                 "n_failed": sum(not check.passed for check in decision.checks),
@@ -71,7 +77,7 @@ def gate(
         "policy",
         candidate_model.version,
         {
-            "gate": "promoted" if decision.promoted else "refused",
+            "gate": decision.verdict if decision.promoted else "refused",
             "gate_reasons": reasons,
             "win_rate": f"{evaluation.win_rate}",
             "evaluation_set": evaluation.evaluation_set,

@@ -195,7 +195,7 @@ def print_decisions(
     if not triggers:
         console.print("No drift or calibration event: nothing was retrained.")
     for gate in gates:
-        verdict = "[green]promoted[/]" if gate.promoted else "[red]not promoted[/]"
+        verdict = f"[{'green' if gate.promoted else 'red'}]{gate.verdict}[/]"
         console.print(f"[bold]Gate: {gate.candidate} against {gate.champion}: {verdict}[/]")
         if gate.evaluation:
             console.print(

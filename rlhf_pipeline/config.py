@@ -254,6 +254,11 @@ class Settings(BaseModel):
         default=None, description="Key that opens a sealed key file; create it with `rlhf keys new`"
     )
     api_model: str = Field(default="gpt-4o-mini", description="Model name at the provider")
+    load_adapters: bool = Field(
+        default=False,
+        description="The server is a vLLM that holds the first policy: it loads the LoRA adapter "
+        "of each promoted one, and completes with it",
+    )
     prompt_price: float | None = Field(
         default=None,
         ge=0,

@@ -805,7 +805,16 @@ class GateDecision(Record):
     promoted: bool
     checks: tuple[GateCheck, ...]
     evaluation: Evaluation | None = None
+    not_served: str | None = Field(
+        default=None, description="why completions do not come from a promoted candidate"
+    )
     decided_at: datetime = Field(default_factory=utc_now)
+
+    @property
+    def verdict(self) -> str:
+        if not self.promoted:
+            return "not promoted"
+        return "promoted, not served" if self.not_served else "promoted"
 
 
 class Promotion(Record):

@@ -4,6 +4,7 @@ Only this module combines store, registry and stages. Assets, command line and w
 from here, so all three serve the same one.
 """
 
+import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from rlhf_pipeline.calibration import calibrator_from_json
 from rlhf_pipeline.champions.assessment import AcceptanceParams, assess
 from rlhf_pipeline.champions.encoders import Encoders
 from rlhf_pipeline.champions.judge import Judge
+from rlhf_pipeline.champions.serving import serve
 from rlhf_pipeline.completions import CompletionBackend, open_backend
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.drift.reference import FOLDER, Window
@@ -43,6 +45,8 @@ from rlhf_pipeline.retraining.rewards import CalibratedReward
 from rlhf_pipeline.reward_model import Encoder, RewardModel
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,20 @@ class Champions:
             champion = self.policy(progress)
             return self.policy_folder(champion), champion.label
 
+        champion = self.registry.get("policy", "champion") if settings.load_adapters else None
+        if champion is not None and champion != self.base_policy():
+            fault = self.serve(settings, champion)
+            if fault is None:
+                settings = settings.model_copy(update={"api_model": champion.label})
+            else:
+                logger.warning("%s is not served: %s.", champion.label, fault)
         return open_backend(settings, champion_policy, timeout_s=timeout_s)
+
+    def serve(self, settings: Settings, version: ModelVersion) -> str | None:
+        """Let the backend complete with `version`; returns the reason if it does not: see
+        `serving.serve`.
+        """
+        return serve(settings, version, self.policy_folder(version), self.base_policy())
 
     def version(self, label: str) -> ModelVersion:
         """Return the reward model `name@version`. Raises ModelNotFound."""

@@ -145,8 +145,7 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
             f"({last.state}), {', '.join(last.reasons)}"
         )
     if gates:
-        verdict = "promoted" if gates[-1].promoted else "not promoted"
-        yield f"{gates[-1].candidate} {verdict} on {gates[-1].decided_at:%Y-%m-%d}"
+        yield f"{gates[-1].candidate} {gates[-1].verdict} on {gates[-1].decided_at:%Y-%m-%d}"
 
 
 def runs(

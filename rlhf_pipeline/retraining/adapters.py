@@ -1,6 +1,7 @@
 """Adds LoRA adapters (Hu et al. 2021) to a policy, and stores them merged and by themselves."""
 
 import json
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,11 @@ from pydantic import Field
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.parameters import Dtype, Parameters
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy
+from rlhf_pipeline.records import folder_hash
 
 ADAPTER = "adapter"  # folder in a candidate trained with LoRA: what a server loads onto the parent
+
+BASE_HASH = "base.sha256"  # file in it
 
 
 class AdapterParams(Parameters):
@@ -115,7 +119,7 @@ def save_model(model: Any, folder: Path) -> None:
     from peft import PeftModel
 
     if isinstance(model, PeftModel):
-        _save_adapter(model, folder / ADAPTER)
+        _save_adapter(model, folder / ADAPTER, Path(model.get_base_model().name_or_path))
         with _silence_peft():
             if getattr(model, "is_loaded_in_4bit", False):  # merged into the weights as they were
                 base = load_policy(model.get_base_model().name_or_path, dtype="float32").model
@@ -124,9 +128,27 @@ def save_model(model: Any, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def _save_adapter(model: Any, folder: Path) -> None:
+def read_base_hash(adapter: Path) -> str:
+    """Content hash of the policy whose weights the adapter in that folder changes."""
+    return (adapter / BASE_HASH).read_text(encoding="utf-8")
+
+
+def _save_adapter(model: Any, folder: Path, parent: Path) -> None:
+    """Write the adapter that leads from the base to this model. Where the parent has an adapter of
+    its own, that is the sum of both, so that one server can hold every version in turn.
+    """
+    name, base_hash = "default", folder_hash(parent)
     with _silence_peft():
-        model.save_pretrained(folder, selected_adapters=["default"])
+        if (parent / ADAPTER).is_dir():
+            name, base_hash = "sum", read_base_hash(parent / ADAPTER)
+            model.load_adapter(parent / ADAPTER, "parent")
+            model.add_weighted_adapter(
+                ["parent", "default"], [1.0, 1.0], name, combination_type="cat"
+            )
+        model.save_pretrained(folder, selected_adapters=[name])
+    for file in (folder / name).glob("*"):  # peft puts all but `default` into folders of their own
+        file.rename(folder / file.name)
+    shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "README.md").unlink(missing_ok=True)
     # Equal trainings give equal bytes: neither the parent's path nor the order of a set is stored.
     path = folder / "adapter_config.json"
@@ -134,6 +156,7 @@ def _save_adapter(model: Any, folder: Path) -> None:
     config["base_model_name_or_path"] = None
     config["target_modules"].sort()
     path.write_text(json.dumps(config, indent=1, sort_keys=True), encoding="utf-8")
+    (folder / BASE_HASH).write_text(base_hash, encoding="utf-8")
 
 
 def _has_transposed_layers(model: Any) -> bool:

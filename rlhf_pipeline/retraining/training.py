@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from rlhf_pipeline.errors import TrainingFailed
+from rlhf_pipeline.errors import OutOfMemory, TrainingFailed
 from rlhf_pipeline.parameters import Device, Dtype
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
@@ -257,9 +257,10 @@ def run_to_end(
     A checkpoint restores the optimiser, the schedule, the random state and the place in the data,
     so on one kind of machine an interrupted training ends with the same weights as an uninterrupted
     one. `texts` are small files (name -> content) stored beside the weights. Raises TrainingFailed
-    at the first loss or weight that is NaN or infinite, and if the disk refuses; `model_folder`
-    then keeps its previous content.
+    at the first loss or weight that is NaN or infinite, and if the disk refuses, OutOfMemory if the
+    GPU is full; `model_folder` then keeps its previous content.
     """
+    import torch
     from transformers import PrinterCallback
 
     started = time.monotonic()
@@ -273,6 +274,12 @@ def run_to_end(
         trainer.train(resume_from_checkpoint=str(resume.folder) if resume else None)
         _refuse_broken_weights(trainer.model)
         content_hash = _save_model(trainer, checkpoints / "model.tmp", model_folder, texts)
+    except torch.OutOfMemoryError as cause:
+        raise OutOfMemory(
+            f"The training needs more memory than the GPU has ({str(cause).partition('. ')[0]}). "
+            "Raise gradient_accumulation, set gradient_checkpointing, lower batch_size or "
+            "max_length, or train adapters alone (lora_rank: 16)."
+        ) from cause
     except OSError as cause:
         raise TrainingFailed(
             f"Training could not write below {checkpoints.parent}: {cause.strerror or cause}. Free "

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rlhf_pipeline.policy.causal_lm import load_policy
-from rlhf_pipeline.retraining.adapters import ADAPTER
+from rlhf_pipeline.records import folder_hash
+from rlhf_pipeline.retraining.adapters import ADAPTER, read_base_hash
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.strategies import train_candidate
 from rlhf_pipeline.testing.strategies import build_pairs, build_policy
@@ -84,6 +85,23 @@ def test_a_candidate_of_adapters_is_its_parent_with_them_merged(
         assert (logits(adapted, ids) - base).abs().max() < ROUNDING
     lineage = json.loads((tmp_path / "model" / "candidate.json").read_text())
     assert lineage["params"]["lora_rank"] == 4
+
+
+def test_the_adapter_of_a_second_training_leads_from_the_first_policy(tmp_path, policies):
+    from peft import PeftModel
+
+    first = policies / "llama"
+    params = change(lora_rank=4)
+    train_candidate("dpo", first, build_pairs(), tmp_path / "second", params)
+    train_candidate("sft", tmp_path / "second" / "model", build_pairs(), tmp_path / "third", params)
+    adapter = tmp_path / "third" / "model" / ADAPTER
+    assert read_base_hash(adapter) == folder_hash(first)
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
+    adapted = load_policy(first)
+    adapted.model = PeftModel.from_pretrained(adapted.model, adapter)
+    merged = logits(load_policy(tmp_path / "third" / "model"), ids)
+    assert (logits(adapted, ids) - merged).abs().max() < ROUNDING
+    assert json.loads((adapter / "adapter_config.json").read_text())["r"] == 8
 
 
 def test_weights_without_adapters_stay_as_they_were(tmp_path, policies):
