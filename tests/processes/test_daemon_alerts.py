@@ -1,32 +1,78 @@
-"""Flipped votes, a real daemon, one signed webhook with cause and link, and its end after the
-retraining.
+"""A fresh demo home with the daemon running: flipped votes, one signed webhook with cause, evidence
+and link, and its resolution after the retraining.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 from standardwebhooks import Webhook
 
 from benchmarks.flipped_votes import flip_votes
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import Alert
-from tests.processes.daemon_home import daemons, eventually, ticked_again, ticks
+from rlhf_pipeline.records import Promotion, TriggerDecision
+from rlhf_pipeline.store import Store
+from tests.once import build_once
+from tests.processes.daemon_home import BINARIES, ROOT, daemons, eventually, ticked_again, ticks
 from tests.unit.alerts.receivers import Hook, serve_hook
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
+DAYS = 3  # the second one makes a reward model, which predicts the third
+
+
+def environ_of(home: Path, **more: str) -> dict[str, str]:
+    given = {"RLHF_ANNOTATORS": "simulated", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return os.environ | Settings(home=home).environ | given | more
+
+
+def rlhf(environ: Mapping[str, str], *words: str) -> None:
+    """A command as a person types it."""
+    ended = subprocess.run(
+        [str(BINARIES / "rlhf"), *words],
+        env=dict(environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.fixture(scope="module")
+def demo_home(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -> Path:
+    """What `rlhf demo` leaves, with a policy that is trained in seconds."""
+
+    def make(home: Path) -> None:
+        environ = environ_of(home, RLHF_POLICY=str(small_policy))
+        rlhf(environ, "demo", "--days", str(DAYS))
+
+    made = build_once(tmp_path_factory, "demo", make)
+    home = tmp_path_factory.mktemp("incident") / "home"
+    shutil.copytree(made, home, ignore=shutil.ignore_patterns("dagster", "runs", "*.lock"))
+    (home / "dagster").mkdir()
+    shutil.copy(made / "dagster" / "dagster.yaml", home / "dagster")
+    return home
 
 
 @dataclass
 class Incident:
-    """A project whose votes were flipped while its daemon ran, and what the receiver got."""
+    """A demo whose votes were flipped while its daemon ran, and what the receiver got."""
 
-    project: Any
+    store: Store
+    instance: dg.DagsterInstance
     hook: Hook
     opened: Alert
+    model: str  # name of the reward model
 
     def received(self) -> list[dict[str, Any]]:
         """The payloads, each with a signature that the receiver verifies."""
@@ -38,81 +84,82 @@ class Incident:
     def of_drift(self) -> list[Mapping[str, Any]]:
         return [each for each in self.received() if each["data"]["rule"] == "drift"]
 
+    def decisions(self) -> list[TriggerDecision]:
+        """Those that answer a change."""
+        return [each for each in self.store.decisions.all() if each.remedy is not None]
 
-def drift_alerts(project: Any) -> list[Alert]:
-    found: list[Alert] = project.store.alerts.page(
-        rule="drift", states=["open", "acknowledged", "resolved"]
-    )
-    return found
+    def champion(self) -> Promotion:
+        champion = self.store.promotions.champion(self.model)
+        assert champion is not None
+        return champion
+
+
+def drift_alerts(store: Store) -> list[Alert]:
+    return store.alerts.page(rule="drift", states=["open", "acknowledged", "resolved"])
 
 
 @pytest.fixture(scope="module")
 def incident(
-    grown: Any, branch: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+    demo_home: Path, small_policy: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Incident]:
-    project = branch(
-        grown,
-        persistent=True,
-        sensor_seconds=2,
-        slow_sensor_seconds=2,
-        quiet_minutes=0.02,
-    )
-    day = project.day(3)
-    project.collect(day)
-    with serve_hook(Hook()) as hook:
+    settings = Settings(home=demo_home)
+    with (
+        Store.of_home(settings) as store,
+        dg.DagsterInstance.from_config(str(demo_home / "dagster")) as instance,
+        serve_hook(Hook()) as hook,
+    ):
         team = {"channel": "webhook", "url": hook.url, "secret": SECRET}
-        environ = project.environ | {
-            "RLHF_ALERT_TARGETS": json.dumps({"team": team}),
-            "RLHF_ALERT_ALLOW_PRIVATE": "true",
-        }
+        environ = environ_of(
+            demo_home,
+            RLHF_POLICY=str(small_policy),
+            RLHF_ALERT_TARGETS=json.dumps({"team": team}),
+            RLHF_ALERT_ALLOW_PRIVATE="true",
+            RLHF_SENSOR_SECONDS="2",
+            RLHF_SLOW_SENSOR_SECONDS="2",
+            RLHF_QUIET_MINUTES="0.02",
+        )
+        last = max(date.fromisoformat(day) for day in store.predictions.days())
+        day = (last + timedelta(days=1)).isoformat()
+        rlhf(environ, "run", "collection", "--day", day)
         with daemons(environ, tmp_path_factory.mktemp("daemon")):
-            eventually(lambda: ticks(project.instance, "alerts"), seconds=120, what="a first tick")
-            project.store.votes.cast_many(flip_votes(project.store, day, n=150))
+            eventually(lambda: ticks(instance, "alerts"), seconds=120, what="a first tick")
+            store.votes.cast_many(flip_votes(store, day, n=150))
             opened = eventually(
-                lambda: drift_alerts(project), seconds=240, what="an alert about the change"
+                lambda: drift_alerts(store), seconds=240, what="an alert about the change"
             )[0]
-            yield Incident(project, hook, opened)
+            yield Incident(store, instance, hook, opened, settings.reward_model)
 
 
-def test_flipped_votes_open_one_alert_with_cause_and_decision(incident: Incident) -> None:
-    alert = incident.opened
-    (decision,) = incident.project.store.decisions.all()
-    assert alert.subject == f"decision {decision.decision_id}"
-    assert alert.evidence["detectors"]
-    assert alert.evidence["cause"] == "taste"
-    assert alert.evidence["shares"]["taste"] > 0.5
-    assert alert.evidence["remedy"] == decision.remedy
-    assert alert.severity == "critical"
-
-
-def test_the_receiver_gets_one_signed_message_with_a_link(incident: Incident) -> None:
-    (message,) = eventually(incident.of_drift, seconds=60, what="a message to the webhook")[:1]
+def test_the_receiver_gets_one_signed_message_with_cause_and_link(incident: Incident) -> None:
+    assert incident.opened.severity == "critical"
+    message = eventually(incident.of_drift, seconds=60, what="a message to the webhook")[0]
     assert message["type"] == "alert.opened"
-    assert message["data"]["title"].startswith("Preferences drifted: ")
-    assert message["data"]["cause"] == "taste"
-    assert message["data"]["evidence"]["n_events"] >= 1
-    assert message["data"]["link"].startswith("http://127.0.0.1:3000/")
-    eventually(
-        ticked_again(incident.project.instance, "alerts", 3), seconds=60, what="three more ticks"
-    )
-    assert [each["type"] for each in incident.of_drift()][:2] in (
-        ["alert.opened"],
-        ["alert.opened", "alert.resolved"],
-    )
+    data = message["data"]
+    assert data["title"].startswith("Preferences drifted: ")
+    assert data["cause"] == "taste"
+    assert data["evidence"]["shares"]["taste"] > 0.5
+    assert data["evidence"]["detectors"]
+    assert data["evidence"]["n_events"] >= 1
+    assert data["subject"].startswith("decision ")
+    assert data["link"].startswith("http://127.0.0.1:3000/")
+    eventually(ticked_again(incident.instance, "alerts", 3), seconds=60, what="three more ticks")
+    kinds = [each["type"] for each in incident.of_drift()]
+    assert kinds in (["alert.opened"], ["alert.opened", "alert.resolved"])
 
 
 def test_the_alert_ends_with_the_retraining(incident: Incident) -> None:
-    store = incident.project.store
-    (decided, *_) = store.decisions.all()
+    before = incident.opened.opened_at
     eventually(
-        lambda: drift_alerts(incident.project)[-1].state == "resolved",
+        lambda: drift_alerts(incident.store)[-1].state == "resolved",
         seconds=480,
         what="the end of the alert",
         every=1,
     )
-    champion = store.promotions.champion(incident.project.settings.reward_model)
-    assert champion.label != decided.evidence["looked_at"]["champion"]
-    assert f"{champion.label} is the champion now" in drift_alerts(incident.project)[-1].resolution
+    champion = incident.champion()
+    assert champion.promoted_at > before
+    (alert,) = drift_alerts(incident.store)
+    assert f"{champion.label} is the champion now" in alert.resolution
+    assert [each.remedy for each in incident.decisions()] == ["retrain"]
     kinds = eventually(
         lambda: found if len(found := [m["type"] for m in incident.of_drift()]) > 1 else [],
         seconds=60,
@@ -124,9 +171,9 @@ def test_the_alert_ends_with_the_retraining(incident: Incident) -> None:
 def test_no_tick_of_the_sensor_failed(incident: Incident) -> None:
     failed = [
         tick.error.message
-        for tick in ticks(incident.project.instance, "alerts")
+        for tick in ticks(incident.instance, "alerts")
         if tick.status.value == "FAILURE"
     ]
     assert failed == []
-    measured = incident.project.store.metric_points.latest(["sensors.lag_seconds"])
+    measured = incident.store.metric_points.latest(["sensors.lag_seconds"])
     assert {"alerts", "votes", "retraining"} <= {point.labels["sensor"] for point in measured}
