@@ -4,10 +4,12 @@ it was never fitted to.
 
 import json
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import dagster as dg
 import pandas as pd
+from pydantic import Field
 
 from assets.delivery import (
     StageReport,
@@ -45,11 +47,24 @@ SHOWN = (
 )
 
 
+class CalibratedVersion(Enum):
+    """Which reward model is calibrated."""
+
+    latest = "latest"
+    champion = "champion"
+
+
 @describe_bounds
 class CalibrationConfig(LearningRange, CalibrateParams, dg.Config):
     """Which methods are tried, how they are compared, which votes count less, and when a reward
     model is refused.
     """
+
+    version: CalibratedVersion = Field(
+        default=CalibratedVersion.latest,
+        description="Which reward model: the latest that was fitted, or the champion, which it is "
+        "not where its fit was refused",
+    )
 
 
 @unpartitioned_asset(
@@ -77,6 +92,8 @@ def calibration(
     store = champions.store
     registry = champions.registry
     told = progress("calibration")
+    if config.version == CalibratedVersion.champion and (champion := champions.judge()):
+        reward_model = champion.version
     data = config.select(store, preference_pairs, votes)
     comparisons = store.comparisons.with_ids(judged_comparison_ids(data.votes))
     outcome = calibrate_model(champions, reward_model, data, comparisons, config, progress=told)

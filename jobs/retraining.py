@@ -32,7 +32,8 @@ recomputation = dg.define_asset_job(
 recalibration = dg.define_asset_job(
     "recalibration",
     selection=["preference_pairs", "calibration"],
-    description="The latest reward model calibrated again on all votes; it is not refitted, and no "
-    "policy is trained.",
+    description="The champion reward model calibrated again on all votes; it is not refitted, and "
+    "no policy is trained.",
+    config={"ops": {"calibration": {"config": {"version": "champion"}}}},
     executor_def=training_executor,
 )

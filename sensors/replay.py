@@ -4,6 +4,7 @@ import dagster as dg
 
 from jobs.feedback import feedback, learning
 from jobs.loop import read_loop
+from jobs.retraining import recalibration
 from rlhf_pipeline.config import Settings
 from sensors.replay_steps import Replay, describe_unpredicted_of
 from sensors.runs import store_of
@@ -12,7 +13,7 @@ from sensors.runs import store_of
 def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     @dg.sensor(
         name="replay",
-        jobs=[feedback, learning],
+        jobs=[feedback, learning, recalibration],
         minimum_interval_seconds=settings.slow_sensor_seconds,
         default_status=status,
     )

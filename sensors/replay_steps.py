@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from assets.partitions import DAYS
 from assets.retraining_decision import decision_event
 from jobs.feedback import feedback, learning
+from jobs.retraining import recalibration
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.learning import find_reason_to_wait, is_uncalibrated, plan_next_fit
 from rlhf_pipeline.loop_settings import LoopSettings
@@ -250,9 +251,10 @@ class Replay:
     ) -> dg.RunRequest | ReplayWait | None:
         number = decision.stored_id
         name = f"decision-{number}"
-        step = self._request_step(
-            self._learning_run(day, seq, name, self._last_learnable_seq(day, seq))
-        )
+        known = self._last_learnable_seq(day, seq)
+        calibrates = decision.remedy == "refit_calibrator"
+        run = self._recalibration_run if calibrates else self._learning_run
+        step = self._request_step(run(day, seq, name, known))
         runs = self._runs(day, seq, name)
         if runs:
             self.store.decisions.mark_submitted(number, decision.attempt, runs[0].run_id)
@@ -275,6 +277,15 @@ class Replay:
             "calibration": {**config, "allow_uncalibrated": never},
         }
         return ReplayStep(day, seq, name, learning.name, stages, may_lack_data=True)
+
+    def _recalibration_run(self, day: str, seq: int, name: str, known: int) -> ReplayStep:
+        """The champion calibrated again on the votes up to `known`."""
+        config: dict[str, Any] = {"up_to_seq": known}
+        stages = {
+            "preference_pairs": config,
+            "calibration": config | {"version": "champion"},
+        }
+        return ReplayStep(day, seq, name, recalibration.name, stages, may_lack_data=True)
 
     def _request_step(self, step: ReplayStep) -> dg.RunRequest | ReplayWait | None:
         """The next attempt of a step, or why it waits. None once it succeeded, or where there are

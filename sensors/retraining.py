@@ -175,10 +175,10 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
     config: dict[str, object] = {"up_to_seq": known}
     if decision.remedy in RECOMPUTES:  # detectors do not read less than they have read
         return {"ops": {"preference_pairs": {"config": config}}}
-    ops = {
-        "preference_pairs": {"config": config},
-        "calibration": {"config": config | {"allow_uncalibrated": True}},
-    }
-    if decision.remedy != "refit_calibrator":
+    ops: dict[str, object] = {"preference_pairs": {"config": config}}
+    if decision.remedy == "refit_calibrator":
+        ops["calibration"] = {"config": config | {"version": "champion"}}
+    else:
+        ops["calibration"] = {"config": config | {"allow_uncalibrated": True}}
         ops |= {stage: {"config": config} for stage in ("annotator_model", "reward_model")}
     return {"ops": ops}

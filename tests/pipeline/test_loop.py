@@ -480,6 +480,10 @@ def test_the_learning_sensor_asks_once_and_again_after_many_more(
     history = eager.registry.list_versions("reward_model")
     assert len(history) == 2
     assert history[1].parent == history[0].label  # warm start from the champion
+    eager.champions.promote("reward_model", history[0], reason="the first was better", actor="test")
+    eager.run("recalibration")
+    report = eager.files.read_record("calibration", CalibrationReport)
+    assert report.reward_model == history[0].label == eager.judge, "not the latest fitted"
 
 
 def test_detectors_read_every_vote_once(grown: Any, branch: Callable[..., Any]) -> None:

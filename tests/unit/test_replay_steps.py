@@ -11,9 +11,9 @@ import pytest
 
 from assets.partitions import DAYS
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import Promotion
+from rlhf_pipeline.records import Promotion, TriggerDecision
 from rlhf_pipeline.store import Store
-from sensors.replay_steps import Replay, ReplayWait
+from sensors.replay_steps import Replay, ReplayWait, end_of_day
 from sensors.runs import STEP_TAG
 from tests.pipeline import imported
 from tests.unclear_change import unclear_rise
@@ -109,3 +109,26 @@ def test_a_day_ends_without_a_fit_while_the_cause_of_a_change_is_unclear(
     imported_day.store.events.add([unclear_rise(seq)])
     assert imported_day.replay.advance() is None
     assert imported_day.store.replays.finished_days() == [imported_day.day]
+
+
+def test_a_change_of_calibration_calibrates_the_champion_again(imported_day: ReplayedDay) -> None:
+    imported_day.record("feedback", Status.SUCCESS)
+    imported_day.promote()
+    store, now = imported_day.store, end_of_day(imported_day.day)
+    store.events.add([unclear_rise(1)])
+    store.decisions.decide(
+        lambda evidence: TriggerDecision(
+            action="fire",
+            reasons=("calibration failed",),
+            event_ids=(),
+            decided_at=now,
+            remedy="refit_calibrator",
+        ),
+        now=now,
+        champion="demo.reward_model@1",
+    )
+    step = imported_day.replay.advance()
+    assert isinstance(step, dg.RunRequest)
+    assert step.job_name == "recalibration"
+    assert step.run_config["ops"]["calibration"]["config"]["version"] == "champion"
+    assert "reward_model" not in step.run_config["ops"]
