@@ -29,6 +29,7 @@ from rlhf_pipeline.evaluation_sets import require
 from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome
 from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.retraining.hard_negatives import add_hard_negatives
 from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
 from rlhf_pipeline.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
 from rlhf_pipeline.store import Store
@@ -77,6 +78,8 @@ def retraining_set(
     frozen = frozen_prompt_ids(held_out)
     assert judge is not None  # a version was given
     by_all = CompletionJudge(judge.reward_model, judge.label, judge.calibrator)
+    known = prompts.dropna(subset=["reference"])
+    references = known.set_index("prompt_id")["reference"].to_dict()
     select = partial(
         select_pairs,
         pairs,
@@ -87,11 +90,9 @@ def retraining_set(
         ),
         frozen_prompt_ids=frozen,
         failing_ids=_find_failing_ids(config, settings, store),
-        references=prompts.dropna(subset=["reference"])
-        .set_index("prompt_id")["reference"]
-        .to_dict(),
+        references=references,
     )
-    frame, obstacle = None, "separate_votes is off."
+    frame, halves, obstacle = None, None, "separate_votes is off."
     if config.separate_votes:
         try:
             halves = VoteHalves.fit(by_all, reward_model, pairs)
@@ -99,7 +100,16 @@ def retraining_set(
         except NotEnoughData as cause:
             obstacle = str(cause)
     if frame is None:
-        frame = select(score_pairs(pairs, by_all))
+        frame, halves = select(score_pairs(pairs, by_all)), None
+    frame = add_hard_negatives(
+        frame,
+        pairs[pairs["split"] == "train"],
+        halves.labelling if halves else by_all,
+        config.hard_negatives,
+        confidence=config.relabel_confidence,
+        references=references,
+    )
+    version = Artefacts(settings.frames, store.file_hashes).keep_version("retraining_set", frame)
     rule = DataExpectation(
         type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True
     )
@@ -118,7 +128,7 @@ def retraining_set(
             headline=f"{len(frame)} of {len(pairs)} pairs, "
             f"{n_relabelled} of them relabelled, "
             f"{(frame['weight'] >= 1).mean():.0%} at full weight, "
-            f"calibrated by {calibration.method}",
+            f"calibrated by {calibration.method}, version {version[:12]}",
             metrics={
                 "n_pairs": len(frame),
                 "n_candidates": len(pairs),

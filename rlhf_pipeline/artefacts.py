@@ -15,7 +15,7 @@ import pandas as pd
 from upath import UPath
 
 from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition, NotFound
-from rlhf_pipeline.frames import SCHEMAS, FrameSchema
+from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
 from rlhf_pipeline.object_stores import get_many, list_names, open_path, put
 from rlhf_pipeline.parquet import decode_frames, encode_frame
 from rlhf_pipeline.protocols import FileHashes
@@ -92,6 +92,19 @@ class Artefacts:
             for name in list_names(self.base / stage)
             if name.endswith(".parquet")
         ]
+
+    def versions(self, stage: str) -> list[str]:
+        """The kept versions of a stage over all days, by their hash, sorted."""
+        return self.days(stage)
+
+    def keep_version(self, stage: str, frame: pd.DataFrame) -> str:
+        """Keep the frame under its content hash beside the stage's own file, which the next one
+        replaces; return the hash. A version that is there is not written again.
+        """
+        version = frame_hash(frame)
+        if version not in self.versions(stage):
+            self.write_frame(stage, frame, version)
+        return version
 
     def report_path(self, day: str) -> UPath:
         """Path of the day's drift report as an HTML page."""

@@ -446,6 +446,13 @@ RETRAINING_SET = FrameSchema(
             optional=True,
         ),
         "information": number("ranking value of the row"),
+        "difficulty": number(
+            "2 (1 - p) with the reward model's p of the chosen completion: 0 where it is certain, "
+            "1 where it is not or prefers the other; missing in older sets",
+            nullable=True,
+            optional=True,
+            **PROBABILITY,
+        ),
         "reason": text("why the row was selected"),
         "split": text(
             "split of the pair; never an evaluation split", values=("train", "calib", "test")
@@ -519,6 +526,7 @@ LATER_COLUMNS = (
     "duration_s",
     "stated_confidence",
     "origin",
+    "difficulty",
     "guideline_version",
     "dimensions",
     "highlights",

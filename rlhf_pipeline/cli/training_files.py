@@ -28,6 +28,10 @@ class TrainingFiles:
         return self.home / "data" / "vote_predictor_training_data.jsonl"
 
     @property
+    def retraining_data(self) -> Path:
+        return self.home / "data" / "vote_predictor_retrain_data.jsonl"
+
+    @property
     def predictions(self) -> Path:
         return self.home / "data" / "predictions.jsonl"
 

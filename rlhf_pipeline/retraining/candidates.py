@@ -20,6 +20,7 @@ from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash, fields_to_hash, folder_hash
 from rlhf_pipeline.retraining.checkpoints import open_checkpoints
+from rlhf_pipeline.retraining.curriculum import order_easy_to_hard
 from rlhf_pipeline.retraining.memory import read_shape
 from rlhf_pipeline.retraining.preparation import (
     complete_params,
@@ -212,6 +213,8 @@ def _select_fitting_rows(
     limit = min(params.max_length, policy.context_length)
     fits = [policy.count_prompt_tokens(text) + room <= limit for text in rows["prompt"]]
     fitting = rows[fits].reset_index(drop=True)
+    if params.curriculum:
+        fitting = order_easy_to_hard(fitting)
     if fitting.empty:
         raise NotEnoughVotes(
             f"None of {len(rows)} training examples is left: every prompt alone fills the {limit} "

@@ -47,6 +47,12 @@ class SelectionParams(Parameters):
         description="Keep pairs whose chosen completion gives a wrong answer and whose rejected "
         "one the right answer, where the prompt has a reference",
     )
+    hard_negatives: int = Field(
+        0,
+        description="Most further pairs of completions that nobody compared and that the reward "
+        "model finds close, or of which the rejected one gives a wrong answer",
+        ge=0,
+    )
     failing_cluster_weight: float = Field(
         1.0,
         description="Factor of the sampling weight of pairs in clusters that failed when they were "
@@ -135,6 +141,8 @@ def select_pairs(
         information=params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs())
         + params.disagreement_weight
         * _disagreement_shares(judged, p_chosen).mask(is_relabelled, 0.0),
+        # people who contradict the model make a pair as hard as one it cannot tell apart
+        difficulty=2 * (1 - p_chosen.where(~is_swapped, 1 - p_chosen).clip(lower=0.5)),
         reason=[
             _describe_relabelling(p, after)
             if swapped

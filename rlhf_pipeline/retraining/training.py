@@ -48,6 +48,9 @@ class TrainingParams(AdapterParams):
         ge=0,
         le=100_000,
     )
+    curriculum: bool = Field(
+        False, description="Rows from easy to hard in every pass; false = shuffled"
+    )
     batch_size: int = Field(16, description="Rows per optimiser step", ge=1, le=4096)
     gradient_accumulation: int = Field(
         1,
@@ -182,6 +185,7 @@ def build_trl_arguments(
         "gradient_accumulation_steps": params.gradient_accumulation,
         "max_length": min(params.max_length, policy.context_length),
         "seed": params.seed,
+        "train_sampling_strategy": "sequential" if params.curriculum else "random",
         "data_seed": params.seed,
         "use_cpu": params.device == "cpu",
         "bf16": params.dtype == "bfloat16",

@@ -77,7 +77,8 @@ class SFT:
 
 
 def select_best_completions(pairs: pd.DataFrame, *, keep: int) -> pd.DataFrame:
-    """Select the `keep` best completions per prompt: example_id, prompt_id, prompt, chosen, weight.
+    """Select the `keep` best completions per prompt: example_id, prompt_id, prompt, chosen, weight
+    and difficulty, the mean of the pairs it won.
 
     A completion's standing is the sum over its pairs of weight * margin, added where it was chosen
     and subtracted where it was rejected. Only completions with a positive standing are imitated;
@@ -89,18 +90,18 @@ def select_best_completions(pairs: pd.DataFrame, *, keep: int) -> pd.DataFrame:
     common = {"prompt_id": pairs["prompt_id"], "prompt": pairs["prompt"]}
     won = pd.DataFrame(
         {**common, "chosen": pairs["chosen"], "standing": signed, "weight": pairs["weight"]}
-    )
+    ).assign(difficulty=pairs["difficulty"])
     lost = pd.DataFrame({**common, "chosen": pairs["rejected"], "standing": -signed, "weight": 0.0})
     both = pd.concat([won, lost], ignore_index=True)
     ranked = both.groupby(["prompt_id", "prompt", "chosen"], as_index=False, sort=True).agg(
-        standing=("standing", "sum"), weight=("weight", "max")
+        standing=("standing", "sum"), weight=("weight", "max"), difficulty=("difficulty", "mean")
     )
     ranked = ranked[ranked["standing"] > 0].sort_values(
         ["prompt_id", "standing", "chosen"], ascending=[True, False, True]
     )
     best = ranked.groupby("prompt_id", sort=False).head(keep).reset_index(drop=True)
     best["example_id"] = best["prompt_id"] + "/" + best.groupby("prompt_id").cumcount().astype(str)
-    return best[["example_id", "prompt_id", "prompt", "chosen", "weight"]]
+    return best[["example_id", "prompt_id", "prompt", "chosen", "weight", "difficulty"]]
 
 
 def _build_trainer(
