@@ -654,6 +654,9 @@ class TriggerDecision(Record):
     answers: int | None = Field(
         default=None, description="the decision that a person answered or lifted by this one"
     )
+    parent: int | None = Field(
+        default=None, description="the first decision about the same change; set for a follow-up"
+    )
 
     @property
     def stored_id(self) -> int:
@@ -702,6 +705,16 @@ class LeftToPeople(Record):
     )
 
 
+class RetrainingResult(Record):
+    """How the gate decided on the last retraining of the change that the trigger answered last."""
+
+    parent: int = Field(description="the decision that answered the change first")
+    n_follow_ups: int = Field(description="retrainings of the same change after that one")
+    promoted: bool
+    failed: tuple[str, ...] = Field(description="the gate's rules that the candidate failed")
+    win_rate_low: float
+
+
 class TriggerEvidence(Record):
     """All input of a trigger rule, read in the transaction that stores its decision."""
 
@@ -718,6 +731,9 @@ class TriggerEvidence(Record):
     max_seq: int
     n_unfinished: int = Field(default=0, description="fire decisions still pending or submitted")
     left_to_people: LeftToPeople | None = None
+    last_retraining: RetrainingResult | None = Field(
+        default=None, description="of the last change, once the gate has decided on it"
+    )
     now: datetime
 
 

@@ -245,7 +245,9 @@ def build_fires(timelines: Sequence[Timeline]) -> Iterator[dict[str, str]]:
 
 def _is_scored(decision: TriggerDecision) -> bool:
     """Whether it is a fire that a change of taste makes right; a quarantine trains nothing."""
-    return decision.action == "fire" and decision.remedy not in RECOMPUTES
+    # A follow-up answers the change that its parent answered.
+    is_response = decision.action == "fire" and decision.parent is None
+    return is_response and decision.remedy not in RECOMPUTES
 
 
 def _format_figures(timeline: Timeline, history: StoredHistory) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rlhf_pipeline.drift.confirmation import event_sources, find_confirming_events
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.retraining.follow_ups import find_follow_up
 from rlhf_pipeline.retraining.triggers import (
     TriggerParams,
     choose_remedy,
@@ -24,7 +25,7 @@ from rlhf_pipeline.retraining.triggers import (
 
 # Shown as conditions and events. Whatever else a rule records is shown as it is.
 EXPLAINED = {"looked_at", "params", "reported", "confirmed", "confirming_event_ids"}
-COMPARED = ("action", "reasons", "event_ids", "change_seq", "remedy")
+COMPARED = ("action", "reasons", "event_ids", "change_seq", "remedy", "parent")
 INPUTS = {"looked_at", "params"}  # copied, not decided; older ones lack fields added since
 
 
@@ -149,13 +150,14 @@ def _check_confirmation(inputs: Inputs) -> Condition:
         found += f" between votes {confirming[0].seq:,} and {confirming[-1].seq:,}"
     elif len(sources) >= params.confirmations:
         found += ", too far apart"
-    needed = params.confirmations
+    needed, follow_up = params.confirmations, find_follow_up(evidence.last_retraining, params)
     return Condition(
         "confirmations",
         ("the rise test, or " if params.rise_test_confirms else "")
-        + f"{needed} detector{'s' * (needed > 1)} within {params.confirmation_window:,} votes",
-        found,
-        evidence.champion is None or bool(confirming),
+        + f"{needed} detector{'s' * (needed > 1)} within {params.confirmation_window:,} votes"
+        + (", or a retraining that asks for a follow-up" if params.follow_ups else ""),
+        follow_up if follow_up and not confirming else found,
+        evidence.champion is None or bool(confirming or follow_up),
     )
 
 

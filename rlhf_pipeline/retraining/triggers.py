@@ -26,9 +26,10 @@ from rlhf_pipeline.records import (
     TriggerDecision,
     TriggerEvidence,
 )
+from rlhf_pipeline.retraining.follow_ups import FollowUpParams, find_follow_up
 
 
-class TriggerParams(ConfirmationParams):
+class TriggerParams(ConfirmationParams, FollowUpParams):
     """The conditions under which events start a retraining."""
 
     cool_down_hours: float = Field(
@@ -81,7 +82,8 @@ class TriggerParams(ConfirmationParams):
 # 2: careless annotators and newcomers retrain; with asks_people they are held, nobody is named.
 #    A change is answered as soon as it is confirmed, however unclear its cause; the rise test dates
 #    it only where no other detector does.
-RULE_VERSION = 3
+# 3: a change has one retraining, however much the next would gain.
+RULE_VERSION = 4
 
 REMEDIES: dict[CauseName, Remedy] = {
     "taste": "retrain",
@@ -134,7 +136,10 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     events = _distinct_events((*evidence.open_events, *evidence.held_events))
     own = list_own_events(evidence, params)
     confirmed = find_confirming_events(own, params)
-    objections = _list_objections(evidence, own, confirmed, params)
+    follow_up = find_follow_up(evidence.last_retraining, params) if not confirmed else None
+    if follow_up and not _list_objections(evidence, params):
+        return _follow_up(evidence, params, own, follow_up, rule_version)
+    objections = _list_event_objections(evidence, own, confirmed, params)
     stale = [e for e in events if e.model_version != evidence.champion]
     is_examined = rule_version > 1 and params.respond_to_causes
     causes = find_causes_of(confirmed, evidence.max_seq) if is_examined else None
@@ -200,6 +205,29 @@ def find_unclear_change(
     if causes is None or all(event.kind == "calibration" for event in confirmed):
         return None
     return "; ".join(list_doubts(causes, confirmed, evidence.max_seq, params)) or None
+
+
+def _follow_up(
+    evidence: TriggerEvidence,
+    params: TriggerParams,
+    own: Sequence[DriftEvent],
+    reason: str,
+    rule_version: int,
+) -> TriggerDecision:
+    """Retrain once more after the same change. It claims no events, and dates no change: that one
+    is recorded.
+    """
+    assert evidence.last_retraining is not None  # `reason` rests on it
+    return TriggerDecision(
+        action="fire",
+        reasons=(reason,),
+        event_ids=(),
+        evidence=_collect_evidence(evidence, params, own, ()) | {"rule_version": rule_version},
+        decided_at=evidence.now,
+        state="pending",
+        remedy="retrain",
+        parent=evidence.last_retraining.parent,
+    )
 
 
 def list_own_events(evidence: TriggerEvidence, params: ConfirmationParams) -> list[DriftEvent]:
@@ -370,6 +398,8 @@ def replay(decision: TriggerDecision) -> TriggerDecision:
 def read_params(recorded: Mapping[str, Any], rule_version: int) -> TriggerParams:
     """The parameters that a decision recorded; those its rule did not have are off."""
     unknown_then: dict[str, Any] = {}
+    if rule_version < 4:
+        unknown_then |= {"follow_ups": 0}
     if rule_version < 3:
         unknown_then |= {"max_cause_votes": 0}
     if rule_version < 2:
@@ -381,13 +411,25 @@ def read_params(recorded: Mapping[str, Any], rule_version: int) -> TriggerParams
     return TriggerParams.model_validate(unknown_then | dict(recorded))
 
 
-def _list_objections(
+def _list_event_objections(
     evidence: TriggerEvidence,
     own: Sequence[DriftEvent],
     confirmed: Sequence[DriftEvent],
     params: TriggerParams,
 ) -> list[str]:
-    """List every objection to firing now, in words with numbers."""
+    """List every objection to answering the events now, in words with numbers."""
+    unconfirmed = []
+    if not own:
+        unconfirmed = [f"no open or held event of champion {evidence.champion}"]
+    elif not confirmed:
+        unconfirmed = [_describe_unconfirmed(own, params)]
+    return _list_objections(evidence, params, unconfirmed)
+
+
+def _list_objections(
+    evidence: TriggerEvidence, params: TriggerParams, unconfirmed: Sequence[str] = ()
+) -> list[str]:
+    """List every objection to any retraining now, and the `unconfirmed` ones."""
     if evidence.champion is None:
         return ["there is no champion reward model to retrain"]
     found = []
@@ -399,10 +441,7 @@ def _list_objections(
         )
     if evidence.n_unfinished:
         found.append(f"{evidence.n_unfinished} earlier retraining decision(s) not finished")
-    if not own:
-        found.append(f"no open or held event of champion {evidence.champion}")
-    elif not confirmed:
-        found.append(_describe_unconfirmed(own, params))
+    found += unconfirmed
     if evidence.last_fired_at is not None:
         since = evidence.now - evidence.last_fired_at
         if since < timedelta(hours=params.cool_down_hours):

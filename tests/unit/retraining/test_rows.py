@@ -22,6 +22,7 @@ def retraining_set(n=3, **columns):
         "rejected": "No.",
         "margin": 0.5,
         "weight": 1.0,
+        "difficulty": 0.5,
         "origin": "vote",
         "information": 0.5,
         "reason": "unsure",
