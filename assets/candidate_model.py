@@ -1,6 +1,7 @@
 """The candidate model: the champion policy trained on the retraining set."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -19,11 +20,17 @@ from assets.delivery import (
 )
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.evaluation import CompletionJudge
 from rlhf_pipeline.loop_settings import CandidateParams
+from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
-from rlhf_pipeline.retraining.strategies import train_candidate
+from rlhf_pipeline.retraining.on_policy import describe_rounds, list_discarded, train_rounds
+from rlhf_pipeline.retraining.rewards import CalibratedReward
+from rlhf_pipeline.retraining.strategies import TrainingReport, train_candidate
+from rlhf_pipeline.retraining.vote_halves import VoteHalves
 
 
 @describe_bounds
@@ -44,13 +51,17 @@ def candidate_model(
     context: dg.AssetExecutionContext,
     config: CandidateConfig,
     retraining_set: pd.DataFrame,
+    preference_pairs: pd.DataFrame,
+    prompts: pd.DataFrame,
+    reward_model: ModelVersion,
     settings: dg.ResourceParam[Settings],
     champions: dg.ResourceParam[Champions],
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Trains a candidate from the champion, by the chosen strategy. A killed training resumes from
-    its checkpoint and ends with the same weights.
+    """Trains a candidate from the champion, by the chosen strategy, and further on its own
+    completions where `on_policy_rounds` are set. The labelling half of the votes is the reward. A
+    killed training resumes from its checkpoint and ends with the same weights.
     """
     parent = champions.policy(progress("first policy"))
     params = config.training_params()
@@ -61,6 +72,8 @@ def candidate_model(
         / "candidates"
         / f"{value_hash(retraining_set)[:12]}-{parent.content_hash[:12]}"
     )
+    labeller = _find_labeller(champions, reward_model, retraining_set, preference_pairs)
+    reward = CalibratedReward(labeller.reward_model, labeller.calibrator)
     with open_tracked_run(context, registry) as run:
         log_frame(run, "retraining_set", retraining_set, context)
         run.log_params(params.model_dump(mode="json"))  # before the first loss: they cannot change
@@ -70,14 +83,40 @@ def candidate_model(
             retraining_set,
             out,
             params,
-            reward=champions.reward(),
+            reward=reward,
             progress=LossLogger(run, progress("candidate_model")),
         )
+
+        def train_further(folder: Path, rows: pd.DataFrame, to: Path) -> TrainingReport:
+            return train_candidate(
+                config.strategy,
+                folder,
+                rows,
+                to,
+                params.model_copy(update={"min_pairs": 1}),
+                reward=reward,
+                progress=progress("candidate_model"),
+            )
+
+        known = prompts.dropna(subset=["reference"]).set_index("prompt_id")["reference"]
+        folder, rounds = train_rounds(
+            out / "model",
+            champions.policy_folder(parent),
+            retraining_set,
+            labeller,
+            config,
+            train_further,
+            references=known.to_dict(),
+            seed=params.seed,
+        )
+        for number, each in enumerate(rounds, start=1):
+            log_frame(run, f"on_policy_round_{number}", each.rows, context)
         metrics = {
             "n_pairs": report.n_pairs,
             "n_steps": report.n_steps,
             "seconds": report.seconds,
             **report.metrics,
+            **describe_rounds(rounds),
         }
         ceiling = champions.noise_ceiling()
         if ceiling is not None and any(is_accuracy(name) for name in metrics):
@@ -90,7 +129,7 @@ def candidate_model(
         run.log_params(used)
         version = registry.register(
             "policy",
-            out / "model",
+            folder,
             run=run,
             metrics=metrics,
             params=used,
@@ -99,6 +138,7 @@ def candidate_model(
             data_seq=None,
         )
         registry.set_alias("policy", CANDIDATE, version.version)
+        warnings = [*report.warnings, *list_discarded(rounds)]
         resumed = f", resumed from step {report.resumed_from}" if report.resumed_from else ""
         yield from deliver(
             context,
@@ -120,7 +160,21 @@ def candidate_model(
                 texts={"report.json": report.model_dump_json(indent=1)},
             ),
             run=run,
-            checks=[
-                make_rule("training_is_healthy", not report.warnings, " ".join(report.warnings))
-            ],
+            checks=[make_rule("training_is_healthy", not warnings, " ".join(warnings))],
         )
+
+
+def _find_labeller(
+    champions: Champions,
+    version: ModelVersion,
+    retraining_set: pd.DataFrame,
+    pairs: pd.DataFrame,
+) -> CompletionJudge:
+    """The members that labelled the retraining set; all of them where all votes did."""
+    judge = champions.judge(version)
+    assert judge is not None  # a version was given
+    by_all = CompletionJudge(judge.reward_model, judge.label, judge.calibrator)
+    try:
+        return VoteHalves.behind(retraining_set, by_all, version, pairs).labelling
+    except NotEnoughData:
+        return by_all

@@ -22,7 +22,7 @@ from rlhf_pipeline.reports.evaluation_page import (
     chart_evaluation,
     render_evaluation_page,
 )
-from rlhf_pipeline.retraining.vote_halves import VoteHalves, has_votes_for_judging
+from rlhf_pipeline.retraining.vote_halves import VoteHalves
 from rlhf_pipeline.store import Store
 
 KL_WARNING = 0.5  # nats per token; above this the policy has changed substantially
@@ -65,12 +65,11 @@ def evaluation(
     by_all = CompletionJudge(
         judge.reward_model, f"{judge.label}, {calibration.method}", judge.calibrator
     )
-    halves, obstacle = None, "The retraining set has rows that these votes label."
-    if not has_votes_for_judging(retraining_set):
-        try:
-            halves, obstacle = VoteHalves.fit(by_all, reward_model, preference_pairs), ""
-        except NotEnoughData as cause:
-            obstacle = str(cause)
+    halves, obstacle = None, ""
+    try:
+        halves = VoteHalves.behind(retraining_set, by_all, reward_model, preference_pairs)
+    except NotEnoughData as cause:
+        obstacle = str(cause)
     candidate = JudgedPolicy(champions.load_policy(candidate_model), candidate_model.label)
     held_out, prompts = require(settings, store)
 

@@ -68,6 +68,21 @@ class VoteHalves:
     judging: CompletionJudge
 
     @classmethod
+    def behind(
+        cls,
+        retraining_set: pd.DataFrame,
+        judge: CompletionJudge,
+        version: ModelVersion,
+        pairs: pd.DataFrame,
+    ) -> Self:
+        """The halves by which a RETRAINING_SET was made of `pairs`. Raises NotEnoughData as `fit`,
+        and for a set that all votes label.
+        """
+        if has_votes_for_judging(retraining_set):
+            raise NotEnoughData("The retraining set has rows that votes for judging label.")
+        return cls.fit(judge, version, pairs)
+
+    @classmethod
     def fit(
         cls,
         judge: CompletionJudge,

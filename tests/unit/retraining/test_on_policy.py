@@ -1,0 +1,108 @@
+"""Rounds on the candidate's own completions: their pairs, and what stops them."""
+
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.evaluation import CompletionJudge
+from rlhf_pipeline.retraining.on_policy import (
+    OnPolicyParams,
+    describe_rounds,
+    draw_pairs,
+    list_discarded,
+    train_rounds,
+)
+from tests.unit.evaluation.test_judge import tiny_policy
+from tests.unit.retraining.test_selection import BY_PEOPLE, pairs, scores, select_pairs
+
+
+class Members:
+    """Two members, of which the second scores some texts otherwise."""
+
+    def __init__(self, score, doubted=()):
+        self.score_text, self.doubted = score, doubted
+
+    def member_scores(self, prompts, completions, *, progress=None):
+        first = np.array([self.score_text(text) for text in completions], dtype=float)
+        return np.stack([first, np.where(np.isin(completions, self.doubted), -first, first)])
+
+
+class Writes:
+    def __init__(self, *texts):
+        self.texts = texts
+
+    def generate(self, prompts, *, temperature, seeds, max_new_tokens):
+        return [SimpleNamespace(text=text) for text in self.texts]
+
+
+ASKED = pd.DataFrame({"prompt_id": ["p0"], "prompt": ["What is 3 + 4?"], "day": "2026-01-01"})
+VALUE = {"7": 0.0, "8": 2.0, "9": -2.0, "seven 7": 1.0}
+
+
+def draw(*texts, members=None, references=None, **params):
+    judge = CompletionJudge(members or Members(VALUE.__getitem__), "demo.reward_model@1")
+    params = OnPolicyParams(on_policy_samples=len(texts), **params)
+    return draw_pairs(Writes(*texts), ASKED, judge, params, references or {}, 0)
+
+
+def test_the_best_completion_is_chosen_over_the_worst():
+    (row,) = draw("7", "8", "9").to_dict("records")
+    assert (row["chosen"], row["rejected"], row["origin"]) == ("8", "9", "on_policy")
+    assert row["reason"] == (
+        "best against worst of 3 completions of the candidate, reward model gives 0.98 to the best"
+    )
+
+
+def test_no_wrong_answer_is_preferred_to_a_right_one():
+    right = {"p0": "7"}
+    (row,) = draw("7", "seven 7", "9", references=right).to_dict("records")
+    assert (row["chosen"], row["rejected"]) == ("seven 7", "9")
+    assert draw("7", "8", references=right).empty
+
+
+def test_equal_texts_and_doubtful_pairs_are_left_out():
+    assert draw("8", "8").empty
+    doubtful = Members(VALUE.__getitem__, doubted=["8"])
+    assert draw("8", "9", members=doubtful).empty
+    assert len(draw("8", "9", members=doubtful, max_disagreement=0.5)) == 1
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("policies")
+    for seed in range(2):
+        tiny_policy(seed).save(base / f"policy-{seed}")
+    return base
+
+
+@pytest.mark.parametrize(("result", "n_kept"), [("policy-0", 2), ("policy-1", 0)])
+def test_a_round_that_ends_too_far_from_the_champion_is_discarded(
+    folders, tmp_path, result, n_kept
+):
+    rows = select_pairs(
+        pairs(30), scores([0.9] * 30), None, BY_PEOPLE.model_copy(update={"max_pairs": 30})
+    )
+    champion = folders / "policy-0"
+    shutil.copytree(champion, tmp_path / "model")
+
+    def train(folder, drawn, out):
+        shutil.copytree(folders / result, out / "model")
+
+    last, rounds = train_rounds(
+        tmp_path / "model",
+        champion,
+        rows,
+        CompletionJudge(Members(lambda text: sum(map(ord, text))), "demo.reward_model@1"),
+        OnPolicyParams(on_policy_rounds=2, on_policy_samples=3, on_policy_tokens=4, max_kl=1e-4),
+        train,
+        references={},
+    )
+    kept = [one for one in rounds if not one.discarded]
+    assert len(kept) == n_kept
+    assert last == (tmp_path / "round-2" / "model" if kept else tmp_path / "model")
+    assert describe_rounds(rounds)["on_policy_rounds"] == n_kept
+    assert all("KL" in text for text in list_discarded(rounds))
+    assert bool(list_discarded(rounds)) is not bool(kept)
