@@ -6,6 +6,7 @@ of steps), by the default recipe, and by the default recipe with the true labels
 true utility, since the change, of completions of 300 prompts that no vote was about.
 
     python benchmarks/bench_recovery.py [--worlds 20] [--first 0] [--with curriculum=true]
+    python benchmarks/bench_recovery.py --demo 3
 
 `--with` adds a column: the default recipe with other parameters of the training or of the set. A
 world takes about a minute on one core.
@@ -23,15 +24,25 @@ sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
+from benchmarks.completion_calls import open_fresh_store  # noqa: E402
 from benchmarks.measurement import Limits, print_table  # noqa: E402
 from benchmarks.recovery_worlds import (  # noqa: E402
     CompletedPool,
     RecoveryWorld,
     VotedWorld,
+    compare_facts,
     measure_truth,
 )
 from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
 from rlhf_pipeline.documents import parse_yaml  # noqa: E402
+from rlhf_pipeline.evaluation import (  # noqa: E402
+    EvaluationParams,
+    GateParams,
+    JudgedPolicy,
+    decide_promotion,
+    evaluate,
+    frozen_prompts,
+)
 from rlhf_pipeline.policy.causal_lm import load_policy  # noqa: E402
 from rlhf_pipeline.policy.pretraining import pretrain  # noqa: E402
 from rlhf_pipeline.retraining.parameters import StrategyParams  # noqa: E402
@@ -40,6 +51,7 @@ from rlhf_pipeline.retraining.strategies import train_candidate  # noqa: E402
 from rlhf_pipeline.reward_model import EmbeddingCache, Encoder  # noqa: E402
 
 SHARE_CLOSED, SHARE_OF_WORLDS, WORST = 0.6, 0.9, -0.05
+N_FACTS, WORST_FACTS = 1000, -0.05
 MIN_PAIRS = 50  # small worlds have fewer than the default 100
 BEFORE = {"relabel_confidence": 1.0, "separate_votes": False, "min_steps": 0}
 
@@ -67,6 +79,7 @@ def main() -> int:
     parser.add_argument("--worlds", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="seed of the first world")
     parser.add_argument("--with", dest="other", nargs="*", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--demo", type=int, metavar="SEEDS", help="only the demo's change")
     given = parser.parse_args()
     silence_telemetry()
     base = Settings.read().cache / "embedded_policy"
@@ -83,6 +96,8 @@ def main() -> int:
             False,
         )
     pool, found = CompletedPool.generate(base), []
+    if given.demo:
+        return measure_demo(base, pool, given.demo)
     with tempfile.TemporaryDirectory() as cache:
         encoder = Encoder(cache=EmbeddingCache(Path(cache)))
         for seed in range(given.first, given.first + given.worlds):
@@ -122,6 +137,61 @@ def report(found: pd.DataFrame, names: list[str]) -> int:
         f"{int(closed.sum())} of {len(found)} worlds close {SHARE_CLOSED:.0%} of the gap to true "
         f"labels (median {np.median(gain / gap):.0%}) and lose at most {-WORST:g} to votes alone, "
         f"limit {SHARE_OF_WORLDS:.0%}; the worst is {gain.min():+.2f} from votes alone",
+    )
+    return limits.print_summary()
+
+
+def measure_demo(base: Path, pool: CompletedPool, n_seeds: int) -> int:
+    """The demo's own change of taste with its default recipe, through the gate."""
+    rows, limits, frozen = [], Limits(), frozen_prompts()
+    for seed in range(n_seeds):
+        world = VotedWorld.vote(RecoveryWorld.of_demo(seed), pool)
+        before, _ = measure_truth(load_policy(base), world.world.before)
+        changed, _ = measure_truth(load_policy(base), world.world.after)
+        with tempfile.TemporaryDirectory() as out, open_fresh_store() as store:
+            encoder = Encoder(cache=EmbeddingCache(Path(out) / "embeddings"))
+            halves = world.fit_halves(encoder)
+            pairs = world.select(SelectionParams(), encoder)
+            train_candidate("dpo", base, pairs, Path(out), StrategyParams(seed=seed))
+            candidate, champion = load_policy(Path(out) / "model"), load_policy(base)
+            evaluation, _ = evaluate(
+                JudgedPolicy(candidate, "demo.policy@2"),
+                JudgedPolicy(champion, "demo.policy@1"),
+                frozen,
+                halves.judging,
+                EvaluationParams(seed=seed),
+                ledger=store.generation,
+                labelled_by=halves.labelling,
+            )
+            gate = decide_promotion(evaluation, GateParams())
+            after, _ = measure_truth(candidate, world.world.after)
+            facts = compare_facts(candidate, champion, N_FACTS, seed)
+        by_labels = evaluation.win_rate_by_labels
+        assert by_labels is not None
+        rows.append(
+            (
+                str(seed),
+                f"{len(pairs)}",
+                *(f"{value:+.3f}" for value in (before, changed, after)),
+                f"{facts.value:+.3f} [{facts.low:+.3f}, {facts.high:+.3f}]",
+                f"{evaluation.win_rate.value:.3f} / {by_labels.value:.3f}",
+                f"{evaluation.kl.value:.3f}",
+                "promoted" if gate.promoted else "refused",
+            )
+        )
+        print(rows[-1], flush=True)
+        limits.check(
+            after >= before and facts.low >= WORST_FACTS and gate.promoted,
+            f"seed {seed}: true utility {after:+.3f} after one retraining, {before:+.3f} before "
+            f"the change; facts {facts.low:+.3f} or more from the base; {rows[-1][-1]}",
+        )
+    print_table(
+        f"The demo's change of taste; facts on {N_FACTS} checkable prompts, paired with the base",
+        (
+            *("seed", "pairs", "before", "changed", "after", "facts"),
+            *("win rate: judging / labelling half", "KL", "gate"),
+        ),
+        rows,
     )
     return limits.print_summary()
 

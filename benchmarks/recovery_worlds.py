@@ -22,13 +22,21 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation import CompletionJudge, frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.evaluation.win_rate import grade_answers
 from rlhf_pipeline.frames import VOTES, check_frame
+from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.prompts import PromptParams, generate
-from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.records import Interval, ModelVersion
 from rlhf_pipeline.retraining.selection import SelectionParams, select_pairs
 from rlhf_pipeline.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
 from rlhf_pipeline.reward_model import Encoder, LearningData, fit_reward_model
-from rlhf_pipeline.simulation import AnnotatorPool, Taste, cast_votes, utility
+from rlhf_pipeline.simulation import (
+    SOURCED_TASTE,
+    WARM_TASTE,
+    AnnotatorPool,
+    Taste,
+    cast_votes,
+    utility,
+)
 from rlhf_pipeline.votes import TasteChanges, preference_pairs
 
 BEFORE, AFTER = "2026-01-01", "2026-01-02"
@@ -98,6 +106,11 @@ class RecoveryWorld:
             n_after=int(rng.integers(80, 161)),
             votes_per_comparison=int(rng.integers(1, 4)),
         )
+
+    @classmethod
+    def of_demo(cls, seed: int) -> "RecoveryWorld":
+        """As large as the demo at its retraining: five days of one taste, one of the other."""
+        return cls(seed, WARM_TASTE, SOURCED_TASTE, AnnotatorPool(n=12, seed=seed), 500, 100, 3)
 
 
 @dataclass(frozen=True)
@@ -169,11 +182,14 @@ class VotedWorld:
             # Everything is relabelled: votes of the present taste have noise too.
             labels = {"p_chosen": self._prefers_chosen(), "is_reserved": True}
             return select(self.pairs, self.pairs[["comparison_id"]].assign(**labels))
-        judge, version = self._fit(encoder)
         if not params.separate_votes:
-            return select(self.pairs, score_pairs(self.pairs, judge))
-        labelling = VoteHalves.fit(judge, version, self.pairs).labelling
-        return select(self.pairs, label_reserved(self.pairs, labelling))
+            return select(self.pairs, score_pairs(self.pairs, self._fit(encoder)[0]))
+        return select(self.pairs, label_reserved(self.pairs, self.fit_halves(encoder).labelling))
+
+    def fit_halves(self, encoder: Encoder) -> VoteHalves:
+        """The members that label, and those that judge."""
+        judge, version = self._fit(encoder)
+        return VoteHalves.fit(judge, version, self.pairs)
 
     def _fit(self, encoder: Encoder) -> tuple[CompletionJudge, ModelVersion]:
         fitted = fit_reward_model(
@@ -233,3 +249,29 @@ def measure_truth(policy: Policy, taste: Taste, n_samples: int = 2) -> tuple[flo
         utilities.append(utility(prompts["text"].tolist(), references, texts, taste).mean())
         grades.append(np.nanmean(grade_answers(prompts["reference"], pd.Series(texts))))
     return float(np.mean(utilities)), float(np.mean(grades))
+
+
+def compare_facts(candidate: Policy, base: Policy, n: int, seed: int) -> Interval:
+    """Share of right answers of the candidate less that of the base, paired, on `n` checkable
+    prompts that no vote was about.
+    """
+    prompts = generate(PromptParams(n=2 * n, seed=10_000 + seed), day="2026-02-01")
+    checkable = prompts[prompts["reference"].notna()].head(n)
+    grades = [
+        grade_answers(
+            checkable["reference"].reset_index(drop=True),
+            pd.Series(
+                [
+                    made.text
+                    for made in policy.generate(
+                        checkable["text"].tolist(),
+                        temperature=0.8,
+                        seeds=range(len(checkable)),
+                        max_new_tokens=48,
+                    )
+                ]
+            ),
+        )
+        for policy in (candidate, base)
+    ]
+    return interval_of_mean(grades[0] - grades[1])
