@@ -231,7 +231,8 @@ def _describe(refusal: ValidationError) -> list[str]:
     described = []
     for error in refusal.errors(include_input=False, include_url=False, include_context=False):
         if error["type"].startswith("union_tag"):
-            described.append("channel must be log, webhook, email or apprise")
+            lead = "no channel is set; it" if error["type"] == "union_tag_not_found" else "channel"
+            described.append(f"{lead} must be log, webhook, email or apprise")
             continue
         place = ".".join(str(part) for part in error["loc"][1:])
         message = error["msg"].removeprefix("Value error, ")

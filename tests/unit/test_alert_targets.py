@@ -49,6 +49,7 @@ def test_files_in_rlhf_yaml_lie_beside_it(tmp_path: Path) -> None:
     ("settings", "problem"),
     [
         ({"channel": "pigeon"}, "team: channel must be log, webhook, email or apprise"),
+        ({"chanel": "log"}, "team: no channel is set; it must be log, webhook, email or apprise"),
         (WEBHOOK | {"url": "T0KEN"}, "team: url: is not an address"),
         (WEBHOOK | {"url": "https://u:T0KEN@a.org/"}, "neither user:password@ nor #"),
         (WEBHOOK | {"secret": None}, "team: set secret or secret_file, one of them"),
