@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 import pandas as pd
+from pydantic import Field
 
 from assets.delivery import (
     LossLogger,
@@ -29,13 +30,24 @@ from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
 from rlhf_pipeline.retraining.on_policy import describe_rounds, list_discarded, train_rounds
 from rlhf_pipeline.retraining.rewards import CalibratedReward
+from rlhf_pipeline.retraining.sentinels import SentinelParams
 from rlhf_pipeline.retraining.strategies import TrainingReport, train_candidate
 from rlhf_pipeline.retraining.vote_halves import VoteHalves
 
 
 @describe_bounds
+class SentinelConfig(SentinelParams, dg.Config):
+    """What is measured while training, and the limits that stop it."""
+
+
+@describe_bounds
 class CandidateConfig(CandidateParams, dg.Config):
     """Training strategy and its parameters."""
+
+    sentinels: SentinelConfig = Field(
+        default_factory=SentinelConfig,
+        description=CandidateParams.model_fields["sentinels"].description,
+    )
 
 
 @unpartitioned_asset(

@@ -31,6 +31,20 @@ def kl_per_token(
     Raises ModelError for policies with different vocabularies, InvalidScores for logits that are
     not finite.
     """
+    return kl_and_entropy(candidate, champion, prompts, completions, max_logits=max_logits)[0]
+
+
+def kl_and_entropy(
+    candidate: Policy,
+    champion: Policy,
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    *,
+    max_logits: int = MAX_LOGITS,
+) -> tuple[Floats, Floats]:
+    """`kl_per_token`, and the entropy of the candidate in nats per token at the same positions,
+    (n,) each. Raises as `kl_per_token`.
+    """
     if candidate.tokenizer.get_vocab() != champion.tokenizer.get_vocab():
         raise ModelError(
             f"{candidate.name} and {champion.name} have different vocabularies, so KL per token "
@@ -40,17 +54,19 @@ def kl_per_token(
         _token_ids(candidate, prompt, text)
         for prompt, text in zip(prompts, completions, strict=True)
     ]
-    divergences = np.zeros(len(rows))
+    figures = np.zeros((2, len(rows)))
     for batch in _make_batches(
         [len(p) + len(c) for p, c in rows], len(candidate.tokenizer), max_logits
     ):
-        divergences[batch] = _batch_kl(candidate.model, champion.model, [rows[i] for i in batch])
-    if not np.isfinite(divergences).all():
+        figures[:, batch] = _batch_figures(
+            candidate.model, champion.model, [rows[i] for i in batch]
+        )
+    if not np.isfinite(figures).all():
         raise InvalidScores(
             f"KL from {champion.name} to {candidate.name} is not finite. The weights of one of "
             "them are damaged; restore or train them again."
         )
-    return divergences
+    return figures[0], figures[1]
 
 
 def _token_ids(policy: Policy, prompt: str, completion: str) -> tuple[list[int], list[int]]:
@@ -75,7 +91,10 @@ def _make_batches(lengths: Sequence[int], n_vocabulary: int, max_logits: int) ->
     return [batch for batch in batches if batch]
 
 
-def _batch_kl(candidate: Any, champion: Any, rows: Sequence[tuple[list[int], list[int]]]) -> Floats:
+def _batch_figures(
+    candidate: Any, champion: Any, rows: Sequence[tuple[list[int], list[int]]]
+) -> Floats:
+    """KL and entropy of each row, (2, n)."""
     import torch
 
     width = max(len(p) + len(c) for p, c in rows)
@@ -97,6 +116,7 @@ def _batch_kl(candidate: Any, champion: Any, rows: Sequence[tuple[list[int], lis
             for model in (candidate, champion)
         )
         # negative only by rounding
-        by_position = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0.0)
-        by_row = (by_position * judged).sum(-1) / judged.sum(-1)
-    return np.asarray(by_row, dtype=np.float64)
+        kl = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0.0)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        by_row = [(figure * judged).sum(-1) / judged.sum(-1) for figure in (kl, entropy)]
+    return np.stack([np.asarray(figure, dtype=np.float64) for figure in by_row])

@@ -16,7 +16,7 @@ from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.errors import ModelError, NotEnoughVotes
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import frame_hash
-from rlhf_pipeline.policy.causal_lm import Policy
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash, fields_to_hash, folder_hash
 from rlhf_pipeline.retraining.checkpoints import open_checkpoints
@@ -29,6 +29,7 @@ from rlhf_pipeline.retraining.preparation import (
     place_training,
 )
 from rlhf_pipeline.retraining.rewards import RewardFunction
+from rlhf_pipeline.retraining.sentinels import SentinelStop, SentinelWatch, choose_rows
 from rlhf_pipeline.retraining.training import (
     FinishedTraining,
     TrainingParams,
@@ -79,6 +80,9 @@ class TrainingReport(Record):
     )
     metrics: dict[str, float] = Field(description="mean over the last quarter of the steps")
     warnings: tuple[str, ...] = ()
+    stop: SentinelStop | None = Field(
+        default=None, description="the sentinel that stopped the training before its last step"
+    )
     notices: tuple[str, ...] = Field(
         default=(), description="number format and memory, as far as they differ from what is best"
     )
@@ -135,14 +139,19 @@ def train_and_report(
         check_tokenizer(policy)
         room = params.max_new_tokens if recipe.is_online else 1
         fitting = _select_fitting_rows(policy, rows, params, room)
+        watch = _open_watch(policy, pairs, params, checkpoints, reward)
         done = run_to_end(
             lambda: recipe.build(policy, fitting, params, checkpoints),
             checkpoints,
             out / "model",
             {LINEAGE: json.dumps(lineage, indent=1, sort_keys=True)},
+            watch=watch,
             progress=progress,
         )
     metrics, warnings = recipe.health(done, params)
+    if done.stop is not None:
+        warnings = (done.stop.diagnosis, *warnings)
+    sentinel_curves = {} if watch is None else watch.curves()
     report = TrainingReport(
         strategy=recipe.name,
         params=params.model_dump(),
@@ -155,9 +164,11 @@ def train_and_report(
         n_too_long=len(rows) - len(fitting),
         n_steps=done.n_steps,
         loss_curve=done.curve("loss"),
-        curves={label: done.curve(logged) for label, logged in recipe.curves.items()},
+        curves={label: done.curve(logged) for label, logged in recipe.curves.items()}
+        | sentinel_curves,
         metrics=metrics,
         warnings=warnings,
+        stop=done.stop,
         notices=notices,
         seconds=done.seconds,
         resumed_from=done.resumed_from,
@@ -190,6 +201,24 @@ def build_lineage(
         "parent_hash": parent_hash,
         "data_hash": data_hash,
     }
+
+
+def _open_watch(
+    policy: Policy,
+    pairs: pd.DataFrame,
+    params: TrainingParams,
+    checkpoints: Path,
+    reward: RewardFunction | None,
+) -> SentinelWatch | None:
+    """The sentinels of this training; None if they are off, or no prompt leaves room."""
+    if not params.sentinels.every:
+        return None
+    rows = choose_rows(pairs, policy, params.sentinels.n_prompts, params.max_new_tokens)
+    if rows.empty:
+        return None
+    parent = load_policy(Path(policy.name), device=params.device, dtype=params.dtype)
+    log = checkpoints / "sentinels.json"
+    return SentinelWatch(params.sentinels, parent, rows, log, params.max_new_tokens, reward)
 
 
 def check_tokenizer(policy: Policy) -> None:

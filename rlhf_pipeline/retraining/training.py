@@ -19,6 +19,12 @@ from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.adapters import AdapterParams, save_model
 from rlhf_pipeline.retraining.checkpoints import find_last_complete, mark_complete, replace_folder
+from rlhf_pipeline.retraining.sentinels import (
+    SentinelParams,
+    SentinelStop,
+    SentinelWatch,
+    make_sentinel_callback,
+)
 
 # (parameters up to, learning rate): 2e-4 was measured on the embedded policy (1.2 M), 5e-7 is that
 # of Zephyr 7B (Tunstall et al. 2023); the others lie between.
@@ -98,6 +104,10 @@ class TrainingParams(AdapterParams):
         "auto = bfloat16 on a GPU that has it",
     )
     min_pairs: int = Field(50, description="Fewer preference pairs than this are refused", ge=1)
+    sentinels: SentinelParams = Field(
+        default_factory=SentinelParams,
+        description="What is measured while training, and the limits that stop it",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -153,6 +163,7 @@ class FinishedTraining:
     log: tuple[dict[str, float], ...]
     seconds: float
     resumed_from: int | None
+    stop: SentinelStop | None = None
 
     def curve(self, name: str) -> tuple[tuple[int, float], ...]:
         """(step, value) pairs of one logged number, e.g. `loss`."""
@@ -253,6 +264,7 @@ def run_to_end(
     model_folder: Path,
     texts: Mapping[str, str],
     *,
+    watch: SentinelWatch | None = None,
     progress: Progress = ignore_progress,
 ) -> FinishedTraining:
     """Train from the last complete checkpoint in `checkpoints`, or from the start; write the policy
@@ -260,9 +272,13 @@ def run_to_end(
 
     A checkpoint restores the optimiser, the schedule, the random state and the place in the data,
     so on one kind of machine an interrupted training ends with the same weights as an uninterrupted
-    one. `texts` are small files (name -> content) stored beside the weights. Raises TrainingFailed
-    at the first loss or weight that is NaN or infinite, and if the disk refuses, OutOfMemory if the
-    GPU is full; `model_folder` then keeps its previous content.
+    one. `texts` are small files (name -> content) stored beside the weights. If a sentinel of
+    `watch` stops the training, the policy gets the weights of the last checkpoint, which is from
+    before the harm.
+
+    Raises TrainingFailed at the first loss or weight that is NaN or infinite, if the disk refuses,
+    and if a sentinel stops before the first checkpoint, OutOfMemory if the GPU is full;
+    `model_folder` then keeps its previous content.
     """
     import torch
     from transformers import PrinterCallback
@@ -274,8 +290,11 @@ def run_to_end(
     trainer.add_callback(
         _make_callback(checkpoints, started, resume.seconds if resume else 0.0, progress)
     )
+    if watch is not None:
+        trainer.add_callback(make_sentinel_callback(watch, trainer.processing_class))
     try:
         trainer.train(resume_from_checkpoint=str(resume.folder) if resume else None)
+        stop = None if watch is None else _undo_harm(trainer, checkpoints, watch)
         _refuse_broken_weights(trainer.model)
         content_hash = _save_model(trainer, checkpoints / "model.tmp", model_folder, texts)
     except torch.OutOfMemoryError as cause:
@@ -293,8 +312,24 @@ def run_to_end(
     spent = time.monotonic() - started + (resume.seconds if resume else 0.0)
     log = tuple(_to_floats(row) for row in trainer.state.log_history if "loss" in row)
     return FinishedTraining(
-        content_hash, int(trainer.state.global_step), log, spent, resume.step if resume else None
+        content_hash,
+        int(trainer.state.global_step),
+        log,
+        spent,
+        resume.step if resume else None,
+        stop,
     )
+
+
+def _undo_harm(trainer: Any, checkpoints: Path, watch: SentinelWatch) -> SentinelStop | None:
+    """After a stop, give the policy the weights of the last checkpoint."""
+    if watch.violation is None:
+        return None
+    last = find_last_complete(checkpoints)
+    stop = watch.describe_stop(None if last is None else last.step)
+    if last is not None:
+        trainer._load_from_checkpoint(str(last.folder))
+    return stop
 
 
 def _make_callback(

@@ -1,0 +1,90 @@
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import TrainingFailed
+from rlhf_pipeline.retraining.sentinels import (
+    Measurement,
+    SentinelParams,
+    SentinelWatch,
+    distinct_share,
+    find_violation,
+)
+
+START = Measurement(
+    step=0,
+    kl=0.0,
+    entropy=1.0,
+    diversity=0.5,
+    length=20.0,
+    chosen_log_p=-10.0,
+    reward=0.0,
+    disagreement=0.1,
+)
+
+
+def after(**changes):
+    return START.model_copy(update={"step": 20} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentinel", "limit"),
+    [
+        ({"kl": 0.6}, "kl", 0.5),
+        ({"entropy": 0.2}, "entropy", 0.3),
+        ({"diversity": 0.2}, "diversity", 0.3),
+        ({"length": 31.0}, "length", 30.0),
+        ({"length": 9.0}, "length", 10.0),
+        ({"disagreement": 0.21}, "disagreement", 0.2),
+        ({"chosen_log_p": -25.5}, "chosen_log_p", -25.0),
+        ({"kl": float("nan")}, "kl", 0.5),
+    ],
+)
+def test_each_sentinel_has_its_limit(changes, sentinel, limit):
+    name, value, broken = find_violation(after(**changes), START, SentinelParams())
+    assert (name, broken) == (sentinel, pytest.approx(limit))
+    assert value == pytest.approx(next(iter(changes.values())), nan_ok=True)
+
+
+def test_a_limit_of_none_never_stops():
+    bad = after(kl=9.0, entropy=0.0, diversity=0.0, length=900.0, disagreement=9.0)
+    off = dict.fromkeys(name for name in SentinelParams.model_fields if name.startswith("m"))
+    assert find_violation(bad, START, SentinelParams(**off)) is None
+
+
+def test_a_model_without_an_ensemble_has_no_disagreement():
+    start, now = START.model_copy(update={"disagreement": None}), after(disagreement=None)
+    assert find_violation(now, start, SentinelParams()) is None
+
+
+def watch_that_stopped(tmp_path):
+    watch = SentinelWatch(SentinelParams(), None, pd.DataFrame(), tmp_path / "log.json", 8)
+    watch.measurements = [START, after(length=40.0)]
+    watch.violation = ("length", 40.0, 30.0)
+    return watch
+
+
+def test_a_stop_says_what_to_do_and_what_remains(tmp_path):
+    stop = watch_that_stopped(tmp_path).describe_stop(kept_step=10)
+    assert (stop.step, stop.kept_step) == (20, 10)
+    assert stop.diagnosis.startswith(
+        "Sentinel length stopped the training at step 20: 40, limit 30. The candidate has the "
+        "weights of step 10. The policy changes the length instead of the content."
+    )
+
+
+def test_a_stop_before_the_first_checkpoint_fails(tmp_path):
+    with pytest.raises(TrainingFailed, match=r"Sentinel length .* before its first checkpoint: 40"):
+        watch_that_stopped(tmp_path).describe_stop(kept_step=None)
+
+
+def test_curves_have_a_label_and_leave_out_what_was_not_measured(tmp_path):
+    watch = watch_that_stopped(tmp_path)
+    watch.measurements = [one.model_copy(update={"reward": None}) for one in watch.measurements]
+    curves = watch.curves()
+    assert curves["sentinel: length"] == ((0, 20.0), (20, 40.0))
+    assert "sentinel: reward" not in curves
+
+
+def test_texts_without_word_pairs_have_no_diversity():
+    assert distinct_share(["", "word"]) == 0.0
+    assert distinct_share(["a b a b"]) == pytest.approx(2 / 3)
