@@ -59,25 +59,30 @@ def select_prompts(pairs: pd.DataFrame) -> pd.DataFrame:
     return prompts
 
 
+def build_step_arguments(
+    policy: Policy, n_prompts: int, params: TrainingParams, checkpoints: Path
+) -> dict[str, Any]:
+    """Keyword arguments of any trainer of transformers, for batches of `batch_size` prompts.
+
+    Online trainers leave out the rest of an epoch that fills no batch: the number of steps is given
+    instead.
+    """
+    if n_prompts < params.batch_size:
+        params = params.model_copy(update={"batch_size": n_prompts, "gradient_accumulation": 1})
+    arguments = build_trl_arguments(policy, n_prompts, params, checkpoints)
+    del arguments["max_length"]  # prompts are never cut: those that leave no room were dropped
+    epochs = arguments.pop("num_train_epochs")
+    return arguments | {"max_steps": epochs * math.ceil(n_prompts / params.batch_size)}
+
+
 def build_online_arguments(
     policy: Policy, n_prompts: int, params: TrainingParams, checkpoints: Path
 ) -> dict[str, Any]:
-    """Keyword arguments common to TRL's online configs.
-
-    TRL counts completions per batch where `batch_size` counts prompts, and it leaves out the rest
-    of an epoch that fills no batch: the number of steps is given instead.
-    """
+    """Keyword arguments common to TRL's online configs, which count completions per batch."""
     online = select_params(OnlineParams, params)
-    batch = params.batch_size
-    if n_prompts < batch:
-        batch = n_prompts
-        params = params.model_copy(update={"batch_size": batch, "gradient_accumulation": 1})
-    arguments = build_trl_arguments(policy, n_prompts, params, checkpoints)
-    del arguments["max_length"]  # prompts are never cut: `_select_fitting_rows` dropped long ones
-    epochs = arguments.pop("num_train_epochs")
+    arguments = build_step_arguments(policy, n_prompts, params, checkpoints)
+    arguments["per_device_train_batch_size"] *= online.n_samples
     return arguments | {
-        "max_steps": epochs * math.ceil(n_prompts / batch),
-        "per_device_train_batch_size": params.rows_per_pass * online.n_samples,
         "num_generations": online.n_samples,
         "max_completion_length": params.max_new_tokens,
         "temperature": online.sampling_temperature,

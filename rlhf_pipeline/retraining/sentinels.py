@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.errors import TrainingFailed
+from rlhf_pipeline.errors import BackendUnavailable, TrainingFailed
 from rlhf_pipeline.evaluation.divergence import kl_and_entropy
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.parameters import Parameters
@@ -238,10 +238,18 @@ def choose_rows(rows: pd.DataFrame, policy: Policy, n: int, max_new_tokens: int)
 
 def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
     """Figures of `policy` on the fixed prompts, with the same seeds each time: differences between
-    steps are the policy's, not those of the draw.
+    steps are the policy's, not those of the draw. Raises TrainingFailed for broken weights.
     """
     prompts: list[str] = watch.rows["prompt"].tolist()
-    made = policy.generate(prompts, seeds=range(len(prompts)), max_new_tokens=watch.max_new_tokens)
+    try:
+        made = policy.generate(
+            prompts, seeds=range(len(prompts)), max_new_tokens=watch.max_new_tokens
+        )
+    except BackendUnavailable as cause:
+        raise TrainingFailed(
+            f"Training broke at step {step}: the policy's logits are not finite. Lower the "
+            "learning rate; at step 0, restore the parent policy."
+        ) from cause
     texts = [one.text for one in made]
     kl, entropy = kl_and_entropy(policy, watch.parent, prompts, texts)
     scores = None if watch.reward is None else score_members(watch.reward, prompts, texts)

@@ -15,6 +15,7 @@ from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, build_model, train_tokenizer
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.parameters import StrategyParams
+from rlhf_pipeline.retraining.sentinels import SentinelParams
 from rlhf_pipeline.retraining.strategies.base import Strategy
 from rlhf_pipeline.testing.members import check_member, expect_error
 
@@ -27,6 +28,8 @@ PARAMS = StrategyParams(
     min_steps=0,
     min_pairs=10,
     max_new_tokens=12,
+    # They belong to no strategy, and an untrained policy rambles.
+    sentinels=SentinelParams(every=0),
 )
 
 

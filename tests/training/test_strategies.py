@@ -12,12 +12,19 @@ from rlhf_pipeline.errors import ConfigurationError, NotEnoughVotes, TrainingFai
 from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.parameters import StrategyParams
+from rlhf_pipeline.retraining.sentinels import SentinelParams
 from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
 from rlhf_pipeline.testing import check_strategy
 from rlhf_pipeline.testing.strategies import build_pairs, build_policy
 
 PARAMS = StrategyParams(
-    batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=2, min_steps=0, min_pairs=10
+    batch_size=8,
+    checkpoint_every=3,
+    learning_rate=1e-3,
+    epochs=2,
+    min_steps=0,
+    min_pairs=10,
+    sentinels=SentinelParams(n_prompts=4),
 )
 
 
@@ -37,7 +44,7 @@ def policy(tmp_path_factory):
 
 
 def test_an_unknown_strategy_names_the_known_ones(tmp_path):
-    with pytest.raises(ConfigurationError, match="Known: dpo, grpo, kto, rloo, sft"):
+    with pytest.raises(ConfigurationError, match="Known: dpo, grpo, kto, ppo, rloo, sft"):
         train_candidate("trpo", tmp_path, build_pairs(), tmp_path / "out", PARAMS)
 
 
@@ -162,8 +169,11 @@ def test_a_nan_loss_stops_training_and_keeps_the_last_good_model(tmp_path, polic
         broken.model.model.norm.weight[0] = float("nan")
     broken.model.save_pretrained(tmp_path / "broken")
     broken.tokenizer.save_pretrained(tmp_path / "broken")
-    with pytest.raises(TrainingFailed, match="step 1 of 12: loss is nan"):
+    with pytest.raises(TrainingFailed, match="broke at step 0: the policy's logits"):
         train_candidate("sft", tmp_path / "broken", build_pairs(), tmp_path / "out", PARAMS)
+    blind = PARAMS.model_copy(update={"sentinels": SentinelParams(every=0)})
+    with pytest.raises(TrainingFailed, match="step 1 of 12: loss is nan"):
+        train_candidate("sft", tmp_path / "broken", build_pairs(), tmp_path / "out", blind)
     assert folder_hash(tmp_path / "out" / "model") == good.content_hash
 
 

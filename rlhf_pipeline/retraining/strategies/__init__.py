@@ -12,6 +12,7 @@ from rlhf_pipeline.retraining.strategies.base import Strategy, TrainingReport
 from rlhf_pipeline.retraining.strategies.dpo import DPO
 from rlhf_pipeline.retraining.strategies.grpo import GRPO
 from rlhf_pipeline.retraining.strategies.kto import KTO
+from rlhf_pipeline.retraining.strategies.ppo import PPO
 from rlhf_pipeline.retraining.strategies.rloo import RLOO
 from rlhf_pipeline.retraining.strategies.sft import SFT
 from rlhf_pipeline.retraining.training import TrainingParams
@@ -19,7 +20,7 @@ from rlhf_pipeline.retraining.training import TrainingParams
 # To add a strategy: one file with one class that satisfies base.Strategy, and one line here.
 STRATEGIES = Members[type[Strategy]](
     "retraining.strategies",
-    {"dpo": DPO, "sft": SFT, "kto": KTO, "rloo": RLOO, "grpo": GRPO},
+    {"dpo": DPO, "sft": SFT, "kto": KTO, "rloo": RLOO, "grpo": GRPO, "ppo": PPO},
 )
 
 __all__ = [

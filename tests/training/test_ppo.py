@@ -1,0 +1,69 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_pipeline.policy.causal_lm import load_policy
+from rlhf_pipeline.retraining.ppo_trainer import estimate_advantages, whiten
+from rlhf_pipeline.retraining.sentinels import SentinelParams
+from rlhf_pipeline.retraining.strategies import train_candidate
+from rlhf_pipeline.testing.strategies import PARAMS, build_pairs, build_policy
+
+REWARD, PENALTY = 2.0, 1.0
+PROMPT = "what is the sum of 1 and 2"
+
+
+class LetterReward:
+    """A bandit: one token, worth REWARD if it is a small letter."""
+
+    weights_hash = "letters"
+
+    def member_scores(self, prompts, completions):
+        return np.array([[REWARD * text.islower() for text in completions]], dtype=float)
+
+
+def letters_mass(policy):
+    """The policy's exact probability of a small letter as the first token."""
+    ids = policy.tokenizer(policy.format_prompt(PROMPT), return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        p = policy.model(ids).logits[0, -1].double().softmax(-1)
+    is_letter = [policy.decode_text([i]).islower() for i in range(len(p))]
+    return float(p[torch.tensor(is_letter)].sum())
+
+
+@pytest.mark.parametrize("strategy", ["ppo", "rloo"])
+def test_it_ends_at_the_optimum_of_a_bandit(tmp_path, strategy):
+    """The KL-regularised optimum is the parent's distribution times exp(reward / penalty)."""
+    policy = build_policy(tmp_path / "policy")
+    before = letters_mass(load_policy(policy))
+    best = before * math.exp(REWARD / PENALTY)
+    best /= best + 1 - before
+    params = PARAMS.model_copy(
+        update={
+            "max_new_tokens": 1,
+            "kl_penalty": PENALTY,
+            "n_samples": 8,
+            "batch_size": 12,
+            "learning_rate": 3e-3,
+            "min_steps": 60,
+            "checkpoint_every": 1000,
+            "sentinels": SentinelParams(every=0),
+        }
+    )
+    pairs = build_pairs(prompt=PROMPT)
+    train_candidate(strategy, policy, pairs, tmp_path / "out", params, reward=LetterReward())
+    after = letters_mass(load_policy(tmp_path / "out" / "model"))
+    assert 0.05 < before < best - 0.2
+    assert after == pytest.approx(best, abs=0.08)
+
+
+def test_advantages_are_those_worked_out_by_hand():
+    rewards = torch.tensor([[0.0, 1.0, 9.0]])
+    values, mask = torch.tensor([[0.5, 0.25, 7.0]]), torch.tensor([[1.0, 1.0, 0.0]])
+    advantages, returns = estimate_advantages(rewards, values, mask, lam=0.5)
+    # second: 1 - 0.25; first: 0 + 0.25 - 0.5 + 0.5 * 0.75
+    torch.testing.assert_close(advantages, torch.tensor([[0.125, 0.75, 0.0]]))
+    torch.testing.assert_close(returns, torch.tensor([[0.625, 1.0, 0.0]]))
+    white = whiten(advantages, mask)
+    torch.testing.assert_close(white, torch.tensor([[-1.0, 1.0, 0.0]]), atol=1e-4, rtol=0)
