@@ -41,7 +41,6 @@ from rlhf_pipeline.records import (
     folder_hash,
 )
 from rlhf_pipeline.registry import Kind, Registry
-from rlhf_pipeline.retraining.rewards import CalibratedReward
 from rlhf_pipeline.reward_model import Encoder, RewardModel
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
@@ -214,15 +213,6 @@ class Champions:
                 raise
             error = cause
         return self._build_judge(wanted, loaded, error)
-
-    def reward(self) -> CalibratedReward | None:
-        """What policies are trained to please: the champion reward model through its calibrator;
-        None where there is none or it cannot be loaded.
-        """
-        judge = self.judge()
-        if judge is None or judge.loaded is None:
-            return None
-        return CalibratedReward(judge.loaded, judge.calibrator)
 
     def _build_judge(
         self, version: ModelVersion, model: RewardModel | None, error: PipelineError | None = None
