@@ -333,7 +333,7 @@ class Settings(BaseModel):
         description="New votes of a day after which its feedback run is requested",
     )
     quiet_minutes: float = Field(
-        default=15,
+        default=1,
         ge=0,
         le=527_040,
         description="Minutes without a new vote after which the feedback run is requested anyway",

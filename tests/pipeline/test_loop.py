@@ -399,7 +399,7 @@ def test_a_day_that_got_its_first_votes_late_keeps_its_other_predictions(
     )
 
 
-def test_fifty_votes_or_a_quiet_quarter_of_an_hour_make_a_day_due(
+def test_fifty_votes_or_quiet_minutes_make_a_day_due(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)
