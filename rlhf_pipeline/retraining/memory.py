@@ -30,7 +30,7 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes by purpose; all but `activations` are exact but for small buffers."""
+    """Bytes by purpose; `activations` are a rough lower bound, which fragmentation can double."""
 
     weights: int
     reference: int

@@ -119,3 +119,27 @@ def test_unreachable_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(StoreError, match="MLflow's database does not answer"):
         Registry("http://127.0.0.1:9", tmp_path / "artifacts", "demo").list_models()
+
+
+def test_mlflow_gone_at_registration_leaves_the_champion(database: Path) -> None:
+    registry = Registry(f"sqlite:///{database}", database.parent / "artifacts", "demo")
+    folders = [database.parent / name for name in ("first", "candidate")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "weights").write_text(folder.name)
+    with registry.run("bootstrap", {}, run_key="r1") as run:
+        first = registry.register("policy", folders[0], run=run)
+    registry.promote("policy", first.version, reason="first", actor="test")
+
+    def rename(old: str, new: str) -> None:
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+    with registry.run("candidate_model", {}, run_key="r2") as run:
+        rename("model_versions", "gone")
+        with pytest.raises(StoreError, match=r"lacks tables\. Restore a backup"):
+            registry.register("policy", folders[1], run=run)
+        rename("gone", "model_versions")
+        assert registry.get("policy", "champion") == first
+        assert registry.register("policy", folders[1], run=run).version == 2
+    assert registry.get("policy", "champion") == first
