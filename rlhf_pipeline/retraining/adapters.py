@@ -37,7 +37,7 @@ class AdapterParams(Parameters):
         0.0, description="LoRA: share of an adapter's inputs dropped while training", ge=0, lt=1
     )
     lora_targets: list[str] = Field(
-        default_factory=list,
+        default=[],
         description="LoRA: names of the layers that get adapters; empty = every linear layer of "
         "the blocks, whatever the family calls it",
     )
