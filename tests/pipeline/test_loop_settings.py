@@ -34,7 +34,7 @@ def other_value(kind: type[BaseModel], name: str) -> Any:
         candidates += [default + 1, default - 1, default / 2, default + 0.01]
     if isinstance(default, list):
         candidates += [default[:1], default[1:], ["a"], [0.5], [1]]
-    candidates += [{"factual": 1.0}, {"easy": 1.0}, 1, 0.5, 300, 5000, "word", "train", "en"]
+    candidates += [{"factual": 1.0}, {"easy": 1.0}, 1, 0.5, 300, 5000, "word", "train", "en", "cpu"]
     for candidate in candidates:
         try:
             parsed = getattr(kind.model_validate({name: candidate}), name)
