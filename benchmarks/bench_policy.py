@@ -28,7 +28,6 @@ from rlhf_pipeline.completions import generate as complete_prompts  # noqa: E402
 from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts  # noqa: E402
 from rlhf_pipeline.evaluation.win_rate import grade_answers  # noqa: E402
-from rlhf_pipeline.frames import RETRAINING_SET  # noqa: E402
 from rlhf_pipeline.intervals import interval_of_mean  # noqa: E402
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy  # noqa: E402
 from rlhf_pipeline.policy.pretraining import pretrain  # noqa: E402
@@ -80,7 +79,7 @@ def pairs_by_truth(policy_folder: Path, seed: int) -> pd.DataFrame:
             "split": "train",
             "day": DAY,
         }
-    )[list(RETRAINING_SET.columns)]
+    )
 
 
 def truth(policy: Policy, prompts: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
