@@ -1,6 +1,7 @@
 """Counts the requests that this process answers and measures those that cast votes."""
 
 from collections.abc import Callable
+from http import HTTPStatus
 from time import perf_counter, time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,17 +38,27 @@ class RequestMeter:
         began = self._monotonic()
         is_vote = scope["path"] in VOTES and scope["method"] == "POST"
 
+        is_counted = False
+
+        def count(status: int) -> None:
+            nonlocal is_counted
+            is_counted = True
+            self._counts.by_status[f"{status // 100}xx"] += 1
+            if is_vote:
+                seconds = self._monotonic() - began
+                self._counts.vote_seconds.observe(seconds)
+                if self._tracer is not None:
+                    now = time()
+                    self._tracer.record_vote_request(scope["path"], status, now - seconds, now)
+
         async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._counts.by_status[f"{message['status'] // 100}xx"] += 1
-                if is_vote:
-                    seconds = self._monotonic() - began
-                    self._counts.vote_seconds.observe(seconds)
-                    if self._tracer is not None:
-                        now = time()
-                        self._tracer.record_vote_request(
-                            scope["path"], message["status"], now - seconds, now
-                        )
+                count(message["status"])
             await send(message)
 
-        await self._app(scope, receive, send_counted)
+        try:
+            await self._app(scope, receive, send_counted)
+        except Exception:
+            if not is_counted:  # Starlette's error handler outside this class sends the 500
+                count(HTTPStatus.INTERNAL_SERVER_ERROR)
+            raise
