@@ -14,7 +14,7 @@ from rich.console import Console
 from driver.recovery import fail_dead_runs, release_run_keys
 from driver.runner import Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
-from rlhf_pipeline.alert_rounds import record_end
+from rlhf_pipeline.alert_rounds import record_end, send_messages
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.terminal import escape_markup
@@ -118,6 +118,8 @@ class Loop:
         """
         data = self.runner.tick(name, self.cursors.get(name))
         requests = data.run_requests or []
+        if requests:  # a run may take hours; a message about its cause leaves before
+            send_messages(self.runner.store, self.runner.settings)
         for request in requests:
             day = request.partition_key or f"{self.runner.clock().date()}"
             self.runner.run_request(request, name, day)
@@ -178,8 +180,10 @@ def run_loop(
                     write(f"[dim]{datetime.now(UTC):%H:%M} waits: {escape_markup(waiting)}[/]")
                     described = waiting
                 pause(settings.sensor_seconds)
-        finally:  # nobody has to be told of a loop that was ended
+        except KeyboardInterrupt:
             record_end(runner.store, runner.clock())
+            raise
+        record_end(runner.store, runner.clock())  # a loop that crashed is missed instead
     if loop.invalid_settings:
         raise ConfigurationError(loop.invalid_settings)
     if loop.retry_at:

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -21,8 +22,9 @@ from dagster._core.scheduler.instigation import (
     SensorInstigatorData,
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from rich.console import Console
 
-from driver.loop import SENSORS
+from driver.loop import SENSORS, Loop, run_loop
 from rlhf_pipeline.alert_rounds import (
     TICK,
     AlertPlan,
@@ -241,6 +243,54 @@ def test_a_loop_that_was_ended_is_not_missed(world: World) -> None:
     record_end(world.store, world.now)
     watch_daemon(world.store, world.settings, world.now + timedelta(hours=9))
     assert world.states() == {}
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"), [(KeyboardInterrupt, {}), (MemoryError, {"daemon_silent": "pending"})]
+)
+def test_a_loop_that_crashed_is_missed(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    cause: type[BaseException],
+    expected: dict[str, str],
+) -> None:
+    def fail(_: Loop) -> int:
+        raise cause
+
+    world.tick()
+    runner = SimpleNamespace(store=world.store, clock=lambda: world.now)
+    monkeypatch.setattr("driver.loop.open_runner", lambda *_: runner)
+    monkeypatch.setattr(Loop, "resume", lambda _: None)
+    monkeypatch.setattr(Loop, "run_due", fail)
+    with pytest.raises(cause):
+        run_loop(
+            world.settings,
+            world.instance,
+            Console(quiet=True),
+            stage_config={},
+            monitors_drift=True,
+            once=False,
+        )
+    watch_daemon(world.store, world.settings, world.now + timedelta(hours=9))
+    assert world.states() == expected
+
+
+def test_the_loop_sends_messages_before_a_run(world: World) -> None:
+    def decide(*_: object) -> SimpleNamespace:
+        confirm_change(world)
+        report_changes(world.store, world.settings, world.now)
+        request = dg.RunRequest(partition_key="2026-01-01")
+        return SimpleNamespace(run_requests=[request], cursor=None, skip_message=None)
+
+    def run(*_: object) -> None:
+        states.append([m.state for m in world.store.alert_messages.page()])
+
+    states: list[list[str]] = []
+    runner = SimpleNamespace(
+        store=world.store, settings=world.settings, tick=decide, run_request=run
+    )
+    Loop(runner)._tick("retraining")
+    assert states == [["delivered"]]
 
 
 def test_an_edited_threshold_acts_on_the_next_tick(world: World) -> None:
