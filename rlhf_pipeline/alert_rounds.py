@@ -155,14 +155,19 @@ def watch_daemon(store: Store, settings: Settings, now: datetime) -> AlertStep:
     report itself.
     """
     plan = AlertPlan.read(settings, store)
+    silence = read_silence(store, settings, now)
+    return advance_alerts(store, plan, silence, now, only={DAEMON_SILENT})
+
+
+def read_silence(store: Store, settings: Settings, now: datetime) -> list[Reading]:
+    """Seconds since a sensor last ticked or a run was alive; nothing before the first tick."""
     last = next(iter(store.metric_points.latest([TICK])), None)
     if last is not None:  # `rlhf loop` does not tick during a run
         beats = store.heartbeats.find_recent(settings.dead_after_seconds)
         alive_at = max([last.measured_at, *(beat.at for beat in beats)])
         last = last.model_copy(update={"measured_at": alive_at})
     between = max(settings.sensor_seconds, settings.slow_sensor_seconds)
-    silence = facts.read_silence(last, now, expected_s=between)
-    return advance_alerts(store, plan, silence, now, only={DAEMON_SILENT})
+    return facts.read_silence(last, now, expected_s=between)
 
 
 def acknowledge_alert(store: Store, alert_id: int, actor: str) -> Alert:

@@ -12,6 +12,7 @@ from rlhf_pipeline.alert_rounds import (
     gather_readings,
     read_budget,
     read_settings_problem,
+    read_silence,
     require_rule,
     resolve_alert,
 )
@@ -151,7 +152,7 @@ def list_silences(as_json: AsJson = False) -> None:
             for each in found
         ],
         title=f"{len(found)} silence{'s' * (len(found) != 1)}, all times in UTC",
-        empty="No silence was ever set.",
+        empty="No silences.",
     )
 
 
@@ -260,14 +261,16 @@ def check() -> None:
     plan = AlertPlan.read(workspace.settings, workspace.store)
     readings = [
         *gather_readings(workspace.store, workspace.settings, plan, now, budget=budget),
+        *read_silence(workspace.store, workspace.settings, now),
         read_settings_problem(plan.problem, now),
     ]
     found = evaluate(plan.rules.values(), readings, now)
     broken = [finding for finding in found if finding.status == "broken"]
+    n = f"{len(found)} figure{'s' * (len(found) != 1)}"
     show(
         [{"rule": f.rule.name, "severity": f.rule.severity, "what": f.title} for f in broken],
-        title=f"{len(broken)} of {len(found)} figures violate a rule",
-        empty=f"{len(found)} figures compared; none violates a rule.",
+        title=f"{len(broken)} of {n} violate{'s' * (len(broken) == 1)} a rule",
+        empty=f"{n} compared; none violates a rule.",
     )
     raise typer.Exit(1 if broken else 0)
 

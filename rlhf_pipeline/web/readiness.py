@@ -3,13 +3,13 @@
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import Generic, TypeVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from rlhf_pipeline.alert_rounds import read_silence
 from rlhf_pipeline.api_types.project import DaemonStatus, Readiness, RegistryStatus
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
@@ -20,8 +20,6 @@ T = TypeVar("T")
 KNOWN_FOR_S = 5.0
 WAIT_S = 0.05  # for a status that is not known yet; a health check answers at once
 MLFLOW_S = 2.0
-SIGN_OF_LIFE = "daemon.silent_seconds"  # written at each tick of the sensor `alerts`
-LATE_TICKS = 3
 LEAST_LATE_S = 120.0  # a busy daemon takes that long between two ticks
 
 
@@ -85,14 +83,12 @@ class ReadinessCheck:
 
     def _find_daemon_status(self) -> DaemonStatus:
         try:
-            points = self._store.metric_points.latest([SIGN_OF_LIFE])
+            silence = read_silence(self._store, self._settings, self._store.database.clock.now())
         except StoreError:
             return "unknown"
-        if not points or points[0].value is None:  # None: it was ended on purpose
+        if not silence or silence[0].value is None:  # None: it was ended on purpose
             return "absent"
-        late = max(LEAST_LATE_S, LATE_TICKS * self._settings.slow_sensor_seconds)
-        silent = self._store.database.clock.now() - points[0].measured_at
-        return "silent" if silent > timedelta(seconds=late) else "ok"
+        return "silent" if silence[0].value > LEAST_LATE_S else "ok"
 
 
 def find_registry_status(tracking_uri: str) -> RegistryStatus:

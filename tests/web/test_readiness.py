@@ -49,6 +49,13 @@ def test_daemon_is_silent_after_three_missed_ticks(
     assert web.anonymous().get("/readyz").json()["daemon"] == status
 
 
+@on_sqlite
+def test_a_living_run_of_the_loop_keeps_the_daemon_ok(web: Web):
+    tick(web.store, 600)
+    web.store.heartbeats.beat("run-1", pid=1, host="here", job="learning")
+    assert web.anonymous().get("/readyz").json()["daemon"] == "ok"
+
+
 def test_registry_in_a_database_responds_once_it_has_tables(tmp_path: Path, migrated: Path):
     assert find_registry_status(f"sqlite:///{tmp_path / 'mlflow.db'}") == "absent"
     assert find_registry_status(f"sqlite:///{migrated}") == "ok"

@@ -1,13 +1,14 @@
 """`rlhf alerts`: incidents, rules and silences in the terminal."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from rlhf_pipeline.alert_rounds import AlertPlan, advance_alerts
+from rlhf_pipeline.alert_rounds import AlertPlan, advance_alerts, record_tick
 from rlhf_pipeline.alerts.findings import Reading
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.config import Settings
@@ -48,7 +49,7 @@ def open_alert(store: Store, tmp_path: Path) -> None:
     advance_alerts(store, AlertPlan.read(settings, store), [reading], now)
 
 
-def test_an_alert_is_listed_shown_taken_care_of_and_closed(rlhf, store, tmp_path) -> None:
+def test_an_alert_is_listed_shown_acknowledged_and_closed(rlhf, store, tmp_path) -> None:
     assert "No alert is open." in rlhf("list").output
     open_alert(store, tmp_path)
     assert "The oldest comparison has waited 80 hours" in rlhf("list").output
@@ -89,8 +90,16 @@ def test_a_check_prints_what_breaks_a_rule(rlhf, store) -> None:
     )
     result = rlhf("check")
     assert result.exit_code == 1
-    assert "1 of 2 figures violate a rule" in result.output
+    assert "1 of 2 figures violates a rule" in result.output
     assert store.alerts.page() == []
+
+
+def test_a_check_reads_how_long_the_daemon_is_silent(rlhf, store) -> None:
+    assert "1 figure compared; none violates a rule." in rlhf("check").output
+    record_tick(store, utc_now() - timedelta(hours=20))
+    result = rlhf("check")
+    assert result.exit_code == 1
+    assert "daemon_silent" in result.output
 
 
 def test_a_check_reads_the_budget_and_refuses_an_invalid_file(rlhf, store, file) -> None:
