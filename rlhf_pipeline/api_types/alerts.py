@@ -52,7 +52,7 @@ class AlertRuleOut(Answer):
     )
     changed_at: datetime | None
     ignored_change: str | None = Field(
-        description="Why that change is not used, and what mends it; null if it is used."
+        description="Why that change is not used, and how to fix it; null if it is used."
     )
 
 
@@ -63,7 +63,7 @@ class AlertMessageOut(AlertMessage):
 
 
 class TestMessageOut(Answer):
-    """What became of a test message."""
+    """Result of a test message."""
 
     message_id: str
     is_delivered: bool

@@ -122,7 +122,7 @@ class _ReportedExporter(SpanExporter):
         if not self._is_failing:
             self._is_failing = True
             log.warning(
-                "The collector %s takes no spans; they are dropped, everything else goes on. Check "
+                "The collector %s does not accept spans. They are dropped; runs continue. Check "
                 "otlp_endpoint and otlp_headers.",
                 self._receiver,
             )

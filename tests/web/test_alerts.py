@@ -26,7 +26,7 @@ def look(web: Web, hours: float) -> None:
     advance_alerts(web.store, plan, readings, now)
 
 
-def test_an_alert_is_read_taken_care_of_and_closed(web: Web, engineer):
+def test_an_alert_is_read_acknowledged_and_closed(web: Web, engineer):
     look(web, 80)
     (found,) = engineer.get(ALERTS).json()["items"]
     assert (found["rule"], found["state"], found["value"]) == ("queue_age", "open", 80)
@@ -73,7 +73,7 @@ def test_a_silence_ends(web: Web, engineer):
     assert unknown.status_code == 404
 
 
-def test_who_reads_alerts_need_not_change_them(web: Web):
+def test_reading_alerts_does_not_allow_changing_them(web: Web):
     look(web, 80)
     auditor = web.client("auditor")
     assert len(auditor.get(ALERTS).json()["items"]) == 1
