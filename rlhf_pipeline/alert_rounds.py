@@ -1,7 +1,7 @@
 """One round of alerts: reads a project's figures, moves its alerts, and sends their messages."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from rlhf_pipeline.monitoring import Alert, MetricPoint
 from rlhf_pipeline.parameters import parse_parameters, suggest
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.alerts import AlertStep
+from rlhf_pipeline.telemetry.logs import SecretFilter
 
 TICK = "daemon.silent_seconds"
 DAEMON_SILENT, DRIFT = "daemon_silent", "drift"
@@ -31,6 +32,7 @@ class AlertPlan:
 
     rules: Mapping[str, AlertRule]
     notification: Notification
+    secrets: SecretFilter
     problem: str = ""  # what is wrong with the settings, and what happens meanwhile
     ignored: Mapping[str, str] = field(default_factory=dict)  # by rule, why its edit is not used
     in_file: frozenset[str] = frozenset()  # rules that rlhf.yaml changes
@@ -53,6 +55,7 @@ class AlertPlan:
             notification=Notification.of(
                 params, targets, project=settings.project, web_url=settings.web_url
             ),
+            secrets=SecretFilter(settings),
             problem=problem or _describe_unknown_targets(params, targets),
             ignored=ignored,
             in_file=frozenset(params.rules),
@@ -111,7 +114,9 @@ def advance_alerts(
 ) -> AlertStep:
     """Open, escalate and resolve the project's alerts in one transaction with their messages."""
     rules = [rule for rule in plan.rules.values() if only is None or rule.name in only]
-    findings = evaluate(rules, readings, now)
+    hide = plan.secrets.hide_in  # an error of a run may quote a key
+    hidden = [replace(r, detail=hide(r.detail), evidence=hide(r.evidence)) for r in readings]
+    findings = evaluate(rules, hidden, now)
     return store.alerts.advance(
         lambda alerts, silences, next_id: advance(
             alerts, findings, silences, plan.notification, now, next_id=next_id, only=only

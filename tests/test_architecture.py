@@ -91,8 +91,9 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {*FOUNDATION, *STAGES, "reports", "store"},
     # which alerts are open, and how their messages leave; the store is handed in
     "alerts": {*FOUNDATION, *STAGES},
-    # one round of alerts: the project's figures and the rules that people set, in rlhf.yaml too
-    "alert_rounds": {*FOUNDATION, "alerts", "metrics", "store", "loop_settings"},
+    # one round of alerts: the project's figures and the rules that people set, in rlhf.yaml too;
+    # alerts hide the secrets that log lines hide
+    "alert_rounds": {*FOUNDATION, "alerts", "metrics", "store", "loop_settings", "telemetry"},
     # spans and Prometheus samples; off unless configured
     "telemetry": set(FOUNDATION),
     # the prompts on which policies are compared, frozen in the store

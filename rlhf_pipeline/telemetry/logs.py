@@ -5,7 +5,7 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TextIO
@@ -28,7 +28,7 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class SecretFilter:
-    """Replaces the secrets of the settings in a line, from any logger."""
+    """Replaces the secrets of the settings in lines of any logger, and in alerts."""
 
     def __init__(self, settings: BaseModel):
         found = {secret for secret in _find_secrets(settings) if len(secret) >= LEAST_SECRET}
@@ -38,6 +38,16 @@ class SecretFilter:
         for secret in self._secrets:
             text = text.replace(secret, "…")
         return text
+
+    def hide_in(self, value: Any) -> Any:
+        """The value with its texts hidden, those of nested mappings and lists too."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, Mapping):
+            return {key: self.hide_in(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.hide_in(item) for item in value]
+        return value
 
 
 class TextFormatter(logging.Formatter):

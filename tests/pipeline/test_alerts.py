@@ -34,6 +34,7 @@ from rlhf_pipeline.alert_rounds import (
     report_changes,
     watch_daemon,
 )
+from rlhf_pipeline.alerts.findings import Reading
 from rlhf_pipeline.alerts.rules import RULES
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import MetricPoint
@@ -291,6 +292,25 @@ def test_the_loop_sends_messages_before_a_run(world: World) -> None:
     )
     Loop(runner)._tick("retraining")
     assert states == [["delivered"]]
+
+
+def test_an_alert_hides_secrets_of_the_settings(world: World) -> None:
+    world.settings = Settings(home=world.settings.home, api_key="sk-12345")
+    failed = Reading(
+        "runs.last_failed",
+        world.now,
+        1.0,
+        {"job": "collection"},
+        detail="401: wrong key sk-12345",
+        evidence={"errors": [{"text": "sk-12345"}]},
+    )
+    plan = AlertPlan.read(world.settings, world.store)
+    for minutes in (0, 6):
+        advance_alerts(world.store, plan, [failed], world.now + timedelta(minutes=minutes))
+    (alert,) = world.store.alerts.page()
+    assert "401: wrong key …" in alert.title
+    (message,) = world.store.alert_messages.page()
+    assert "sk-12345" not in f"{alert} {message}"
 
 
 def test_an_edited_threshold_acts_on_the_next_tick(world: World) -> None:

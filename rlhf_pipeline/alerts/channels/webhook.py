@@ -3,14 +3,20 @@
 import json
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from rlhf_pipeline import __version__
 from rlhf_pipeline.alert_targets import WebhookTarget
 from rlhf_pipeline.alerts.http_post import HttpReply, post
 from rlhf_pipeline.alerts.secret_files import read_secret
 from rlhf_pipeline.alerts.signature import sign
-from rlhf_pipeline.completions.redaction import address_of, redact, secrets_of
+from rlhf_pipeline.completions.redaction import (
+    SHORTEST_ALONE,
+    WholeWordSecret,
+    address_of,
+    redact,
+    secrets_of,
+)
 from rlhf_pipeline.errors import DeliveryFailed
 from rlhf_pipeline.monitoring import AlertMessage
 
@@ -77,6 +83,8 @@ def parse_retry_after(header: str, now: datetime) -> float | None:
 
 
 def _path_secrets(url: str) -> tuple[str, ...]:
-    """The path, which some services use as a password, and its long parts."""
+    """The path, which some services use as a password, and its parts, unless they are short."""
     path = urlsplit(url).path
-    return (path, *(part for part in path.split("/") if len(part) >= 16)) if len(path) > 1 else ()
+    parts = (form for part in path.split("/") for form in (part, unquote(part)))
+    words = (WholeWordSecret(part) for part in parts if len(part) >= SHORTEST_ALONE)
+    return (path, *words) if len(path) > 1 else ()

@@ -123,6 +123,13 @@ def test_refusals_say_what_the_receiver_said_without_secrets(opened: AlertMessag
     assert not refusal.is_permanent
 
 
+def test_a_refusal_hides_a_short_token_of_the_path(opened: AlertMessage) -> None:
+    text = b"no hook s3cr3t-token, no hook a/b+c%2F, nor hooks"
+    with serve_hook(Hook(status=404, text=text)) as hook:
+        said = str(failure(opened, f"http://127.0.0.1:{hook.port}/hook/s3cr3t-token/a%2Fb+c%252F"))
+    assert said == "127.0.0.1 answered 404: no hook ***, no hook ***, nor hooks"
+
+
 def test_a_receiver_may_ask_for_a_wait_or_for_an_end(opened: AlertMessage) -> None:
     with serve_hook(Hook(status=503, headers={"Retry-After": "900"})) as hook:
         assert failure(opened, hook.url).retry_after == 900
