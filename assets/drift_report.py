@@ -44,7 +44,7 @@ from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.slices import error_slices
 from rlhf_pipeline.drift.stream import ScanResult
-from rlhf_pipeline.drift.vote_stream import HASTY, QUARANTINED, mark_hasty_votes
+from rlhf_pipeline.drift.vote_stream import HASTY, QUARANTINED, StreamParams, mark_hasty_votes
 from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
@@ -256,7 +256,7 @@ def _read_stream(
     for event in champions.store.events.for_model(label):
         if "causes" in event.evidence and (examined := add_causes(event, stream, config)) != event:
             champions.store.events.update(examined)
-    marked = quarantines.drop(mark_hasty_votes(stream.errors))
+    marked = quarantines.drop(mark_hasty_votes(stream.errors, select_params(StreamParams, config)))
     return Stream(marked[marked["reward_model"] == label], found)
 
 
@@ -296,7 +296,11 @@ def _collect_evidence(
     by_group = calibration_by_group(
         PredictedVotes.of_day(judgements), facts.groups, ceilings=facts.group_ceilings
     )
-    tests, calibration_json = _run_calibration_tests(judgements, ceiling, by_group, config)
+    stream = streams[label]
+    left_out = stream.errors.loc[stream.errors["is_left_out"], "seq"]
+    tests, calibration_json = _run_calibration_tests(
+        judgements[~judgements["seq"].isin(left_out)], ceiling, by_group, config
+    )
     state = next_test_state(
         store.detectors.states(label, stream=CALIBRATION).get(CALIBRATION),
         config.calibration,
@@ -310,7 +314,6 @@ def _collect_evidence(
     )
     # The event of this day's own error rate stands in its report already.
     events = [e for e in store.events.for_model(label) if e.stream != DAY_STREAM]
-    stream = streams[label]
     last_seq = int(judged["seq"].max())
     data_drift = _measure_data_drift(reference, current, config)
     evidently = {f"calibration_{day}.json": calibration_json, f"data_drift_{day}.json": data_drift}

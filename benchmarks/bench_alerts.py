@@ -43,7 +43,7 @@ from rlhf_pipeline.laboratory.changed_or_steady import (  # noqa: E402
     CHANGE_AT,
     CHANGED_OR_STEADY,
 )
-from rlhf_pipeline.laboratory.trigger_runs import find_fires  # noqa: E402
+from rlhf_pipeline.laboratory.trigger_runs import find_responses  # noqa: E402
 from rlhf_pipeline.monitoring import MetricPoint  # noqa: E402
 from rlhf_pipeline.records import DriftEvent, GateCheck, GateDecision  # noqa: E402
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide  # noqa: E402
@@ -104,11 +104,13 @@ Kind = Callable[[SimulatedProject, bool], None]
 
 
 def change_taste(project: SimulatedProject, happens: bool) -> None:
-    """Fires of the trigger in a world of the laboratory, each answered by a retraining."""
+    """The retrainings that the trigger starts in a world of the laboratory."""
     seed = int(project.rng.integers(10_000)) * 2 + happens
     if happens:
         project.began = START + CHANGE_AT * PER_VOTE
-    fires = find_fires(draw_votes(CHANGED_OR_STEADY.draw_world(seed), seed))
+    world = CHANGED_OR_STEADY.draw_world(seed)
+    responses = find_responses(world, draw_votes(world, seed), seed)
+    fires = [response for response in responses if response.retrains]
     for number, fire in enumerate(fires, 1):
         project.now = START + fire.seq * PER_VOTE
         label = f"demo.reward_model@{number}"

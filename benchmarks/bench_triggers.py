@@ -26,7 +26,7 @@ from benchmarks.measurement import LimitTable  # noqa: E402
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.cli.init import prepare  # noqa: E402
 from rlhf_pipeline.config import Settings  # noqa: E402
-from rlhf_pipeline.drift.stream import scan  # noqa: E402
+from rlhf_pipeline.drift.detection import ErrorStream, detect  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame  # noqa: E402
 from rlhf_pipeline.records import NewVote, Promotion  # noqa: E402
 from rlhf_pipeline.retraining.triggers import decide  # noqa: E402
@@ -85,7 +85,7 @@ def make_comparisons(day: str, n: int, model: str) -> tuple[pd.DataFrame, pd.Dat
     return check_frame(comparisons, COMPARISONS), check_frame(predictions, PREDICTIONS)
 
 
-def live(store: Store, n_days: int, n_votes: int) -> None:
+def make_history(store: Store, n_days: int, n_votes: int) -> None:
     """Days of votes, detection and decisions, as the loop makes them."""
     clock = SimulatedClock()
     store.database.clock = clock
@@ -125,8 +125,10 @@ def live(store: Store, n_days: int, n_votes: int) -> None:
         for start in range(0, n_votes, 50):
             clock.at += timedelta(minutes=20 * 50 / n_votes)
             store.votes.cast_many(votes[start : start + 50])
-        found = scan(
-            store.detectors.errors_after(label), store.detectors.states(label), model_version=label
+        found = detect(
+            ErrorStream(store.detectors.errors_after(label)),
+            store.detectors.states(label),
+            model_version=label,
         )
         store.detectors.record_scan(found.events, label, found.states)
         made = store.decisions.decide(decide, now=clock.at, champion=label)
@@ -163,7 +165,7 @@ def main() -> int:
         prepare(workspace)
         started = time.perf_counter()
         with workspace.store as store:
-            live(store, given.days, given.votes)
+            make_history(store, given.days, given.votes)
         table.print_row(size, "made in", f"{time.perf_counter() - started:.0f} s")
         for change in CHANGES:
             seconds, found = replay(home, change)

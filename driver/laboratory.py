@@ -1,10 +1,10 @@
 """`rlhf lab run --assets`: the votes of a known world through the real assets and sensors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Self
+from typing import Self, cast
 
 import dagster as dg
 import pandas as pd
@@ -13,25 +13,29 @@ from rich.console import Console
 from driver.demo import tick_time
 from driver.runner import Runner, ignore_stage, open_runner
 from driver.terminal import make_progress_bars, show_progress
+from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.confirmation import DAY_STREAM
-from rlhf_pipeline.drift.stream import scan
+from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.drift.stream import level_of, scan
+from rlhf_pipeline.drift.vote_stream import mark_hasty_votes
 from rlhf_pipeline.laboratory import LAB_SCENARIOS
 from rlhf_pipeline.laboratory.base import LabClaim, VoteScenario
+from rlhf_pipeline.laboratory.day_events import find_day_events
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import DriftEvent, Promotion, TriggerDecision
 from rlhf_pipeline.retraining.triggers import REMEDIES
 from rlhf_pipeline.simulation.planted_votes import (
     build_comparisons,
     build_predictions,
+    build_reference,
     build_votes,
     move_days,
 )
-from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
+from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_reference, draw_votes
 
 
 @dataclass
-class LivedWorld:
+class WorldRun:
     """A world in a home of its own: each day its comparisons are published with what the model
     predicts, its votes are cast, its feedback runs and the retraining sensor ticks.
     """
@@ -39,6 +43,8 @@ class LivedWorld:
     runner: Runner
     world: VoteWorld
     votes: pd.DataFrame
+    reference: Window
+    report_seqs: list[int] = field(default_factory=list)  # the last vote that each report knew
 
     @classmethod
     def open(cls, runner: Runner, world: VoteWorld, seed: int) -> Self:
@@ -54,14 +60,18 @@ class LivedWorld:
                 actor="laboratory",
             )
         )
-        return cls(runner, world, votes.assign(reward_model=f"{model}@1"))
+        label = f"{model}@1"
+        reference = build_reference(draw_reference(world, seed), label)
+        champions = cast(Champions, (runner.defs.resources or {})["champions"])
+        reference.save(champions.reference_folder_of(label), runner.store.file_hashes)
+        return cls(runner, world, votes.assign(reward_model=label), reference)
 
     @property
     def label(self) -> str:
         return f"{self.runner.settings.reward_model}@1"
 
-    def live(self) -> TriggerDecision | None:
-        """Live day after day up to the first decision on a confirmed change; None without one."""
+    def run_days(self) -> TriggerDecision | None:
+        """Run day after day up to the first decision on a confirmed change; None without one."""
         for day in self.votes["day"].unique():
             self._cast([day])
             self._run(day)
@@ -70,8 +80,8 @@ class LivedWorld:
                     return decision
         return None
 
-    def live_at_once(self) -> None:
-        """Cast the votes of all days, and run only the last one: its report reads all votes."""
+    def run_last_day(self) -> None:
+        """Cast the votes of all days, and run only the last one: its detectors read all votes."""
         days = self.votes["day"].unique().tolist()
         self._cast(days)
         self._run(days[-1])
@@ -93,11 +103,12 @@ class LivedWorld:
         self.runner.run("feedback", day, partition_key=day)
         self.runner.clock = partial(tick_time, day)
         self.runner.tick("retraining")
+        self.report_seqs.append(int(self.votes.loc[self.votes["day"] == day, "seq"].max()))
 
     def claims(self, decision: TriggerDecision | None) -> tuple[LabClaim, ...]:
         """The decision beside the change, and the stored events beside those of the library."""
-        last = int(self.runner.store.detectors.errors_after(None)["seq"].max())
-        stored, expected = self.stored_events(), self.library_events(last)
+        last = self.report_seqs[-1]
+        stored, expected = self.stored_events(), self.library_events()
         change = next(iter(self.world.changes), None)
         happened = change is not None and last > change.at
         right_remedy = REMEDIES[change.cause] if change else None
@@ -115,7 +126,7 @@ class LivedWorld:
                 is_right=(decision.remedy if decision else None) == right_remedy,
             ),
             LabClaim(
-                subject="detectors",
+                subject="detectors and tests",
                 truth=f"{len(expected)} events by the library",
                 claim=f"{len(stored)} events by the assets",
                 is_right=stored == expected,
@@ -123,26 +134,31 @@ class LivedWorld:
         )
 
     def stored_events(self) -> list[tuple[object, ...]]:
-        found = self.runner.store.events.for_model(self.label)
-        return _sort_events([e for e in found if e.kind == "drift" and e.stream != DAY_STREAM])
+        return _list_facts(self.runner.store.events.for_model(self.label))
 
-    def library_events(self, last_seq: int) -> list[tuple[object, ...]]:
+    def library_events(self) -> list[tuple[object, ...]]:
+        """The events that the library finds in the votes up to the last report."""
         params = LoopSettings.read(self.runner.settings).params("drift_report")
-        read = self.votes[self.votes["seq"] <= last_seq]
-        return _sort_events(list(scan(read, model_version=self.label, params=params).events))
+        votes = self.votes[self.votes["seq"] <= self.report_seqs[-1]]
+        found = scan(
+            votes, model_version=self.label, params=params, reference=level_of(self.reference)
+        )
+        errors = self.reference.rows["error"].to_numpy(dtype=float)
+        of_days = find_day_events(mark_hasty_votes(votes), errors, self.report_seqs, self.label)
+        return _list_facts([*found.events, *of_days])
 
 
 def run_world(
     settings: Settings, scenario: str, seed: int, instance: dg.DagsterInstance, console: Console
 ) -> tuple[LabClaim, ...]:
-    """Live through the world of a scenario, one bar per stage, and return the claims."""
+    """Run the days of a scenario's world, one bar per stage, and return the claims."""
     found = LAB_SCENARIOS[scenario]
     assert isinstance(found, VoteScenario)  # the command refuses others
     with make_progress_bars(console) as bars:
         runner = open_runner(settings, instance, show_progress(bars), ignore_stage)
-        lived = LivedWorld.open(runner, found.draw_world(seed), seed)
-        return lived.claims(lived.live())
+        run = WorldRun.open(runner, found.draw_world(seed), seed)
+        return run.claims(run.run_days())
 
 
-def _sort_events(events: list[DriftEvent]) -> list[tuple[object, ...]]:
+def _list_facts(events: Sequence[DriftEvent]) -> list[tuple[object, ...]]:
     return sorted((e.seq, e.detector, e.stream, e.change_seq) for e in events)

@@ -6,8 +6,8 @@ from rlhf_pipeline.calibration.calibration_windows import (
     calibration_over_time,
     over_time_frame,
 )
+from rlhf_pipeline.calibration.day_tests import CalibrationThresholds, run_calibration_tests
 from rlhf_pipeline.calibration.evidently_report import (
-    CalibrationThresholds,
     EvidentlyResult,
     evidently_calibration_report,
 )
@@ -83,5 +83,6 @@ __all__ = [
     "overconfidence_test",
     "recalibrated_loss",
     "reliability_table",
+    "run_calibration_tests",
     "voted_rows",
 ]

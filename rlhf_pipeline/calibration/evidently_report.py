@@ -8,65 +8,29 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypedDict
+from typing import Any
 
 import pandas as pd
-from pydantic import Field
 
 from rlhf_pipeline.calibration import metrics
+from rlhf_pipeline.calibration.day_tests import (
+    LOWER_BOUND,
+    OVERCONFIDENCE,
+    SLOPE_UPPER,
+    CalibrationTest,
+    CalibrationThresholds,
+    list_limits,
+    require_rows,
+)
 from rlhf_pipeline.calibration.group_calibration import HEADER, UNKNOWN_CEILING, group_cells
 from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_test
 from rlhf_pipeline.calibration.slope import all_agree, fit_slope, slope_bounds
 from rlhf_pipeline.calibration.summary import reliability_table
-from rlhf_pipeline.errors import FrameError, NotEnoughData
-from rlhf_pipeline.parameters import Parameters
+from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.records import GroupCalibration, Interval
 
-SLOPE, OVERCONFIDENCE = "calibration_slope", "calibration_slope_p_value"
+SLOPE = "calibration_slope"
 RELIABILITY_QUANTITY = "ece_equal_width"  # the metric that renders charts and tables
-
-
-class CalibrationThresholds(Parameters):
-    """When a day's predictions count as badly calibrated. Each test is wrong about a good model on
-    about 2.5 % of days at most.
-    """
-
-    slope_at_least: float = Field(
-        default=0.8,
-        ge=0,
-        le=1,
-        description="Fails if even the upper end of the slope's 95 % interval is below this "
-        "value; 1 tests perfection",
-    )
-    slope_level: float = Field(
-        default=0.025,
-        gt=0,
-        lt=0.5,
-        description="Level of the one-sided test, on the latest `slope_rows`, that the slope is "
-        "below 1 (overconfident)",
-    )
-    slope_rows: int = Field(
-        default=200,
-        ge=50,
-        description="Most voted predictions of that test; a fixed number, so that a busy day "
-        "fires no sooner",
-    )
-    ece_at_most: float = Field(
-        default=0.05,
-        ge=0,
-        le=0.5,
-        description="Fails if even the lower bound (97.5 %) of the ECE is above this value",
-    )
-    min_rows: int = Field(default=50, ge=10, description="Fewest voted predictions to test at all")
-
-
-class CalibrationTest(TypedDict):
-    """One Evidently test as plain data."""
-
-    name: str
-    passed: bool
-    value: float
-    threshold: float
 
 
 @dataclass(frozen=True)
@@ -109,9 +73,9 @@ def _overconfidence(frame: pd.DataFrame, latest: int) -> float:
 
 QUANTITIES: dict[str, Callable[[pd.DataFrame], float]] = {
     SLOPE: _slope,
-    "calibration_slope_upper": _slope_upper,
+    SLOPE_UPPER: _slope_upper,
     OVERCONFIDENCE: lambda frame: _overconfidence(frame, len(frame)),
-    "ece_lower_bound": _lower_bound,
+    LOWER_BOUND: _lower_bound,
     "ece_debiased": lambda frame: metrics.ece_debiased(frame["p"], frame["outcome"]),
     "ece_equal_width": lambda frame: metrics.ece_equal_width(frame["p"], frame["outcome"]),
     "ece_equal_mass": lambda frame: metrics.ece_equal_mass(frame["p"], frame["outcome"]),
@@ -140,11 +104,7 @@ def evidently_calibration_report(
     thresholds = thresholds or CalibrationThresholds()
     now = _prepare(current, "current")
     before = None if reference is None else _prepare(reference, "reference")
-    if len(now) < thresholds.min_rows:
-        raise NotEnoughData(
-            f"{len(now)} voted predictions to test calibration on; {thresholds.min_rows} needed. "
-            "Wait for more votes."
-        )
+    require_rows(len(now), thresholds)
     snapshot = _run_evidently(now, before, thresholds, noise_ceiling, by_group)
     document = snapshot.dict()
     return EvidentlyResult(
@@ -189,9 +149,8 @@ def _run_evidently(
 
     metric = _metric_class()
     tested = {
-        "calibration_slope_upper": [gte(thresholds.slope_at_least)],
-        OVERCONFIDENCE: [gte(thresholds.slope_level)],
-        "ece_lower_bound": [lte(thresholds.ece_at_most)],
+        name: [lte(limit) if name == LOWER_BOUND else gte(limit)]
+        for name, limit in list_limits(thresholds).items()
     }
     told: dict[str, dict[str, Any]] = {
         OVERCONFIDENCE: {"latest": thresholds.slope_rows},

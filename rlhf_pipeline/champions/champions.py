@@ -159,9 +159,10 @@ class Champions:
         return found
 
     def reference_folder(self, version: ModelVersion) -> Path:
-        return self._reference_folder(version.label)
+        return self.reference_folder_of(version.label)
 
-    def _reference_folder(self, label: str) -> Path:
+    def reference_folder_of(self, label: str) -> Path:
+        """The folder of the reference window of a model version, by its label."""
         return self.cache.parent / FOLDER / label.replace("@", "-")
 
     def save_reference_window(self, version: ModelVersion, window: Window) -> None:
@@ -171,7 +172,7 @@ class Champions:
         """The champion's out-of-sample predictions, frozen at registration; None for a model that
         was never calibrated. The registry need not hold the model any more.
         """
-        folder = self._reference_folder(label)
+        folder = self.reference_folder_of(label)
         return Window.load(folder, self.store.file_hashes) if folder.exists() else None
 
     def load_policy(self, version: ModelVersion | None = None) -> Policy:

@@ -44,8 +44,8 @@ def run(
         bool,
         typer.Option(
             "--assets",
-            help="Live through the world day by day with the real assets and sensors, in a "
-            "temporary home; minutes.",
+            help="Run the world's days through the real assets and sensors, in a temporary home; "
+            "minutes.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -100,8 +100,8 @@ def _run_through_assets(name: str, seed: int) -> int:
     scenario = LAB_SCENARIOS[name]
     if not isinstance(scenario, VoteScenario):
         raise ConfigurationError(
-            f"{name} does not declare `draw_world`, which --assets needs. Leave out --assets, or "
-            "choose a scenario of votes such as rise_of_10."
+            f"{name} is not a world of votes, which --assets needs. Leave out --assets, or choose "
+            f"one of {', '.join(list_vote_scenarios())}."
         )
     world = scenario.draw_world(seed)
     first_day = datetime.now(UTC).date() - timedelta(days=ceil(world.n_votes / world.votes_per_day))
@@ -109,6 +109,11 @@ def _run_through_assets(name: str, seed: int) -> int:
         return run_in_own_home(
             Path(folder), "lab", name, "--seed", str(seed), RLHF_START_DAY=f"{first_day}"
         )
+
+
+def list_vote_scenarios() -> list[str]:
+    """The scenarios that --assets can run."""
+    return [name for name, one in LAB_SCENARIOS.items() if isinstance(one, VoteScenario)]
 
 
 def _find_scenarios(names: list[str]) -> list[str]:

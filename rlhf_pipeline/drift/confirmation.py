@@ -25,8 +25,13 @@ class ConfirmationParams(Parameters):
         default=2,
         ge=1,
         le=4,
-        description="Distinct detectors that must report where the rise test does not; the "
-        "calibration tests and the error rate of a day count as one",
+        description="Distinct detectors that must report where the rise test does not; the error "
+        "rate of a day counts as one, with `calibration_confirms` together with its calibration",
+    )
+    calibration_confirms: bool = Field(
+        default=False,
+        description="A day's failed calibration test confirms a detector; it doubles the false "
+        "retrainings of a steady stream",
     )
     calibration_days: int = Field(
         default=3,
@@ -53,6 +58,12 @@ def event_sources(events: Iterable[DriftEvent]) -> list[str]:
     return sorted({event_source(event) for event in events})
 
 
+def list_confirmers(events: Iterable[DriftEvent], params: ConfirmationParams) -> list[DriftEvent]:
+    """The events that may confirm others, in vote order."""
+    kept = [each for each in events if each.kind == "drift" or params.calibration_confirms]
+    return sorted(kept, key=lambda event: (event.seq, event.event_id))
+
+
 def find_confirming_events(
     events: Sequence[DriftEvent], params: ConfirmationParams
 ) -> tuple[DriftEvent, ...]:
@@ -64,7 +75,7 @@ def find_confirming_events(
     hundred votes before a change does not confirm it, and a detector that fires again afterwards
     does not date it better.
     """
-    ordered = sorted(events, key=lambda event: (event.seq, event.event_id))
+    ordered = list_confirmers(events, params)
     if params.rise_test_confirms:
         for rise in ordered:
             if rise.detector == RISE_TEST:
@@ -86,19 +97,20 @@ def find_confirming_events(
     )
     if len(event_sources(best)) >= params.confirmations:
         return best
-    return _find_lasting_miscalibration(ordered, params.calibration_days)
+    return _find_lasting_miscalibration(events, params.calibration_days)
 
 
 def _find_lasting_miscalibration(
-    ordered: Sequence[DriftEvent], n_days: int
+    events: Sequence[DriftEvent], n_days: int
 ) -> tuple[DriftEvent, ...]:
     """The calibration events of the last seven days, if they are of `n_days` days and no detector
     reports a rise, which would explain them.
     """
-    if not n_days or not ordered:
+    if not n_days or not events:
         return ()
-    since = max(event.day for event in ordered) - timedelta(days=6)
-    failed = tuple(event for event in ordered if event.day >= since)
+    since = max(event.day for event in events) - timedelta(days=6)
+    recent = [event for event in events if event.day >= since]
+    failed = tuple(sorted(recent, key=lambda event: (event.seq, event.event_id)))
     if any(event.kind == "drift" for event in failed):
         return ()
     return failed if len({event.day for event in failed}) >= n_days else ()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.calibration.evidently_report import CalibrationThresholds
+from rlhf_pipeline.calibration.day_tests import CalibrationThresholds
 from rlhf_pipeline.calibration.monitoring import ece_lower_bound
 from rlhf_pipeline.calibration.slope import calibration_slope
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table

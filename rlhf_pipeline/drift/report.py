@@ -18,9 +18,9 @@ from rlhf_pipeline.drift.confirmation import (
     DAY_TESTS,
     RISE_TEST,
     ConfirmationParams,
-    event_source,
     event_sources,
     find_confirming_events,
+    list_confirmers,
 )
 from rlhf_pipeline.drift.policy import PolicyParams, policy_tests
 from rlhf_pipeline.drift.reference import Window
@@ -89,8 +89,8 @@ def drift_report(
 
     `overall` is `drift` if the rise test says so, or at least `confirmations` of these: a detector
     (with an event in the last `confirmation_window` votes up to `last_seq`, by default that of the
-    day's last event, or with others on that day that confirm each other), the tests of the day
-    (error rate and calibration, which count as one). Any other drift makes it `warning`, data drift
+    day's last event, or with others on that day that confirm each other), the error rate of the day
+    (with `calibration_confirms` or its calibration). Any other drift makes it `warning`, data drift
     included (a change of the data does not prove that the model is wrong); so does a warning of a
     window test, or of as many detectors. With too few votes and nothing to report it is
     `insufficient`, else `stable`.
@@ -286,13 +286,17 @@ def _overall_row(
         for e in events
         if until is not None and until - params.confirmation_window < e.seq <= until
     ]
-    sources = {event_source(e) for e in recent}
+    sources = set(event_sources(list_confirmers(recent, params)))
     # On a day of thousands of votes, a change in the morning lies outside that window, and
     # the trigger still fires on it.
     sources |= set(
         event_sources(find_confirming_events([e for e in events if str(e.day) == day], params))
     )
-    of_a_day = [r for r in rows if r.space == "calibration" or r.detector == "error_rate"]
+    of_a_day = [
+        r
+        for r in rows
+        if r.detector == "error_rate" or (r.space == "calibration" and params.calibration_confirms)
+    ]
     if any(r.verdict == Verdict.DRIFT for r in of_a_day):
         sources.add(DAY_TESTS)
     warned = [r for r in rows if r.detector in DETECTORS and r.verdict == Verdict.WARNING]
@@ -320,8 +324,9 @@ def _overall_row(
         "confirmations": params.confirmations,
         "suspects": [f"{r.space}/{r.detector}: {r.verdict}" for r in suspects],
         "rule": f"drift needs the rise test, or {params.confirmations} of the other error "
-        "detectors and the day's tests (error rate and calibration, which count once); data drift "
-        "alone is a warning",
+        "detectors and the day's error rate"
+        + (" or calibration, which count once" if params.calibration_confirms else "")
+        + "; data drift or calibration alone is a warning",
     }
     row = _row("overall", "confirmation", verdict, n_reference, n_current, evidence)
     return row.model_copy(

@@ -73,13 +73,17 @@ def prepare_stream(
     return rows
 
 
-def mark_hasty_votes(errors: pd.DataFrame) -> pd.DataFrame:
-    """The rows in seq order with `is_hasty`: cast while their annotator was much faster than usual,
-    also where detectors read them, because everybody was or the annotator stayed so.
+def mark_hasty_votes(errors: pd.DataFrame, params: StreamParams | None = None) -> pd.DataFrame:
+    """The rows in seq order with `is_hasty`, cast while their annotator was much faster than usual,
+    and `is_left_out`, which neither detectors nor calibration tests read: a hasty vote, unless
+    everybody was hasty or the annotator stayed so.
     """
     rows = errors.sort_values("seq", ignore_index=True)
-    is_hasty = _find_haste(rows, 0).hasty if set(rows.columns) >= TIMED else False
-    return rows.assign(is_hasty=is_hasty)
+    if not set(rows.columns) >= TIMED:
+        return rows.assign(is_hasty=False, is_left_out=False)
+    max_share = (params or StreamParams()).max_hasty_share
+    found = _find_haste(rows, max_share)
+    return rows.assign(is_hasty=found.hasty, is_left_out=found.left_out & (max_share > 0))
 
 
 def _find_haste(rows: pd.DataFrame, max_share: float) -> HastyVotes:

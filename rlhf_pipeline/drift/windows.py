@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 from pydantic import Field
 
+from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.spaces import (
     Sample,
@@ -199,6 +200,17 @@ def judge_tests(tests: Sequence[SpaceTest], params: WindowParams) -> list[SpaceV
         _make_verdict(test, None if test.result is None else next(adjusted), params)
         for test in tests
     ]
+
+
+def judge_error_rate(before: Floats, now: Floats, params: WindowParams) -> SpaceVerdict:
+    """The verdict on the error rates of two windows, one value per comparison, where every other
+    test of the day is made and finds nothing.
+    """
+    is_enough = len(before) >= params.min_reference and len(now) >= params.min_votes
+    result = error_rate_rise(before, now) if is_enough else None
+    test = SpaceTest("errors", "error_rate", params.error_effect, result, len(before), len(now))
+    adjusted = None if result is None else min(1.0, result.p_value * N_TESTS)
+    return _make_verdict(test, adjusted, params)
 
 
 def _run_test(

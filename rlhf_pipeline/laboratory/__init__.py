@@ -7,16 +7,10 @@ from rlhf_pipeline.laboratory.changed_or_steady import CHANGED_OR_STEADY
 from rlhf_pipeline.laboratory.failing_topic import FAILING_TOPIC
 from rlhf_pipeline.laboratory.independent import INDEPENDENT
 from rlhf_pipeline.laboratory.mixtures import BURSTS_OF_FIVE, RHYTHM_AND_BURSTS, RHYTHM_OF_THREE
-from rlhf_pipeline.laboratory.named_causes import (
-    CARELESS_RETRAINED,
-    SINGLE_CAUSES,
-    TASTE_RETRAINED,
-    TWO_CAUSES,
-)
-from rlhf_pipeline.laboratory.taste_rise import LARGE_RISE, SMALL_RISE
+from rlhf_pipeline.laboratory.named_causes import SINGLE_CAUSES, TWO_CAUSES
+from rlhf_pipeline.laboratory.taste_rise import LARGE_RISE, SMALL_RISE, YOUNG_MODEL
 from rlhf_pipeline.laboratory.votes_in_a_row import FIVE_IN_A_ROW, THREE_IN_A_ROW
 from rlhf_pipeline.laboratory.weekly_rhythm import WEEKLY_RHYTHM
-from rlhf_pipeline.laboratory.young_model import YOUNG_MODEL
 from rlhf_pipeline.plugins import Members
 
 # To add a scenario: one file with an object that satisfies base.LabScenario, and one name here.
@@ -36,8 +30,6 @@ SHIPPED: tuple[LabScenario, ...] = (
     CHANGED_OR_STEADY,
     *SINGLE_CAUSES,
     TWO_CAUSES,
-    CARELESS_RETRAINED,
-    TASTE_RETRAINED,
     FAILING_TOPIC,
 )
 LAB_SCENARIOS = Members[LabScenario]("laboratory", {one.name: one for one in SHIPPED})

@@ -25,7 +25,13 @@ class Observation(Record):
     world: dict[str, str] = Field(description="the parameters that the seed drew")
     claims: tuple[LabClaim, ...]
     n_counted: int = Field(1, ge=0, description="votes, or decisions, that the figure counts over")
-    n_counts: int = Field(description="of those that count: false triggers, or right decisions")
+    n_counts: int = Field(description="of those that count: false retrainings, or right decisions")
+    n_others: int | None = Field(None, description="other false responses, which retrain nothing")
+    is_confirmed: bool | None = Field(None, description="detectors confirm the change in time")
+    n_waited: int | None = Field(None, description="votes from the confirmation to the decision")
+    retrains: bool | None = Field(None, description="a retraining answers the change")
+    n_named: int = Field(0, description="annotators whom a quarantine names")
+    n_careless_named: int = Field(0, description="careless ones among them")
     peak: float | None = Field(
         None, description="of a CUSUM that knows both rates, while the change should be noticed"
     )
@@ -90,8 +96,12 @@ class VoteScenario(Protocol):
 
 
 def measure_share(observations: Sequence[Observation]) -> Interval:
-    """The share that counts, with Wilson's interval; from 0 to 1 where nothing was counted."""
-    n = sum(one.n_counted for one in observations)
-    if not n:
-        return Interval(value=0.0, low=0.0, high=1.0, n=0)
-    return interval_of_share(sum(one.n_counts for one in observations) / n, n)
+    """The share of what was counted that counts."""
+    return share_of(
+        sum(one.n_counts for one in observations), sum(one.n_counted for one in observations)
+    )
+
+
+def share_of(n_right: int, n: int) -> Interval:
+    """The share with Wilson's interval; from 0 to 1 where nothing was counted."""
+    return interval_of_share(n_right / n, n) if n else Interval(value=0.0, low=0.0, high=1.0, n=0)

@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from rlhf_pipeline.laboratory.base import KnownRates, LabBar, LabClaim, Observation, measure_share
-from rlhf_pipeline.laboratory.changes import BASE_RATE, CHANGES, claim_changes
+from rlhf_pipeline.laboratory.changes import BASE_RATE, CHANGES, find_retraining
 from rlhf_pipeline.laboratory.steady import describe_world
-from rlhf_pipeline.laboratory.trigger_runs import find_fires
+from rlhf_pipeline.laboratory.trigger_runs import describe_response, find_responses
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
 
@@ -19,8 +19,8 @@ LEAST_RISE, HIGHEST_RISE = 0.10, 0.25
 
 @dataclass(frozen=True)
 class ChangedOrSteady:
-    """Share of streams judged right: a changed one if its first fire comes after the change, a
-    steady one if nothing fires. Odd seeds change.
+    """Share of streams judged right: a changed one if its first response is a retraining after the
+    change, a steady one if there is none. Odd seeds change.
     """
 
     name: str = "changed_or_steady"
@@ -40,16 +40,16 @@ class ChangedOrSteady:
 
     def observe(self, seed: int) -> Observation:
         world = self.draw_world(seed)
-        fires = find_fires(draw_votes(world, seed), until=0)
-        if world.changes:
-            claims = claim_changes(fires, CHANGE_AT)
-        else:
-            claim = f"fires at vote {fires[0].seq:,}" if fires else "none"
-            claims = (LabClaim(subject="change", truth="none", claim=claim, is_right=not fires),)
+        responses = find_responses(world, draw_votes(world, seed), seed, until=0)
+        decided = [one for one in responses if one.decision]
+        at = world.changes[0].at if world.changes else None
+        truth = "none" if at is None else f"after vote {at:,}"
+        is_right = not decided if at is None else find_retraining(decided[:1], at) is not None
+        claim = describe_response(responses[0]) if responses else "none"
         return Observation(
             world=describe_world(world),
-            claims=claims,
-            n_counts=int(claims[0].is_right),
+            claims=(LabClaim(subject="change", truth=truth, claim=claim, is_right=is_right),),
+            n_counts=int(is_right),
         )
 
     def measure(self, observations: Sequence[Observation]) -> Interval:

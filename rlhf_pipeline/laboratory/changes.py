@@ -1,4 +1,4 @@
-"""Worlds with one change at a known vote: a fire soon after it is right."""
+"""Worlds with one change at a known vote: a retraining soon after it is right."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from rlhf_pipeline.laboratory.base import (
 )
 from rlhf_pipeline.laboratory.known_rates import find_peak
 from rlhf_pipeline.laboratory.steady import describe_world
-from rlhf_pipeline.laboratory.trigger_runs import Fire, find_fires
+from rlhf_pipeline.laboratory.trigger_runs import Response, describe_response, find_responses
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
 
@@ -26,10 +26,10 @@ SHARE_OF_FIRST_VOTES = 0.9  # the rest repeats a comparison
 
 @dataclass(frozen=True)
 class ChangeScenario:
-    """Share of worlds in which the trigger fires within `within` votes of the change.
+    """Share of worlds in which the trigger retrains within `within` votes of the change.
 
     `change` makes the change at the drawn vote; `reads` names the only category that the CUSUM
-    beside it reads.
+    beside it reads. With `is_young`, the change comes with the model's first vote.
     """
 
     name: str
@@ -39,30 +39,35 @@ class ChangeScenario:
     least_share: float
     known_rates: KnownRates
     reads: str | None = None
+    is_young: bool = False
     group: str = CHANGES
 
     @property
     def unit(self) -> str:
-        return f"fires within {self.within:,} votes"
+        return f"retrains within {self.within:,} votes"
 
     @property
     def bar(self) -> LabBar:
         return LabBar(limit=self.least_share, is_upper=False)
 
     def draw_world(self, seed: int) -> VoteWorld:
-        at = int(np.random.default_rng([seed, 1]).integers(EARLIEST, LATEST))
+        drawn = int(np.random.default_rng([seed, 1]).integers(EARLIEST, LATEST))
+        at = 0 if self.is_young else drawn
         return VoteWorld(n_votes=at + self.within, error_rate=BASE_RATE, changes=(self.change(at),))
 
     def observe(self, seed: int) -> Observation:
         world = self.draw_world(seed)
         at = world.changes[0].at
         votes = draw_votes(world, seed)
-        fires = find_fires(votes, until=at)
+        responses = find_responses(world, votes, seed, until=at)
+        retraining = find_retraining(responses, at)
         read = votes if self.reads is None else votes[votes["category"] == self.reads]
         return Observation(
             world=describe_world(world),
-            claims=claim_changes(fires, at),
-            n_counts=int(any(fire.seq > at for fire in fires)),
+            claims=claim_changes(responses, at),
+            n_counts=int(retraining is not None),
+            is_confirmed=any(one.confirmed_seq > at and one.reports_rise for one in responses),
+            n_waited=retraining and retraining.seq - retraining.confirmed_seq,
             peak=find_peak(read, self.known_rates, at, at + self.within),
         )
 
@@ -70,18 +75,23 @@ class ChangeScenario:
         return measure_share(observations)
 
 
-def claim_changes(fires: Sequence[Fire], at: int) -> tuple[LabClaim, ...]:
-    """Each fire beside the change after vote `at`, or that none came."""
+def find_retraining(responses: Sequence[Response], at: int) -> Response | None:
+    """The first retraining after vote `at`."""
+    return next((one for one in responses if one.seq > at and one.retrains), None)
+
+
+def claim_changes(responses: Sequence[Response], at: int) -> tuple[LabClaim, ...]:
+    """Each response beside the change after vote `at`, or that none came."""
     truth = f"after vote {at:,}"
     claims = [
         LabClaim(
             subject="change",
             truth=truth,
-            claim=f"fires at vote {fire.seq:,}, dated {fire.change_seq or fire.seq:,}",
-            is_right=fire.seq > at,
+            claim=describe_response(response),
+            is_right=response.seq > at and response.retrains,
         )
-        for fire in fires
+        for response in responses
     ]
-    if not any(claim.is_right for claim in claims):
+    if not claims:
         claims.append(LabClaim(subject="change", truth=truth, claim="none", is_right=False))
     return tuple(claims)

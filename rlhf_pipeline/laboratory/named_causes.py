@@ -1,21 +1,17 @@
 """One or two causes change the error rate: whether the trigger names the larger, and its answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
-from rlhf_pipeline.laboratory.answered_changes import (
-    ChangeAnswer,
-    answer_change,
-    examine_unnoticed,
-)
 from rlhf_pipeline.laboratory.base import KnownRates, LabBar, LabClaim, Observation, measure_share
-from rlhf_pipeline.laboratory.cause_worlds import NAMES, CauseWorld, draw_cause_world
+from rlhf_pipeline.laboratory.cause_worlds import NAMES, draw_cause_world
+from rlhf_pipeline.laboratory.changes import find_retraining
 from rlhf_pipeline.laboratory.steady import describe_world
+from rlhf_pipeline.laboratory.trigger_runs import Response, describe_response, find_responses
 from rlhf_pipeline.records import CauseName, Interval
-from rlhf_pipeline.retraining.triggers import RETRAINS, TriggerParams
-from rlhf_pipeline.simulation.vote_worlds import draw_votes
+from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes, list_careless
 
 CAUSES = "Causes of noticed changes"
 PAIRS = tuple(combinations([name for name in NAMES if name != "calibration"], 2))
@@ -31,100 +27,67 @@ TITLES: dict[CauseName, str] = {
 
 @dataclass(frozen=True)
 class CauseScenario:
-    """A change whose causes are `choices[seed modulo their number]`.
-
-    `is_right` judges the answer; a change that is not noticed counts as `unnoticed`, or not at all.
+    """A change whose causes are `choices[seed modulo their number]`: the share of answered changes
+    whose largest cause is on top at the first response.
     """
 
     name: str
     title: str
-    unit: str
-    bar: LabBar
+    least_share: float
     choices: tuple[tuple[CauseName, ...], ...]
-    is_right: Callable[[CauseWorld, ChangeAnswer], bool]
-    unnoticed: bool | None = None
     group: str = CAUSES
+    unit: str = "largest cause on top"
     known_rates: ClassVar[KnownRates | None] = None
 
+    @property
+    def bar(self) -> LabBar:
+        return LabBar(limit=self.least_share, is_upper=False)
+
+    def draw_world(self, seed: int) -> VoteWorld:
+        return draw_cause_world(self._causes(seed), seed).world
+
     def observe(self, seed: int) -> Observation:
-        causes = self.choices[seed % len(self.choices)]
-        drawn = draw_cause_world(causes, seed)
-        answer = answer_world(drawn, seed)
-        is_right = self.unnoticed if answer is None else self.is_right(drawn, answer)
+        drawn = draw_cause_world(self._causes(seed), seed)
+        votes = draw_votes(drawn.world, seed)
+        responses = find_responses(drawn.world, votes, seed, until=drawn.at)
+        after = [one for one in responses if one.seq > drawn.at and one.decision]
+        first = after[0] if after else None
+        quarantine = first.decision.quarantine if first and first.decision else None
+        named = set(quarantine.annotator_ids) if quarantine else set()
+        is_right = first is not None and first.cause == drawn.largest
         return Observation(
             world=describe_world(drawn.world),
             claims=(
                 LabClaim(
                     subject="cause",
                     truth=", ".join(f"{name} {rise:+.2f}" for name, rise in drawn.rises.items()),
-                    claim="not noticed" if answer is None else _describe(answer),
-                    is_right=bool(is_right),
+                    claim="not noticed" if first is None else _describe(first),
+                    is_right=is_right,
                 ),
             ),
-            n_counted=int(is_right is not None),
-            n_counts=int(bool(is_right)),
+            n_counted=int(first is not None),
+            n_counts=int(is_right),
+            is_confirmed=any(one.confirmed_seq > drawn.at for one in responses),
+            n_waited=first and first.seq - first.confirmed_seq,
+            retrains=find_retraining(after, drawn.at) is not None,
+            n_named=len(named),
+            n_careless_named=len(named & list_careless(drawn.world)),
         )
 
     def measure(self, observations: Sequence[Observation]) -> Interval:
         return measure_share(observations)
 
-
-def answer_world(
-    drawn: CauseWorld, seed: int, params: TriggerParams | None = None
-) -> ChangeAnswer | None:
-    """The trigger's answer to a world's change; calibration raises no error rate, so its causes are
-    asked for some votes later.
-    """
-    votes = draw_votes(drawn.world, seed)
-    if set(drawn.rises) == {"calibration"}:
-        return examine_unnoticed(votes, drawn.at)
-    return answer_change(votes, drawn.at, params)
+    def _causes(self, seed: int) -> tuple[CauseName, ...]:
+        return self.choices[seed % len(self.choices)]
 
 
-def names_largest(drawn: CauseWorld, answer: ChangeAnswer) -> bool:
-    return answer.top == drawn.largest
+def _describe(response: Response) -> str:
+    causes = response.causes.causes if response.causes else ()
+    likely = ", ".join(f"{one.name} {one.share:.0%}" for one in causes if one.share >= 0.1)
+    return f"{likely or response.cause}: {describe_response(response)}"
 
 
-def retrains(drawn: CauseWorld, answer: ChangeAnswer) -> bool:
-    return answer.remedy in RETRAINS
-
-
-def _describe(answer: ChangeAnswer) -> str:
-    likely = [cause for cause in answer.causes.causes if cause.share >= 0.1]
-    named = ", ".join(f"{cause.name} {cause.share:.0%}" for cause in likely) or "none"
-    return f"{named}: {answer.remedy or 'no decision'} at vote {answer.decided_at:,}"
-
-
-def _name_largest(
-    name: str, title: str, least: float, *choices: tuple[CauseName, ...]
-) -> CauseScenario:
-    return CauseScenario(
-        name,
-        title,
-        unit="largest cause on top",
-        bar=LabBar(limit=least, is_upper=False),
-        choices=choices,
-        is_right=names_largest,
-    )
-
-
-SINGLE_CAUSES = tuple(_name_largest(f"cause_{name}", TITLES[name], 0.9, (name,)) for name in NAMES)
-TWO_CAUSES = _name_largest("two_causes", "two of five causes at one vote", 0.8, *PAIRS)
-CARELESS_RETRAINED = CauseScenario(
-    "careless_retrained",
-    "as cause_carelessness",
-    unit="retrains",
-    bar=LabBar(limit=0.02, is_upper=True),
-    choices=(("carelessness",),),
-    is_right=retrains,
-    unnoticed=False,
+SINGLE_CAUSES = tuple(
+    CauseScenario(f"cause_{name}", TITLES[name], 0.9, ((name,),)) for name in NAMES
 )
-TASTE_RETRAINED = CauseScenario(
-    "taste_retrained",
-    "as cause_taste",
-    unit="retrains",
-    bar=LabBar(limit=0.95, is_upper=False),
-    choices=(("taste",),),
-    is_right=retrains,
-    unnoticed=False,
-)
+TWO_CAUSES = CauseScenario("two_causes", "two of five causes at one vote", 0.8, PAIRS)

@@ -1,4 +1,4 @@
-"""Worlds in which nothing changes: every fire of the trigger is false."""
+"""Worlds in which nothing changes: every response of the trigger is false."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from rlhf_pipeline.drift.report import DriftParams
 from rlhf_pipeline.laboratory.base import KnownRates, LabBar, LabClaim, Observation
-from rlhf_pipeline.laboratory.trigger_runs import find_fires
+from rlhf_pipeline.laboratory.trigger_runs import describe_response, find_responses
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
 
@@ -21,7 +21,7 @@ LEAST_DAILY, MOST_DAILY = 60, 150  # votes
 
 @dataclass(frozen=True)
 class SteadyScenario:
-    """Fires per 1,000 votes of a world that `draw` makes with a random generator.
+    """Retrainings per 1,000 votes of a world that `draw` makes with a random generator.
 
     With `learns_rhythm`, votes of the first `rhythm_weeks` weeks teach the rhythm and do not count.
     """
@@ -31,7 +31,7 @@ class SteadyScenario:
     draw: Callable[[np.random.Generator], VoteWorld]
     learns_rhythm: bool = False
     group: str = NOTHING_HAPPENS
-    unit: str = "false fires per 1,000 votes"
+    unit: str = "false retrainings per 1,000 votes"
     known_rates: ClassVar[KnownRates | None] = None
 
     @property
@@ -45,21 +45,24 @@ class SteadyScenario:
         world = self.draw_world(seed)
         weeks = DriftParams().rhythm_weeks if self.learns_rhythm else 0
         n_learnt = 7 * weeks * world.votes_per_day
-        fires = find_fires(draw_votes(world, seed))
+        responses = find_responses(world, draw_votes(world, seed), seed)
         claims = [
             LabClaim(
                 subject="change",
-                truth="none" if fire.seq > n_learnt else "none (not counted)",
-                claim=f"fires at vote {fire.seq:,}",
+                truth="none" if response.seq > n_learnt else "none (not counted)",
+                claim=describe_response(response),
                 is_right=False,
             )
-            for fire in fires
+            for response in responses
         ] or [LabClaim(subject="change", truth="none", claim="none", is_right=True)]
+        counted = [one for one in responses if one.decision and one.seq > n_learnt]
+        n_retrainings = sum(response.retrains for response in counted)
         return Observation(
             world=describe_world(world),
             claims=tuple(claims),
             n_counted=world.n_votes - n_learnt,
-            n_counts=sum(fire.seq > n_learnt for fire in fires),
+            n_counts=n_retrainings,
+            n_others=len(counted) - n_retrainings,
         )
 
     def measure(self, observations: Sequence[Observation]) -> Interval:
@@ -67,16 +70,21 @@ class SteadyScenario:
 
 
 def measure_rate(observations: Sequence[Observation]) -> Interval:
-    """Fires per 1,000 votes with the exact interval of a Poisson count (Garwood 1936)."""
+    """What counts per 1,000 votes, with the exact interval of a Poisson count (Garwood 1936)."""
     from scipy.stats import chi2
 
-    fires = sum(one.n_counts for one in observations)
+    n = sum(one.n_counts for one in observations)
     thousands = sum(one.n_counted for one in observations) / 1000
-    low = float(chi2.ppf(0.025, 2 * fires)) / 2 if fires else 0.0
-    high = float(chi2.ppf(0.975, 2 * fires + 2)) / 2
+    low = float(chi2.ppf(0.025, 2 * n)) / 2 if n else 0.0
+    high = float(chi2.ppf(0.975, 2 * n + 2)) / 2
     return Interval(
-        value=fires / thousands, low=low / thousands, high=high / thousands, n=len(observations)
+        value=n / thousands, low=low / thousands, high=high / thousands, n=len(observations)
     )
+
+
+def measure_others(observations: Sequence[Observation]) -> Interval:
+    """Responses per 1,000 votes that retrain nothing."""
+    return measure_rate([one.model_copy(update={"n_counts": one.n_others}) for one in observations])
 
 
 def draw_error_rate(rng: np.random.Generator) -> float:

@@ -8,13 +8,17 @@ from rlhf_pipeline.laboratory.suite import SuiteReport, SuiteRow
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reports.laboratory import LabTable, render_laboratory_page
 
-BESIDE = "a CUSUM that knows the rates"
+OTHERS, CONFIRMED, WAITED, BESIDE = (
+    "other remedies per 1,000 votes",
+    "confirmed",
+    "votes waited: median, 90 %",
+    "a CUSUM that knows the rates",
+)
 
 
 def build_rows(rows: Sequence[SuiteRow]) -> list[dict[str, str]]:
-    """Cells by column; the CUSUM has a column where it is set beside a row."""
-    has_beside = any(row.beside is not None for row in rows)
-    return [
+    """Cells by column; a figure that no row has gets no column."""
+    cells = [
         {
             "row": row.name,
             "world": row.title,
@@ -22,10 +26,15 @@ def build_rows(rows: Sequence[SuiteRow]) -> list[dict[str, str]]:
             "figure": _format(row.figure),
             "bar": str(row.bar),
             "met": "yes" if row.is_met else "no",
+            OTHERS: _format(row.others),
+            CONFIRMED: _format(row.confirmed),
+            WAITED: "-" if row.waited is None else "{:.0f}, {:.0f}".format(*row.waited),
+            BESIDE: _format(row.beside),
         }
-        | ({BESIDE: "-" if row.beside is None else _format(row.beside)} if has_beside else {})
         for row in rows
     ]
+    empty = [name for name in cells[0] if all(row[name] == "-" for row in cells)]
+    return [{name: row[name] for name in row if name not in empty} for row in cells]
 
 
 def build_claims(claims: Sequence[LabClaim]) -> list[dict[str, str]]:
@@ -76,5 +85,7 @@ def _write_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return [f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines]
 
 
-def _format(interval: Interval) -> str:
+def _format(interval: Interval | None) -> str:
+    if interval is None:
+        return "-"
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

@@ -1,4 +1,7 @@
-"""Everybody's taste changes: the model's error rate rises from one vote to the next."""
+"""Everybody's taste changes: the model's error rate rises from one vote to the next.
+
+A young model errs more from its first vote on than on the reference that it was registered with.
+"""
 
 from functools import partial
 
@@ -30,4 +33,13 @@ SMALL_RISE = ChangeScenario(
     within=2500,
     least_share=0.80,
     known_rates=know_rise(0.05),
+)
+YOUNG_MODEL = ChangeScenario(
+    "young_model",
+    "error rate is .15 above the reference from a model's first vote",
+    partial(raise_rate, size=0.15),
+    within=1000,
+    least_share=0.90,
+    known_rates=know_rise(0.15),
+    is_young=True,
 )

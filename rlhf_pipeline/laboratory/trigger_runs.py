@@ -1,67 +1,204 @@
-"""Runs detection over a stream as the retraining trigger does: each fire starts a new champion."""
+"""Runs detection, causes and decisions over a world's votes, tick by tick as the loop does."""
 
-from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.drift.confirmation import (
-    ConfirmationParams,
-    estimate_change_seq,
-    find_confirming_events,
-)
-from rlhf_pipeline.drift.report import DriftParams
+from rlhf_pipeline.drift.causes import examine
+from rlhf_pipeline.drift.confirmation import DAY_STREAM, find_confirming_events
 from rlhf_pipeline.drift.stream import Level, scan
-from rlhf_pipeline.plugins import select_params
-from rlhf_pipeline.records import DriftEvent
+from rlhf_pipeline.drift.vote_stream import mark_hasty_votes
+from rlhf_pipeline.laboratory.day_events import average_errors, find_day_events
+from rlhf_pipeline.records import (
+    CauseName,
+    ChangeCauses,
+    DriftEvent,
+    LeftToPeople,
+    Remedy,
+    TriggerDecision,
+    TriggerEvidence,
+)
+from rlhf_pipeline.retraining.triggers import (
+    RETRAINS,
+    TriggerParams,
+    decide,
+    find_causes_of,
+    last_on_all_votes,
+)
+from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_reference
+from rlhf_pipeline.votes import NO_QUARANTINES, Quarantines
 
+VOTES_PER_TICK = 50  # RLHF_VOTES_PER_REQUEST
 CURRENT, EARLIER = "lab.reward_model@2", "lab.reward_model@1"
+# In a world 24 hours bring fewer votes than `min_new_votes`, so no cool-down is simulated.
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PARAMS = TriggerParams()
 
 
-class Fire(NamedTuple):
-    """The vote at which the trigger would retrain, and the vote at which it dates the change."""
+class Response(NamedTuple):
+    """A change that detectors or calibration tests confirm, and what the trigger does about it."""
 
-    seq: int
-    change_seq: int | None
+    confirmed_seq: int  # of the first tick that confirms it
+    seq: int  # of the decision, or of the last tick
+    decision: TriggerDecision | None  # None while the trigger waits or is on hold
+    causes: ChangeCauses | None  # None where calibration tests alone confirm the change
+
+    @property
+    def remedy(self) -> Remedy | None:
+        return self.decision.remedy if self.decision else None
+
+    @property
+    def retrains(self) -> bool:
+        return self.remedy in RETRAINS
+
+    @property
+    def reports_rise(self) -> bool:
+        """Whether a detector is among what confirms the change."""
+        return self.causes is not None
+
+    @property
+    def cause(self) -> CauseName:
+        return self.causes.causes[0].name if self.causes else "calibration"
 
 
-def find_fires(
-    votes: pd.DataFrame,
-    params: DriftParams | None = None,
-    *,
-    reference: Level | None = None,
-    until: int | None = None,
-) -> list[Fire]:
-    """All fires in vote order, at the project's defaults; with `until`, up to the first fire after
-    that vote.
+def find_responses(
+    world: VoteWorld, votes: pd.DataFrame, seed: int, *, until: int | None = None
+) -> list[Response]:
+    """All responses to a world's votes in their order, at the project's defaults; with `until`, up
+    to the first retraining after that vote. The last one may be undecided.
 
-    The votes up to a fire are those of an earlier model from then on, so the detectors start anew
-    and only learn rhythm and pace from them. `reference` belongs to the first model.
+    A retraining starts the streams of a new model, with a reference of its own; it errs as often as
+    the model before, and earlier votes only teach it rhythm and pace. A quarantine leaves votes
+    out. A refitted calibrator changes nothing, because it has seen few votes after the change, and
+    what waits for a person is answered by nothing.
     """
-    params = params or DriftParams()
-    fires: list[Fire] = []
-    start = 0
-    while True:
-        model = np.where(votes["seq"] > start, CURRENT, EARLIER)
+    run = TriggerRun(world, votes, seed)
+    found: list[Response] = []
+    while (response := run.respond()) is not None:
+        found.append(response)
+        if until is not None and response.retrains and response.seq > until:
+            break
+    return found
+
+
+def describe_response(response: Response) -> str:
+    """The remedy, or that none was decided, with its votes and the date of the change."""
+    confirmed = f"confirmed at vote {response.confirmed_seq:,}"
+    if response.decision is None:
+        return f"{confirmed}, no decision by vote {response.seq:,}"
+    dated = response.decision.change_seq
+    return f"{confirmed}, {response.remedy} at vote {response.seq:,}" + (
+        "" if dated is None else f", dated {dated:,}"
+    )
+
+
+def list_ticks(votes: pd.DataFrame) -> list[int]:
+    """The votes after which a day is reported and the trigger decides: each VOTES_PER_TICK of a
+    day, and its last one.
+    """
+    within = votes.groupby("day").cumcount() + 1
+    is_tick = (within % VOTES_PER_TICK == 0) | (votes["day"] != votes["day"].shift(-1))
+    ticks: list[int] = votes.loc[is_tick, "seq"].tolist()
+    return ticks
+
+
+class TriggerRun:
+    """The votes of a world, and what the trigger has done about them so far."""
+
+    def __init__(self, world: VoteWorld, votes: pd.DataFrame, seed: int) -> None:
+        self._world, self._votes, self._seed = world, mark_hasty_votes(votes), seed
+        self._ticks = list_ticks(votes)
+        self._n_retrained = 0
+        self._start = 0  # the last vote before the serving model's first
+        self._fired = 0  # the last vote that the last fire knew
+        self._answered = 0  # events up to this vote are answered
+        self._left: LeftToPeople | None = None
+        self._quarantines = NO_QUARANTINES
+        self._events: list[DriftEvent] = []
+        self._known: set[str] = set()  # answered events of the serving model
+        self._read()
+
+    def respond(self) -> Response | None:
+        """The next response, carried out; None if none comes."""
+        waiting: Response | None = None
+        for tick in [tick for tick in self._ticks if tick > self._answered]:
+            known = {event.event_id: event for event in self._events if event.seq <= tick}
+            confirming = find_confirming_events(list(known.values()), PARAMS)
+            if not confirming:
+                continue
+            causes = None
+            # Only the event whose causes decide is examined; the loop examines all.
+            of_stream = [event for event in confirming if _is_of_stream(event)]
+            if (last := last_on_all_votes(of_stream)) is not None:
+                votes = self._own_votes[self._own_votes["seq"] <= tick]
+                known[last.event_id] = examine(last, votes, self._level)
+                causes = find_causes_of([known[last.event_id]], tick)
+            decision = decide(
+                TriggerEvidence(
+                    champion=CURRENT,
+                    open_events=tuple(known.values()),
+                    held_events=(),
+                    last_fired_at=None,
+                    n_new_votes=tick - self._fired,
+                    max_seq=tick,
+                    left_to_people=self._left,
+                    now=NOW,
+                ),
+                PARAMS,
+            )
+            confirmed_seq = tick if waiting is None else waiting.confirmed_seq
+            if decision.remedy is not None:
+                self._carry_out(decision, tick)
+                return Response(confirmed_seq, tick, decision, causes)
+            waiting = Response(confirmed_seq, tick, None, causes)
+        self._answered = self._ticks[-1]
+        return waiting
+
+    def _carry_out(self, decision: TriggerDecision, tick: int) -> None:
+        self._answered = tick
+        self._known |= {event.event_id for event in self._events if event.seq <= tick}
+        self._left = None
+        if decision.action == "fire":
+            self._fired = tick
+        else:
+            self._left = LeftToPeople(decision_id=0, seq=tick, is_answered=True)
+        if decision.remedy in RETRAINS:
+            self._start = tick
+            self._n_retrained += 1
+            self._known = set()
+            self._read()
+        elif decision.quarantine is not None and decision.action == "fire":
+            first = decision.quarantine.from_seq
+            added = dict.fromkeys(decision.quarantine.annotator_ids, first)
+            self._quarantines = Quarantines(added | dict(self._quarantines.since))
+            self._read(since=first)
+        else:
+            self._events = [event for event in self._events if event.seq > tick]
+
+    def _read(self, since: int = 0) -> None:
+        """Let the detectors read the votes on the serving model, and test each of its days. What
+        they find up to vote `since` is known already.
+        """
+        model = np.where(self._votes["seq"] > self._start, CURRENT, EARLIER)
+        votes = self._votes.assign(reward_model=model)
+        reference = average_errors(draw_reference(self._world, self._seed, self._n_retrained))
+        self._level = Level(len(reference), float(reference.mean()))
         found = scan(
-            votes.assign(reward_model=model),
+            votes,
             model_version=CURRENT,
-            params=params,
-            reference=None if fires else reference,
+            reference=self._level,
+            quarantines=self._quarantines,
         )
-        fire = _first_fire(found.events, select_params(ConfirmationParams, params))
-        if fire is None:
-            return fires
-        fires.append(fire)
-        start = fire.seq
-        if until is not None and start > until:
-            return fires
+        self._own_votes = self._quarantines.drop(votes)
+        own = self._own_votes[self._own_votes["seq"] > self._start]
+        of_days = find_day_events(own, reference, self._ticks, CURRENT)
+        new = [event for event in found.events if event.seq >= since]
+        new += [event for event in of_days if event.seq > self._answered]
+        fresh = [event for event in new if event.event_id not in self._known]
+        self._events = sorted(fresh, key=lambda event: (event.seq, event.event_id))
 
 
-def _first_fire(events: Sequence[DriftEvent], params: ConfirmationParams) -> Fire | None:
-    """Events arrive one by one, so the first vote at which they confirm a change is the fire."""
-    for i, last in enumerate(events):
-        if confirming := find_confirming_events(events[: i + 1], params):
-            return Fire(last.seq, estimate_change_seq(confirming))
-    return None
+def _is_of_stream(event: DriftEvent) -> bool:
+    return event.kind == "drift" and event.stream != DAY_STREAM

@@ -14,6 +14,7 @@ from rlhf_pipeline.drift.confirmation import (
     estimate_change_seq,
     event_sources,
     find_confirming_events,
+    list_confirmers,
 )
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import (
@@ -397,7 +398,8 @@ def replay(decision: TriggerDecision) -> TriggerDecision:
 
 def read_params(recorded: Mapping[str, Any], rule_version: int) -> TriggerParams:
     """The parameters that a decision recorded; those its rule did not have are off."""
-    unknown_then: dict[str, Any] = {}
+    # Calibration tests confirmed detectors before there was a choice.
+    unknown_then: dict[str, Any] = {"calibration_confirms": True}
     if rule_version < 4:
         unknown_then |= {"follow_ups": 0}
     if rule_version < 3:
@@ -458,7 +460,14 @@ def _list_objections(
 
 
 def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> str:
-    sources = event_sources(own)
+    sources = event_sources(list_confirmers(own, params))
+    if not sources:
+        return (
+            "unconfirmed: calibration tests alone failed; the calibrator is fitted again once they "
+            f"fail on {params.calibration_days} days of a week"
+            if params.calibration_days
+            else "unconfirmed: calibration tests alone failed"
+        )
     distance = ", but too far apart" if len(sources) >= params.confirmations else ""
     return (
         f"unconfirmed: {len(sources)} detector(s) reported ({', '.join(sources)}){distance}; "

@@ -1,4 +1,4 @@
-"""Turns the votes of a known world into comparisons, predictions and votes that a store takes."""
+"""Turns the votes of a known world into comparisons, predictions, votes and a reference window."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
@@ -6,11 +6,13 @@ from datetime import UTC, date, datetime, time, timedelta
 import numpy as np
 import pandas as pd
 
+from rlhf_pipeline.drift.reference import Window, reference_window
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
 from rlhf_pipeline.simulation.vote_worlds import FIRST_DAY
 
 SOURCE = "laboratory"
+COMPLETIONS = ("One completion.", "Another completion.")
 OPENING, OPEN = timedelta(hours=7), timedelta(hours=14)
 
 
@@ -40,8 +42,8 @@ def build_comparisons(votes: pd.DataFrame, votes_per_comparison: int) -> pd.Data
                 ],
                 "completion_a_id": [f"{one}, side a" for one in original],
                 "completion_b_id": [f"{one}, side b" for one in original],
-                "completion_a": "One completion.",
-                "completion_b": "Another completion.",
+                "completion_a": COMPLETIONS[0],
+                "completion_b": COMPLETIONS[1],
                 "model_version_a": "lab.policy@1",
                 "model_version_b": "lab.policy@1",
                 "category": first["category"].to_numpy(),
@@ -81,6 +83,34 @@ def build_predictions(
         ),
         PREDICTIONS,
     )
+
+
+def build_reference(votes: pd.DataFrame, reward_model: str) -> Window:
+    """The reference window of the world's model, from votes that `draw_reference` drew."""
+    first = votes.drop_duplicates("published_id").set_index("published_id")
+    on_each = votes.groupby("published_id", sort=False)["error"]
+    p = first["p"].to_numpy(dtype=float)
+    favours_a = p > 0.5
+    sides = np.array(COMPLETIONS, dtype=object)
+    pairs = pd.DataFrame(
+        {
+            "comparison_id": first.index,
+            "prompt_id": [f"prompt of {one}" for one in first.index],
+            "prompt": [
+                f"Question of {category}: {one}"
+                for one, category in zip(first.index, first["category"], strict=True)
+            ],
+            "chosen": sides[(~favours_a).astype(int)],
+            "rejected": sides[favours_a.astype(int)],
+            "chosen_side": np.where(favours_a, "a", "b"),
+            "split": "calib",
+            "n_votes": on_each.size().to_numpy(),
+            "agreement": 1 - on_each.mean().to_numpy(),
+        }
+    )
+    score_a = np.log(p / (1 - p))
+    scores = (np.where(favours_a, score_a, 0.0), np.where(favours_a, 0.0, score_a))
+    return reference_window(pairs, np.maximum(p, 1 - p), model_version=reward_model, scores=scores)
 
 
 def build_votes(votes: pd.DataFrame, votes_per_comparison: int) -> Iterator[NewVote]:

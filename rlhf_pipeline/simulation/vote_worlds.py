@@ -18,6 +18,7 @@ FIRST_DAY = date(2026, 1, 5)  # a Monday
 SECONDS, SPREAD_OF_TIME = 12.0, 0.5  # usual duration of a vote, deviation of its logarithm
 UNDISTURBED = 200  # votes before the first careless session
 REPEAT_WITHIN = 300  # comparisons back that a repeat may come from
+LEAST_REFERENCE, MOST_REFERENCE = 200, 400  # comparisons
 # Variances of a comparison's log odds, in units of `likeness`, that the model knows and does not.
 KNOWN, UNKNOWN = 1.0, 3.0
 HARD = "hard"  # the category whose share grows where the mix changes
@@ -65,8 +66,9 @@ class VoteWorld(Record):
 
 
 def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
-    """One row per vote in vote order, with the columns of the error stream, `expected_error` (one
-    minus the model's stated confidence) and `p` (its stated probability of side a).
+    """One row per vote in vote order, with the columns of the error stream, `published_id` (the
+    comparison as it was published, repeats included), `expected_error` (one minus the model's
+    stated confidence) and `p` (its stated probability of side a).
     """
     rng = np.random.default_rng(seed)
     n, per = world.n_votes, world.votes_per_comparison
@@ -110,6 +112,7 @@ def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
             "error": (rng.random(n) < chance).astype(float),
             "reward_model": "world.reward_model@1",
             "comparison_id": [f"comparison {i}" for i in original],
+            "published_id": [f"comparison {i}" for i in place // per],
             "category": category,
             "annotator_id": [f"annotator {i}" for i in votes["annotator"]],
             "duration_s": np.exp(votes["log_seconds"]),
@@ -118,6 +121,25 @@ def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
             "p": np.where(side == 1, 1 - expected_error, expected_error),
         }
     )
+
+
+def draw_reference(world: VoteWorld, seed: int, number: int = 0) -> pd.DataFrame:
+    """The votes on the reference of the world's model, or of the model after `number` retrainings:
+    as before any change, with the weekend's errors spread over the week.
+    """
+    rng = np.random.default_rng([seed, 2, number])
+    n = int(rng.integers(LEAST_REFERENCE, MOST_REFERENCE + 1))
+    unchanged = world.model_copy(
+        update={
+            "n_votes": n * world.votes_per_comparison,
+            "error_rate": world.error_rate + 2 / 7 * world.weekend_rise,
+            "weekend_rise": 0.0,
+            "repeats": 0.0,
+            "n_bursts": 0,
+            "changes": (),
+        }
+    )
+    return draw_votes(unchanged, int(rng.integers(2**31)))
 
 
 def _draw_originals(n: int, repeats: float, rng: Generator) -> Ints:
@@ -177,8 +199,7 @@ def _apply(
         )
         votes["rate"] = np.where(new, 1 - votes["rate"], votes["rate"])
     elif change.cause == "carelessness":
-        n_careless = max(1, round(change.size * world.n_annotators))
-        careless = after & (votes["annotator"] < n_careless)
+        careless = after & (votes["annotator"] < _count_careless(change, world))
         votes["careless"] = votes.get("careless", np.zeros(n, dtype=bool)) | careless
         favours_a = np.where(votes["annotator"] % 2, change.one_sided, 1 - change.one_sided)
         votes["favours_a"] = np.where(careless, favours_a, votes["favours_a"])
@@ -186,6 +207,20 @@ def _apply(
             votes["log_seconds"] = votes["log_seconds"] - np.log(3) * careless
     elif change.cause == "calibration":
         votes["stretch"] = np.where(after, change.size, votes["stretch"])
+
+
+def list_careless(world: VoteWorld) -> set[str]:
+    """The annotators who are careless after a change."""
+    return {
+        f"annotator {i}"
+        for change in world.changes
+        if change.cause == "carelessness"
+        for i in range(_count_careless(change, world))
+    }
+
+
+def _count_careless(change: Change, world: VoteWorld) -> int:
+    return max(1, round(change.size * world.n_annotators))
 
 
 def _add_bursts(world: VoteWorld, votes: dict[str, Any], rng: Generator) -> npt.NDArray[np.bool_]:

@@ -1,11 +1,11 @@
-"""A known world lived through by the real assets and sensors: the same events as the library's."""
+"""A known world run by the real assets and sensors: the same events as the library's."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from driver.laboratory import LivedWorld
+from driver.laboratory import WorldRun
 from driver.runner import Runner
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.trigger_history import StoredHistory
@@ -20,10 +20,10 @@ OF_VOTES = {name: one for name, one in LAB_SCENARIOS.items() if isinstance(one, 
 SEED = 3
 
 
-def open_world(make_project: Callable[..., Any], world: VoteWorld, seed: int) -> LivedWorld:
+def open_world(make_project: Callable[..., Any], world: VoteWorld, seed: int) -> WorldRun:
     project = make_project(completion_backend="template", annotators="human")
     runner = Runner(project.settings, project.defs, project.instance, project.store)
-    return LivedWorld.open(runner, world, seed=seed)
+    return WorldRun.open(runner, world, seed=seed)
 
 
 def test_assets_and_library_notice_the_same_change_of_a_known_world(
@@ -35,22 +35,22 @@ def test_assets_and_library_notice_the_same_change_of_a_known_world(
         weekend_rise=0.05,
         changes=(Change(cause="taste", at=500, size=0.3),),
     )
-    lived = open_world(make_project, world, 1)
-    store = lived.runner.store
-    decision = lived.live()
-    change, remedy, events = lived.claims(decision)
+    run = open_world(make_project, world, 1)
+    store = run.runner.store
+    decision = run.run_days()
+    change, remedy, events = run.claims(decision)
     assert decision is not None
     assert change.is_right, change
     assert remedy.truth == "retrain"
     assert remedy.claim == f"{decision.remedy} ({decision.action})"
-    assert events.is_right, (lived.stored_events(), events)
-    assert lived.stored_events()
-    assert decision.decided_at.date().isoformat() == lived.votes["day"].unique()[3]
+    assert events.is_right, (run.stored_events(), events)
+    assert run.stored_events()
+    assert decision.decided_at.date().isoformat() == run.votes["day"].unique()[3]
     read = store.detectors.errors_after(None)
-    drawn = lived.votes[lived.votes["seq"] <= read["seq"].max()]
+    drawn = run.votes[run.votes["seq"] <= read["seq"].max()]
     for column in ("seq", "day", "error", "comparison_id", "category", "annotator_id", "hour"):
         assert read[column].tolist() == drawn[column].tolist(), column
-    assert check_full_redetection(lived)
+    assert check_full_redetection(run)
 
 
 def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
@@ -58,9 +58,9 @@ def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
 ) -> None:
     careless = Change(cause="carelessness", at=600, size=0.4, is_fast=False)
     world = VoteWorld(n_votes=1050, votes_per_day=150, n_annotators=20, changes=(careless,))
-    lived = open_world(make_project, world, 23)
-    store = lived.runner.store
-    decision = lived.live()
+    run = open_world(make_project, world, 24)
+    store = run.runner.store
+    decision = run.run_days()
     assert decision is not None
     assert decision.remedy == "quarantine"
     waiting = store.decisions.all()[-2]
@@ -72,28 +72,28 @@ def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
     ]
     examined = [
         [causes.until_seq for causes in list_causes(event)]
-        for event in store.events.for_model(lived.label)
+        for event in store.events.for_model(run.label)
         if "later_causes" in event.evidence
     ]
-    assert [750, 900] in examined
-    assert check_full_redetection(lived)
+    assert [750, 900, 1050] in examined
+    assert check_full_redetection(run)
 
 
 @pytest.mark.parametrize("name", OF_VOTES)
 def test_assets_find_the_events_of_the_library_in_each_scenario(
     name: str, make_project: Callable[..., Any]
 ) -> None:
-    lived = open_world(make_project, OF_VOTES[name].draw_world(SEED), SEED)
-    lived.live_at_once()
-    assert lived.stored_events() == lived.library_events(lived.world.n_votes)
+    run = open_world(make_project, OF_VOTES[name].draw_world(SEED), SEED)
+    run.run_last_day()
+    assert run.stored_events() == run.library_events()
 
 
-def check_full_redetection(lived: LivedWorld) -> int:
+def check_full_redetection(run: WorldRun) -> int:
     """Where all detectors read the errors again, `rlhf triggers replay` decides the same; returns
     the number of decisions.
     """
-    history = StoredHistory(Workspace(lived.runner.settings))
-    found = lived.runner.store.events.for_model(lived.label)
+    history = StoredHistory(Workspace(run.runner.settings))
+    found = run.runner.store.events.for_model(run.label)
     stored = sorted(found, key=lambda event: (event.seq, event.event_id))
     current = history.current
     none_chosen = current.model_copy(update={"detectors": []})

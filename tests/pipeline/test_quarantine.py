@@ -14,7 +14,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from assets.calibration_windows import load_series
 from assets.day_clusters import cluster_window
-from driver.laboratory import LivedWorld
+from driver.laboratory import WorldRun
 from driver.runner import Runner
 from rlhf_pipeline.calibration import OverTimeParams
 from rlhf_pipeline.drift.clusters import ClusterParams
@@ -52,22 +52,22 @@ class RecordingRunner(Runner):
 @dataclass
 class Quarantined:
     project: Any
-    lived: LivedWorld
+    run: WorldRun
     decision: TriggerDecision
     request: dg.RunRequest
 
 
 @pytest.fixture(scope="module")
 def quarantined(make_project: Callable[..., Any]) -> Quarantined:
-    """The world lived through up to its decision, whose run has not begun."""
+    """The world run through up to its decision, whose run has not begun."""
     project = make_project(completion_backend="template", annotators="human")
     runner = RecordingRunner(project.settings, project.defs, project.instance, project.store)
-    lived = LivedWorld.open(runner, WORLD, seed=0)
-    decision = lived.live()
+    run = WorldRun.open(runner, WORLD, seed=0)
+    decision = run.run_days()
     assert decision is not None
     (request,) = runner.requests
     project.materialise(["preference_pairs"])
-    return Quarantined(project, lived, decision, request)
+    return Quarantined(project, run, decision, request)
 
 
 def spam(quarantined: Quarantined) -> set[str]:
@@ -112,7 +112,7 @@ def test_careless_annotators_are_left_out_once_and_nothing_is_retrained(
     assert [d.state for d in project.store.decisions.fires()] == ["succeeded"]
     assert pairs(project) == before
     assert len(before) > 400
-    states = project.store.detectors.states(quarantined.lived.label)
+    states = project.store.detectors.states(quarantined.run.label)
     assert {tuple(state["quarantines"]) for state in states.values()} == {tuple(CARELESS)}
     assert not project.store.events.find_open(), "without their votes no detector reports"
     assert {run.job_name for run in project.instance.get_runs()} == {

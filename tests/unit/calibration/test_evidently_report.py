@@ -4,7 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.calibration import CalibrationThresholds, evidently_calibration_report
+from rlhf_pipeline.calibration import (
+    CalibrationThresholds,
+    evidently_calibration_report,
+    run_calibration_tests,
+)
 from rlhf_pipeline.calibration.group_calibration import PredictedVotes, calibration_by_group
 from rlhf_pipeline.calibration.metrics import brier, ece_equal_mass
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughData
@@ -42,6 +46,15 @@ def test_a_calibrated_day_passes_and_an_overconfident_one_fails_all_tests():
     assert good.passed
     assert [(t["name"], t["passed"]) for t in bad.tests] == [(name, False) for name in TESTS]
     assert all((t["value"] < t["threshold"]) == (t["name"] != "ece_lower_bound") for t in bad.tests)
+
+
+@pytest.mark.parametrize("sharpen", [1.0, 3.0])
+def test_the_tests_without_a_report_are_those_of_the_report(sharpen):
+    frame = rows(sharpen)
+    tests = run_calibration_tests(frame["p"], frame["outcome"], frame["group"])
+    assert tests == evidently_calibration_report(frame).tests
+    with pytest.raises(NotEnoughData, match="40 voted predictions"):
+        run_calibration_tests(*(frame[name][:40] for name in ("p", "outcome", "group")))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_one_world_shows_each_claim_beside_the_truth(lab):
     shown = lab("run", "young_model", "--seed", 3)
     assert "young_model, seed 3" in shown
     assert "after vote 0" in shown
-    assert "fires at vote" in shown
+    assert "retrain at vote" in shown
     again = json.loads(lab("run", "young_model", "--seed", 3, "--json"))
     assert again["claims"][0]["is_right"]
 
@@ -47,5 +47,5 @@ def test_unknown_scenarios_and_workers_list_the_known_ones(lab):
 
 
 def test_only_worlds_of_votes_go_through_the_assets(lab):
-    with pytest.raises(ConfigurationError, match="young_model does not declare `draw_world`"):
-        lab("run", "young_model", "--assets")
+    with pytest.raises(ConfigurationError, match=r"failing_topic is not a world.*young_model"):
+        lab("run", "failing_topic", "--assets")

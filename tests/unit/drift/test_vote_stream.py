@@ -9,7 +9,14 @@ import pytest
 from rlhf_pipeline.drift.haste import find_hasty_votes
 from rlhf_pipeline.drift.rhythm import expected_excess, subtract
 from rlhf_pipeline.drift.stream import Level, scan, votes_for
-from rlhf_pipeline.drift.vote_stream import READ, REPEATED, StreamParams, prepare_stream
+from rlhf_pipeline.drift.vote_stream import (
+    HASTY,
+    READ,
+    REPEATED,
+    StreamParams,
+    mark_hasty_votes,
+    prepare_stream,
+)
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
 
 MODEL = "world.reward_model@1"
@@ -21,6 +28,15 @@ def test_later_votes_on_a_comparison_are_left_out() -> None:
     assert prepared["left_out"].tolist() == [READ, REPEATED, REPEATED] * 300
     everything = prepare_stream(votes, StreamParams(max_hasty_share=0, first_votes_only=False))
     assert set(everything["left_out"]) == {READ}
+
+
+def test_votes_are_marked_as_left_out_where_detectors_leave_them_out() -> None:
+    votes = draw_votes(VoteWorld(n_bursts=5, n_votes=3000, repeats=0), 2)
+    marked = mark_hasty_votes(votes)
+    left_out = prepare_stream(votes, StreamParams(first_votes_only=False))["left_out"]
+    assert (marked["is_left_out"] == (left_out == HASTY)).all()
+    assert 0 < marked["is_left_out"].sum() <= marked["is_hasty"].sum()
+    assert not mark_hasty_votes(votes, StreamParams(max_hasty_share=0))["is_left_out"].any()
 
 
 def test_a_hurried_session_is_left_out_and_ordinary_votes_are_not() -> None:

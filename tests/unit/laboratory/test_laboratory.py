@@ -1,4 +1,4 @@
-"""Each scenario observes one world; fires, rates and the CUSUM beside are what they are called."""
+"""Each scenario observes one world; responses, rates and the CUSUM are what they are called."""
 
 import math
 
@@ -12,7 +12,7 @@ from rlhf_pipeline.laboratory.known_rates import find_peak, tune_threshold
 from rlhf_pipeline.laboratory.steady import measure_rate
 from rlhf_pipeline.laboratory.suite import run_suite
 from rlhf_pipeline.laboratory.tables import write_markdown, write_page
-from rlhf_pipeline.laboratory.trigger_runs import find_fires
+from rlhf_pipeline.laboratory.trigger_runs import find_responses, list_ticks
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
 from rlhf_pipeline.workers.base import Here
 from rlhf_pipeline.workers.processes import Processes
@@ -33,16 +33,47 @@ def test_a_scenario_claims_something_beside_the_truth(name):
     assert figure.low <= figure.value <= figure.high
 
 
-def test_after_a_fire_a_new_model_is_watched_from_its_first_vote():
+def test_after_a_retraining_a_new_model_is_watched_from_its_first_vote():
     changes = (
         Change(cause="taste", at=1000, size=0.2),
         Change(cause="taste", at=2500, size=0.3),
     )
-    votes = draw_votes(VoteWorld(n_votes=3500, error_rate=0.15, changes=changes), 4)
-    fires = find_fires(votes)
-    assert [1000 < fires[0].seq < 1300, 2500 < fires[1].seq < 2800, len(fires)] == [True, True, 2]
-    assert abs(fires[0].change_seq - 1000) < 150
-    assert find_fires(votes, until=999) == fires[:1]
+    world = VoteWorld(n_votes=3500, error_rate=0.15, changes=changes)
+    votes = draw_votes(world, 4)
+    found = find_responses(world, votes, 4)
+    retrainings = [one for one in found if one.retrains]
+    assert 1000 < retrainings[0].seq < 1400
+    assert abs(retrainings[0].decision.change_seq - 1000) < 150
+    assert any(2500 < one.seq < 2900 for one in retrainings)
+    first = find_responses(world, votes, 4, until=999)
+    assert [one.seq for one in first] == [one.seq for one in found[: len(first)]]
+
+
+def test_a_response_comes_at_a_tick_and_not_before_its_change_is_confirmed():
+    world = VoteWorld(n_votes=1400, changes=(Change(cause="taste", at=800, size=0.25),))
+    votes = draw_votes(world, 1)
+    (response,) = find_responses(world, votes, 1, until=800)
+    assert response.retrains
+    assert 800 < response.confirmed_seq <= response.seq
+    assert {response.confirmed_seq, response.seq} <= set(list_ticks(votes))
+    assert list_ticks(votes)[:4] == [50, 100, 150, 200]
+
+
+def test_after_a_quarantine_careless_annotators_start_no_retraining():
+    careless = Change(cause="carelessness", at=600, size=0.4, is_fast=False)
+    world = VoteWorld(n_votes=2500, n_annotators=20, changes=(careless,))
+    responses = find_responses(world, draw_votes(world, 23), 23)
+    assert {one.remedy for one in responses} == {"quarantine"}
+    first, *later = (set(one.decision.quarantine.annotator_ids) for one in responses)
+    assert not any(first & names for names in later)
+
+
+def test_a_changed_calibration_is_noticed_by_the_tests_of_its_days():
+    change = Change(cause="calibration", at=800, size=3.0)
+    world = VoteWorld(n_votes=1800, changes=(change,))
+    response = find_responses(world, draw_votes(world, 2), 2)[0]
+    assert (response.remedy, response.cause) == ("refit_calibrator", "calibration")
+    assert response.seq > 800 + 2 * world.votes_per_day
 
 
 def test_the_threshold_gives_the_asked_rate_of_false_alarms():
@@ -68,7 +99,7 @@ def test_the_cusum_beside_reads_each_comparison_once_and_only_its_span():
     assert find_peak(votes, RATES, 4, 9) == 0
 
 
-def test_no_fire_in_5000_votes_still_has_an_interval():
+def test_no_retraining_in_5000_votes_still_has_an_interval():
     found = measure_rate([Observation(world={}, claims=(), n_counted=5000, n_counts=0)])
     assert (found.value, found.low) == (0, 0)
     assert found.high == pytest.approx(3.689 / 5, abs=1e-3)  # Garwood 1936
@@ -95,6 +126,14 @@ def test_the_suite_is_the_same_whatever_the_workers_and_stands_in_both_files():
         assert f"| {row.name} | {row.title} |" in markdown
         assert f"{row.figure.value:.3f} [{row.figure.low:.3f}" in markdown
         assert row.name in page
+
+
+def test_the_row_on_careless_annotators_shows_retrainings_and_names_too():
+    report = run_suite(["cause_carelessness"], 3, Here())
+    names = ["cause_carelessness", "carelessness_retrained", "careless_named"]
+    assert [row.name for row in report.rows] == names
+    assert report.rows[0].waited is not None
+    assert "| confirmed |" in write_markdown(report)
 
 
 def test_steady_rows_are_summed_up_where_there_are_several():

@@ -132,16 +132,32 @@ def test_a_later_lone_event_does_not_hide_a_confirmed_change():
     assert decide(evidence(event("adwin", 3000), held_events=confirmed)).action == "fire"
 
 
-def test_calibration_tests_are_one_witness_together():
+def test_failed_calibration_tests_confirm_no_detector():
+    slope, ddm = event("slope", kind="calibration"), event("ddm", 1010)
+    assert held(decide(evidence(slope)), "calibration tests alone failed")
+    assert held(decide(evidence(slope, ddm)), "1 detector(s) reported (ddm)")
+
+
+def test_where_calibration_confirms_its_tests_are_one_witness_together():
+    params = TriggerParams(calibration_confirms=True)
     slope, ece = event("slope", kind="calibration"), event("ece_lower_bound", kind="calibration")
-    assert held(decide(evidence(slope, ece)), "1 detector(s) reported (calibration)")
-    assert decide(evidence(slope, ece, event("ddm", 1010))).action == "fire"
+    assert held(decide(evidence(slope, ece), params), "1 detector(s) reported (calibration)")
+    assert decide(evidence(slope, ece, event("ddm", 1010)), params).action == "fire"
+
+
+def test_a_decision_before_the_choice_is_replayed_with_calibration_confirming():
+    params = TriggerParams(calibration_confirms=True)
+    slope = event("slope", kind="calibration")
+    made = decide(evidence(slope, event("ddm", 1010)), params)
+    del made.evidence["params"]["calibration_confirms"]
+    assert replay(made).action == "fire"
 
 
 def test_a_calibration_test_dates_the_change_only_where_no_detector_does():
     slope = event("slope", kind="calibration", change_seq=700)
-    assert decide(evidence(slope, event("ddm", change_seq=880))).change_seq == 880
-    params = TriggerParams(confirmations=1, respond_to_causes=False)
+    params = TriggerParams(calibration_confirms=True)
+    assert decide(evidence(slope, event("ddm", change_seq=880)), params).change_seq == 880
+    params = TriggerParams(confirmations=1, respond_to_causes=False, calibration_confirms=True)
     assert decide(evidence(slope), params).change_seq == 700
 
 
