@@ -1,6 +1,6 @@
 """The metrics of a project: unit, meaning and labels of every figure that is stored by day."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
@@ -31,6 +31,7 @@ METRICS: dict[str, Metric] = {
             "Votes of the day, revisions and skips among them.",
             ("source",),
             stage="votes",
+            is_count_of_day=True,
         ),
         Metric(
             "votes.seconds",
@@ -45,6 +46,7 @@ METRICS: dict[str, Metric] = {
             "requests",
             "Requests to the web app by class of status, such as 5xx.",
             ("status",),
+            is_count_of_day=True,
         ),
         Metric("queue.open", "judgements", "Judgements that wait for annotators."),
         Metric(
@@ -151,24 +153,34 @@ METRICS: dict[str, Metric] = {
 }
 
 
-SILENCE = "daemon.silent_seconds"  # stored as 0 at each tick
+SILENCE, LAG = "daemon.silent_seconds", "sensors.lag_seconds"  # SILENCE is 0 at each tick
 
 
-def let_silence_grow(points: Iterable[MetricPoint], now: datetime) -> list[MetricPoint]:
-    """The points, with the daemon's silence up to `now` instead of up to its last tick."""
+def let_silence_grow(points: Sequence[MetricPoint], now: datetime) -> list[MetricPoint]:
+    """The points, with the daemon's silence up to `now` instead of up to its last tick; the lag of
+    its sensors grows with it.
+    """
+    last = next((p.measured_at for p in points if p.name == SILENCE and p.value is not None), now)
+
+    def grow(point: MetricPoint) -> MetricPoint:
+        if point.name not in (SILENCE, LAG) or point.value is None:
+            return point
+        # a sensor that was stopped was measured long ago, but the daemon ticks
+        since = max(last, point.measured_at)
+        grown = point.value + max(timedelta(), now - since).total_seconds()
+        return point.model_copy(update={"value": grown})
+
+    return [grow(point) for point in points]
+
+
+def reset_past_counts(points: Iterable[MetricPoint], today: date) -> list[MetricPoint]:
+    """The points; a count whose newest day is over is 0 today."""
     return [
-        point.model_copy(
-            update={"value": max(timedelta(), now - point.measured_at).total_seconds()}
-        )
-        if point.name == SILENCE and point.value is not None
+        point.model_copy(update={"day": today, "n": 0, "value": 0.0})
+        if METRICS[point.name].is_count_of_day and point.day < today
         else point
         for point in points
     ]
-
-
-def leave_out_past_counts(points: Iterable[MetricPoint], today: date) -> list[MetricPoint]:
-    """The points without counts of earlier days, which say nothing about today."""
-    return [p for p in points if p.day == today or not METRICS[p.name].is_count_of_day]
 
 
 def require_metrics(names: Iterable[str]) -> list[Metric]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.metric_catalogue import METRICS, leave_out_past_counts, let_silence_grow
+from rlhf_pipeline.metric_catalogue import METRICS, let_silence_grow, reset_past_counts
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
@@ -114,7 +114,7 @@ class Site:
         now = self.store.database.clock.now()
         since = now.date() - timedelta(days=SCRAPED_DAYS)
         points = let_silence_grow(self.store.metric_points.latest(list(METRICS), since=since), now)
-        points = leave_out_past_counts(points, now.date())
+        points = reset_past_counts(points, now.date())
         return render_metrics(points, self.store.votes.max_seq(), self.request_counts)
 
     def _read_terms(self) -> Terms:

@@ -3,6 +3,7 @@
 from datetime import UTC, date, datetime, timedelta
 
 import pandas as pd
+import pytest
 
 from rlhf_pipeline.metric_catalogue import let_silence_grow
 from rlhf_pipeline.metrics.stages import agreement_points, policy_points, verdict_points
@@ -47,3 +48,17 @@ def test_the_silence_of_a_daemon_grows_until_its_next_tick():
     ]
     later = let_silence_grow(points, NOON + timedelta(minutes=10))
     assert [point.value for point in later] == [600.0, None, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("tick", "value", "lag"), [(0, 0.0, 612.0), (10, 0.0, 12.0), (0, None, 12.0)]
+)
+def test_the_lag_of_sensors_grows_with_the_silence(tick: int, value: float | None, lag: float):
+    last = MetricPoint(
+        day=NOON.date(),
+        name="daemon.silent_seconds",
+        value=value,
+        measured_at=NOON + timedelta(minutes=tick),
+    )
+    point = MetricPoint(day=NOON.date(), name="sensors.lag_seconds", value=12.0, measured_at=NOON)
+    assert let_silence_grow([last, point], NOON + timedelta(minutes=10))[1].value == lag

@@ -58,18 +58,23 @@ def test_prometheus_reads_the_newest_points_of_the_project(web: Web):
         point(31, "freshness.hours", 3, labels={"asset": "votes"}),
         point(1, "spend.amount", 9, labels={"lane": "other"}),
         point(1, "runs.failed", 1, labels={"job": "collection"}),
+        point(1, "votes.cast", 8, labels={"source": "api"}),
+        point(1, "web.requests", 8, labels={"status": "2xx"}),
+        point(0, "web.requests", 3, labels={"status": "4xx"}),
         point(0, "sensors.lag_seconds", 12, labels={"sensor": "votes"}),
     ])  # fmt: skip
     found = scrape(web)
     assert found["rlhf_queue_open"] == {(): 5}
-    assert found["rlhf_spend_amount"] == {('evil"host\\/m\n1',): 0.25}
+    assert found["rlhf_spend_amount"] == {('evil"host\\/m\n1',): 0.25, ("other",): 0}
     assert found["rlhf_model_ece"] == {("3",): 0.04}
     assert found["rlhf_model_ece_low"] == {("3",): 0.01}
     assert found["rlhf_model_ece_high"] == {("3",): 0.07}
     assert found["rlhf_champion_age_days"] == {("policy",): 1.5}
     assert found["rlhf_sensors_lag_seconds"] == {("votes",): 12}
     assert "rlhf_drift_verdict" not in found  # nothing was measured: no sample, not 0
-    assert "rlhf_runs_failed" not in found  # a count of yesterday
+    assert found["rlhf_runs_failed"] == {("collection",): 0}  # the count was yesterday's
+    assert found["rlhf_votes_cast"] == {("api",): 0}
+    assert found["rlhf_web_requests"] == {("2xx",): 0, ("4xx",): 3}
     assert "rlhf_freshness_hours" not in found  # older than a month
     measured = found["rlhf_metric_measured_timestamp_seconds"]
     assert measured[("queue.open",)] == TODAY.timestamp()
