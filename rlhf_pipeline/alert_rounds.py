@@ -23,6 +23,9 @@ from rlhf_pipeline.telemetry.logs import SecretFilter
 
 TICK = "daemon.silent_seconds"
 DAEMON_SILENT, DRIFT = "daemon_silent", "drift"
+# The only rules that advance while rlhf.yaml is invalid: they report that, and a dead daemon.
+WITHOUT_FILE = frozenset({DAEMON_SILENT, "settings_unusable"})
+BUDGET_SHARE = "spend.share"
 SEND_SECONDS = 10.0
 
 
@@ -36,17 +39,19 @@ class AlertPlan:
     problem: str = ""  # what is wrong with the settings, and what happens meanwhile
     ignored: Mapping[str, str] = field(default_factory=dict)  # by rule, why its edit is not used
     in_file: frozenset[str] = frozenset()  # rules that rlhf.yaml changes
+    advancing: frozenset[str] | None = None  # rules that an invalid file leaves usable; None: all
 
     @classmethod
     def read(cls, settings: Settings, store: Store) -> "AlertPlan":
-        """The defaults, changed by `rlhf.yaml`, changed by commands and the API. An invalid part
-        of the file leaves the other two, so that alerts report it.
+        """The defaults, changed by `rlhf.yaml`, changed by commands and the API. While the part
+        `alerts` of the file is invalid, nobody knows which rules it changes: only those advance
+        that report an invalid file or a dead daemon. Without a known budget `spend` waits too.
         """
         problem, params = "", AlertParams()
         try:
             params = read_alert_params(settings)
         except ConfigurationError as cause:
-            problem = f"{cause} The rules and levels of the file are not used meanwhile."
+            problem = f"{cause} Meanwhile alerts of other rules are neither opened nor resolved."
         targets = target_names(settings)
         edits = {change.rule: change.given for change in store.alert_rules.all()}
         rules, ignored = _merge(params, edits)
@@ -59,6 +64,7 @@ class AlertPlan:
             problem=problem or _describe_unknown_targets(params, targets),
             ignored=ignored,
             in_file=frozenset(params.rules),
+            advancing=WITHOUT_FILE if problem else _find_rules_with_budget(settings, rules),
         )
 
     def days_read(self) -> int:
@@ -113,6 +119,7 @@ def advance_alerts(
     only: Collection[str] | None = None,
 ) -> AlertStep:
     """Open, escalate and resolve the project's alerts in one transaction with their messages."""
+    only = plan.advancing if only is None else only
     rules = [rule for rule in plan.rules.values() if only is None or rule.name in only]
     hide = plan.secrets.hide_in  # an error of a run may quote a key
     hidden = [replace(r, detail=hide(r.detail), evidence=hide(r.evidence)) for r in readings]
@@ -249,6 +256,17 @@ def _merge(
                 f"set {name}`, or forget it with `rlhf alerts set {name} --default`."
             )
     return rules, ignored
+
+
+def _find_rules_with_budget(
+    settings: Settings, rules: Mapping[str, AlertRule]
+) -> frozenset[str] | None:
+    """All rules, as None; those that need no budget while the settings file hides it."""
+    try:
+        read_budget(settings)
+    except ConfigurationError:
+        return frozenset(name for name, rule in rules.items() if rule.reads != BUDGET_SHARE)
+    return None
 
 
 def _describe_unknown_targets(params: AlertParams, targets: Sequence[str]) -> str:

@@ -1,0 +1,90 @@
+"""Rounds over a store: an invalid settings file leaves alerts as they are."""
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline.alert_rounds import (
+    AlertPlan,
+    advance_alerts,
+    gather_readings,
+    read_budget,
+    read_settings_problem,
+)
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.store import Store
+from tests.unit.alerts.conftest import ManualClock
+
+VALID = """\
+loop:
+  completions: {budget_per_day: 10}
+  alerts:
+    rules:
+      waiting: {reads: queue.open, threshold: 3}
+      queue_age: {is_on: false}
+"""
+FIGURES = {
+    "queue.open": 5.0,
+    "queue.oldest_hours": 90.0,
+    "votes.idle_hours": 1.0,
+    "spend.amount": 9.0,
+}
+
+
+class Project:
+    """A store and a settings file, looked at once a minute."""
+
+    def __init__(self, store: Store, clock: ManualClock, home: Path):
+        self.store, self.clock, self.file = store, clock, home / "rlhf.yaml"
+        self.settings = Settings(home=home, config=self.file)
+
+    def look(self, text: str) -> dict[str, str]:
+        """One round with this settings file, as the sensor makes it; states by rule."""
+        self.file.write_text(text)
+        self.clock.advance(minutes=1)
+        now, plan, problem, budget = self.clock.now(), self.plan(), "", None
+        try:
+            budget = read_budget(self.settings)
+        except ConfigurationError as cause:
+            problem = str(cause)
+        readings = gather_readings(self.store, self.settings, plan, now, budget=budget)
+        problems = read_settings_problem(problem or plan.problem, now)
+        advance_alerts(self.store, plan, [*readings, problems], now)
+        return {alert.rule: alert.state for alert in self.store.alerts.page()}
+
+    def plan(self) -> AlertPlan:
+        return AlertPlan.read(self.settings, self.store)
+
+    def measure(self, **figures: float) -> None:
+        now = self.clock.now()
+        self.store.metric_points.put(
+            [
+                MetricPoint(day=now.date(), name=name, value=value, measured_at=now)
+                for name, value in figures.items()
+            ]
+        )
+
+
+@pytest.fixture
+def project(store: Store, clock: ManualClock, tmp_path: Path) -> Project:
+    return Project(store, clock, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "loop: [",
+        VALID.replace("threshold: 3", "treshold: 3"),
+        VALID.replace("budget_per_day: 10", "budget_per_day: much"),
+    ],
+    ids=["no yaml", "invalid rule", "invalid budget"],
+)
+def test_an_invalid_file_neither_resolves_nor_opens_alerts(project: Project, broken: str) -> None:
+    project.measure(**FIGURES)
+    opened = {"waiting": "open", "spend": "open"}
+    assert project.look(VALID) == opened
+    assert project.look(broken) == opened | {"settings_unusable": "open"}
+    assert project.look(VALID) == opened | {"settings_unusable": "resolved"}
+    assert len(project.store.alerts.page()) == 3
