@@ -186,16 +186,16 @@ def let_wait(project: SimulatedProject, happens: bool, *, metric: str, limit: fl
         if hours > limit and project.began is None:
             project.begin()
         labels = {"labels": {"asset": "drift_report"}} if metric == "freshness.hours" else {}
-        project.look(
-            project.point(metric, float(hours), **labels), project.point("queue.open", 5.0)
-        )
+        # people vote on other comparisons
+        voted = [] if metric == "votes.idle_hours" else [project.point("votes.idle_hours", 1.0)]
+        project.look(project.point(metric, float(hours), **labels), *voted)
         project.pass_time(hours=max(1.0, limit / 24))
     project.end()
     if metric == "queue.oldest_hours":  # nothing waits any more
         measure_now(project.store, project.now)
         project.look()
     else:
-        project.look(project.point(metric, 0.0, **labels), project.point("queue.open", 5.0))
+        project.look(project.point(metric, 0.0, **labels))
 
 
 def spend(project: SimulatedProject, happens: bool) -> None:

@@ -83,7 +83,7 @@ def gather_readings(
     """What the rules read of the store: stored metric points, and facts of decisions and gates."""
     since = _find_start(store, plan, now)
     names = {rule.reads for rule in plan.rules.values()} - FACTS.keys() - {TICK}
-    names |= {"model.accuracy", "model.accuracy_ceiling", "spend.amount", "queue.open"}
+    names |= {"model.accuracy", "model.accuracy_ceiling", "spend.amount", corrections.OLDEST}
     points = store.metric_points.read(sorted(names), since=since.date())
     readings = [
         *map(Reading.of_point, points),
@@ -92,7 +92,12 @@ def gather_readings(
         *facts.read_accuracy_gap(points),
         *facts.read_budget(points, budget, now),
     ]
-    readings = corrections.clear_idle_hours(corrections.fill_counts(readings, now))
+    readings = corrections.limit_idle_hours(corrections.fill_counts(readings, now))
+    readings = corrections.clear_short_lags(
+        readings,
+        sensor_seconds=settings.sensor_seconds,
+        slow_sensor_seconds=settings.slow_sensor_seconds,
+    )
     return corrections.mark_replaced(readings)
 
 
@@ -148,8 +153,8 @@ def _read_changes(
 
 
 def _find_start(store: Store, plan: AlertPlan, now: datetime) -> datetime:
-    """From when on figures are read: the oldest alert that is not resolved needs its own."""
-    return (store.alerts.oldest_unresolved_at() or now) - timedelta(days=plan.days_read())
+    """From when on figures are read: the oldest alert that has not ended needs its own."""
+    return (store.alerts.oldest_ongoing_at() or now) - timedelta(days=plan.days_read())
 
 
 def record_tick(store: Store, now: datetime) -> None:
@@ -252,8 +257,8 @@ def _merge(
             rules[name] = merge_rules(params.rules, {name: change})[name]
         except ConfigurationError as cause:
             ignored[name] = (
-                f"The change of the rule {name} is ignored: {cause} Set it anew with `rlhf alerts "
-                f"set {name}`, or forget it with `rlhf alerts set {name} --default`."
+                f"The change of the rule {name} is ignored: {cause} Set it again with `rlhf alerts "
+                f"set {name}`, or remove it with `rlhf alerts set {name} --default`."
             )
     return rules, ignored
 

@@ -1,24 +1,49 @@
-"""Corrects readings before rules see them: counts of quiet days, and subjects that are gone."""
+"""Corrects readings before rules see them: quiet days, what is merely late, subjects now gone."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
+from rlhf_pipeline.alerts.facts import LATE
 from rlhf_pipeline.alerts.findings import Reading
 from rlhf_pipeline.metric_catalogue import METRICS
 
+IDLE, OLDEST, LAG = "votes.idle_hours", "queue.oldest_hours", "sensors.lag_seconds"
+FAST_SENSORS = {"votes", "retraining"}  # tick every `sensor_seconds`, others slower
 MODEL_LABELS = {"policy", "reward_model"}
 
 
-def clear_idle_hours(readings: Sequence[Reading]) -> list[Reading]:
-    """No time since the last vote counts while no comparison waits: nobody can vote."""
-    waiting = [r.value for r in readings if r.name == "queue.open"]
-    if not waiting or waiting[-1]:
-        return list(readings)
-    why = "no comparison waits for a vote"
-    return [
-        replace(r, value=0.0, detail=why) if r.name == "votes.idle_hours" else r for r in readings
-    ]
+def limit_idle_hours(readings: Sequence[Reading]) -> list[Reading]:
+    """The readings; the time without votes lasts no longer than a comparison has waited for one,
+    and exactly as long before the first vote.
+    """
+    oldest = {reading.day: reading for reading in readings if reading.name == OLDEST}
+    voted = {reading.day for reading in readings if reading.name == IDLE}
+
+    def limit(reading: Reading) -> Reading:
+        waited = oldest[reading.day].value if reading.day in oldest else None
+        if reading.value is None or waited is None or waited >= reading.value:
+            return reading
+        why = "" if waited else "no comparison waits for a vote"
+        return replace(reading, value=waited, detail=why)
+
+    limited = [limit(reading) if reading.name == IDLE else reading for reading in readings]
+    return limited + [replace(r, name=IDLE) for day, r in oldest.items() if day not in voted]
+
+
+def clear_short_lags(
+    readings: Sequence[Reading], *, sensor_seconds: float, slow_sensor_seconds: float
+) -> list[Reading]:
+    """The readings; the lag of a sensor is 0 as long as its next tick may just be late."""
+
+    def is_short(reading: Reading) -> bool:
+        is_fast = reading.labels.get("sensor") in FAST_SENSORS
+        expected_s = sensor_seconds if is_fast else slow_sensor_seconds
+        return (
+            reading.name == LAG and reading.value is not None and reading.value <= LATE * expected_s
+        )
+
+    return [replace(each, value=0.0) if is_short(each) else each for each in readings]
 
 
 def fill_counts(readings: Sequence[Reading], now: datetime) -> list[Reading]:
@@ -60,7 +85,7 @@ def mark_stopped(readings: Sequence[Reading], running: Collection[str]) -> list[
     why = "the daemon no longer runs this sensor"
     return [
         replace(reading, gone=why)
-        if reading.name == "sensors.lag_seconds" and reading.labels.get("sensor") not in running
+        if reading.name == LAG and reading.labels.get("sensor") not in running
         else reading
         for reading in readings
     ]

@@ -6,6 +6,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, Literal, Self
 
 from rlhf_pipeline.alerts.rules import AlertRule
+from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import MetricPoint
 
 # near: beyond the value at which an open alert is resolved, but not beyond the threshold.
@@ -57,7 +58,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class RuleFinding:
-    """What a rule says of one subject now."""
+    """Result of one rule for one subject."""
 
     rule: AlertRule
     subject: str
@@ -69,7 +70,8 @@ class RuleFinding:
         reading = self.reading
         names = {"subject": self.subject, "detail": reading.detail or "no detail", **reading.labels}
         numbers = {"value": reading.value, "threshold": self.rule.threshold}
-        text = self.rule.title.format_map(_Blanks(names | numbers))
+        duration = {} if reading.value is None else {"duration": _describe_seconds(reading.value)}
+        text = self.rule.title.format_map(_Blanks(duration | names | numbers))
         if self.status == "unknown" and reading.of_day is not None:
             text += f" (no figure since {reading.of_day})"
         return " ".join(_make_storable(text).split())
@@ -77,6 +79,18 @@ class RuleFinding:
     @property
     def detail(self) -> str:
         return _make_storable(self.reading.gone or self.reading.detail)
+
+
+def _describe_seconds(seconds: float) -> str:
+    """In the largest unit of which there are at least two.
+
+    >>> _describe_seconds(72_180)
+    '20 hours'
+    """
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
 
 
 def _make_storable(text: str) -> str:
@@ -108,10 +122,19 @@ def evaluate(
             continue
         subjects: dict[str, list[Reading]] = {}
         for reading in by_name.get(rule.reads, []):
-            if rule.labels.items() <= reading.labels.items():
+            is_labelled = rule.labels.items() <= reading.labels.items()
+            if is_labelled and not _is_still_counted(rule, reading, now):
                 subjects.setdefault(reading.subject, []).append(reading)
         findings += [_judge(rule, of_subject, now) for of_subject in subjects.values()]
     return findings
+
+
+def _is_still_counted(rule: AlertRule, reading: Reading, now: datetime) -> bool:
+    """Whether the reading counts a day that is not over, for a rule that fires below: each day
+    begins at 0.
+    """
+    is_count = reading.name in METRICS and METRICS[reading.name].is_count_of_day
+    return is_count and rule.comparison == "below" and reading.day == now.date()
 
 
 def _judge(rule: AlertRule, readings: Sequence[Reading], now: datetime) -> RuleFinding:

@@ -1,5 +1,6 @@
 """Rules of alerts: each compares the readings of one metric with a threshold."""
 
+import re
 from collections.abc import Mapping
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
@@ -90,8 +91,8 @@ class RuleChange(Parameters):
         default=None,
         min_length=1,
         max_length=300,
-        description="Sentence of the alert; {value}, {threshold}, {subject}, {detail} and labels "
-        "are filled in",
+        description="Sentence of the alert; {value}, {threshold}, {subject}, {detail}, {duration} "
+        "(a value in seconds, such as 20 hours) and labels are filled in",
     )
     is_on: bool | None = Field(default=None, description="Whether the rule opens alerts")
 
@@ -99,11 +100,15 @@ class RuleChange(Parameters):
     @classmethod
     def _check_title(cls, title: str | None) -> str | None:
         try:
-            names = [name for _, name, _, _ in Formatter().parse(title or "") if name is not None]
+            parts = [part for part in Formatter().parse(title or "") if part[1] is not None]
         except ValueError as cause:
             raise ValueError(f"{cause}; write {{{{ for a brace") from None
+        names = [name or "" for _, name, _, _ in parts]
         if wrong := [name for name in names if not name.isidentifier()]:
             raise ValueError(f"{{{wrong[0]}}} cannot be filled in; write a plain name")
+        for form in (form or "" for _, _, form, _ in parts):
+            if "{" in form or re.search(r"\d{3}", form):
+                raise ValueError(f"The format {form!r} may be too wide; write at most two digits")
         try:
             (title or "").format_map(dict.fromkeys(names, "x") | {"value": 1.0, "threshold": 1.0})
         except ValueError as cause:
@@ -243,7 +248,7 @@ RULES: Mapping[str, AlertRule] = {
             "sensor_lag",
             "sensors.lag_seconds",
             900,
-            "The sensor {sensor} has not ticked for {value:.0f} seconds",
+            "The sensor {sensor} has not ticked for {duration}",
             for_minutes=5,
             within_days=0,
         ),
@@ -267,7 +272,7 @@ RULES: Mapping[str, AlertRule] = {
             "daemon_silent",
             "daemon.silent_seconds",
             120,
-            "No sensor has ticked for {value:.0f} seconds: the daemon is not running",
+            "No sensor has ticked for {duration}: the daemon is not running",
             for_minutes=3,  # a daemon that was just started has not ticked yet
             severity="critical",
             within_days=30,
@@ -304,8 +309,11 @@ def _change_rule(name: str, rule: AlertRule | None, change: RuleChange) -> Alert
         own = {"title": f"{given['reads']} of {{subject}} is {{value:g}}, {side} {{threshold:g}}"}
         values = {"name": name, **own, **given}
     else:
-        moved = "threshold" in given and "resolve_at" not in given
-        values = rule.model_dump() | ({"resolve_at": None} if moved else {}) | given
+        values = rule.model_dump() | given
+        changed, end = rule.model_copy(update=given), rule.resolve_at
+        fits = end is None or not changed.is_beyond(end, changed.threshold)
+        if "resolve_at" not in given and not fits:
+            values["resolve_at"] = None
     try:
         return AlertRule.model_validate(values)
     except ValidationError as cause:

@@ -103,13 +103,15 @@ class Alerts:
         with self._database.read_transaction() as connection:
             return self._read(connection, *conditions, newest_first=True, limit=limit)
 
-    def oldest_unresolved_at(self) -> datetime | None:
-        """When the oldest alert that is not resolved was opened."""
-        unresolved = select(func.min(alerts.c.opened_at)).where(
-            self._database.in_project(alerts), alerts.c.state != "resolved"
+    def oldest_ongoing_at(self) -> datetime | None:
+        """When the oldest alert whose condition has not ended was opened, also if it was resolved
+        by hand.
+        """
+        ongoing = select(func.min(alerts.c.opened_at)).where(
+            self._database.in_project(alerts), alerts.c.ended_at.is_(None)
         )
         with self._database.read_transaction() as connection:
-            return connection.execute(unresolved).scalar()
+            return connection.execute(ongoing).scalar()
 
     def _plan(self, connection: Connection, step: Advance) -> AlertStep:
         known = self._read(connection, alerts.c.ended_at.is_(None))

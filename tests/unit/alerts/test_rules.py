@@ -91,6 +91,18 @@ def test_a_gap_longer_than_within_days_starts_the_row_anew():
     assert statuses(rule, reading(days_ago=4), reading()) == {"rm@1": "near"}
 
 
+def test_too_small_a_count_is_found_once_its_day_is_over():
+    own = RuleChange(reads="votes.cast", threshold=10, comparison="below")
+    rule = merge_rules({"few_votes": own})["few_votes"]
+
+    def count(value, days_ago):
+        day = (NOW - timedelta(days=days_ago)).date()
+        return reading("votes.cast", value, days_ago, {"source": "web"}, of_day=day)
+
+    assert statuses(rule, count(12, 1), count(0, 0)) == {"web": "kept"}
+    assert statuses(rule, count(0, 1), count(0, 0)) == {"web": "broken"}
+
+
 def test_labels_choose_what_a_rule_reads():
     rule = changed("calibration_error", labels={"reward_model": "rm@2"})
     other = reading(labels={"reward_model": "rm@2"})
@@ -106,6 +118,22 @@ def test_a_title_holds_the_figures_and_never_fails_for_a_missing_label():
     assert finding.title == "The calibration error of rm@1 is 0.200 (limit 0.08)"
     (finding,) = evaluate([RULES["calibration_error"]], [reading(labels={})], NOW)
     assert finding.title == "The calibration error of ? is 0.200 (limit 0.08)"
+
+
+def test_seconds_are_written_as_a_duration():
+    titles = [
+        evaluate([RULES["daemon_silent"]], [reading("daemon.silent_seconds", s, labels={})], NOW)[0]
+        for s in (125.0, 72_180.0, 259_200.0)
+    ]
+    spans = [t.title.removeprefix("No sensor has ticked for ").split(":")[0] for t in titles]
+    assert spans == ["2 minutes", "20 hours", "3 days"]
+
+
+@pytest.mark.parametrize(("threshold", "resolve_at"), [(48, 12), (8, None)])
+def test_a_new_threshold_keeps_a_resolve_at_that_still_fits(threshold, resolve_at):
+    file = {"queue_age": RuleChange(threshold=24, resolve_at=12)}
+    rule = merge_rules(file, {"queue_age": RuleChange(threshold=threshold)})["queue_age"]
+    assert (rule.threshold, rule.resolve_at) == (threshold, resolve_at)
 
 
 def test_a_later_layer_wins():
@@ -160,7 +188,10 @@ def test_a_title_is_filled_with_plain_names_alone():
         RuleChange(title="{value.__class__}")
 
 
-@pytest.mark.parametrize("title", ["{value:zz}", "{subject:.2f}", "{", "a\0b"])
+@pytest.mark.parametrize(
+    "title",
+    ["{value:zz}", "{subject:.2f}", "{", "a\0b", "{value:>3000000}", "{value:.{threshold}}"],
+)
 def test_a_title_that_could_fail_in_a_tick_is_refused(title):
     with pytest.raises(ValueError, match="title"):
         RuleChange(title=title)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rlhf_pipeline.alerts.findings import Reading, evaluate
-from rlhf_pipeline.alerts.incidents import Notification, acknowledge, advance
+from rlhf_pipeline.alerts.incidents import Notification, acknowledge, advance, resolve
 from rlhf_pipeline.alerts.rules import RULES
 from rlhf_pipeline.errors import NotFound, StoreError
 
@@ -55,6 +55,16 @@ def test_a_change_by_hand_is_in_the_audit_chain(store):
     store.audit.verify()
     with pytest.raises(NotFound, match="no alert 9"):
         store.alerts.change(9, lambda alert: (alert, []), actor="ada", action="acknowledge")
+
+
+def test_an_alert_resolved_by_hand_lasts_until_its_condition_ends(store):
+    tick(store, 80.0)
+    store.alerts.change(
+        1, lambda alert: resolve(alert, "ada", TEAM, NOON), actor="ada", action="resolve"
+    )
+    assert store.alerts.oldest_ongoing_at() == NOON
+    tick(store, 1.0, minutes=1)
+    assert store.alerts.oldest_ongoing_at() is None
 
 
 def test_a_silence_ends_by_time_or_by_hand(store):
