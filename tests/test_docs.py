@@ -118,7 +118,7 @@ def test_every_rule_of_alerts_is_in_monitoring() -> None:
     page = text_of(ROOT / "docs" / "monitoring.md")
     rows = [
         f"| `{rule.name}` | `{rule.reads}` | {rule.comparison} {rule.threshold:g} | "
-        f"{rule.severity} |"
+        f"{rule.for_minutes:g} | {rule.within_days} | {rule.severity} |"
         for rule in RULES.values()
     ] + [f"| `{name}` | {meaning} |" for name, meaning in FACTS.items()]
     assert [row for row in rows if row not in page] == [], "copy these lines"

@@ -6,9 +6,9 @@ from datetime import date, datetime, timedelta
 
 from rlhf_pipeline.alerts.facts import LATE
 from rlhf_pipeline.alerts.findings import Reading
-from rlhf_pipeline.metric_catalogue import METRICS
+from rlhf_pipeline.metric_catalogue import LAG, METRICS
 
-IDLE, OLDEST, LAG = "votes.idle_hours", "queue.oldest_hours", "sensors.lag_seconds"
+IDLE, OLDEST = "votes.idle_hours", "queue.oldest_hours"
 FAST_SENSORS = {"votes", "retraining"}  # tick every `sensor_seconds`, others slower
 MODEL_LABELS = {"policy", "reward_model"}
 

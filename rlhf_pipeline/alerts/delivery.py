@@ -120,7 +120,7 @@ def _attempt(
         again_at = next_attempt(message, failure, now)
         error = _describe(failure)
         outbox.mark_failed(message.message_id, error, next_attempt_at=again_at)
-        fate = "is given up" if again_at is None else f"is sent again at {again_at:%H:%M} UTC"
+        fate = "is given up" if again_at is None else f"will be retried at {again_at:%H:%M} UTC"
         logger.warning("Message %s to %s %s: %s", message.message_id, message.target, fate, error)
         return DeliveryAttempt(message, error, is_dead=again_at is None)
     outbox.mark_delivered(message.message_id, clock.now())

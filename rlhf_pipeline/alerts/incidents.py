@@ -232,7 +232,7 @@ def _send(
 def _end(
     changes: _Changes, alert: Alert, resolution: str, notification: Notification, now: datetime
 ) -> None:
-    """The condition ended. Every target that received a message hears of it, silenced or not."""
+    """The condition ended. Targets that got a message receive the resolution, silenced or not."""
     if alert.state == "pending":
         changes.dropped.append(alert.alert_id)
         return

@@ -75,10 +75,16 @@ def build_text(message: AlertMessage) -> str:
     return "\n".join(_lines(message.payload["data"])) + "\n"
 
 
+def find_new_detail(data: Mapping[str, Any]) -> str:
+    """The detail, unless the title contains it."""
+    detail = str(data["detail"] or "")
+    return "" if " ".join(detail.split()) in str(data["title"]) else detail
+
+
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     yield str(data["title"])
-    if data["detail"]:
-        yield from ("", str(data["detail"]))
+    if detail := find_new_detail(data):
+        yield from ("", detail)
     yield ""
     yield f"Project: {data['project']}"
     if data["rule"] is not None:

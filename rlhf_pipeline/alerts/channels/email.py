@@ -43,7 +43,7 @@ class EmailChannel:
                 refused = self._submit(connected, mail, password)
         except (smtplib.SMTPException, OSError, ValueError) as cause:
             reason = redact(cause, *_forms(target.username or "", password))
-            raise DeliveryFailed(f"{target.host} did not take the mail: {reason}") from None
+            raise DeliveryFailed(f"{target.host} rejected the mail: {reason}") from None
         if refused:
             logger.warning("%s refused the recipients %s", target.host, sorted(refused))
             return f"{target.host} took the mail, but not for {', '.join(sorted(refused))}"

@@ -3,7 +3,7 @@
 import logging
 from datetime import datetime
 
-from rlhf_pipeline.alerts.messages import build_subject
+from rlhf_pipeline.alerts.messages import build_subject, find_new_detail
 from rlhf_pipeline.monitoring import AlertMessage
 from rlhf_pipeline.terminal import escape_controls
 
@@ -17,7 +17,7 @@ class LogChannel:
         # The end of an alert has its severity too: it is read where its beginning was. A test is a
         # warning, which logs show by default.
         severity = "warning" if message.kind == "test" else data["severity"]
-        parts = (build_subject(message), data["detail"], data["link"])
+        parts = (build_subject(message), find_new_detail(data), data["link"])
         line = " ".join(" ".join(part for part in parts if part).split())
         logger.log(LEVELS[severity], "%s", escape_controls(line))
         return "written to the log"

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from rlhf_pipeline.alerts.channels.log import LogChannel
+from rlhf_pipeline.alerts.messages import build_text
 from rlhf_pipeline.monitoring import Alert, MessageKind
 from tests.unit.alerts.conftest import NOON, message_about
 
@@ -23,3 +24,13 @@ def test_an_alert_is_one_line_of_its_severity(
     assert text.endswith("http://127.0.0.1:8080/drift")
     assert "\x1b" not in text
     assert "\n" not in text
+
+
+def test_a_detail_in_the_title_is_not_repeated(
+    drift: Alert, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = {"title": "Preferences drifted: two lines", "detail": "two\nlines"}
+    message = message_about(drift.model_copy(update=told))
+    LogChannel().send(message, now=NOON, seconds=1)
+    assert caplog.text.count("two") == 1
+    assert build_text(message).count("two") == 1

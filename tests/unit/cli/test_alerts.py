@@ -86,11 +86,11 @@ def test_a_check_prints_what_breaks_a_rule(rlhf, store) -> None:
     assert rlhf("check").exit_code == 0
     now = utc_now()
     store.metric_points.put(
-        [MetricPoint(day=now.date(), name="queue.oldest_hours", value=80.0, measured_at=now)]
+        [MetricPoint(day=now.date(), name="queue.oldest_hours", value=30.0, measured_at=now)]
     )
     result = rlhf("check")
     assert result.exit_code == 1
-    assert "1 of 2 figures violates a rule" in result.output
+    assert "1 of 3 figures violates a rule" in result.output
     assert store.alerts.page() == []
 
 
@@ -129,7 +129,7 @@ def test_a_change_that_does_not_fit_any_more_is_shown_as_ignored(rlhf, store, fi
     assert "rlhf.yaml; rlhf alerts (ignored)" in output
     assert "The change of the rule queue_age is ignored: The rule 'queue_age' cannot" in output
     assert "resolve_at 60 must be at or below the threshold 24" in output
-    assert "forget it with `rlhf alerts set mine --default`" in output
+    assert "remove it with `rlhf alerts set mine --default`" in output
     rules = {r["name"]: r for r in json.loads(rlhf("rules", "--json").stdout)}
     assert rules["queue_age"]["threshold"] == 24
     assert "resolve_at 60" in rules["queue_age"]["ignored_change"]
