@@ -84,6 +84,13 @@ def main() -> int:
     silence_telemetry()
     base = Settings.read().cache / "embedded_policy"
     pretrain(base)
+    pool = CompletedPool.generate(base)
+    measured = measure_demo if given.demo else measure_worlds
+    return measured(base, pool, given).print_summary()
+
+
+def measure_worlds(base: Path, pool: CompletedPool, given: argparse.Namespace) -> Limits:
+    """Every recipe in every world."""
     recipes: dict[str, tuple[Mapping[str, object], bool]] = {
         "votes alone": (BEFORE, False),
         "default": ({}, False),
@@ -95,9 +102,7 @@ def main() -> int:
             {name: parse_yaml(value) for name, value in changes.items()},
             False,
         )
-    pool, found = CompletedPool.generate(base), []
-    if given.demo:
-        return measure_demo(base, pool, given.demo)
+    found = []
     with tempfile.TemporaryDirectory() as cache:
         encoder = Encoder(cache=EmbeddingCache(Path(cache)))
         for seed in range(given.first, given.first + given.worlds):
@@ -114,7 +119,7 @@ def main() -> int:
     return report(pd.DataFrame(found), ["policy before", *recipes])
 
 
-def report(found: pd.DataFrame, names: list[str]) -> int:
+def report(found: pd.DataFrame, names: list[str]) -> Limits:
     print_table(
         f"True utility after one retraining, {len(found)} worlds: median [least, most]",
         ("recipe", "true utility", "less votes alone", "facts right"),
@@ -138,13 +143,13 @@ def report(found: pd.DataFrame, names: list[str]) -> int:
         f"labels (median {np.median(gain / gap):.0%}) and lose at most {-WORST:g} to votes alone, "
         f"limit {SHARE_OF_WORLDS:.0%}; the worst is {gain.min():+.2f} from votes alone",
     )
-    return limits.print_summary()
+    return limits
 
 
-def measure_demo(base: Path, pool: CompletedPool, n_seeds: int) -> int:
+def measure_demo(base: Path, pool: CompletedPool, given: argparse.Namespace) -> Limits:
     """The demo's own change of taste with its default recipe, through the gate."""
     rows, limits, frozen = [], Limits(), frozen_prompts()
-    for seed in range(n_seeds):
+    for seed in range(given.demo):
         world = VotedWorld.vote(RecoveryWorld.of_demo(seed), pool)
         before, _ = measure_truth(load_policy(base), world.world.before)
         changed, _ = measure_truth(load_policy(base), world.world.after)
@@ -193,7 +198,7 @@ def measure_demo(base: Path, pool: CompletedPool, n_seeds: int) -> int:
         ),
         rows,
     )
-    return limits.print_summary()
+    return limits
 
 
 def spread(values: pd.Series) -> str:

@@ -59,7 +59,7 @@ COMMANDS = {
     ),
     "metrics": (
         "metrics.metrics",
-        "Show the newest figure of every metric, or with a name or days all points of these, "
+        "Show the newest figure of every metric; given names or days, show all their points, "
         "oldest first.",
     ),
     "generate": (

@@ -30,6 +30,7 @@ ROW = {
     "weight": 1.0,
     "origin": "vote",
     "information": 0.3,
+    "difficulty": 0.4,
     "reason": "uncertain",
     "split": "train",
     "day": "2026-01-01",

@@ -31,6 +31,7 @@ def rows(n: int) -> pd.DataFrame:
             "weight": [1.0] * n,
             "origin": "vote",
             "information": [i / (n + 1) for i in range(n)],
+            "difficulty": [i / n for i in range(n)],
             "reason": "uncertain",
             "split": "train",
             "day": DAY,

@@ -16,6 +16,7 @@ from tests.ledgers import complete
 from tests.providers.stub_provider import StubProvider
 
 NO_BACKEND = {
+    "adapter_server",
     "attempts",
     "base",
     "batch_lane",
