@@ -17,7 +17,11 @@ from rlhf_pipeline.evaluation.error_memory import recall_predictions, retest
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import ModelVersion, Promotion
 from rlhf_pipeline.registry import CANDIDATE, Run, opening_recorder
-from rlhf_pipeline.retraining.triggers import RECOMPUTES, TriggerParams, find_unclear_change
+from rlhf_pipeline.retraining.triggers import (
+    RECOMPUTING_REMEDIES,
+    TriggerParams,
+    find_unclear_change,
+)
 from rlhf_pipeline.reward_model import (
     FittedRewardModel,
     LearningData,
@@ -258,7 +262,7 @@ def _find_outdating_decision(champion: Promotion, store: Store) -> int | None:
         (
             each.stored_id
             for each in store.decisions.fires()
-            if each.remedy in RECOMPUTES
+            if each.remedy in RECOMPUTING_REMEDIES
             and each.quarantine is not None
             and each.quarantine.from_seq <= (champion.data_seq or 0)
             and (

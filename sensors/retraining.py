@@ -21,7 +21,7 @@ from rlhf_pipeline.alert_rounds import report_changes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TriggerDecision, utc_now
-from rlhf_pipeline.retraining.triggers import RECOMPUTES, decide
+from rlhf_pipeline.retraining.triggers import RECOMPUTING_REMEDIES, decide
 from rlhf_pipeline.store import Store
 from sensors.runs import (
     ENDED_STATUSES,
@@ -117,7 +117,7 @@ def _request_pending(
     """A run for each pending fire decision that has none and that no other daemon is submitting."""
     for pending in store.decisions.pending_fires():
         key = run_key(settings.project, pending)
-        recomputes = pending.remedy in RECOMPUTES
+        recomputes = pending.remedy in RECOMPUTING_REMEDIES
         days = _reported_days(settings, store, pending) if recomputes else []
         if recomputes and not days:  # nothing rests on these votes yet
             store.decisions.mark_finished(pending.stored_id, succeeded=True)
@@ -174,7 +174,7 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
     if known is None:
         return {}
     config: dict[str, object] = {"up_to_seq": known}
-    if decision.remedy in RECOMPUTES:  # detectors do not read less than they have read
+    if decision.remedy in RECOMPUTING_REMEDIES:  # detectors do not read less than they have read
         return {"ops": {"preference_pairs": {"config": config}}}
     ops: dict[str, object] = {"preference_pairs": {"config": config}}
     if decision.remedy == "refit_calibrator":

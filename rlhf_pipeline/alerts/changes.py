@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_pipeline.alerts.findings import Reading
 from rlhf_pipeline.records import ChangeCauses, Promotion, TriggerDecision
-from rlhf_pipeline.retraining.triggers import RETRAINS
+from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
 
 REMEDY_WORDS = {
     "retrain": "retrain",
@@ -71,7 +71,7 @@ def read_changes(
     a person's answer did, a person dismissed it, or another reward model became champion.
     """
     succeeded = [d for d in decisions if d.action == "fire" and d.state == "succeeded"]
-    retrained = [d.stored_id for d in succeeded if d.remedy in (None, *RETRAINS)]
+    retrained = [d.stored_id for d in succeeded if d.remedy in (None, *RETRAINING_REMEDIES)]
     last_retraining = max(retrained, default=0)
     finished = {d.decision_id for d in succeeded} | {d.answers for d in succeeded}
     dismissed = {d.answers for d in decisions if d.action == "hold"}

@@ -202,8 +202,8 @@ def _notify(changes: _Changes, alert: Alert, notification: Notification, now: da
         return _send(changes, alert, "opened", levels[0], notification, now)
     after, again = notification.escalate_after, notification.remind_after
     if after is not None and alert.level + 1 < len(levels) and now - alert.level_at >= after:
-        risen = alert.model_copy(update={"level": alert.level + 1})
-        return _send(changes, risen, "escalated", levels[risen.level], notification, now)
+        escalated = alert.model_copy(update={"level": alert.level + 1})
+        return _send(changes, escalated, "escalated", levels[escalated.level], notification, now)
     if again is not None and now - alert.notified_at >= again:
         return _send(changes, alert, "reminder", alert.targets, notification, now)
     return alert

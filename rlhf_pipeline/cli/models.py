@@ -15,7 +15,7 @@ from rlhf_pipeline.registry import Kind, Registry, ceiling_metric, is_accuracy
 
 app = typer.Typer(help="Models in the registry.", no_args_is_help=True)
 
-# The metrics worth a column, most telling first; those a version does not have are left out.
+# The metrics worth a column, most informative first; those a version does not have are left out.
 SHOWN: dict[Kind, tuple[str, ...]] = {
     "policy": (
         "reward_accuracy",

@@ -26,7 +26,7 @@ from rlhf_pipeline.retraining.history import (
     redetect,
 )
 from rlhf_pipeline.retraining.scores import KnownChange, TriggerScore, score_fires
-from rlhf_pipeline.retraining.triggers import RECOMPUTES, TriggerParams
+from rlhf_pipeline.retraining.triggers import RECOMPUTING_REMEDIES, TriggerParams
 from rlhf_pipeline.votes.quarantines import Quarantines, find_active_quarantines
 
 # Stages of a retraining: what they pay a provider is its spend.
@@ -247,7 +247,7 @@ def _is_scored(decision: TriggerDecision) -> bool:
     """Whether it is a fire that a change of taste makes right; a quarantine trains nothing."""
     # A follow-up answers the change that its parent answered.
     is_response = decision.action == "fire" and decision.parent is None
-    return is_response and decision.remedy not in RECOMPUTES
+    return is_response and decision.remedy not in RECOMPUTING_REMEDIES
 
 
 def _format_figures(timeline: Timeline, history: StoredHistory) -> dict[str, str]:

@@ -91,9 +91,9 @@ class RiseTest:
         if level + self.params.rise_test_step > HIGHEST:  # such a rate cannot rise
             self._if_wrong = self._if_right = 0.0
             return
-        risen = level + self.params.rise_test_step
-        self._if_wrong = math.log(risen / level)
-        self._if_right = math.log((1 - risen) / (1 - level))
+        raised = level + self.params.rise_test_step
+        self._if_wrong = math.log(raised / level)
+        self._if_right = math.log((1 - raised) / (1 - level))
 
     def accumulate(self, error: float, seq: int) -> float:
         """Read one error; returns the statistic and never fires."""

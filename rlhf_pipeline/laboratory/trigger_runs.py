@@ -21,7 +21,7 @@ from rlhf_pipeline.records import (
     TriggerEvidence,
 )
 from rlhf_pipeline.retraining.triggers import (
-    RETRAINS,
+    RETRAINING_REMEDIES,
     TriggerParams,
     decide,
     find_causes_of,
@@ -51,7 +51,7 @@ class Response(NamedTuple):
 
     @property
     def retrains(self) -> bool:
-        return self.remedy in RETRAINS
+        return self.remedy in RETRAINING_REMEDIES
 
     @property
     def reports_rise(self) -> bool:
@@ -164,7 +164,7 @@ class TriggerRun:
             self._fired = tick
         else:
             self._left = LeftToPeople(decision_id=0, seq=tick, is_answered=True)
-        if decision.remedy in RETRAINS:
+        if decision.remedy in RETRAINING_REMEDIES:
             self._start = tick
             self._n_retrained += 1
             self._known = set()

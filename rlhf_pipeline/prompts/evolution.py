@@ -52,7 +52,7 @@ class EvolutionParams(Parameters):
     )
     alike: float = Field(
         0.8,
-        description="Of the source evolution: max_similarity among all that ever lived",
+        description="Of the source evolution: max_similarity among all prompts ever made",
         gt=0,
         le=1,
     )

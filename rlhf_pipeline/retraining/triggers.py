@@ -95,11 +95,11 @@ REMEDIES: dict[CauseName, Remedy] = {
     "newcomers": "report_two_tastes",
 }
 # These train a policy.
-RETRAINS: frozenset[Remedy] = frozenset({"retrain", "retrain_category", "reweight"})
+RETRAINING_REMEDIES: frozenset[Remedy] = frozenset({"retrain", "retrain_category", "reweight"})
 # These leave votes out, at once or once a person agrees.
-NAMES_ANNOTATORS: frozenset[Remedy] = frozenset({"quarantine", "report_two_tastes"})
+ANNOTATOR_REMEDIES: frozenset[Remedy] = frozenset({"quarantine", "report_two_tastes"})
 # After these, pairs and drift reports are made anew, and no model is fitted.
-RECOMPUTES: frozenset[Remedy | None] = frozenset({"quarantine", "lift_quarantine"})
+RECOMPUTING_REMEDIES: frozenset[Remedy | None] = frozenset({"quarantine", "lift_quarantine"})
 # Only these find that votes before the change follow another taste.
 CHANGES_TASTE: frozenset[Remedy] = frozenset({"retrain", "retrain_category"})
 _MEANING: dict[Remedy, str] = {
@@ -150,7 +150,7 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     elif causes is not None and not objections:
         objections = list_doubts(causes, confirmed, evidence.max_seq, params)
     waits = needs_people(remedy, params, rule_version)
-    is_named = rule_version > 2 and not objections and remedy in NAMES_ANNOTATORS
+    is_named = rule_version > 2 and not objections and remedy in ANNOTATOR_REMEDIES
     named = name_annotators(causes, confirmed) if causes and is_named else None
     reasons = [
         *_describe_superseded(stale, evidence.champion),
@@ -261,7 +261,7 @@ def choose_remedy(
     if causes is None or causes.causes[0].share < params.min_cause_share:
         return "retrain"
     remedy = REMEDIES[causes.causes[0].name]
-    if rule_version < 3 and remedy in NAMES_ANNOTATORS and not params.asks_people:
+    if rule_version < 3 and remedy in ANNOTATOR_REMEDIES and not params.asks_people:
         return "retrain"
     if rule_version > 2 and remedy == "quarantine" and not name_careless(causes.causes[0]):
         return "retrain"
@@ -314,10 +314,10 @@ def find_causes_of(confirmed: Sequence[DriftEvent], max_seq: int) -> ChangeCause
     """The causes found with the last confirming event, of all votes or else of one category, in the
     votes up to `max_seq`.
     """
-    telling = last_on_all_votes([event for event in confirmed if "causes" in event.evidence])
-    if telling is None:
+    explained = last_on_all_votes([event for event in confirmed if "causes" in event.evidence])
+    if explained is None:
         return None
-    first, *later = list_causes(telling)
+    first, *later = list_causes(explained)
     return [first, *(causes for causes in later if causes.until_seq <= max_seq)][-1]
 
 
@@ -333,14 +333,14 @@ def list_doubts(
     """Why the change is not answered yet: its cause is unclear, and further votes may show it.
     Causes without probabilities count as clear.
     """
-    risen = [event.seq for event in confirmed if event.detector == RISE_TEST]
-    n_missing = min(risen or [confirmed[-1].seq]) + params.max_cause_votes - max_seq
+    rises = [event.seq for event in confirmed if event.detector == RISE_TEST]
+    n_missing = min(rises or [confirmed[-1].seq]) + params.max_cause_votes - max_seq
     chosen = choose_remedy(causes, params)
     of_remedy, of_others = 0.0, 0.0
     for cause in causes.causes:
         remedy = chosen if cause is causes.causes[0] else REMEDIES[cause.name]
         of_remedy += (cause.probability or 0.0) * (remedy == chosen)
-        if (remedy in NAMES_ANNOTATORS) != (chosen in NAMES_ANNOTATORS):
+        if (remedy in ANNOTATOR_REMEDIES) != (chosen in ANNOTATOR_REMEDIES):
             of_others += cause.probability or 0.0
     is_clear = of_remedy >= params.min_certainty and 1 - of_others >= params.min_annotator_certainty
     if n_missing <= 0 or is_clear or all(c.probability is None for c in causes.causes):

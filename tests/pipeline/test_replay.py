@@ -64,7 +64,7 @@ def drive_of(project: Any, **moments: int) -> ReplayDriver:
 
 
 def replay(project: Any, **moments: int) -> list[str]:
-    """The days that one call of `rlhf replay` lives through."""
+    """The days that one call of `rlhf replay` goes through."""
     return list(drive_of(project, **moments).run_days())
 
 

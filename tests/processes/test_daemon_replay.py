@@ -1,4 +1,4 @@
-"""Imported days lived through again by a real daemon in a home that only `rlhf import` has touched,
+"""Imported days replayed by a real daemon in a home that only `rlhf import` has touched,
 with everybody killed on the way.
 """
 

@@ -265,7 +265,7 @@ def test_without_targets_alerts_are_recorded_and_sent_once_there_is_one():
         max_size=30,
     )
 )
-def test_every_target_hears_of_an_alert_once_and_of_its_end_once(steps):
+def test_every_target_is_told_of_an_alert_and_of_its_end_once(steps):
     """Whatever happens, messages of an alert to a target are one opening and at most one end."""
     world = World({"threshold": 72, "resolve_at": 48})
     for value, minutes, act in steps:

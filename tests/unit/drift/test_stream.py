@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.report import DriftParams
 from rlhf_pipeline.drift.stream import error_stream, scan
 from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores
@@ -100,6 +101,13 @@ def test_no_votes_is_a_clean_empty_result_that_can_be_resumed():
     assert empty.events == ()
     assert empty.warnings == ()
     assert scanned(errors_frame(), empty.states).events == scanned(errors_frame()).events
+
+
+@pytest.mark.parametrize("error", [0.0, 1.0])
+def test_a_constant_stream_has_no_change(error):
+    result = scanned(errors_frame().assign(error=error), params=DriftParams(detectors=[*DETECTORS]))
+    assert result.events == ()
+    json.dumps(result.states, allow_nan=False)
 
 
 def test_the_state_of_another_model_is_refused():
