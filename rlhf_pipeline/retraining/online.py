@@ -43,13 +43,16 @@ class OnlineParams(Parameters):
 
 
 def select_prompts(pairs: pd.DataFrame) -> pd.DataFrame:
-    """One row per prompt of the retraining set: comparison_id of its first pair, prompt_id, prompt
-    and the largest weight of its pairs.
+    """One row per prompt of the retraining set: comparison_id of its first pair, prompt_id, prompt,
+    the largest weight and the mean difficulty of its pairs.
 
     Raises NotEnoughVotes below two prompts.
     """
     prompts = pairs.groupby("prompt_id", as_index=False, sort=True).agg(
-        comparison_id=("comparison_id", "min"), prompt=("prompt", "first"), weight=("weight", "max")
+        comparison_id=("comparison_id", "min"),
+        prompt=("prompt", "first"),
+        weight=("weight", "max"),
+        difficulty=("difficulty", "mean"),
     )
     if len(prompts) < 2:
         raise NotEnoughVotes(

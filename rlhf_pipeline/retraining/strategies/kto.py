@@ -71,12 +71,12 @@ class KTO:
 
 
 def split_pairs(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Two rows per pair (prompt, chosen, label), in an order drawn from `seed`.
+    """Two rows per pair (prompt, chosen, difficulty, label), in an order drawn from `seed`.
 
     TRL reads the rows in their order, since it estimates the divergence from neighbours in a batch.
     """
-    good = pd.DataFrame({"prompt": rows["prompt"], "chosen": rows["chosen"], "label": True})
-    bad = pd.DataFrame({"prompt": rows["prompt"], "chosen": rows["rejected"], "label": False})
+    kept = rows[["prompt", "chosen", "difficulty"]]
+    good, bad = kept.assign(label=True), kept.assign(chosen=rows["rejected"], label=False)
     both = pd.concat([good, bad], ignore_index=True)
     return both.sample(frac=1.0, random_state=seed).reset_index(drop=True)
 
@@ -92,7 +92,9 @@ def _build_trainer(
         ref_model=load_reference(policy, params.dtype),
         args=KTOConfig(
             beta=select_params(KTOParams, params).beta,
-            **build_trl_arguments(policy, len(rows), params, checkpoints),
+            **build_trl_arguments(policy, len(rows), params, checkpoints)
+            # the divergence is estimated from neighbours in a batch, so their order is `rows`'
+            | {"train_sampling_strategy": "sequential"},
         ),
         train_dataset=Dataset.from_list(_build_examples(policy, rows)),
         processing_class=policy.tokenizer,

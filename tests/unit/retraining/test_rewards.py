@@ -64,9 +64,11 @@ def test_each_prompt_is_sampled_once_with_its_largest_weight():
             "prompt_id": ["p1", "p1", "p2"],
             "prompt": ["one", "one", "two"],
             "weight": [0.5, 1.0, 0.25],
+            "difficulty": [0.2, 0.4, 0.9],
         }
     )
     prompts = select_prompts(pairs)
+    assert prompts["difficulty"].round(9).tolist() == [0.3, 0.9]
     assert prompts["comparison_id"].tolist() == ["c1", "c3"]
     assert prompts["weight"].tolist() == [1.0, 0.25]
     with pytest.raises(NotEnoughVotes, match="1 prompt in the retraining set"):
