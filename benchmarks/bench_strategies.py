@@ -194,7 +194,8 @@ class Bench:
                 on.append(self.train(strategy, 0, **short)[3])
             cost = [float(np.median(np.array(each) / np.array(bare))) for each in (off, on)]
             rows.append([strategy, f"{np.median(bare):.1f}", *(f"× {each:.2f}" for each in cost)])
-            self.limits.check(cost[0] <= BARE_COST, f"{strategy} without sentinels × {cost[0]:.2f}")
+            said = f"{strategy} without sentinels × {cost[0]:.2f}"
+            self.limits.check(cost[0] <= BARE_COST, said)
             self.limits.check(cost[1] <= WATCHED_COST, f"{strategy} with them × {cost[1]:.2f}")
         print_table(
             f"Median of {n_rounds} interleaved rounds",
