@@ -25,11 +25,21 @@ def tick(store: Store, seconds_ago: float, value: float | None = 0.0) -> None:
     store.metric_points.put([point])
 
 
+def ask(web: Web) -> dict[str, str]:
+    """Return what `readyz` says once each part is known: a slow machine says "unknown" first."""
+    client, ends_at = web.anonymous(), time.monotonic() + 30
+    while True:
+        answer = client.get("/readyz")
+        assert answer.status_code == 200
+        status = answer.json()
+        if "unknown" not in status.values() or time.monotonic() > ends_at:
+            return status
+        time.sleep(0.05)
+
+
 @on_sqlite
 def test_readiness_names_each_part_and_no_secret(web: Web):
-    answer = web.anonymous().get("/readyz")
-    assert answer.status_code == 200
-    assert answer.json() == {
+    assert ask(web) == {
         "status": "ok",
         "store": "ok",
         "registry": "absent",
@@ -46,14 +56,14 @@ def test_daemon_is_silent_after_three_missed_ticks(
     web: Web, seconds_ago: float, value: float | None, status: str
 ):
     tick(web.store, seconds_ago, value)
-    assert web.anonymous().get("/readyz").json()["daemon"] == status
+    assert ask(web)["daemon"] == status
 
 
 @on_sqlite
 def test_a_living_run_of_the_loop_keeps_the_daemon_ok(web: Web):
     tick(web.store, 600)
     web.store.heartbeats.beat("run-1", pid=1, host="here", job="learning")
-    assert web.anonymous().get("/readyz").json()["daemon"] == "ok"
+    assert ask(web)["daemon"] == "ok"
 
 
 def test_registry_in_a_database_responds_once_it_has_tables(tmp_path: Path, migrated: Path):
