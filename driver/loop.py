@@ -1,6 +1,7 @@
 """`rlhf loop`: runs what schedules and sensors ask for in this process, until Ctrl-C."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,7 +15,7 @@ from rich.console import Console
 from driver.recovery import fail_dead_runs, release_run_keys
 from driver.runner import Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
-from rlhf_pipeline.alert_rounds import record_end, send_messages
+from rlhf_pipeline.alert_rounds import keep_ticking, record_end, send_messages
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.terminal import escape_markup
@@ -103,12 +104,13 @@ class Loop:
         for request in requests:
             key = request.run_key or f"{schedule.name}:{now.date()}"
             if find_run(self.runner.instance, key) is None:
-                self.runner.run_scheduled(
-                    request._replace(run_key=key),
-                    schedule.job_name,
-                    {SCHEDULE_NAME_TAG: schedule.name},
-                    request.partition_key or f"{now.date()}",
-                )
+                with self._keep_ticking():
+                    self.runner.run_scheduled(
+                        request._replace(run_key=key),
+                        schedule.job_name,
+                        {SCHEDULE_NAME_TAG: schedule.name},
+                        request.partition_key or f"{now.date()}",
+                    )
                 n += 1
         return n
 
@@ -122,11 +124,15 @@ class Loop:
             send_messages(self.runner.store, self.runner.settings)
         for request in requests:
             day = request.partition_key or f"{self.runner.clock().date()}"
-            self.runner.run_request(request, name, day)
+            with self._keep_ticking():
+                self.runner.run_request(request, name, day)
         if data.cursor is not None:
             self.cursors[name] = data.cursor
         self.waiting[name] = "" if requests else data.skip_message or ""
         return len(requests)
+
+    def _keep_ticking(self) -> AbstractContextManager[None]:
+        return keep_ticking(self.runner.store, self.runner.settings.heartbeat_seconds)
 
     def _try(self, name: str, work: Callable[[], int]) -> int:
         if name in self.retry_at:

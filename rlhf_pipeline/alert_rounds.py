@@ -1,6 +1,8 @@
 """One round of alerts: reads a project's figures, moves its alerts, and sends their messages."""
 
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -12,7 +14,7 @@ from rlhf_pipeline.alerts.findings import Reading, evaluate
 from rlhf_pipeline.alerts.incidents import Notification, acknowledge, advance, resolve
 from rlhf_pipeline.alerts.rules import FACTS, AlertParams, AlertRule, RuleChange, merge_rules
 from rlhf_pipeline.config import LOOP, Settings
-from rlhf_pipeline.errors import ConfigurationError, NotFound
+from rlhf_pipeline.errors import ConfigurationError, NotFound, StoreError
 from rlhf_pipeline.loop_settings import CompletionsParams, LoopSettings
 from rlhf_pipeline.metrics import measure_project
 from rlhf_pipeline.monitoring import Alert, MetricPoint
@@ -162,27 +164,44 @@ def record_tick(store: Store, now: datetime) -> None:
     store.metric_points.put([MetricPoint(day=now.date(), name=TICK, value=0.0, measured_at=now)])
 
 
+@contextmanager
+def keep_ticking(store: Store, seconds: float) -> Iterator[None]:
+    """Record a tick every `seconds` from a thread while the block runs: a run of `rlhf loop`, which
+    evaluates no sensor meanwhile and is alive.
+    """
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(seconds):
+            with suppress(StoreError):  # a locked database costs one tick, never the run
+                record_tick(store, store.database.clock.now())
+
+    thread = threading.Thread(target=tick, daemon=True, name="ticks")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def record_end(store: Store, now: datetime) -> None:
     """Note that nobody ticks from `now` on, on purpose: no alert is opened for it."""
     store.metric_points.put([MetricPoint(day=now.date(), name=TICK, measured_at=now)])
 
 
 def watch_daemon(store: Store, settings: Settings, now: datetime) -> AlertStep:
-    """Open an alert if no sensor has ticked for too long and no run is alive: a dead daemon cannot
-    report itself.
-    """
+    """Open an alert if no sensor has ticked for too long: a dead daemon cannot report itself."""
     plan = AlertPlan.read(settings, store)
     silence = read_silence(store, settings, now)
     return advance_alerts(store, plan, silence, now, only={DAEMON_SILENT})
 
 
 def read_silence(store: Store, settings: Settings, now: datetime) -> list[Reading]:
-    """Seconds since a sensor last ticked or a run was alive; nothing before the first tick."""
+    """Seconds since a sensor last ticked; nothing before the first tick. A living run is no sign of
+    life: it outlives the daemon that launched it.
+    """
     last = next(iter(store.metric_points.latest([TICK])), None)
-    if last is not None:  # `rlhf loop` does not tick during a run
-        beats = store.heartbeats.find_recent(settings.dead_after_seconds)
-        alive_at = max([last.measured_at, *(beat.at for beat in beats)])
-        last = last.model_copy(update={"measured_at": alive_at})
     between = max(settings.sensor_seconds, settings.slow_sensor_seconds)
     return facts.read_silence(last, now, expected_s=between)
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from rlhf_pipeline.completions.adapter_server import load_adapter
-from rlhf_pipeline.completions.keys import provider_key
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import BackendUnavailable
 from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.retraining.adapters import ADAPTER, read_base_hash
+from rlhf_pipeline.secret_files import provider_key
 
 
 def serve(

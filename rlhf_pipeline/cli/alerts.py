@@ -17,7 +17,7 @@ from rlhf_pipeline.alert_rounds import (
     resolve_alert,
 )
 from rlhf_pipeline.alerts.findings import evaluate
-from rlhf_pipeline.alerts.rules import RuleChange
+from rlhf_pipeline.alerts.rules import AlertRule, RuleChange
 from rlhf_pipeline.cli.alert_messages import list_messages, replay_messages, send_test_message
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show, show_json
@@ -186,7 +186,8 @@ def list_rules(as_json: AsJson = False) -> None:
             {
                 "rule": rule.name if rule.is_on else f"{rule.name} (off)",
                 "reads": rule.reads,
-                "fires when": f"{rule.comparison} {rule.threshold:g}",
+                "fires when": _describe_condition(rule),
+                "within days": str(rule.within_days),
                 "severity": rule.severity,
                 "set by": _describe_author(plan, rule.name, changes.get(rule.name)),
             }
@@ -273,6 +274,14 @@ def check() -> None:
         empty=f"{n} compared; none violates a rule.",
     )
     raise typer.Exit(1 if broken else 0)
+
+
+def _describe_condition(rule: AlertRule) -> str:
+    """Such as `above 50 for 60 minutes`."""
+    days = f" on {rule.for_days} days" if rule.for_days > 1 else ""
+    minutes = f" for {rule.for_minutes:g} minutes" if rule.for_minutes else ""
+    end = "" if rule.resolve_at is None else f", until {rule.resolve_at:g}"
+    return f"{rule.comparison} {rule.threshold:g}{days}{minutes}{end}"
 
 
 def _describe_author(plan: AlertPlan, rule: str, change: AlertRuleChange | None) -> str:

@@ -16,7 +16,6 @@ from rlhf_pipeline.completions.faults import (
     status_of,
 )
 from rlhf_pipeline.completions.http_backend import HTTPBackend
-from rlhf_pipeline.completions.keys import provider_key
 from rlhf_pipeline.completions.redaction import (
     redact,
 )
@@ -33,6 +32,7 @@ from rlhf_pipeline.completions.responses import (
     read_remaining,
 )
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.secret_files import provider_key
 
 if TYPE_CHECKING:
     import httpx2

@@ -8,7 +8,6 @@ from pydantic import BaseModel, SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, OnText, Reply
 from rlhf_pipeline.completions.faults import fault, provider_fault, seconds_until_quota_resets
-from rlhf_pipeline.completions.keys import clean_key
 from rlhf_pipeline.completions.redaction import address_of, check_address, provider_of, secrets_of
 from rlhf_pipeline.completions.responses import (
     billing_of,
@@ -21,6 +20,7 @@ from rlhf_pipeline.completions.responses import (
 )
 from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.secret_files import clean_key
 
 
 class HTTPBackend:

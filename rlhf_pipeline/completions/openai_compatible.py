@@ -17,7 +17,6 @@ from rlhf_pipeline.completions.faults import (
     status_of,
 )
 from rlhf_pipeline.completions.http_backend import HTTPBackend
-from rlhf_pipeline.completions.keys import provider_key
 from rlhf_pipeline.completions.openai_batches import OpenAIBatches
 from rlhf_pipeline.completions.redaction import (
     provider_of,
@@ -36,6 +35,7 @@ from rlhf_pipeline.completions.responses import (
     read_remaining,
 )
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.secret_files import provider_key
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -6,7 +6,9 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 from urllib.parse import unquote, urlsplit
@@ -15,6 +17,8 @@ from pydantic import BaseModel, SecretStr
 
 from rlhf_pipeline.alert_targets import AppriseTarget
 from rlhf_pipeline.config import Settings, keep_mlflow_from_logging
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.secret_files import provider_key, read_secret
 from rlhf_pipeline.telemetry.current_step import current_step
 from rlhf_pipeline.terminal import escape_controls
 
@@ -24,20 +28,35 @@ OURS = ("rlhf_pipeline", "assets", "resources", "jobs", "sensors", "driver")
 OF_DAGSTER = ("dagster", "dagster-webserver")
 LEAST_TOKEN = 6  # of a URL of apprise, whose shorter parts may be ordinary words
 LEAST_SECRET = 4  # characters; replacing shorter ones would hide half of every line
+SECRET_PARAMETER = re.compile("pass|key|token|secret", re.IGNORECASE)
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class SecretFilter:
-    """Replaces the secrets of the settings in lines of any logger, and in alerts."""
+    """Replaces the secrets of the settings, and of the files that they name, in lines of any
+    logger, and in alerts. A file that has changed is read again; its earlier secret stays hidden.
+    """
 
     def __init__(self, settings: BaseModel):
-        found = {secret for secret in _find_secrets(settings) if len(secret) >= LEAST_SECRET}
-        self._secrets = sorted(found, key=len, reverse=True)
+        self._settings = settings
+        self._files = tuple(_find_files(settings))
+        self._secrets: list[str] = []
+        # of the files as they were read; None: never
+        self._states: list[tuple[int, int] | None] | None = None
 
     def hide(self, text: str) -> str:
+        self._refresh()
         for secret in self._secrets:
             text = text.replace(secret, "…")
         return text
+
+    def _refresh(self) -> None:
+        states = [_find_state(file) for file in self._files]
+        if states == self._states:
+            return
+        found = {*self._secrets, *_find_secrets(self._settings)}
+        self._secrets = sorted((s for s in found if len(s) >= LEAST_SECRET), key=len, reverse=True)
+        self._states = states
 
     def hide_in(self, value: Any) -> Any:
         """The value with its texts hidden, those of nested mappings and lists too."""
@@ -159,8 +178,8 @@ def _find_secrets(value: object) -> Iterator[str]:
     if isinstance(value, SecretStr):
         plain = value.get_secret_value()
         if "://" in plain:
+            yield from _find_url_secrets(plain)
             parts = urlsplit(plain)
-            yield from (parts.password or "", unquote(parts.password or ""))
             if parts.scheme in ("http", "https"):
                 yield plain.partition(parts.netloc)[2]
             return
@@ -168,14 +187,62 @@ def _find_secrets(value: object) -> Iterator[str]:
         for pair in plain.split(",") if "=" in plain else ():
             header = unquote(pair.partition("=")[2])
             yield from (header, header.rpartition(" ")[2])
+    elif isinstance(value, str) and "://" in value:  # base_url, which is no secret as a whole
+        with suppress(ValueError):  # no address: whoever needs it reports that
+            yield from _find_url_secrets(value)
     elif isinstance(value, BaseModel):
-        if isinstance(value, AppriseTarget) and value.url is not None:
-            yield from _find_tokens(value.url.get_secret_value())
         for name in type(value).model_fields:
-            yield from _find_secrets(getattr(value, name))
+            item = getattr(value, name)
+            item = _read_secret_file(value, name, item) if isinstance(item, Path) else item
+            if isinstance(value, AppriseTarget) and isinstance(item, SecretStr):
+                yield from _find_tokens(item.get_secret_value())
+            yield from _find_secrets(item)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _find_secrets(item)
+
+
+def _find_url_secrets(url: str) -> Iterator[str]:
+    """The password of a URL, and parameters whose names tell that they are secret."""
+    parts = urlsplit(url)
+    pairs = (pair.partition("=") for pair in parts.query.split("&"))
+    secrets = [value for name, _, value in pairs if SECRET_PARAMETER.search(name)]
+    for secret in (parts.password or "", *secrets):
+        yield from (secret, unquote(secret))
+
+
+def _read_secret_file(owner: BaseModel, name: str, file: Path) -> SecretStr | None:
+    """The secret in a file that takes the place of a secret field; None of other files, and of one
+    that holds no secret.
+    """
+    try:
+        if isinstance(owner, Settings):
+            return provider_key(owner) if name == "api_key_file" else None
+        return SecretStr(read_secret(None, file))
+    except ConfigurationError:  # whoever needs the secret reports that
+        return None
+
+
+def _find_files(value: object) -> Iterator[Path]:
+    """The files that settings name, also in nested records."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            item = getattr(value, name)
+            if isinstance(item, Path) and name.endswith("_file"):
+                yield item
+            yield from _find_files(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _find_files(item)
+
+
+def _find_state(file: Path) -> tuple[int, int] | None:
+    """Changes with the content of a file; None if there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _find_tokens(url: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -219,15 +220,29 @@ def test_a_dead_daemon_is_noticed_from_outside(world: World) -> None:
     assert world.states()["daemon_silent"] == "resolved"
 
 
-def test_a_living_run_of_the_loop_is_a_sign_of_life(world: World) -> None:
+def test_a_run_of_the_loop_is_a_sign_of_life(world: World) -> None:
     world.now = datetime.now(UTC) - timedelta(minutes=20)
     world.tick()
-    world.store.heartbeats.beat("run-1", pid=1, host="here", job="learning")
-    watch_daemon(world.store, world.settings, datetime.now(UTC))
-    assert world.states() == {}
-    world.store.heartbeats.clear("run-1")
-    watch_daemon(world.store, world.settings, datetime.now(UTC))
-    assert world.states() == {"daemon_silent": "pending"}
+    states = []
+
+    def run(*_: object) -> None:
+        watch_daemon(world.store, world.settings, datetime.now(UTC))
+        states.append(world.states())
+        before = world.store.metric_points.latest([TICK])
+        while world.store.metric_points.latest([TICK]) == before:
+            sleep(0.05)
+        watch_daemon(world.store, world.settings, datetime.now(UTC))
+        states.append(world.states())
+
+    request = dg.RunRequest(partition_key="2026-01-01")
+    runner = SimpleNamespace(
+        store=world.store,
+        settings=world.settings.model_copy(update={"heartbeat_seconds": 0.1}),
+        tick=lambda *_: SimpleNamespace(run_requests=[request], cursor=None, skip_message=None),
+        run_request=run,
+    )
+    Loop(runner)._tick("retraining")
+    assert states == [{"daemon_silent": "pending"}, {}]
 
 
 def test_a_round_that_fails_is_no_sign_of_life(

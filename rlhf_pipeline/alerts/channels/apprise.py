@@ -8,10 +8,10 @@ from importlib.util import find_spec
 
 from rlhf_pipeline.alert_targets import AppriseTarget
 from rlhf_pipeline.alerts.messages import build_subject, build_text
-from rlhf_pipeline.alerts.secret_files import read_secret
 from rlhf_pipeline.completions.redaction import redact, secrets_of
 from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed
 from rlhf_pipeline.monitoring import AlertMessage
+from rlhf_pipeline.secret_files import read_secret
 
 PROCESS = "rlhf_pipeline.alerts.apprise_process"
 LONGEST_S = 10.0  # of one attempt, whatever the caller allows

@@ -17,10 +17,10 @@ from rlhf_pipeline.alert_targets import EmailTarget
 from rlhf_pipeline.alerts.addresses import resolve
 from rlhf_pipeline.alerts.connections import Deadline, close_at, connect
 from rlhf_pipeline.alerts.messages import build_subject, build_text
-from rlhf_pipeline.alerts.secret_files import read_secret
 from rlhf_pipeline.completions.redaction import redact
 from rlhf_pipeline.errors import DeliveryFailed
 from rlhf_pipeline.monitoring import AlertMessage
+from rlhf_pipeline.secret_files import read_secret
 
 logger = logging.getLogger(__name__)
 

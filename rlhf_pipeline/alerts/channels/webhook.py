@@ -8,7 +8,6 @@ from urllib.parse import unquote, urlsplit
 from rlhf_pipeline import __version__
 from rlhf_pipeline.alert_targets import WebhookTarget
 from rlhf_pipeline.alerts.http_post import HttpReply, post
-from rlhf_pipeline.alerts.secret_files import read_secret
 from rlhf_pipeline.alerts.signature import sign
 from rlhf_pipeline.completions.redaction import (
     SHORTEST_ALONE,
@@ -19,6 +18,7 @@ from rlhf_pipeline.completions.redaction import (
 )
 from rlhf_pipeline.errors import DeliveryFailed
 from rlhf_pipeline.monitoring import AlertMessage
+from rlhf_pipeline.secret_files import read_secret
 
 
 class WebhookChannel:

@@ -75,6 +75,14 @@ def test_rules_are_changed_one_by_one_and_returned_to_the_default(rlhf) -> None:
         rlhf("set", "queue_agee", "--threshold", "1")
 
 
+def test_rules_are_listed_with_the_time_they_take(rlhf, file: Path) -> None:
+    rule = "{for_minutes: 5, for_days: 2, resolve_at: 12, within_days: 9}"
+    file.write_text(f"loop: {{alerts: {{rules: {{queue_age: {rule}}}}}}}\n")
+    lines = {line.split()[1]: line for line in rlhf("rules").output.splitlines() if "above" in line}
+    assert "above 72 on 2 days for 5 minutes, until 12 │ 9 " in lines["queue_age"]
+    assert "above 120 for 3 minutes " in lines["daemon_silent"]
+
+
 def test_a_silence_is_listed_and_ended(rlhf) -> None:
     said = rlhf("silence", "--hours", "8", "--reason", "holidays", "--rule", "drift").output
     assert said.startswith("silence 1 until ")

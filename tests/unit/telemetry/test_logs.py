@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.secret_files import generate_sealing_key, seal
 from rlhf_pipeline.telemetry.current_step import in_step
 from rlhf_pipeline.telemetry.logs import OURS, configure_logs
 
@@ -102,6 +104,39 @@ def test_secrets_of_the_settings_are_hidden_in_every_line(log_format: str, lines
     written = "\n".join(lines())
     assert written.count("…") >= 13
     assert not [secret for secret in hidden if secret in written]
+
+
+def test_secrets_in_files_are_hidden_and_new_ones_too(tmp_path: Path, lines: Any):
+    sealing_key = generate_sealing_key()
+    files = {name: tmp_path / name for name in ("key", "secret", "url", "password")}
+    files["key"].write_text(seal(SecretStr("sk-sealed"), sealing_key))
+    files["secret"].write_text(f"{WEBHOOK_SECRET} {NEXT_SECRET}\n")
+    files["url"].write_text("slack://TokenA/TokenB/")
+    mail = {"channel": "email", "host": "mx", "sender": "a@x.org", "recipients": "b@x.org"}
+    configure_logs(
+        Settings(
+            api_key_file=files["key"],
+            sealing_key=sealing_key,
+            base_url="https://ann:of-the-proxy@proxy.example/v1?api-key=k%2F1&version=2026",
+            alert_targets={
+                "team": {
+                    "channel": "webhook",
+                    "url": "https://chat.example/x",
+                    "secret_file": str(files["secret"]),
+                },
+                "slack": {"channel": "apprise", "url_file": str(files["url"])},
+                "mail": {**mail, "username": "ann", "password_file": str(files["password"])},
+            },
+        )
+    )
+    hidden = ("sk-sealed", WEBHOOK_SECRET, NEXT_SECRET, "TokenA", "TokenB", "of-the-proxy", "k%2F1")
+    ours.warning("said %s", " and ".join(hidden))
+    files["password"].write_text("only-now")  # read although it was missing at the start
+    files["key"].write_text("sk-next-key")
+    ours.warning("said %s", " and ".join((*hidden, "sk-next-key", "only-now", "version=2026")))
+    first, second = lines()
+    assert first.endswith("said " + " and ".join(["…"] * 7))
+    assert second.endswith("said " + " and ".join(["…"] * 9) + " and version=2026")
 
 
 def test_other_libraries_write_warnings_and_errors_only(lines: Any):

@@ -1,4 +1,4 @@
-"""Reads a provider's key from the settings or a file, which may be sealed."""
+"""Reads secrets from the settings or the files that they name; a provider's key may be sealed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,29 @@ if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
 SEALED = "gAAAA"  # prefix of every Fernet token: its version and the highest bytes of the time
-LONGEST = 10_000  # most bytes of a key file
+LONGEST = 10_000  # most bytes of a file
+
+
+def read_secret(value: SecretStr | None, file: Path | None) -> str:
+    """The secret of an alert's target, without the white space around it. The file is read at each
+    call, so that a new secret is used at once. Raises ConfigurationError, which repeats nothing of
+    it.
+    """
+    if value is not None or file is None:
+        return "" if value is None else value.get_secret_value().strip()
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(LONGEST + 1).decode().strip()
+    except OSError as cause:
+        raise ConfigurationError(
+            f"{file} cannot be read: {cause.strerror or cause}. Correct its name or its "
+            "permissions."
+        ) from None
+    except UnicodeDecodeError:
+        text = ""
+    if not text or len(text) > LONGEST:
+        raise ConfigurationError(f"{file} does not hold a secret. Write the secret alone into it.")
+    return text
 
 
 def generate_sealing_key() -> SecretStr:

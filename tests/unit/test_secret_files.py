@@ -7,9 +7,9 @@ import pytest
 from pydantic import SecretStr
 
 from rlhf_pipeline.completions import open_backend
-from rlhf_pipeline.completions.keys import generate_sealing_key, provider_key, seal
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.secret_files import generate_sealing_key, provider_key, seal
 
 KEY = "sk-canary-5a10"
 
