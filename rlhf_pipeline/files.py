@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import os
+import re
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +19,12 @@ CURES = {
     errno.ENOTDIR: "Choose a path whose parents are folders",
     errno.EEXIST: "Choose a path whose parents are folders",
     errno.ENAMETOOLONG: "Give a shorter name",
+    errno.EIO: "Free some space",
     errno.EPIPE: "Keep the reading process open to the end",
 }
+
+# It hides why: "unexpected pos 576 vs 534" is a file shorter than what was written.
+TORCH_WRITER = re.compile(r"PytorchStreamWriter|inline_container\.cc.* unexpected pos")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -53,15 +59,37 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def translate_write_errors(path: os.PathLike[str] | str) -> Iterator[None]:
-    """Turn an OSError into an ArtefactError that names `path`, cause and cure."""
+    """Turn the disk's refusal inside the block into an ArtefactError that names `path`, cause and
+    cure.
+    """
     try:
         yield
-    except OSError as cause:
-        cure = CURES.get(cause.errno or 0, "Make the folder writable")
+    except Exception as cause:
+        refusal = find_refusal(cause)
+        if refusal is None:
+            raise
+        cure = CURES.get(refusal.errno or 0, "Make the folder writable")
         raise ArtefactError(
-            f"Cannot write {path}: {cause.strerror or cause}. {cure} and run again; the previous "
-            "file is untouched."
+            f"Cannot write {path}: {refusal.strerror}. {cure} and run again; the previous file is "
+            "untouched."
         ) from cause
+
+
+def find_refusal(error: BaseException) -> OSError | None:
+    """What the disk refused, with its number and text, where `error` reports that; otherwise None.
+    Libraries that write weights raise no OSError.
+    """
+    text = str(error)
+    if number := re.search(r"\(os error (\d+)\)", text):  # Rust: safetensors and tokenizers
+        return OSError(int(number[1]), os.strerror(int(number[1])))
+    if isinstance(error, shutil.Error):  # of copytree: a list of (source, target, cause)
+        number = re.search(r"\[Errno (\d+)\]", text)
+        return OSError(int(number[1]), os.strerror(int(number[1]))) if number else None
+    if isinstance(error, RuntimeError) and TORCH_WRITER.search(text):
+        return OSError(errno.EIO, "torch could not write the whole file; the disk may be full")
+    if isinstance(error, OSError):
+        return OSError(error.errno or 0, error.strerror or text)
+    return None
 
 
 @contextlib.contextmanager

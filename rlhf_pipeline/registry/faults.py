@@ -1,15 +1,17 @@
 """Turns faults of MLflow's database into StoreErrors with place, cause and cure."""
 
+import errno
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError  # MLflow lets some of its errors through
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.errors import ArtefactError, StoreError
+from rlhf_pipeline.files import find_refusal
 
 # MLflow error codes of invalid requests, which are not database faults
 REQUEST_ERROR_CODES = (
@@ -41,6 +43,9 @@ CURES: tuple[tuple[str, str], ...] = (
         "with this one.",
     ),
 )
+
+CHECK_STORAGE = "Check that the storage of MLflow's files answers and can be written"
+STORAGE_CURES = {number: "Free disk space" for number in (errno.ENOSPC, errno.EDQUOT)}
 
 
 class DatabaseBusy(StoreError):
@@ -94,8 +99,8 @@ class DatabaseFaults:
 
 
 class FaultTranslatingClient:
-    """An MlflowClient whose calls raise StoreError for database faults. Calls that move files raise
-    their storage's errors.
+    """An MlflowClient whose calls raise StoreError for database faults, and ArtefactError for files
+    that cannot be stored. Calls that read files raise their storage's errors.
     """
 
     def __init__(self, client: Any, faults: DatabaseFaults):
@@ -104,7 +109,11 @@ class FaultTranslatingClient:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
-        if not callable(method) or "artifact" in name:
+        if not callable(method):
+            return method
+        if name in ("log_artifact", "log_artifacts"):
+            method = _translating_storage_faults(method)
+        elif "artifact" in name:
             return method
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -112,6 +121,28 @@ class FaultTranslatingClient:
                 return method(*args, **kwargs)
 
         return call
+
+
+def _translating_storage_faults(store: Callable[..., Any]) -> Callable[..., Any]:
+    """`store`, which copies files into a run, with its storage's errors as ArtefactErrors."""
+    from mlflow.exceptions import MlflowException
+
+    def call(run_id: str, path: str, folder: str | None = None) -> Any:
+        try:
+            return store(run_id, path, folder)
+        except (MlflowException, SQLAlchemyError, sqlite3.Error):
+            raise  # of the database, or of the server that has both
+        except Exception as cause:
+            refusal = find_refusal(cause)
+            reason = f"{type(cause).__name__}: {cause}" if refusal is None else refusal.strerror
+            cure = STORAGE_CURES.get(0 if refusal is None else refusal.errno or 0, CHECK_STORAGE)
+            raise ArtefactError(
+                f"MLflow could not copy {path} into the files of its run {run_id}: {reason}. "
+                f"{cure} and run again: nothing was registered, and a finished training is not "
+                "repeated."
+            ) from cause
+
+    return call
 
 
 def _reason(message: str) -> str:

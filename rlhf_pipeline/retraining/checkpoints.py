@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.files import translate_write_errors, write_atomically
 from rlhf_pipeline.records import folder_hash
 
 FINGERPRINT = "fingerprint.txt"
@@ -26,12 +26,14 @@ class Checkpoint:
 
 def open_checkpoints(folder: Path, fingerprint: str) -> Path:
     """Return `folder`, emptied first unless its checkpoints belong to the same training
-    (`fingerprint`: policy, pairs, parameters).
+    (`fingerprint`: policy, pairs, parameters). Raises ArtefactError if the disk refuses.
     """
     label = folder / FINGERPRINT
-    if folder.exists() and (not label.exists() or label.read_text(encoding="utf-8") != fingerprint):
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    with translate_write_errors(folder):
+        is_other = not label.exists() or label.read_text(encoding="utf-8") != fingerprint
+        if folder.exists() and is_other:
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
     write_atomically(label, fingerprint.encode())
     return folder
 

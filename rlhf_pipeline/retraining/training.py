@@ -13,6 +13,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from rlhf_pipeline.errors import OutOfMemory, TrainingFailed
+from rlhf_pipeline.files import find_refusal
 from rlhf_pipeline.parameters import Device, Dtype
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
@@ -303,10 +304,13 @@ def run_to_end(
             "Raise gradient_accumulation, set gradient_checkpointing, lower batch_size or "
             "max_length, or train adapters alone (lora_rank: 16)."
         ) from cause
-    except OSError as cause:
+    except Exception as cause:
+        refusal = find_refusal(cause)
+        if refusal is None:
+            raise
         raise TrainingFailed(
-            f"Training could not write below {checkpoints.parent}: {cause.strerror or cause}. Free "
-            "some space, or make the folder writable, and run again: it continues from the last "
+            f"Training could not write below {checkpoints.parent}: {refusal.strerror}. Free some "
+            "space, or make the folder writable, and run again: it continues from the last "
             "complete checkpoint."
         ) from cause
     spent = time.monotonic() - started + (resume.seconds if resume else 0.0)

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +17,7 @@ from rlhf_pipeline.retraining.sentinels import SentinelParams
 from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
 from rlhf_pipeline.testing import check_strategy
 from rlhf_pipeline.testing.strategies import build_pairs, build_policy
+from tests.full_disk import full_disk
 
 PARAMS = StrategyParams(
     batch_size=8,
@@ -177,15 +179,19 @@ def test_a_nan_loss_stops_training_and_keeps_the_last_good_model(tmp_path, polic
     assert folder_hash(tmp_path / "out" / "model") == good.content_hash
 
 
-def test_a_disk_that_refuses_a_checkpoint_is_named_and_a_rerun_completes(tmp_path, policy):
-    def fill(done, total, note=""):
-        if done == 4:  # where the next checkpoint must go there is a file now
-            (tmp_path / "checkpoints" / "checkpoint-6").write_text("in the way")
+# in bytes: the weights of the policy have 120,000, its optimiser's state 240,000
+@pytest.mark.parametrize("largest", [100_000, 140_000])
+def test_a_full_disk_at_a_checkpoint_is_named_and_a_rerun_completes(tmp_path, policy, largest):
+    with ExitStack() as stack:
 
-    with pytest.raises(
-        TrainingFailed,
-        match=r"could not write below .* it continues from the last complete checkpoint",
-    ):
-        train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS, progress=fill)
-    (tmp_path / "checkpoints" / "checkpoint-6").unlink()
+        def fill(done, total, note=""):
+            if done == 4:  # the next checkpoint is written at 6
+                stack.enter_context(full_disk(largest))
+
+        with pytest.raises(
+            TrainingFailed,
+            match=r"could not write below .* it continues from the last complete checkpoint",
+        ):
+            train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS, progress=fill)
+    assert not (tmp_path / "model").exists()
     assert train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS).resumed_from == 3

@@ -2,12 +2,15 @@
 
 import errno
 import os
+import shutil
 import threading
 
+import numpy as np
 import pytest
 
 from rlhf_pipeline.errors import ArtefactError
-from rlhf_pipeline.files import open_atomically, write_atomically
+from rlhf_pipeline.files import open_atomically, translate_write_errors, write_atomically
+from tests.full_disk import full_disk
 
 
 def names(folder):
@@ -20,6 +23,50 @@ def test_a_file_is_replaced_and_missing_folders_are_made(tmp_path):
     write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
     assert names(path.parent) == ["log.txt"]
+
+
+def save_safetensors(path):
+    from safetensors.numpy import save_file
+
+    save_file({"weights": np.zeros(10_000)}, path)
+
+
+def save_torch(path):
+    import torch
+
+    torch.save({"weights": torch.zeros(20_000)}, path)
+
+
+def copy_folder(path):
+    source = path.with_name("source")
+    source.mkdir()
+    (source / "weights").touch()
+    os.truncate(source / "weights", 40_000)
+    with full_disk(20_000):
+        shutil.copytree(source, path)
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (save_safetensors, "File too large"),
+        (
+            save_torch,
+            r"torch could not write the whole file; .* full\. Free some space",
+        ),
+        (copy_folder, "File too large"),
+    ],
+)
+def test_a_full_disk_is_named_whoever_writes(tmp_path, write, said):
+    path = tmp_path / "model"
+    expected = pytest.raises(ArtefactError, match=f"Cannot write {path}: {said}")
+    with expected, translate_write_errors(path), full_disk(50_000):
+        write(path)
+
+
+def test_an_error_that_is_none_of_the_disk_stays(tmp_path):
+    with pytest.raises(RuntimeError, match="diverged"), translate_write_errors(tmp_path):
+        raise RuntimeError("diverged")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import (
+    ArtefactError,
     InvalidScores,
     ModelError,
     ModelHashMismatch,
@@ -37,6 +38,7 @@ from rlhf_pipeline.registry import (
     version_size,
 )
 from rlhf_pipeline.votes import open_test_split
+from tests.full_disk import full_disk
 from tests.s3 import local_s3
 
 REMOVED_AT = datetime(2026, 6, 1, tzinfo=UTC)
@@ -335,6 +337,22 @@ def test_a_registration_killed_after_the_files_is_completed_by_the_next(
     assert model.version == 1
     assert model.mlflow_run_id == run.run_id
     assert folder_hash(registry.fetch_folder(model, tmp_path)) == model.content_hash
+
+
+def test_a_full_disk_while_files_are_copied_is_named_and_the_retry_completes(
+    registry: Registry, tmp_path: Path
+) -> None:
+    champion = register(registry, model_folder(tmp_path))
+    registry.promote("policy", champion.version)
+    folder = model_folder(tmp_path, "candidate")
+    os.truncate(folder / "model.safetensors", 9_000_000)  # larger than MLflow's database
+    said = r"could not copy .*: File too large\. .* nothing was registered"
+    with full_disk(8_000_000), pytest.raises(ArtefactError, match=said):
+        register(registry, folder, parent=champion.label)
+    assert registry.list_versions("policy") == [champion]
+    assert registry.get("policy", CHAMPION) == champion
+    made = register(registry, folder, parent=champion.label)
+    assert folder_hash(registry.fetch_folder(made, tmp_path / "cache")) == made.content_hash
 
 
 def test_a_version_made_by_hand_is_refused_by_name(registry: Registry) -> None:

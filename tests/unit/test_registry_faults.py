@@ -1,5 +1,6 @@
 """A damaged, foreign or read-only MLflow database: named errors with place and cure."""
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -7,12 +8,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
 from sqlalchemy import Engine, event
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.errors import ArtefactError, StoreError
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.registry.faults import DatabaseFaults, FaultTranslatingClient
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +146,33 @@ def test_mlflow_gone_at_registration_leaves_the_champion(database: Path) -> None
         assert registry.get("policy", "champion") == first
         assert registry.register("policy", folders[1], run=run).version == 2
     assert registry.get("policy", "champion") == first
+
+
+class BrokenStorage:
+    """A client whose storage of files fails."""
+
+    def __init__(self, cause: Exception) -> None:
+        self._cause = cause
+
+    def log_artifacts(self, *_: object) -> None:
+        raise self._cause
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "said"),
+    [
+        (
+            shutil.Error([("a", "b", "[Errno 28] No space left on device")]),
+            ArtefactError,
+            "could not copy model into the files of its run r1: No space left on device. Free disk",
+        ),
+        (KeyError("no bucket"), ArtefactError, "KeyError: 'no bucket'. Check that the storage"),
+        (MlflowException("API request failed"), StoreError, "does not answer: API request failed"),
+    ],
+)
+def test_files_that_cannot_be_stored_are_named_with_the_cure(
+    cause: Exception, kind: type[Exception], said: str
+) -> None:
+    client = FaultTranslatingClient(BrokenStorage(cause), DatabaseFaults(None, 1))
+    with pytest.raises(kind, match=re.escape(said)):
+        client.log_artifacts("r1", "model", "path")
