@@ -68,9 +68,11 @@ def test_bad_rows_of_a_file_are_counted_and_named_and_cost_no_other(
 
 
 def test_rules_and_the_source_of_a_day_are_chosen_in_the_launchpad(
-    small: Any, branch: Callable[..., Any]
+    small: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
-    project, day = branch(small), small.day(3)
+    held_out = tmp_path / "held_out.jsonl"  # 300 prompts on a topic would take 20 s to draw
+    held_out.write_text(json.dumps({"prompt": "Is this one held out?"}), encoding="utf-8")
+    project, day = branch(small, evaluation_file=held_out), small.day(3)
     made(
         project,
         day,

@@ -351,7 +351,7 @@ def test_an_interrupted_run_ends_soon_and_goes_on_later(store: Store) -> None:
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             ask(store.generation, openai(stub), n=100, concurrency=8, progress=interrupt)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         [run] = store.generation.list_runs()
         assert "leased" not in run.states
         assert "open" in run.states
@@ -703,19 +703,18 @@ def test_a_stream_is_heard_before_it_ends_and_kept_as_it_was(
     store: Store, make: Callable[..., HostedBackend]
 ) -> None:
     heard: dict[int, list[str]] = {}
-    first: list[float] = []
+    heard_at: dict[int, list[float]] = {}
 
     def listen(item_no: int, piece: str) -> None:
-        first.append(time.monotonic())
+        heard_at.setdefault(item_no, []).append(time.monotonic())
         heard.setdefault(item_no, []).append(piece)
 
     with StubProvider(chunk_s=0.05) as stub:
-        began = time.monotonic()
         made = ask(store.generation, make(stub), n=1, stream=True, on_text=listen)
-        ended = time.monotonic()
         counted = stub.counters
     assert made.frame["text"].tolist() == ["".join(heard[i]) for i in range(2)]
-    assert first[0] - began < (ended - began) / 2
+    for moments in heard_at.values():  # not all at the end
+        assert moments[-1] - moments[0] > 0.05 * (len(moments) - 1) / 2 > 0
     assert made.frame["n_tokens"].sum() == counted.n_tokens, "streams tell what they cost too"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -36,6 +37,11 @@ def own_prompts(folder: Path, n: int = 200, name: str = "own.csv") -> Settings:
 DATASET = PromptSource(SourceParams(source="dataset"))
 
 
+def embed_rivers(texts: list[str]) -> np.ndarray:
+    """Two directions: on rivers, or not."""
+    return np.array([[1.0, 0.0] if "river" in text else [0.0, 1.0] for text in texts])
+
+
 def publish(
     store: Store, prompts: list[str], *, prefix: str = "c", source: str | None = None
 ) -> None:
@@ -62,6 +68,14 @@ def publish(
     frame = pd.DataFrame(rows, columns=[*COMPARISONS.columns])
     checked = check_frame(frame.drop(columns=[] if source else ["source"]), COMPARISONS)
     store.comparisons.publish(checked, published_at=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_a_topic_of_the_source_is_kept(store: Store, tmp_path: Path) -> None:
+    source = PromptSource(SourceParams(topic="river", min_topic_similarity=0.5), None, embed_rivers)
+    frozen = freeze(Settings(home=tmp_path), store, source)
+    texts = store.evaluation_sets.prompts(frozen.version)["text"]
+    assert 0 < len(texts) < 300
+    assert texts.str.contains("river").all()
 
 
 def test_templates_give_the_shipped_set(store: Store, tmp_path: Path) -> None:

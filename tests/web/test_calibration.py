@@ -330,7 +330,7 @@ def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch
     vote(web, ids[1:], "a")
     began = time.monotonic()
     before = counting.get_probe(ProbeQuery(), wait_s=30)
-    assert time.monotonic() - began < 5, (
+    assert time.monotonic() - began < 20, (
         "who can be given the count before does not wait for the next"
     )
     assert before is not None

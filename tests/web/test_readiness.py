@@ -108,7 +108,7 @@ def test_a_slow_part_is_unknown_first_and_delays_no_answer():
     status = BackgroundStatus(find, "unknown", seconds=5, monotonic=lambda: clock[0])
     began = time.perf_counter()
     assert [status() for _ in range(2)] == ["unknown", "unknown"]
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 8  # less than the part takes
     ended.set()
     while status() == "unknown":
         pass
@@ -126,10 +126,11 @@ def test_a_known_status_is_kept_for_five_seconds():
 
 
 @on_sqlite
-def test_a_silent_registry_delays_no_answer(web: Web):
+def test_a_silent_registry_delays_no_answer(web: Web, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("rlhf_pipeline.web.readiness.MLFLOW_S", 20)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never says a word
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         check = ReadinessCheck(Settings(mlflow_url=url), web.store)
         began = time.perf_counter()
         assert check().registry == "unknown"
-        assert time.perf_counter() - began < 0.5  # 0.06 s on a machine that does nothing else
+        assert time.perf_counter() - began < 10  # 0.06 s on a machine that does nothing else
