@@ -31,7 +31,7 @@ from jobs.collection import collection, collection_schedule  # noqa: E402
 from jobs.executors import light_executor  # noqa: E402
 from jobs.feedback import close_yesterday_schedule, feedback, learning  # noqa: E402
 from jobs.housekeeping import housekeeping, housekeeping_schedule  # noqa: E402
-from jobs.retraining import recalibration, recomputation, retraining  # noqa: E402
+from jobs.retraining import policy_training, recalibration, recomputation, retraining  # noqa: E402
 from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  # noqa: E402
 from resources import resources_for  # noqa: E402
 from resources.run_logs import use_run_logger  # noqa: E402
@@ -88,6 +88,7 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
             retraining,
             recalibration,
             recomputation,
+            policy_training,
             housekeeping,
             *([simulated_voting] if simulated else []),
         ],

@@ -130,6 +130,8 @@ def candidate_model(
             **report.metrics,
             **describe_rounds(rounds),
         }
+        if config.usd_per_hour is not None:
+            metrics["cost_usd"] = report.seconds / 3600 * config.usd_per_hour
         ceiling = champions.noise_ceiling()
         if ceiling is not None and any(is_accuracy(name) for name in metrics):
             metrics |= {

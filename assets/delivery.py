@@ -27,6 +27,7 @@ from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run, missing_ceilings
+from rlhf_pipeline.retraining.figures import parse_figures
 from rlhf_pipeline.telemetry.current_step import in_step
 from rlhf_pipeline.telemetry.tracing import flush_spans
 
@@ -358,7 +359,7 @@ def open_tracked_run(context: dg.AssetExecutionContext, registry: Registry) -> I
 
 
 class LossLogger:
-    """Also logs what a training reports as `loss 0.63` to MLflow, while it runs.
+    """Also logs the figures that a training reports, such as its loss, to MLflow while it runs.
 
     Of an ensemble it logs the first member: the others count their steps anew.
     """
@@ -369,10 +370,11 @@ class LossLogger:
         self._progress = progress
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
-        name, _, value = note.partition(" ")
-        if name == "loss" and done > self.last_step:
+        figures = parse_figures(note)
+        if "loss" in figures and done > self.last_step:
             self.last_step = done
-            self._run.log_metrics({"training_loss": float(value)}, done)
+            figures |= {"step": done, "steps": total}
+            self._run.log_metrics({f"training_{name}": n for name, n in figures.items()}, done)
             self._run.flush()
         self._progress(done, total, note)
 

@@ -1,7 +1,7 @@
 """`python -m driver TASK`: the tasks that the command line runs in a process of their own.
 
-`demo`, `lab`, `replay`, `run` and `loop` print for people; all others print one JSON object a line.
-RLHF_HOME and DAGSTER_HOME name the home.
+`demo`, `lab`, `replay`, `run`, `loop` and `train` print for people; all others print one JSON
+object a line. RLHF_HOME and DAGSTER_HOME name the home.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -121,6 +122,22 @@ def loop(settings: Settings, arguments: argparse.Namespace, console: Console) ->
     return 0
 
 
+def train(settings: Settings, arguments: argparse.Namespace, console: Console) -> int:
+    try:
+        with open_home(settings, console) as instance:
+            from driver.run import run_pending_decisions, show_runs
+
+            with show_runs(settings, instance, console) as (runner, _):
+                run_pending_decisions(runner, f"{datetime.now(UTC).date()}")
+    except HomeInUse:
+        from driver.job_runs import wait_for_end
+
+        console.print("The process that drives this home runs the job. Ctrl-C ends the waiting.")
+        with open_instance() as instance, Store.of_home(settings) as store:
+            wait_for_end(instance, store, arguments.decision_id)
+    return 0
+
+
 @contextmanager
 def open_home(settings: Settings, console: Console) -> Iterator[dg.DagsterInstance]:
     """Dagster's instance of a home that no other process drives. Raises HomeInUse."""
@@ -174,12 +191,21 @@ def open_instance() -> dg.DagsterInstance:
     return dg.DagsterInstance.from_config(os.environ["DAGSTER_HOME"])
 
 
-FACT_TASKS: dict[str, Callable[[], None]] = {
+def print_job_runs(decision_ids: list[str]) -> None:
+    from driver.job_runs import find_job_runs
+
+    with open_instance() as instance:
+        for decision_id, run in find_job_runs(instance, decision_ids).items():
+            print_fact(decision_id=decision_id, run=run.model_dump(mode="json"))
+
+
+FACT_TASKS: dict[str, Callable[..., None]] = {
     "state": print_state,
     "make-tables": make_tables,
     "move": move_history,
     "retain": retain,
     "list-retained": lambda: retain(dry_run=True),
+    "job-runs": print_job_runs,
 }
 
 
@@ -201,6 +227,7 @@ PRINTING_TASKS: dict[str, tuple[Callable[..., int], int, str]] = {
     "replay": (replay, 160, "`rlhf replay` goes on with the day that is unfinished."),
     "run": (run, 132, "The same command runs the job again."),
     "loop": (loop, 132, "The same command goes on."),
+    "train": (train, 132, "The same command goes on from the last checkpoint."),
 }
 
 
@@ -222,15 +249,19 @@ def make_parser() -> argparse.ArgumentParser:
     forever.add_argument("--no-monitor-drift", dest="monitor_drift", action="store_false")
     for task in (job, forever):
         task.add_argument("--set", dest="changes", action="append", default=[])
+    tasks.add_parser("train").add_argument("decision_id", type=int)
     for name in FACT_TASKS:
-        tasks.add_parser(name)
+        facts = tasks.add_parser(name)
+        if name == "job-runs":
+            facts.add_argument("decision_ids", nargs="*")
     return parser
 
 
 def main(words: list[str]) -> int:
     arguments = make_parser().parse_args(words)
     if arguments.task in FACT_TASKS:
-        return print_facts(FACT_TASKS[arguments.task])
+        given = {name: value for name, value in vars(arguments).items() if name != "task"}
+        return print_facts(partial(FACT_TASKS[arguments.task], **given))
     task, width, after_interrupt = PRINTING_TASKS[arguments.task]
     signal.signal(signal.SIGINT, terminal.interrupt_once)
     console = terminal.make_console(width)

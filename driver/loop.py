@@ -13,7 +13,7 @@ from dagster._utils.schedules import reverse_cron_string_iterator
 from rich.console import Console
 
 from driver.recovery import fail_dead_runs, release_run_keys
-from driver.runner import Runner, StageRun, open_runner
+from driver.runner import RunCancelled, Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
 from rlhf_pipeline.alert_rounds import keep_ticking, record_end, send_messages
 from rlhf_pipeline.config import Settings
@@ -124,8 +124,11 @@ class Loop:
             send_messages(self.runner.store, self.runner.settings)
         for request in requests:
             day = request.partition_key or f"{self.runner.clock().date()}"
-            with self._keep_ticking():
-                self.runner.run_request(request, name, day)
+            try:
+                with self._keep_ticking():
+                    self.runner.run_request(request, name, day)
+            except RunCancelled as cause:
+                self.on_failure(str(cause))
         if data.cursor is not None:
             self.cursors[name] = data.cursor
         self.waiting[name] = "" if requests else data.skip_message or ""

@@ -1,6 +1,7 @@
 """`rlhf run`: one job of the project in this process."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -8,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 from rich.console import Console
+from rich.progress import Progress
 
 from assets.partitions import DAYS
 from assets.retraining_decision import decision_event
@@ -64,17 +66,9 @@ def run_job(
 ) -> None:
     """Run the job for each of its days, with one line per stage."""
     days, started = order.days(), monotonic()
-    with make_progress_bars(console) as bars:
-
-        def print_stage(run: StageRun) -> None:
-            bars.console.print(
-                f"  {run.stage:<18} {run.seconds:5.1f} s  {escape_markup(run.headline)}"
-            )
-
-        runner = open_runner(settings, instance, show_progress(bars), print_stage)
+    with show_runs(settings, instance, console) as (runner, bars):
         _refuse_other_stages(order, runner)
         runner.stage_config = order.stage_config
-        fail_dead_runs(instance, runner.store, timedelta(seconds=settings.dead_after_seconds))
         for index, day in enumerate(days, start=1):
             if order.job in DAILY_JOBS:
                 n = f" ({index} of {len(days)})" if len(days) > 1 else ""
@@ -90,6 +84,23 @@ def run_job(
     if n_open:
         console.print(f"{n_open} judgements wait for people: `rlhf serve` shows them.")
     console.print(f"{order.job}: {len(runner.history)} stages in {monotonic() - started:.0f} s")
+
+
+@contextmanager
+def show_runs(
+    settings: Settings, instance: dg.DagsterInstance, console: Console
+) -> Iterator[tuple[Runner, Progress]]:
+    """A runner whose stages print one line each, below bars; runs that were killed are failed."""
+    with make_progress_bars(console) as bars:
+
+        def print_stage(run: StageRun) -> None:
+            bars.console.print(
+                f"  {run.stage:<18} {run.seconds:5.1f} s  {escape_markup(run.headline)}"
+            )
+
+        runner = open_runner(settings, instance, show_progress(bars), print_stage)
+        fail_dead_runs(instance, runner.store, timedelta(seconds=settings.dead_after_seconds))
+        yield runner, bars
 
 
 def _refuse_other_stages(order: JobOrder, runner: Runner) -> None:
@@ -116,6 +127,11 @@ def retrain(runner: Runner, reason: str, day: str) -> None:
         )
     decision = runner.store.decisions.fire_by_hand(reason, actor="rlhf run", now=datetime.now(UTC))
     runner.instance.report_runless_asset_event(decision_event(decision))
+    run_pending_decisions(runner, day)
+
+
+def run_pending_decisions(runner: Runner, day: str) -> None:
+    """Run what the decisions that wait for a run ask for."""
     try:
         runner.run_requested("retraining", day)
     finally:

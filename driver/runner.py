@@ -1,9 +1,11 @@
 """Runs jobs and evaluates sensors in this process, as the daemon would."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import uuid4
 
 import dagster as dg
 
@@ -16,6 +18,8 @@ from dagster._core.remote_origin import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from assets.delivery import NUMBERS
+from assets.retraining_decision import DECISION_TAG
+from jobs.cancellation import CancellationWatch
 from jobs.run_spans import record_run
 from rlhf_pipeline import protocols
 from rlhf_pipeline.config import Settings
@@ -28,6 +32,10 @@ from sensors.runs import PARTITION_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG, describe_f
 LOCATION = "rlhf_pipeline"  # as in workspace.yaml
 # Everything is in the run's own log; the terminal shows one line per stage.
 QUIET_LOGGERS = {"console": {"config": {"log_level": "CRITICAL"}}}
+
+
+class RunCancelled(PipelineError):
+    """A person cancelled the training job while its run was going on."""
 
 
 @dataclass(frozen=True)
@@ -90,22 +98,30 @@ class Runner:
     def run(self, job: str, day: str, **arguments: Any) -> None:
         """Run one job; `arguments` are those of `execute_in_process`.
 
-        Raises PipelineError, naming the failed stages, if it fails.
+        Raises PipelineError, naming the failed stages, if it fails; RunCancelled if it was stopped.
         """
         definition = self.repository.get_job(job)
         arguments["run_config"] = {
             **self._add_stage_config(definition, arguments.get("run_config", {})),
             "loggers": QUIET_LOGGERS,
         }
-        result = definition.execute_in_process(
-            instance=self.instance, raise_on_error=False, **arguments
+        run_id = str(uuid4())
+        decision_id = arguments.get("tags", {}).get(DECISION_TAG)
+        watch = decision_id and CancellationWatch(
+            self.store, self.instance, run_id, int(decision_id)
         )
+        with watch.watch() if watch else nullcontext():
+            result = definition.execute_in_process(
+                instance=self.instance, raise_on_error=False, run_id=run_id, **arguments
+            )
         record_run(self.settings, self.instance, result.run_id)
         if result.success:
             self._show_in_timeline(result.run_id)
         for stage in _stage_runs(result, job, day):
             self.history.append(stage)
             self.on_stage(stage)
+        if watch and watch.is_cancelled and not result.success:
+            raise RunCancelled(f"Job {decision_id} was cancelled; its run {run_id[:8]} has ended.")
         if not result.success:
             failure = describe_failure(self.instance, result.run_id)
             raise PipelineError(

@@ -18,6 +18,7 @@ from dagster._core.executor.child_process_executor import ChildProcessCrashExcep
 from dagster._core.executor.in_process import InProcessExecutor
 from dagster._core.executor.multiprocess import MultiprocessExecutor
 
+from jobs.cancellation import stop_when_cancelled
 from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
@@ -104,11 +105,15 @@ class HeartbeatExecutor(dg.Executor):
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:
         settings = _settings(plan_context)
-        beating = _store(settings).heartbeats.keep_beating(
+        store = _store(settings)
+        beating = store.heartbeats.keep_beating(
             plan_context.run_id, job=plan_context.job_name, seconds=settings.heartbeat_seconds
         )
         try:
-            with beating:
+            with (
+                beating,
+                stop_when_cancelled(store, plan_context.instance, plan_context.dagster_run),
+            ):
                 yield from self._inner.execute(plan_context, execution_plan)
         finally:
             record_run(settings, plan_context.instance, plan_context.run_id)

@@ -21,6 +21,14 @@ retraining = dg.define_asset_job(
     executor_def=training_executor,
 )
 
+policy_training = dg.define_asset_job(
+    "policy_training",
+    selection=["retraining_set", "candidate_model", "evaluation", "gate"],
+    description="A candidate trained as `rlhf policy train` ordered it, on the present pairs and "
+    "reward model, then judged and gated. No reward model is fitted.",
+    executor_def=training_executor,
+)
+
 recomputation = dg.define_asset_job(
     "recomputation",
     selection=["preference_pairs", "drift_report"],

@@ -104,6 +104,13 @@ class CandidateParams(StrategyParams, OnPolicyParams):
         "override these fields",
     )
 
+    usd_per_hour: float | None = Field(
+        default=None,
+        ge=0,
+        description="Price of an hour of the machine that trains, in US dollars: the cost of a "
+        "training is reported; null = unknown",
+    )
+
     def training_params(self) -> StrategyParams:
         """These parameters, overridden by those of the file. Raises ConfigurationError for an
         invalid file.

@@ -630,6 +630,21 @@ class Quarantine(Record):
     from_seq: int = Field(description="first vote that is left out")
 
 
+class TrainingOrder(Record):
+    """What a person orders of a training job: parameters by stage, as given, and a key of their
+    own.
+    """
+
+    stages: dict[str, dict[str, Any]]
+    key: str | None = Field(
+        default=None, description="names the job: a second order with this key starts no other"
+    )
+
+    @property
+    def strategy(self) -> str:
+        return str(self.stages["candidate_model"]["strategy"])
+
+
 class TriggerDecision(Record):
     """A decision to fire or hold retraining, with its evidence. The store assigns `decision_id`."""
 
@@ -652,7 +667,8 @@ class TriggerDecision(Record):
         "retraining by hand",
     )
     answers: int | None = Field(
-        default=None, description="the decision that a person answered or lifted by this one"
+        default=None,
+        description="the decision that a person answered, lifted or cancelled by this one",
     )
     parent: int | None = Field(
         default=None, description="the first decision about the same change; set for a follow-up"
@@ -669,6 +685,12 @@ class TriggerDecision(Record):
         """Whom it leaves out, or would leave out if a person agrees."""
         named = self.evidence.get("quarantine")
         return None if named is None else Quarantine.model_validate(named)
+
+    @property
+    def order(self) -> TrainingOrder | None:
+        """The training job that a person ordered by it."""
+        named = self.evidence.get("order")
+        return None if named is None else TrainingOrder.model_validate(named)
 
 
 class TasteChange(Record):

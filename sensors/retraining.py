@@ -16,7 +16,7 @@ import dagster as dg
 
 from assets.retraining_decision import DECISION_TAG, decision_event, describe
 from jobs.loop import read_loop
-from jobs.retraining import recalibration, recomputation, retraining
+from jobs.retraining import policy_training, recalibration, recomputation, retraining
 from rlhf_pipeline.alert_rounds import report_changes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
@@ -42,7 +42,7 @@ ATTEMPT_TAG = "rlhf/attempt"
 def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     @dg.sensor(
         name="retraining",
-        jobs=[retraining, recalibration, recomputation],
+        jobs=[retraining, recalibration, recomputation, policy_training],
         minimum_interval_seconds=settings.sensor_seconds,
         default_status=status,
     )
@@ -73,7 +73,11 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
             for request in requests
             if request.tags[ATTEMPT_TAG] == "1"
         ]
-        answers = [each for each in begun if each.actor is not None and not _is_launched(each)]
+        answers = [
+            each
+            for each in begun
+            if each.order is not None or (each.actor is not None and not _is_launched(each))
+        ]
         skip = describe(decision) if decision else "no open drift or calibration event"
         return dg.SensorResult(
             run_requests=requests,
@@ -124,18 +128,25 @@ def _request_pending(
         elif find_run(instance, key) is None and store.decisions.lease(
             pending.stored_id, pending.attempt, now=datetime.now(UTC), lease=SUBMISSION_LEASE
         ):
-            calibrates = pending.remedy == "refit_calibrator"
-            job = recomputation if recomputes else recalibration if calibrates else retraining
             tags = {DECISION_TAG: str(pending.decision_id), ATTEMPT_TAG: str(pending.attempt)}
             if len(days) > 1:
                 tags |= {RANGE_START_TAG: days[0], RANGE_END_TAG: days[-1]}
             yield dg.RunRequest(
                 run_key=key,
-                job_name=job.name,
+                job_name=choose_job(pending),
                 run_config=run_config(pending),
                 tags=tags,
                 partition_key=days[0] if len(days) == 1 else None,
             )
+
+
+def choose_job(decision: TriggerDecision) -> str:
+    """The name of the job that carries out a fire decision."""
+    if decision.order is not None:
+        return policy_training.name
+    if decision.remedy in RECOMPUTING_REMEDIES:
+        return recomputation.name
+    return recalibration.name if decision.remedy == "refit_calibrator" else retraining.name
 
 
 def _reported_days(settings: Settings, store: Store, decision: TriggerDecision) -> list[str]:
@@ -170,6 +181,8 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
     does not count. A change that was noticed soon leaves few pairs to calibrate with: a better
     model then serves uncalibrated, and the learning sensor fits it again `retry_after_pairs` later.
     """
+    if decision.order is not None:  # nothing before the retraining set is made anew
+        return {"ops": {stage: {"config": own} for stage, own in decision.order.stages.items()}}
     known = decision.evidence.get("looked_at", {}).get("max_seq")
     if known is None:
         return {}

@@ -71,7 +71,12 @@ def read_changes(
     a person's answer did, a person dismissed it, or another reward model became champion.
     """
     succeeded = [d for d in decisions if d.action == "fire" and d.state == "succeeded"]
-    retrained = [d.stored_id for d in succeeded if d.remedy in (None, *RETRAINING_REMEDIES)]
+    retrained = [
+        d.stored_id
+        for d in succeeded
+        # an ordered training fits no reward model
+        if d.remedy in (None, *RETRAINING_REMEDIES) and d.order is None
+    ]
     last_retraining = max(retrained, default=0)
     finished = {d.decision_id for d in succeeded} | {d.answers for d in succeeded}
     dismissed = {d.answers for d in decisions if d.action == "hold"}

@@ -85,6 +85,7 @@ COMMANDS = {
     "reward": ("reward.app", "The reward model by hand: train, calibrate, predict, probe."),
     "drift": ("drift.app", "Drift reports and clusters of errors in the terminal."),
     "triggers": ("triggers.app", "Decisions to retrain, and what led to each."),
+    "policy": ("policy.app", "Training jobs of the policy."),
     "retraining": ("retraining.app", "The retraining set as a file."),
     "alerts": ("alerts.app", "Alerts: incidents, and the messages about them."),
     "lab": (

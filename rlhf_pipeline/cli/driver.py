@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -58,7 +58,10 @@ def run_in_own_home(home: Path, *task: str, **environ: str) -> int:
 
 
 def read_facts(
-    task: str, environ: Mapping[str, str], progress: protocols.Progress = protocols.ignore_progress
+    task: str,
+    environ: Mapping[str, str],
+    progress: protocols.Progress = protocols.ignore_progress,
+    arguments: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Run a task that prints lines of JSON: what it reports of Dagster, which this library does
     not know. Raises StoreError with the task's error.
@@ -69,7 +72,7 @@ def read_facts(
         # not a pipe, which would fill while the other one is read
         tempfile.TemporaryFile("w+") as stderr,
         subprocess.Popen(
-            _command(task),
+            _command(task, *arguments),
             cwd=checkout(),
             env=os.environ | environ,
             stdout=subprocess.PIPE,

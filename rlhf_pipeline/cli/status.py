@@ -16,6 +16,7 @@ from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.retraining.answers import find_waiting
 from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.decisions import OPEN_STATES
 from rlhf_pipeline.votes.quarantines import find_active_quarantines
 
 
@@ -138,6 +139,12 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
             f"{len(each.quarantine.annotator_ids)} annotators from vote "
             f"{each.quarantine.from_seq:,} on: `rlhf triggers lift {each.decision_id}` undoes it"
         )
+    for each in decisions:
+        if each.order is not None and each.state in OPEN_STATES:
+            yield (
+                f"training job {each.decision_id} by {each.order.strategy} is open: "
+                f"`rlhf policy status {each.decision_id}`"
+            )
     if decisions:
         last = decisions[-1]
         yield (

@@ -75,6 +75,22 @@ def load_policy(
     return Policy(model.eval().to(place.device), tokenizer, name=str(name_or_folder))
 
 
+def load_prompt_format(name_or_folder: str | Path) -> "PromptFormat":
+    """How a policy reads prompts, in a second whatever its size. Raises ModelNotFound as
+    `load_policy`.
+    """
+    from transformers import AutoTokenizer
+
+    config = read_config(name_or_folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(name_or_folder), local_files_only=Path(name_or_folder).is_dir()
+        )
+    except LOADING_ERRORS as cause:
+        raise _damaged(name_or_folder, cause) from cause
+    return PromptFormat(config, tokenizer)
+
+
 def read_config(name_or_folder: str | Path) -> Any:
     """The transformers configuration of a policy, without its weights. Raises ModelNotFound as
     `load_policy`.
@@ -135,23 +151,21 @@ def _damaged(name_or_folder: str | Path, cause: Exception) -> ModelNotFound:
     )
 
 
-class Policy:
-    """A causal LM with its tokenizer.
+class PromptFormat:
+    """How a policy reads prompts, without its weights.
 
     Prompts go through the tokenizer's chat template if it has one; otherwise the model continues
-    the plain prompt. Every row is sampled from its own seed, so its text does not depend on its
-    batch.
+    the plain prompt.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
-        self.model = model
+    def __init__(self, config: Any, tokenizer: Any) -> None:
+        self.config = config
         self.tokenizer = tokenizer
-        self.name = name
 
     @property
     def context_length(self) -> int:
         """Maximum number of tokens of prompt and completion together."""
-        return int(getattr(self.model.config, "max_position_embeddings", None) or DEFAULT_CONTEXT)
+        return int(getattr(self.config, "max_position_embeddings", None) or DEFAULT_CONTEXT)
 
     def format_prompt(self, text: str) -> str:
         """Format the prompt as the model reads it, ready for a completion to follow."""
@@ -165,7 +179,24 @@ class Policy:
 
     def count_prompt_tokens(self, text: str) -> int:
         """Number of tokens of the formatted prompt."""
-        return len(self._prompt_ids(text))
+        return len(self._tokenize(text)) or 1  # a model reads at least one
+
+    def _tokenize(self, text: str) -> list[int]:
+        # a chat template writes its own special tokens
+        is_plain = self.tokenizer.chat_template is None
+        ids = self.tokenizer(self.format_prompt(text), add_special_tokens=is_plain)["input_ids"]
+        return [int(i) for i in ids]
+
+
+class Policy(PromptFormat):
+    """A causal LM with its tokenizer. Every row is sampled from its own seed, so its text does not
+    depend on its batch.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
+        super().__init__(model.config, tokenizer)
+        self.model = model
+        self.name = name
 
     def generate(
         self,
@@ -239,10 +270,7 @@ class Policy:
         return sums, np.array([len(completion) for _, completion in pairs], dtype=np.int64)
 
     def _prompt_ids(self, text: str) -> list[int]:
-        # a chat template writes its own special tokens
-        is_plain = self.tokenizer.chat_template is None
-        ids = self.tokenizer(self.format_prompt(text), add_special_tokens=is_plain)["input_ids"]
-        return [int(i) for i in ids] or self._end_ids()[:1]
+        return self._tokenize(text) or self._end_ids()[:1]
 
     def _end_ids(self) -> list[int]:
         ends = self.model.generation_config.eos_token_id

@@ -21,6 +21,7 @@ from rlhf_pipeline.registry.tracking import COMMIT, Tracking
 RUN_KEY = "rlhf.run_key"
 PARENT_TAG = "rlhf.is_parent"  # on the run above the stages of a day or of a retraining
 STAGE_TAG = "dagster.asset"  # on the run of each materialisation: the stage
+PIPELINE_RUN_TAG = "dagster.run_id"
 # tag and value of a run or version that has an accuracy but no noise ceiling
 CEILING, UNKNOWN_CEILING = "noise_ceiling", "unknown"
 # Metrics that are shares of votes predicted correctly or wrongly; `of` is the suffix of the group
@@ -42,6 +43,7 @@ class TrackedRun(Record):
     name: str
     status: str
     started_at: datetime
+    ended_at: datetime | None = None
     metrics: dict[str, float] = Field(description="last value of each metric")
     tags: dict[str, str]
     params: dict[str, str] = {}
@@ -176,14 +178,23 @@ def open_run(
     )
 
 
-def latest_runs(tracking: Tracking, limit: int, *, stage: str | None = None) -> list[TrackedRun]:
-    """The `limit` most recently started runs of the project, or of one stage, newest first."""
+def latest_runs(
+    tracking: Tracking, limit: int, *, stage: str | None = None, pipeline_run: str | None = None
+) -> list[TrackedRun]:
+    """The `limit` most recently started runs, newest first: of the project, or of one stage, of one
+    run of the pipeline, or of both.
+    """
     client, experiment_id = tracking.open()
+    wanted = {
+        name: value
+        for name, value in ((STAGE_TAG, stage), (PIPELINE_RUN_TAG, pipeline_run))
+        if value is not None
+    }
     found = client.search_runs(
         [experiment_id],
-        filter_string=f"tags.`{STAGE_TAG}` = '{stage}'" if stage else "",
+        filter_string=" AND ".join(f"tags.`{name}` = '{value}'" for name, value in wanted.items()),
         # a parent has at least one run below it
-        max_results=limit if stage else 2 * limit,
+        max_results=limit if wanted else 2 * limit,
         order_by=["attributes.start_time DESC"],
     )
     stages = [run for run in found if PARENT_TAG not in run.data.tags]
@@ -193,6 +204,9 @@ def latest_runs(tracking: Tracking, limit: int, *, stage: str | None = None) -> 
             name=run.info.run_name,
             status=run.info.status,
             started_at=datetime.fromtimestamp(run.info.start_time / 1000, UTC),
+            ended_at=datetime.fromtimestamp(run.info.end_time / 1000, UTC)
+            if run.info.end_time
+            else None,
             metrics=run.data.metrics,
             tags=run.data.tags,
             params=run.data.params,

@@ -139,9 +139,13 @@ class Registry:
                 partial(self._tracking.client.set_model_version_tag, name, str(version), key, value)
             )
 
-    def latest_runs(self, limit: int, *, stage: str | None = None) -> list[TrackedRun]:
-        """The `limit` most recently started runs, or those of one stage, newest first."""
-        return latest_runs(self._tracking, limit, stage=stage)
+    def latest_runs(
+        self, limit: int, *, stage: str | None = None, pipeline_run: str | None = None
+    ) -> list[TrackedRun]:
+        """The `limit` most recently started runs, newest first: all, or those of one stage, of one
+        run of the pipeline, or of both.
+        """
+        return latest_runs(self._tracking, limit, stage=stage, pipeline_run=pipeline_run)
 
     def register(
         self,

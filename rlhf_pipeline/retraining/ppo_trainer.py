@@ -181,6 +181,7 @@ def build_ppo_trainer(
             policy.model.value_head = self.value_head  # so that the optimiser finds it
             self.kl_penalty = own.kl_penalty
             self.figures: dict[str, list[float]] = defaultdict(list)
+            self._total_train_tokens = 0  # named as in TRL's trainers
             super().__init__(
                 model=policy.model,
                 args=TrainingArguments(**arguments, remove_unused_columns=False),
@@ -229,6 +230,7 @@ def build_ppo_trainer(
                 is_end = torch.isin(made, torch.tensor(ends, device=made.device))
                 mask = (is_end.cumsum(-1) - is_end.int() == 0).float()
                 attention = torch.cat([attention, mask.to(attention.dtype)], dim=1)
+                self._total_train_tokens += int(attention.sum())
                 log_p, values, entropy = self._evaluate(model, ids, attention, width)
                 parent_log_p = self._evaluate_reference(model, ids, attention, width)
                 completions = [
@@ -305,6 +307,7 @@ def build_ppo_trainer(
 
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
             logs |= {name: sum(values) / len(values) for name, values in self.figures.items()}
+            logs["num_tokens"] = self._total_train_tokens
             self.figures.clear()
             super().log(logs, start_time)
 

@@ -53,6 +53,9 @@ class SelectionParams(Parameters):
         "model finds close, or of which the rejected one gives a wrong answer",
         ge=0,
     )
+    leave_out: list[str] = Field(
+        [], description="Ids of comparisons that are never trained on, such as broken imports"
+    )
     failing_cluster_weight: float = Field(
         1.0,
         description="Factor of the sampling weight of pairs in clusters that failed when they were "
@@ -104,15 +107,7 @@ def select_pairs(
     outside 0 to 1.
     """
     checked = check_frame(pairs, PREFERENCE_PAIRS)
-    # Even splits and pairs with only ties calibrate a reward model's confidence; a policy would
-    # learn from them a preference that nobody has.
-    is_preferred = checked["agreement"] > 0.5
-    usable = checked[
-        (checked["split"] == "train")
-        & is_preferred
-        & ~checked["prompt_id"].isin(list(frozen_prompt_ids))
-    ]
-    usable = usable.sort_values("comparison_id", ignore_index=True)
+    usable = list_usable_pairs(checked, params, frozen_prompt_ids)
     _require_enough_pairs(len(usable), len(checked), params.min_pairs)
     p_chosen, is_reserved = _match_scores(scores, usable["comparison_id"])
     judged = (
@@ -168,6 +163,22 @@ def select_pairs(
         ["_rank", "comparison_id"], ascending=[False, True]
     )
     return check_frame(ranked.head(params.max_pairs)[list(RETRAINING_SET.columns)], RETRAINING_SET)
+
+
+def list_usable_pairs(
+    pairs: pd.DataFrame, params: SelectionParams, frozen_prompt_ids: Collection[str]
+) -> pd.DataFrame:
+    """The PREFERENCE_PAIRS that may be trained on, whatever the reward model says of them."""
+    # Even splits and pairs with only ties calibrate a reward model's confidence; a policy would
+    # learn from them a preference that nobody has.
+    is_preferred = pairs["agreement"] > 0.5
+    usable = pairs[
+        (pairs["split"] == "train")
+        & is_preferred
+        & ~pairs["prompt_id"].isin(list(frozen_prompt_ids))
+        & ~pairs["comparison_id"].isin(params.leave_out)
+    ]
+    return usable.sort_values("comparison_id", ignore_index=True)
 
 
 def _swap(pairs: pd.DataFrame, swapped: "pd.Series[bool]") -> pd.DataFrame:

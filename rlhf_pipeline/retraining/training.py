@@ -20,6 +20,7 @@ from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.adapters import AdapterParams, save_model
 from rlhf_pipeline.retraining.checkpoints import find_last_complete, mark_complete, replace_folder
+from rlhf_pipeline.retraining.figures import format_figures
 from rlhf_pipeline.retraining.sentinels import (
     SentinelParams,
     SentinelStop,
@@ -30,6 +31,7 @@ from rlhf_pipeline.retraining.sentinels import (
 # (parameters up to, learning rate): 2e-4 was measured on the embedded policy (1.2 M), 5e-7 is that
 # of Zephyr 7B (Tunstall et al. 2023); the others lie between.
 LEARNING_RATES = ((2e7, 2e-4), (2e8, 1e-5), (2e9, 2e-6), (math.inf, 5e-7))
+TOKEN_COUNTER = "_total_train_tokens"  # of TRL's trainers; the public API has no name for it
 MAX_LOGGED_STEPS = 400  # points of a loss curve: enough for a plot, few enough for a record
 
 
@@ -289,7 +291,7 @@ def run_to_end(
     trainer = build_trainer()
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(
-        _make_callback(checkpoints, started, resume.seconds if resume else 0.0, progress)
+        _make_callback(trainer, checkpoints, started, resume.seconds if resume else 0.0, progress)
     )
     if watch is not None:
         trainer.add_callback(make_sentinel_callback(watch, trainer.processing_class))
@@ -337,12 +339,18 @@ def _undo_harm(trainer: Any, checkpoints: Path, watch: SentinelWatch) -> Sentine
 
 
 def _make_callback(
-    checkpoints: Path, started: float, spent_before: float, progress: Progress
+    trainer: Any, checkpoints: Path, started: float, spent_before: float, progress: Progress
 ) -> Any:
     from transformers import TrainerCallback
 
     class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
         """Reports progress, stops at NaN, and marks every complete checkpoint."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            # TRL counts the tokens of some strategies anew after a kill
+            if hasattr(trainer, TOKEN_COUNTER):
+                before = [row["num_tokens"] for row in state.log_history if "num_tokens" in row]
+                setattr(trainer, TOKEN_COUNTER, int(before[-1]) if before else 0)
 
         def on_log(
             self,
@@ -365,7 +373,7 @@ def _make_callback(
                     "it, or look for broken rows in the retraining set."
                 )
             if "loss" in numbers:
-                progress(state.global_step, state.max_steps, f"loss {numbers['loss']:.3f}")
+                progress(state.global_step, state.max_steps, format_figures(numbers))
 
         def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             spent = spent_before + time.monotonic() - started

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, and_, func, or_, select
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.errors import IdempotencyConflict, StoreError
 from rlhf_pipeline.records import (
     AnnotatorKind,
     Choice,
@@ -14,6 +14,7 @@ from rlhf_pipeline.records import (
     LeftToPeople,
     Quarantine,
     RetrainingResult,
+    TrainingOrder,
     TriggerDecision,
     TriggerEvidence,
     content_hash,
@@ -31,6 +32,7 @@ Rule = Callable[[TriggerEvidence], TriggerDecision | None]
 AnswerRule = Callable[[TriggerDecision, int], TriggerDecision]
 PIPELINE = "pipeline"  # the actor of what nobody did by hand
 MAX_ATTEMPTS = 3
+OPEN_STATES = ("pending", "submitted")
 # Fields in the digest of a decision; a field added to TriggerDecision changes no digest.
 DIGESTED = (
     "decision_id",
@@ -173,6 +175,72 @@ class Decisions:
                 remedy=None if quarantine is None else "quarantine",
             )
             return self._store(connection, ledger, decision, ledger.vote_seq)
+
+    def order(
+        self, order: TrainingOrder, *, reason: str, actor: str, now: datetime
+    ) -> tuple[TriggerDecision, bool]:
+        """Store a fire decision that orders a training job, and True; the known one and False for
+        the same key, or without a key for the same parameters while that job is open.
+
+        Raises IdempotencyConflict for a known key with other parameters.
+        """
+        with audited_transaction(self._database) as (connection, ledger):
+            known = self._find_order(connection, order)
+            if known is not None:
+                return known, False
+            decision = TriggerDecision(
+                action="fire",
+                reasons=(f"by hand: {reason}",),
+                event_ids=(),
+                evidence={
+                    "looked_at": {"max_seq": ledger.vote_seq},
+                    "order": order.model_dump(mode="json"),
+                },
+                decided_at=now,
+                state="pending",
+                actor=actor,
+            )
+            return self._store(connection, ledger, decision, ledger.vote_seq), True
+
+    def cancel(
+        self, decision_id: int, *, reason: str, actor: str, now: datetime
+    ) -> TriggerDecision:
+        """Cancel an ordered training job by a hold decision that answers it: no run starts any
+        more, and one that has started sees the decision and ends. A repeated call returns the
+        first decision.
+
+        Raises StoreError for a decision that ordered no job, and for a job that has ended.
+        """
+        with audited_transaction(self._database) as (connection, ledger):
+            row = self._get_row(connection, decision_id)
+            if given := self._find_answer(connection, decision_id):
+                return given
+            job = _build_decision(row)
+            if job.order is None or job.state not in OPEN_STATES:
+                raise StoreError(
+                    f"Decision {decision_id} is no open training job: it "
+                    f"{'ordered none' if job.order is None else 'has ' + job.state}. "
+                    "`rlhf policy jobs` lists the jobs."
+                )
+            at = (self._database.in_project(decisions), decisions.c.decision_id == decision_id)
+            ended = {"state": "failed", "error": f"cancelled by {actor}: {reason}"}
+            connection.execute(decisions.update().where(*at).values(ended))
+            self._link(ledger, _build_decision(self._get_row(connection, decision_id)), actor)
+            cancellation = TriggerDecision(
+                action="hold",
+                reasons=(f"by hand: cancels job {decision_id}: {reason}",),
+                event_ids=(),
+                decided_at=now,
+                state="held",
+                actor=actor,
+                answers=decision_id,
+            )
+            return self._store(connection, ledger, cancellation, ledger.vote_seq)
+
+    def find_cancellation(self, decision_id: int) -> TriggerDecision | None:
+        """The decision by which a person cancelled this one, if any."""
+        with self._database.read_transaction() as connection:
+            return self._find_answer(connection, decision_id)
 
     def answer(self, decision_id: int, rule: AnswerRule) -> TriggerDecision:
         """Store what a person decides about a decision: one answer each. Raises StoreError for an
@@ -384,6 +452,26 @@ class Decisions:
         )
         given = (_build_decision(row) for row in connection.execute(later).mappings())
         return next((each for each in given if each.answers == decision_id), None)
+
+    def _find_order(self, connection: Connection, order: TrainingOrder) -> TriggerDecision | None:
+        fires = select(decisions).where(
+            self._database.in_project(decisions), decisions.c.action == "fire"
+        )
+        for row in connection.execute(fires.order_by(decisions.c.decision_id)).mappings():
+            each = _build_decision(row)
+            if each.order is None:
+                continue
+            is_same = each.order.stages == order.stages
+            if order.key is not None and each.order.key == order.key:
+                if is_same:
+                    return each
+                raise IdempotencyConflict(
+                    f"The key {order.key!r} is that of job {each.decision_id}, which has other "
+                    "parameters. Choose another key."
+                )
+            if order.key is None and is_same and each.state in OPEN_STATES:
+                return each
+        return None
 
     def _read_retraining(self, connection: Connection, follow_ups: int) -> RetrainingResult | None:
         """The gate's decision on the last retraining of the last change; None before it, where a

@@ -3,8 +3,9 @@
 `python step_processes.py DAY RUN_CONFIG`. In the environment, where every step's process finds it
 too: STEP_SETTINGS, the project's settings as JSON. STEP_JOB, `collection` of the project, or three
 steps that do nothing under the `light` or the `training` executor. STEP_MISHAP, what happens in the
-second step: `wait` for ever at the first attempt, `die` or `raise` at each; STEP_MARK, a file that
-gets the process number of each attempt.
+second step: `wait` for ever at the first attempt, `hang` whatever interrupts it, `die` or `raise`
+at each; STEP_MARK, a file that gets the process number of each attempt; STEP_TAGS, further tags of
+the run as JSON.
 """
 
 import json
@@ -35,6 +36,8 @@ def mishap(*_: Any, **__: Any) -> None:
         file.write(f"{os.getpid()}\n")
     if kind == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "hang":  # as in one long operation of a library
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     if kind == "raise":
         raise CompletionError("a backend that refuses")
     while len(set(mark.read_text(encoding="utf-8").split())) == 1:
@@ -88,6 +91,6 @@ if __name__ == "__main__":
             dg.reconstructable(job),
             instance,
             run_config=json.loads(run_config),
-            tags={"dagster/partition": day},
+            tags={"dagster/partition": day} | json.loads(os.environ.get("STEP_TAGS", "{}")),
         )
     sys.exit(0 if done.success else 1)

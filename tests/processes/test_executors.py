@@ -15,9 +15,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from assets.retraining_decision import DECISION_TAG
 from rlhf_pipeline.config import ENV_PREFIX
+from rlhf_pipeline.records import TrainingOrder, utc_now
 from tests.collector import check_trace, collecting
-from tests.processes.daemon_home import eventually, step_pids
+from tests.processes.daemon_home import eventually, lives, step_pids
 
 IN_PROCESSES = Path(__file__).with_name("step_processes.py")
 SMALL = {"prompts": {"n": 6}, "comparisons": {"pairs_per_prompt": 3}}
@@ -76,6 +78,7 @@ def start(project: Any, tmp_path: Path) -> Iterator[Callable[..., Run]]:
         *,
         mishap: str | None = None,
         config: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Run:
         chosen = project.settings.model_copy(update=settings)
@@ -83,6 +86,7 @@ def start(project: Any, tmp_path: Path) -> Iterator[Callable[..., Run]]:
             "STEP_SETTINGS": chosen.model_dump_json(exclude_none=True),
             "STEP_MARK": str(tmp_path / "mark"),
             "STEP_JOB": job,
+            "STEP_TAGS": json.dumps(tags or {}),
         } | ({"STEP_MISHAP": mishap} if mishap else {})
         environ = {
             key: value
@@ -202,3 +206,21 @@ def test_no_step_at_a_time_is_refused(start: Callable[..., Run]) -> None:
     started.end()
     assert started.process.returncode != 0
     assert "max_concurrent is 0: no step could start. Give 1 or more" in started.said
+
+
+@pytest.mark.parametrize(("index", "mishap"), [(8, "wait"), (9, "hang")])
+def test_a_cancelled_job_ends_within_five_seconds(
+    project: Any, start: Callable[..., Run], index: int, mishap: str
+) -> None:
+    decisions = project.store.decisions
+    order = TrainingOrder(stages={"candidate_model": {"strategy": "dpo"}}, key=mishap)
+    decision, _ = decisions.order(order, reason="try", actor="ada", now=utc_now())
+    tags = {DECISION_TAG: str(decision.decision_id)}
+    started = start(index, "training", mishap=mishap, tags=tags)
+    [pid] = eventually(lambda: started.attempts, seconds=120, what="the step", every=0.05)
+    decisions.cancel(decision.decision_id, reason="enough", actor="ada", now=utc_now())
+    eventually(lambda: not lives(pid), seconds=5, what="the end of the step", every=0.1)
+    eventually(lambda: started.process.poll() is not None, seconds=5, what="the end of the run")
+    run = started.end()
+    assert run.status == dg.DagsterRunStatus.CANCELED, started.said[-3000:]
+    assert started.attempts == [pid], "a step that is killed is not started again"

@@ -15,6 +15,7 @@ from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.retraining.candidates import TrainingReport
 from rlhf_pipeline.retraining.rewards import RewardFunction
+from rlhf_pipeline.retraining.row_checks import has_one_text
 from rlhf_pipeline.retraining.training import TrainingParams
 
 __all__ = ["Strategy", "TrainingParams", "TrainingReport"]
@@ -84,11 +85,12 @@ def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
             f"{len(checked)} preference pairs in the retraining set; the strategy needs "
             f"{needed}. Collect more votes or lower min_pairs."
         )
-    same = checked[checked["chosen"].str.strip() == checked["rejected"].str.strip()]
+    same = checked[has_one_text(checked)]
     if len(same):
         raise ExpectationFailed(
             f"{len(same)} rows of the retraining set have one text as chosen and rejected, first "
-            f"comparison {same['comparison_id'].iloc[0]}: there is nothing to prefer. Remove them."
+            f"comparison {same['comparison_id'].iloc[0]}: there is nothing to prefer. Leave them "
+            "out (leave_out of retraining_set)."
         )
     return checked.sort_values("comparison_id", ignore_index=True)
 

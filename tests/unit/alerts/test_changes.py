@@ -62,6 +62,12 @@ def test_a_change_is_answered_by_its_retraining_or_a_later_one():
     assert values([decision(state="failed"), decision(2, state="succeeded")]) == [0.0]
 
 
+def test_an_ordered_training_answers_no_change():
+    order = {"order": {"stages": {"candidate_model": {"strategy": "dpo"}}}}
+    by_hand = decision(2, "succeeded", None, actor="ada").model_copy(update={"evidence": order})
+    assert values([decision(state="failed"), by_hand]) == [1.0]
+
+
 def test_a_change_is_answered_by_a_new_champion():
     held = decision(state="held", action="hold", remedy="quarantine")
     assert values([held], champion_at(NOON)) == [1.0]

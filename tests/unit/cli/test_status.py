@@ -113,3 +113,21 @@ def test_decisions_that_wait_and_quarantines_are_shown() -> None:
         "decision 2 leaves out votes of 2 annotators from vote 1,200 on: `rlhf triggers lift 2` "
         "undoes it" in said
     )
+
+
+def test_open_training_jobs_are_shown() -> None:
+    orders = [
+        TriggerDecision(
+            decision_id=number,
+            action="fire",
+            reasons=("r",),
+            event_ids=(),
+            evidence={"order": {"stages": {"candidate_model": {"strategy": "kto"}}}},
+            actor="ada",
+            state=state,
+        )
+        for number, state in ((3, "submitted"), (4, "failed"))
+    ]
+    store = store_of(decisions__all=orders, gates__all=[], events__find_open=[])
+    shown = [line for line in describe_retraining(store, TriggerParams()) if "job" in line]
+    assert shown == ["training job 3 by kto is open: `rlhf policy status 3`"]

@@ -290,3 +290,9 @@ def test_reserved_pairs_get_the_models_label_or_none():
         "labelled: reward model gives 0.90 to the chosen completion; the gate judges by the votes "
         "on it"
     )
+
+
+def test_comparisons_to_leave_out_are_never_selected():
+    params = BY_PEOPLE.model_copy(update={"leave_out": ["c1", "unknown"]})
+    found = select_pairs(pairs(4), scores([0.9, 0.55, 0.6, 0.7]), None, params)
+    assert sorted(found["comparison_id"]) == ["c0", "c2", "c3"]

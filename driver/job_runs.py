@@ -1,0 +1,60 @@
+"""Reads the runs of training jobs from Dagster, and waits for their end."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from time import sleep
+
+import dagster as dg
+
+from assets.retraining_decision import DECISION_TAG
+from rlhf_pipeline.retraining.jobs import JobRun
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.decisions import OPEN_STATES
+from sensors.runs import describe_failure
+
+WAIT_S = 2.0
+
+
+def find_job_runs(instance: dg.DagsterInstance, decision_ids: Sequence[str]) -> dict[str, JobRun]:
+    """The last run of each of these decisions that has one."""
+    if not decision_ids:
+        return {}
+    wanted = dg.RunsFilter(tags={DECISION_TAG: list(decision_ids)})
+    records = instance.get_run_records(wanted, ascending=True)
+    return {
+        record.dagster_run.tags[DECISION_TAG]: _describe_run(instance, record) for record in records
+    }
+
+
+def _describe_run(instance: dg.DagsterInstance, record: dg.RunRecord) -> JobRun:
+    run = record.dagster_run
+    has_failed = run.status == dg.DagsterRunStatus.FAILURE
+    return JobRun(
+        run_id=run.run_id,
+        status=run.status.value,
+        created_at=record.create_timestamp,
+        started_at=_to_time(record.start_time),
+        ended_at=_to_time(record.end_time),
+        error=describe_failure(instance, run.run_id) if has_failed else None,
+    )
+
+
+def _to_time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def wait_for_end(
+    instance: dg.DagsterInstance,
+    store: Store,
+    decision_id: int,
+    pause: Callable[[float], None] = sleep,
+) -> None:
+    """Wait until a job that another process runs has ended, or was cancelled before it began."""
+    while True:
+        run = find_job_runs(instance, [str(decision_id)]).get(str(decision_id))
+        if run is None:
+            if store.decisions.get(decision_id).state not in OPEN_STATES:
+                return
+        elif run.ended_at is not None:
+            return
+        pause(WAIT_S)

@@ -1,0 +1,249 @@
+"""`rlhf policy`: training jobs ordered, watched and cancelled."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.driver import run_task
+from rlhf_pipeline.cli.tables import echo, show, show_json
+from rlhf_pipeline.cli.training_jobs import (
+    find_job,
+    read_job_figures,
+    read_jobs,
+    read_stages,
+)
+from rlhf_pipeline.cli.training_orders import build_order, check_inputs
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import LoopSettings
+from rlhf_pipeline.records import TrainingOrder
+from rlhf_pipeline.retraining.jobs import ENDED, JobFigures, TrainingJob
+
+app = typer.Typer(help="Training jobs of the policy.", no_args_is_help=True)
+ACTOR = "rlhf policy"
+CANCEL_S = 10.0  # a job ends within 5 s; a busy machine gets twice as long
+JobId = Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number in `rlhf policy jobs`.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def group() -> None:
+    """Training jobs of the policy."""
+
+
+@app.command("train")
+def train(
+    strategy: Annotated[
+        str | None, typer.Option(help="Training strategy; default as rlhf.yaml sets it, or dpo.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A parameter of the training, or STAGE.NAME=VALUE of retraining_set, evaluation "
+            "or gate; an unknown name lists the known ones. Repeatable.",
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="A name of your own: the same key never starts a second job."),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept with the decision.")] = "",
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Run it in this terminal, or wait for the process that does."),
+    ] = False,
+) -> None:
+    """Order the training of a candidate on the present pairs and reward model: it is judged, and
+    the gate promotes or refuses it.
+
+    Its rows are checked first. The same order while its job is open starts no second one.
+    """
+    workspace = _open_workspace()
+    store, settings = workspace.store, workspace.settings
+    if waiting := store.replays.pending_days():
+        raise ConfigurationError(
+            f"{len(waiting)} imported days wait for their replay, and training waits for them. Run "
+            "`rlhf replay` first."
+        )
+    order = build_order(LoopSettings.read(settings), strategy, changes or (), key)
+    for line in check_inputs(workspace, order):
+        echo(line)
+    number, known = _order(workspace, order, reason.strip() or f"training by {order.strategy}")
+    if known is None:
+        echo(f"job {number}: training by {order.strategy} is ordered")
+    else:
+        echo(f"job {number} is this order already: {known.state}. Nothing was started.")
+        if known.state == "lost":
+            echo(f"Its process is gone. `rlhf policy cancel {number}`, then order it again.")
+        if known.state in ENDED or known.state == "lost":
+            return
+    if not wait:
+        echo(
+            "`rlhf loop` or Dagster's daemon (`rlhf dev`) starts it within seconds; neither "
+            "running, the same command with --wait runs it here. "
+            f"`rlhf policy status {number}` shows how far it is."
+        )
+        return
+    code = run_task(settings, "train", str(number))
+    ended = find_job(workspace, number)
+    _echo_job(workspace, ended)
+    if code or ended.state != "succeeded":
+        raise typer.Exit(code or 1)
+
+
+@app.command("jobs")
+def list_jobs(as_json: AsJson = False) -> None:
+    """List the training jobs, newest first: when, by whom, strategy and state."""
+    found = read_jobs(_open_workspace())[::-1]
+    if as_json:
+        show_json([job.model_dump(mode="json") for job in found])
+        return
+    show(
+        [_build_row(job) for job in found],
+        title=f"{len(found)} training jobs, all times in UTC",
+        empty="No training was ordered yet. `rlhf policy train` orders one.",
+    )
+
+
+@app.command("status")
+def status(job: JobId, as_json: AsJson = False) -> None:
+    """Show the state of a job, its loss, learning rate, tokens, time and cost so far, and what each
+    stage made.
+    """
+    workspace = _open_workspace()
+    found = find_job(workspace, job)
+    if not as_json:
+        _echo_job(workspace, found)
+        return
+    stages = read_stages(workspace, found)
+    figures = read_job_figures(found, stages)
+    show_json(
+        found.model_dump(mode="json")
+        | {
+            "figures": None if figures is None else figures.model_dump(mode="json"),
+            "stages": [stage.model_dump(mode="json") for stage in stages],
+        }
+    )
+
+
+@app.command("cancel")
+def cancel(
+    job: JobId,
+    reason: Annotated[str, typer.Option(help="Why; kept with the decision.")] = "no reason given",
+) -> None:
+    """Cancel a job: its run ends within 5 seconds. The champion stays; the same order later goes on
+    from the last checkpoint.
+    """
+    workspace = _open_workspace()
+    found = find_job(workspace, job)
+    if found.state in ENDED:
+        raise ConfigurationError(f"Job {job} is {_describe_state(found)}: nothing to cancel.")
+    workspace.store.decisions.cancel(job, reason=reason.strip(), actor=ACTOR, now=datetime.now(UTC))
+    deadline = time.monotonic() + CANCEL_S
+    while True:
+        found = find_job(workspace, job)
+        if found.state in ENDED or time.monotonic() > deadline:
+            break
+    echo(f"job {job} {found.state}")
+    if found.state not in ENDED:
+        echo(
+            f"Its run {found.run.run_id[:8] if found.run else ''} has not ended yet: it stops at "
+            "the end of the operation that it is in."
+        )
+        raise typer.Exit(1)
+
+
+def _open_workspace() -> Workspace:
+    workspace = Workspace.open()
+    workspace.store.migrate()
+    return workspace
+
+
+def _order(
+    workspace: Workspace, order: TrainingOrder, reason: str
+) -> tuple[int, TrainingJob | None]:
+    """The number of the job, and the job itself if it was ordered before."""
+    decisions = workspace.store.decisions
+    place = partial(decisions.order, order, reason=reason, actor=ACTOR, now=datetime.now(UTC))
+    decision, is_new = place()
+    if is_new:
+        return decision.stored_id, None
+    job = find_job(workspace, decision.stored_id)
+    if order.key is not None or job.state not in ENDED or job.run is None:
+        return job.job_id, job
+    # it has ended, and no sensor has recorded that yet
+    decisions.mark_submitted(job.job_id, decision.attempt, job.run.run_id)
+    decisions.mark_finished(job.job_id, succeeded=job.state == "succeeded", error=job.run.error)
+    decision, is_new = place()
+    return decision.stored_id, None if is_new else find_job(workspace, decision.stored_id)
+
+
+def _build_row(job: TrainingJob) -> dict[str, str]:
+    started, ended = (job.run.started_at, job.run.ended_at) if job.run else (None, None)
+    took = (ended or datetime.now(UTC)) - started if started else None
+    return {
+        "job": str(job.job_id),
+        "ordered": f"{job.ordered_at:%Y-%m-%d %H:%M}",
+        "strategy": job.order.strategy,
+        "state": job.state,
+        "took": "-" if took is None else _format_seconds(took.total_seconds()),
+        "run": job.run.run_id[:8] if job.run else "-",
+        "key": job.order.key or "-",
+        "reason": job.reason,
+    }
+
+
+def _echo_job(workspace: Workspace, job: TrainingJob) -> None:
+    stages = read_stages(workspace, job)
+    echo(f"job {job.job_id}, ordered {job.ordered_at:%Y-%m-%d %H:%M} UTC: {_describe_state(job)}")
+    for stage, own in job.order.stages.items():
+        echo(f"  {stage}: {', '.join(f'{name} {value}' for name, value in own.items())}")
+    if job.run is not None and job.run.error and job.state == "failed":
+        echo(f"  {job.run.error}")
+    if figures := read_job_figures(job, stages):
+        for line in _describe_figures(figures, has_ended=job.state in ENDED):
+            echo(f"  {line}")
+    show(
+        [
+            {
+                "stage": each.tags.get("dagster.asset", each.name),
+                "started": f"{each.started_at:%H:%M:%S}",
+                "status": each.status.lower(),
+                "numbers": ", ".join(
+                    f"{name} {value:.4g}"
+                    for name, value in each.metrics.items()
+                    if not name.startswith("training_")
+                ),
+            }
+            for each in stages
+        ],
+        title=f"stages of run {job.run.run_id[:8]}" if job.run else "",
+        empty="Its run has not begun." if job.state == "queued" else "No stage has begun.",
+    )
+
+
+def _describe_state(job: TrainingJob) -> str:
+    return f"{job.state} by {job.cancelled_by}" if job.cancelled_by else job.state
+
+
+def _describe_figures(figures: JobFigures, *, has_ended: bool) -> Iterator[str]:
+    left = "" if has_ended else f", about {_format_seconds(figures.seconds_left)} left"
+    yield f"step {figures.step} of {figures.n_steps} in {_format_seconds(figures.seconds)}{left}"
+    known: dict[str, Any] = {
+        "loss": f"{figures.loss:.3f}",
+        "learning rate": None if figures.learning_rate is None else f"{figures.learning_rate:.3g}",
+        "tokens": None if figures.n_tokens is None else f"{figures.n_tokens:,}",
+        "cost": None if figures.cost_usd is None else f"{figures.cost_usd:.2f} USD",
+    }
+    yield ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+
+
+def _format_seconds(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

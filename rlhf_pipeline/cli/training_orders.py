@@ -1,0 +1,131 @@
+"""Builds the order of a training job from the command line, and checks its rows."""
+
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from typing import Any, cast
+
+import pandas as pd
+
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.errors import (
+    ConfigurationError,
+    ExpectationFailed,
+    MissingPartition,
+    NotEnoughVotes,
+)
+from rlhf_pipeline.evaluation import frozen_prompt_ids
+from rlhf_pipeline.loop_settings import PARTS, CandidateParams, LoopSettings
+from rlhf_pipeline.parameters import parse_parameters, suggest
+from rlhf_pipeline.policy.causal_lm import PromptFormat, load_prompt_format
+from rlhf_pipeline.records import CalibrationReport, ModelVersion, TrainingOrder
+from rlhf_pipeline.retraining.row_checks import describe_rows, find_bad_rows
+from rlhf_pipeline.retraining.selection import SelectionParams, list_usable_pairs
+from rlhf_pipeline.retraining.strategies import STRATEGIES
+
+CANDIDATE = "candidate_model"
+STAGES = ("retraining_set", CANDIDATE, "evaluation", "gate")  # of the job
+
+
+def build_order(
+    loop: LoopSettings, strategy: str | None, changes: Sequence[str], key: str | None
+) -> TrainingOrder:
+    """The parameters of the job's stages as `rlhf.yaml` sets them, with these changes: NAME=VALUE
+    of the training, STAGE.NAME=VALUE of another stage. What later changes in the file changes
+    nothing in the order.
+
+    Raises ConfigurationError for an unknown strategy, stage or name, and for an invalid value.
+    """
+    if strategy is not None and strategy not in STRATEGIES:
+        raise ConfigurationError(
+            f"Unknown strategy {strategy!r}. {suggest(strategy, sorted(STRATEGIES))}"
+        )
+    by_stage: dict[str, list[str]] = {stage: [] for stage in STAGES}
+    for change in changes:
+        stage, dot, rest = change.partition(".")
+        is_of_stage = dot and stage in STAGES
+        by_stage[stage if is_of_stage else CANDIDATE].append(rest if is_of_stage else change)
+    given = {stage: deepcopy(dict(loop.given.get(stage, {}))) for stage in STAGES}
+    if strategy is not None:
+        given[CANDIDATE]["strategy"] = strategy
+    stages: dict[str, dict[str, Any]] = {}
+    for stage in STAGES:
+        params = parse_parameters(PARTS[stage], by_stage[stage], **given[stage])
+        stages[stage] = params.model_dump(mode="json", exclude_unset=True)
+    candidate = cast(CandidateParams, PARTS[CANDIDATE].model_validate(stages[CANDIDATE]))
+    candidate.training_params()  # reads params_file
+    stages[CANDIDATE]["strategy"] = candidate.strategy
+    return TrainingOrder(stages={name: own for name, own in stages.items() if own}, key=key)
+
+
+def check_inputs(workspace: Workspace, order: TrainingOrder) -> list[str]:
+    """`check_pairs` of the present preference pairs. Raises ConfigurationError where a stage before
+    the job has not run.
+    """
+    pairs = _read_pairs(workspace)
+    sets = workspace.store.evaluation_sets
+    frozen = sets.latest()
+    return check_pairs(
+        pairs,
+        order,
+        load_prompt_format(workspace.champions.policy_folder()),
+        frozen_prompt_ids(sets.prompts(frozen.version)) if frozen else frozenset(),
+    )
+
+
+def check_pairs(
+    pairs: pd.DataFrame,
+    order: TrainingOrder,
+    policy: PromptFormat,
+    frozen_prompt_ids: Collection[str] = (),
+) -> list[str]:
+    """Lines about the rows: how many can be trained on, and those that the training will leave out.
+
+    Raises ExpectationFailed, naming each, for rows that would stop it, and NotEnoughVotes for too
+    few others.
+    """
+    selection = cast(SelectionParams, _params(order, "retraining_set"))
+    training = cast(CandidateParams, _params(order, CANDIDATE)).training_params()
+    usable = list_usable_pairs(pairs, selection, frozen_prompt_ids)
+    bad = find_bad_rows(
+        usable,
+        policy.count_prompt_tokens,
+        room=training.max_new_tokens if STRATEGIES[order.strategy].needs_reward else 1,
+        limit=training.max_length,
+        context=policy.context_length,
+    )
+    stopping = [row for row in bad if row.stops]
+    if stopping:
+        ids = ", ".join(row.comparison_id for row in stopping)
+        raise ExpectationFailed(
+            f"{len(stopping)} of {len(usable)} rows cannot be trained on, so nothing was started.\n"
+            + "\n".join(f"  {line}" for line in describe_rows(stopping))
+            + f"\nTo leave them out: --set 'retraining_set.leave_out=[{ids}]'"
+        )
+    n_needed = max(selection.min_pairs, training.min_pairs, 2)
+    if len(usable) - len(bad) < n_needed:
+        raise NotEnoughVotes(
+            f"{len(usable) - len(bad)} of {len(pairs)} preference pairs can be trained on; "
+            f"{n_needed} are needed. Collect more votes, or lower retraining_set.min_pairs and "
+            f"min_pairs.{''.join(f'{chr(10)}  {line}' for line in describe_rows(bad))}"
+        )
+    return [
+        f"{len(usable) - len(bad)} of {len(pairs)} preference pairs can be trained on",
+        *(["The training leaves these out:"] if bad else []),
+        *(f"  {line}" for line in describe_rows(bad)),
+    ]
+
+
+def _params(order: TrainingOrder, stage: str) -> Any:
+    return PARTS[stage].model_validate(order.stages.get(stage, {}))
+
+
+def _read_pairs(workspace: Workspace) -> pd.DataFrame:
+    try:
+        workspace.files.read_record("reward_model", ModelVersion)
+        workspace.files.read_record("calibration", CalibrationReport)
+        return workspace.files.read_frame("preference_pairs")
+    except MissingPartition as cause:
+        raise ConfigurationError(
+            f"A training needs preference pairs and a calibrated reward model: {cause} "
+            "`rlhf run learning` makes them."
+        ) from cause

@@ -1,0 +1,120 @@
+"""Training jobs from order to gate, and cancelled on the way, in this process."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.retraining_decision import DECISION_TAG
+from driver.job_runs import find_job_runs
+from driver.run import run_pending_decisions
+from driver.runner import RunCancelled, Runner
+from rlhf_pipeline.cli.training_orders import build_order
+from rlhf_pipeline.loop_settings import LoopSettings
+from rlhf_pipeline.records import GateDecision, ModelVersion, utc_now
+from rlhf_pipeline.retraining.jobs import JobState, derive_state, read_figures
+from tests.pipeline.test_retraining_in_process import QUICK
+
+STAGES = ["retraining_set", "candidate_model", "evaluation", "gate"]
+CHANGES = [
+    f"{stage}.{name}={value}" for stage in STAGES for name, value in QUICK.get(stage, {}).items()
+]
+
+
+def place(project: Any, *changes: str) -> int:
+    """Order a small training; the number of the job."""
+    order = build_order(LoopSettings(), "dpo", [*CHANGES, *changes], None)
+    decision, _ = project.store.decisions.order(order, reason="try", actor="ada", now=utc_now())
+    number: int = decision.stored_id
+    return number
+
+
+def runner_of(project: Any) -> Runner:
+    return Runner(project.settings, project.defs, project.instance, project.store)
+
+
+def state_of(project: Any, job: int) -> JobState:
+    run = find_job_runs(project.instance, [str(job)]).get(str(job))
+    return derive_state(
+        project.store.decisions.get(job),
+        run.status if run else None,
+        is_cancelled=project.store.decisions.find_cancellation(job) is not None,
+        is_silent=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(grown: Any, branch: Callable[..., Any]) -> Any:
+    """A job that ran to its end, ordered twice."""
+    project = branch(grown, persistent=True)
+    assert place(project) == place(project) == 1
+    assert state_of(project, 1) == "queued"
+    run_pending_decisions(runner_of(project), project.day(3))
+    return project
+
+
+def test_order_becomes_one_run_with_its_parameters(trained: Any) -> None:
+    assert state_of(trained, 1) == "succeeded"
+    (run,) = trained.instance.get_runs(dg.RunsFilter(tags={DECISION_TAG: "1"}))
+    assert run.job_name == "policy_training"
+    assert run.run_config["ops"]["candidate_model"]["config"] == {
+        **QUICK["candidate_model"],
+        "strategy": "dpo",
+    }
+    assert trained.store.decisions.get(1).state == "succeeded"
+    assert not trained.tick("retraining").run_requests
+
+
+def test_candidate_is_gated_and_no_reward_model_fitted(trained: Any) -> None:
+    candidate = trained.files.read_record("candidate_model", ModelVersion)
+    assert trained.files.read_record("gate", GateDecision).candidate == candidate.label
+    assert len(trained.registry.list_versions("policy")) == 2
+    assert len(trained.registry.list_versions("reward_model")) == 1
+
+
+def test_training_logs_its_figures(trained: Any) -> None:
+    run = find_job_runs(trained.instance, ["1"])["1"]
+    stages = trained.registry.latest_runs(20, pipeline_run=run.run_id)
+    assert sorted(each.tags["dagster.asset"] for each in stages) == sorted(STAGES)
+    (tracked,) = trained.registry.latest_runs(20, stage="candidate_model", pipeline_run=run.run_id)
+    figures = read_figures(tracked.metrics, 60.0, usd_per_hour=6.0)
+    assert figures is not None
+    assert figures.step == figures.n_steps == tracked.metrics["n_steps"]
+    assert figures.learning_rate is not None
+    assert 0 < figures.learning_rate < 1e-3
+    assert figures.n_tokens is not None
+    assert figures.n_tokens > 1000
+    assert figures.cost_usd == pytest.approx(0.1)
+
+
+def test_cancelled_job_ends_soon_and_its_order_resumes(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
+    cancelled_at: list[float] = []
+
+    def cancel_in_step_3(done: int, total: int, note: str = "") -> None:
+        if note.startswith("loss") and done >= 3 and not cancelled_at:
+            project.store.decisions.cancel(1, reason="enough", actor="bob", now=utc_now())
+            cancelled_at.append(time.monotonic())
+            time.sleep(30)  # a slow step
+
+    project = branch(grown, persistent=True, overrides={"progress": lambda stage: cancel_in_step_3})
+    champion = project.champions.policy()
+    assert place(project) == 1
+    with pytest.raises(RunCancelled, match="Job 1 was cancelled"):
+        run_pending_decisions(runner_of(project), project.day(3))
+    assert time.monotonic() - cancelled_at[0] < 5
+    assert state_of(project, 1) == "cancelled"
+    (run,) = project.instance.get_runs(dg.RunsFilter(tags={DECISION_TAG: "1"}))
+    assert run.status == dg.DagsterRunStatus.CANCELED
+    assert project.champions.policy() == champion
+    assert len(project.registry.list_versions("policy")) == 1
+
+    assert place(project) == 3, "the cancellation is decision 2"
+    run_pending_decisions(runner_of(project), project.day(3))
+    assert state_of(project, 3) == "succeeded"
+    shown = project.instance.get_latest_materialization_event(dg.AssetKey("candidate_model"))
+    headline = shown.asset_materialization.metadata["headline"].value
+    assert "resumed from step 2" in headline

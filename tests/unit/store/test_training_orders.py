@@ -1,0 +1,64 @@
+"""Orders of training jobs: one job for one key or one open order, and its cancellation."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from rlhf_pipeline.errors import IdempotencyConflict, StoreError
+from rlhf_pipeline.records import TrainingOrder
+from rlhf_pipeline.store import Store
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def place(store: Store, beta: float = 0.1, key: str | None = None) -> tuple[int, bool]:
+    """The number of the job, and whether the order made it."""
+    order = TrainingOrder(stages={"candidate_model": {"strategy": "dpo", "beta": beta}}, key=key)
+    decision, is_new = store.decisions.order(order, reason="try", actor="ada", now=NOON)
+    return decision.stored_id, is_new
+
+
+def test_same_order_is_one_job_while_it_is_open(store: Store) -> None:
+    assert place(store) == (1, True)
+    assert place(store) == (1, False)
+    assert place(store, beta=0.3) == (2, True)
+    store.decisions.mark_submitted(1, 1, "r")
+    assert place(store) == (1, False)
+    store.decisions.mark_finished(1, succeeded=True)
+    assert place(store) == (3, True)
+    order = store.decisions.get(1).order
+    assert order is not None
+    assert order.strategy == "dpo"
+
+
+def test_key_names_one_job_for_good(store: Store) -> None:
+    assert place(store, key="sweep-1") == (1, True)
+    assert place(store, key="sweep-2") == (2, True)
+    store.decisions.mark_finished(1, succeeded=False, error="no votes")
+    assert place(store, key="sweep-1") == (1, False)
+    with pytest.raises(IdempotencyConflict, match=r"'sweep-1' is that of job 1.*another key"):
+        place(store, beta=0.3, key="sweep-1")
+
+
+def test_cancelled_job_starts_no_run_and_names_who_ended_it(store: Store) -> None:
+    place(store)
+    assert store.decisions.find_cancellation(1) is None
+    made = store.decisions.cancel(1, reason="wrong set", actor="bob", now=NOON)
+    assert (made.action, made.answers, made.actor) == ("hold", 1, "bob")
+    assert made.reasons == ("by hand: cancels job 1: wrong set",)
+    assert store.decisions.find_cancellation(1) == made
+    assert store.decisions.cancel(1, reason="again", actor="bob", now=NOON) == made
+    assert store.decisions.pending_fires() == []
+    assert store.decisions.last_error(1) == "cancelled by bob: wrong set"
+    assert place(store) == (3, True), "the same order later is a new job"
+    assert store.audit.verify() > 0
+
+
+def test_only_open_jobs_can_be_cancelled(store: Store) -> None:
+    store.decisions.fire_by_hand("new guideline", actor="ada", now=NOON)
+    with pytest.raises(StoreError, match="ordered none"):
+        store.decisions.cancel(1, reason="", actor="bob", now=NOON)
+    place(store)
+    store.decisions.mark_finished(2, succeeded=True)
+    with pytest.raises(StoreError, match="has succeeded"):
+        store.decisions.cancel(2, reason="", actor="bob", now=NOON)
