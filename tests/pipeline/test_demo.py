@@ -241,9 +241,9 @@ def test_an_interrupted_run_leaves_nothing_for_a_daemon_to_retry(
 
 
 def test_a_retraining_killed_with_its_demo_is_retried_and_settled(
-    grown: Any, branch: Callable[..., Any]
+    grown: Any, branch: Callable[..., Any], few_prompts: Path
 ) -> None:
-    project = branch(grown)
+    project = branch(grown, evaluation_file=few_prompts)
     last = project.day(2)
     DemoState(finished=last, collected=last).write(project.settings.demo_state)
     project.store.events.add([event(project, "ddm"), event(project, "adwin")])

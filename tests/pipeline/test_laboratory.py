@@ -17,6 +17,15 @@ from rlhf_pipeline.retraining.triggers import replay
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
 
 OF_VOTES = {name: one for name, one in LAB_SCENARIOS.items() if isinstance(one, VoteScenario)}
+# What is peculiar to these worlds, others have beside a second thing.
+CONTAINED = {
+    "independent",
+    "three_in_a_row",
+    "five_in_a_row",
+    "weekly_rhythm",
+    "careless_bursts",
+    "rise_of_5",
+}
 SEED = 3
 
 
@@ -79,7 +88,7 @@ def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
     assert check_full_redetection(run)
 
 
-@pytest.mark.parametrize("name", OF_VOTES)
+@pytest.mark.parametrize("name", sorted(OF_VOTES.keys() - CONTAINED))
 def test_assets_find_the_events_of_the_library_in_each_scenario(
     name: str, make_project: Callable[..., Any]
 ) -> None:

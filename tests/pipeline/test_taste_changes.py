@@ -3,6 +3,7 @@ forgot it does not serve.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -26,11 +27,12 @@ def reversed_votes(settings: Any) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="module")
-def changed(grown: Any, branch: Callable[..., Any]) -> Any:
+def changed(grown: Any, branch: Callable[..., Any], few_prompts: Path) -> Any:
     """A fourth day on which taste is reversed; the trigger confirms it, and a person launches
     `retraining` with nothing said.
     """
-    project = branch(grown, overrides={"annotators": reversed_votes(grown.settings)})
+    voters = {"annotators": reversed_votes(grown.settings)}
+    project = branch(grown, overrides=voters, evaluation_file=few_prompts)
     day = project.day(3)
     project.collect(day)
     project.vote(day)

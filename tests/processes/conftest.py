@@ -2,6 +2,7 @@
 
 from tests.project import (  # noqa: F401 (fixtures)
     branch,
+    few_prompts,
     grown,
     initialised_home,
     make_project,

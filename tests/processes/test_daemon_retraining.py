@@ -1,24 +1,22 @@
-"""One change of taste, one retraining: on a real daemon, with everything that can go wrong between
-the event and the gate.
+"""One change of taste, one retraining, one signed webhook: on a real daemon, with everything that
+can go wrong between the event and the gate.
 """
 
-import re
+import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from rlhf_pipeline.records import DriftEvent, NewVote, utc_now
+from benchmarks.flipped_votes import flip_votes
+from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.retraining.triggers import decide
+from tests.pipeline.test_retraining_in_process import QUICK
 from tests.processes.daemon_home import (
-    Server,
-    daemons,
     eventually,
     forget,
     held_slots,
@@ -29,70 +27,42 @@ from tests.processes.daemon_home import (
     ticked_again,
     ticks,
 )
-from tests.processes.network_watch import attempts, watch_network
+from tests.processes.household import Household, late_votes, read_write_times
+from tests.processes.network_watch import attempts
+from tests.unit.alerts.receivers import Hook, serve_hook
 
 pytestmark = pytest.mark.timeout(600)
 
-SENSORS = ("votes", "learning", "retraining", "run_health")
+SENSORS = ("votes", "learning", "retraining", "run_health", "alerts")
 DECISION = "rlhf/decision_id"
-
-
-@dataclass
-class Household:
-    """A project with a champion reward model, and the daemons that run on it now."""
-
-    project: Any
-    folder: Path
-    running: list[Server] = field(default_factory=list)
-    stack: ExitStack = field(default_factory=ExitStack)
-
-    @property
-    def instance(self) -> dg.DagsterInstance:
-        return self.project.instance
-
-    def start(self, n: int = 1, **settings: Any) -> None:
-        changed = type(self.project)(
-            self.project.settings.model_copy(update=settings), self.instance
-        )
-        self.running = self.stack.enter_context(
-            daemons(watch_network(changed.environ, self.folder), self.folder, n)
-        )
-
-    def end(self) -> None:
-        self.stack.close()
-        self.running = []
-
-    def launch(self, n: int) -> None:
-        """How many runs the daemons that start next launch at once; more wait in the queue."""
-        file = self.project.settings.home / "dagster" / "dagster.yaml"
-        text, found = re.subn(
-            r"max_concurrent_runs: \d+",
-            f"max_concurrent_runs: {n}",
-            file.read_text(encoding="utf-8"),
-        )
-        assert found == 1
-        file.write_text(text, encoding="utf-8")
-
-    def retrainings(self) -> list[dg.DagsterRun]:
-        return runs_of(self.instance, "retraining")
 
 
 @pytest.fixture(scope="module")
 def household(
-    grown: Any, branch: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+    grown: Any,
+    branch: Callable[..., Any],
+    few_prompts: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Household]:
+    folder = tmp_path_factory.mktemp("daemons")
+    config = folder / "rlhf.yaml"
+    config.write_text(json.dumps({"loop": QUICK}), encoding="utf-8")
     project = branch(
         grown,
         persistent=True,
+        config=config,
+        evaluation_file=few_prompts,
         sensor_seconds=2,
         slow_sensor_seconds=2,
         heartbeat_seconds=1,
         dead_after_seconds=10,
         quiet_minutes=0.02,
     )
-    household = Household(project, tmp_path_factory.mktemp("daemons"))
-    yield household
-    household.end()
+    project.collect(project.day(3))
+    with serve_hook(Hook()) as hook:
+        household = Household(project, folder, hook)
+        yield household
+        household.end()
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +70,11 @@ def submitted(household: Household) -> dg.DagsterRun:
     """The run of a decision whose daemon was killed before submitting it, requested by two daemons
     that were started at once.
     """
-    store = household.project.store
-    store.events.add(drift_of(household.project.judge, household.project.day(1)))
-    decision = store.decisions.decide(decide, now=utc_now(), champion=household.project.judge)
+    project, store = household.project, household.project.store
+    day = project.day(3)
+    store.votes.cast_many(flip_votes(store, day, n=150))
+    project.run("feedback", day)
+    decision = store.decisions.decide(decide, now=utc_now(), champion=project.judge)
     assert decision.action == "fire", decision.reasons
     # what the killed one leaves
     assert store.decisions.lease(decision.decision_id, 1, now=utc_now(), lease=timedelta(seconds=5))
@@ -164,7 +136,7 @@ def retried(household: Household, cut: float) -> dg.DagsterRun:
     )
     household.start()
     return eventually(
-        second_attempt(household), seconds=120, what="a second attempt that has started"
+        household.second_attempt, seconds=120, what="a second attempt that has started"
     )
 
 
@@ -201,6 +173,23 @@ def test_one_change_gives_one_run_despite_re_ticks_and_two_daemons(
     )
 
 
+def test_the_receiver_gets_one_signed_message_with_cause_and_link(
+    household: Household, submitted: dg.DagsterRun
+) -> None:
+    eventually(household.messages_of_drift, seconds=60, what="a message to the webhook")
+    eventually(ticked_again(household.instance, "alerts", 2), seconds=60, what="two more ticks")
+    (message,) = household.messages_of_drift()
+    assert message["type"] == "alert.opened"
+    data = message["data"]
+    assert data["title"].startswith("Preferences drifted: ")
+    assert data["cause"] == "taste"
+    assert data["evidence"]["shares"]["taste"] > 0.5
+    assert data["evidence"]["detectors"]
+    assert data["evidence"]["n_events"] >= 1
+    assert data["subject"] == f"decision {submitted.tags[DECISION]}"
+    assert data["link"].startswith("http://127.0.0.1:3000/")
+
+
 def test_killed_training_is_retried_within_two_minutes(
     household: Household, submitted: dg.DagsterRun, cut: float, retried: dg.DagsterRun
 ) -> None:
@@ -231,6 +220,22 @@ def test_second_attempt_ends_with_a_gated_candidate(
     assert len(store.decisions.all()) == 1
     assert len(household.retrainings()) == 2
     assert len(store.gates.all()) == 1
+
+
+def test_the_alert_ends_with_the_retraining(household: Household, retried: dg.DagsterRun) -> None:
+    eventually(
+        lambda: household.drift_alerts()[-1].state == "resolved",
+        seconds=60,
+        what="the end of the alert",
+    )
+    (alert,) = household.drift_alerts()
+    project = household.project
+    champion = project.store.promotions.champion(project.settings.reward_model)
+    assert champion.promoted_at > alert.opened_at
+    assert "is the champion now" in alert.resolution  # the killed attempt may have promoted it
+    eventually(lambda: len(household.messages_of_drift()) > 1, seconds=60, what="a second message")
+    kinds = [message["type"] for message in household.messages_of_drift()]
+    assert kinds == ["alert.opened", "alert.resolved"]
 
 
 def test_late_votes_for_an_old_day_re_make_only_that_day(
@@ -277,6 +282,8 @@ def test_no_tick_of_all_this_has_failed(household: Household, retried: dg.Dagste
             if tick.status.value == "FAILURE"
         ]
         assert failed == [], sensor
+    measured = household.project.store.metric_points.latest(["sensors.lag_seconds"])
+    assert set(SENSORS) <= {point.labels["sensor"] for point in measured}
 
 
 def test_with_sensors_off_nothing_runs(household: Household, retried: dg.DagsterRun) -> None:
@@ -296,52 +303,3 @@ def test_with_sensors_off_nothing_runs(household: Household, retried: dg.Dagster
     assert looked not in household.running[0].text
     assert {sensor: len(ticks(household.instance, sensor)) for sensor in SENSORS} == ticked
     assert {run.run_id for run in household.instance.get_runs()} == before
-
-
-def drift_of(champion: str, day: str) -> list[DriftEvent]:
-    """What two detectors say of one change."""
-    return [
-        DriftEvent(
-            kind="drift",
-            model_version=champion,
-            detector=detector,
-            params_hash="p",
-            stream="errors",
-            seq=900 + i,
-            day=datetime.fromisoformat(day).date(),
-            change_seq=700,
-            evidence={},
-        )
-        for i, detector in enumerate(("ddm", "hddm_a"))
-    ]
-
-
-def second_attempt(household: Household) -> Callable[[], dg.DagsterRun | None]:
-    def find_started_retraining() -> dg.DagsterRun | None:
-        runs = household.retrainings()[1:]
-        return runs[0] if runs and runs[0].status == dg.DagsterRunStatus.STARTED else None
-
-    return find_started_retraining
-
-
-def late_votes(project: Any, day: str, n: int) -> list[NewVote]:
-    """Votes of an annotator who comes late, cast within the day they are for."""
-    at = datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(hours=20)
-    return [
-        NewVote(
-            comparison_id=comparison,
-            annotator_id="late",
-            annotator_kind="simulated",
-            choice="a",
-            voted_at=at,
-            origin="simulation",
-            idempotency_key=f"late:{comparison}",
-        )
-        for comparison in project.store.comparisons.for_days([day])["comparison_id"].head(n)
-    ]
-
-
-def read_write_times(project: Any, day: str) -> dict[str, int]:
-    """When each stage last wrote the day."""
-    stages = ("votes", "reflection_log", "drift_report")
-    return {stage: Path(project.files.path(stage, day).path).stat().st_mtime_ns for stage in stages}

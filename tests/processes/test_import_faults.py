@@ -455,7 +455,7 @@ for n in range(1, n_kills + 1):
 
 
 def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_path):
-    n_kills, n_votes = int(os.environ.get("KILLS", "8")), 1_500
+    n_kills, n_votes = int(os.environ.get("KILLS", "4")), 1_500
     with_pairs(rlhf, tmp_path)
     for n in range(n_kills + 1):
         write_csv(
@@ -478,7 +478,7 @@ def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_pa
         assert imported + before == n_votes, said
         known.append(before)
     # killed between two transactions
-    assert sum(0 < before < n_votes for before in known) >= n_kills // 8, known
+    assert sum(0 < before < n_votes for before in known) >= max(1, n_kills // 8), known
     assert counts(home) == (40, (n_kills + 1) * n_votes)
     with store_of(home) as store:
         cast = list(store.votes.log(schema=EXPORTED_VOTES).itertuples())

@@ -166,9 +166,9 @@ def test_kill_while_registering_leaves_one_version_and_the_champion(
 
 
 def test_a_killed_candidate_training_resumes_from_its_checkpoint(
-    grown: Any, branch: Callable[..., Any]
+    grown: Any, branch: Callable[..., Any], few_prompts: Path
 ) -> None:
-    project = branch(grown)
+    project = branch(grown, evaluation_file=few_prompts)
     champion = project.champions.policy()
     kill(
         project,

@@ -1,0 +1,105 @@
+"""A project whose votes were flipped, the daemons that run on it, and who receives its alerts."""
+
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from standardwebhooks import Webhook
+
+from rlhf_pipeline.alert_targets import parse_targets
+from rlhf_pipeline.monitoring import Alert
+from rlhf_pipeline.records import NewVote
+from tests.processes.daemon_home import Server, daemons, runs_of
+from tests.processes.network_watch import watch_network
+from tests.unit.alerts.receivers import Hook
+
+SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
+
+
+@dataclass
+class Household:
+    """A project with a champion reward model, and the daemons that run on it now."""
+
+    project: Any
+    folder: Path
+    hook: Hook
+    running: list[Server] = field(default_factory=list)
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def instance(self) -> dg.DagsterInstance:
+        return self.project.instance
+
+    def start(self, n: int = 1, **settings: Any) -> None:
+        team = {"channel": "webhook", "url": self.hook.url, "secret": SECRET}
+        targets = {"alert_targets": parse_targets({"team": team}), "alert_allow_private": True}
+        changed = type(self.project)(
+            self.project.settings.model_copy(update=targets | settings), self.instance
+        )
+        self.running = self.stack.enter_context(
+            daemons(watch_network(changed.environ, self.folder), self.folder, n)
+        )
+
+    def end(self) -> None:
+        self.stack.close()
+        self.running = []
+
+    def launch(self, n: int) -> None:
+        """How many runs the daemons that start next launch at once; more wait in the queue."""
+        file = self.project.settings.home / "dagster" / "dagster.yaml"
+        text, found = re.subn(
+            r"max_concurrent_runs: \d+",
+            f"max_concurrent_runs: {n}",
+            file.read_text(encoding="utf-8"),
+        )
+        assert found == 1
+        file.write_text(text, encoding="utf-8")
+
+    def retrainings(self) -> list[dg.DagsterRun]:
+        return runs_of(self.instance, "retraining")
+
+    def second_attempt(self) -> dg.DagsterRun | None:
+        runs = self.retrainings()[1:]
+        return runs[0] if runs and runs[0].status == dg.DagsterRunStatus.STARTED else None
+
+    def drift_alerts(self) -> list[Alert]:
+        found: list[Alert] = self.project.store.alerts.page(
+            rule="drift", states=["open", "acknowledged", "resolved"]
+        )
+        return found
+
+    def messages_of_drift(self) -> list[Mapping[str, Any]]:
+        """The payloads, each with a signature that the receiver verifies."""
+        received = [
+            Webhook(SECRET).verify(body, {name.lower(): value for name, value in headers.items()})
+            for headers, body in self.hook.received
+        ]
+        return [each for each in received if each["data"]["rule"] == "drift"]
+
+
+def late_votes(project: Any, day: str, n: int) -> list[NewVote]:
+    """Votes of an annotator who comes late, cast within the day they are for."""
+    at = datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(hours=20)
+    return [
+        NewVote(
+            comparison_id=comparison,
+            annotator_id="late",
+            annotator_kind="simulated",
+            choice="a",
+            voted_at=at,
+            origin="simulation",
+            idempotency_key=f"late:{comparison}",
+        )
+        for comparison in project.store.comparisons.for_days([day])["comparison_id"].head(n)
+    ]
+
+
+def read_write_times(project: Any, day: str) -> dict[str, int]:
+    """When each stage last wrote the day."""
+    stages = ("votes", "reflection_log", "drift_report")
+    return {stage: Path(project.files.path(stage, day).path).stat().st_mtime_ns for stage in stages}
