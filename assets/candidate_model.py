@@ -131,7 +131,7 @@ def candidate_model(
             **describe_rounds(rounds),
         }
         if config.usd_per_hour is not None:
-            metrics["cost_usd"] = report.seconds / 3600 * config.usd_per_hour
+            metrics["training_cost_usd"] = report.seconds / 3600 * config.usd_per_hour
         ceiling = champions.noise_ceiling()
         if ceiling is not None and any(is_accuracy(name) for name in metrics):
             metrics |= {

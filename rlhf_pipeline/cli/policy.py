@@ -21,10 +21,12 @@ from rlhf_pipeline.cli.training_orders import build_order, check_inputs
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import TrainingOrder
+from rlhf_pipeline.registry.runs import TrackedRun
 from rlhf_pipeline.retraining.jobs import ENDED, JobFigures, TrainingJob
 
 app = typer.Typer(help="Training jobs of the policy.", no_args_is_help=True)
 ACTOR = "rlhf policy"
+SHOWN_NUMBERS = 5  # of each stage
 CANCEL_S = 10.0  # a job ends within 5 s; a busy machine gets twice as long
 JobId = Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number in `rlhf policy jobs`.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -84,11 +86,12 @@ def train(
         if known.state in ENDED or known.state == "lost":
             return
     if not wait:
-        echo(
-            "`rlhf loop` or Dagster's daemon (`rlhf dev`) starts it within seconds; neither "
-            "running, the same command with --wait runs it here. "
-            f"`rlhf policy status {number}` shows how far it is."
-        )
+        if known is None or known.state == "queued":
+            echo(
+                "`rlhf loop` or Dagster's daemon (`rlhf dev`) starts it within seconds. Where "
+                "neither runs, the same command with --wait runs it in this terminal."
+            )
+        echo(f"`rlhf policy status {number}` shows how far it is.")
         return
     code = run_task(settings, "train", str(number))
     ended = find_job(workspace, number)
@@ -209,23 +212,26 @@ def _echo_job(workspace: Workspace, job: TrainingJob) -> None:
     if figures := read_job_figures(job, stages):
         for line in _describe_figures(figures, has_ended=job.state in ENDED):
             echo(f"  {line}")
+    for verdict in (each.metrics["promoted"] for each in stages if "promoted" in each.metrics):
+        echo(f"  the gate {'promoted' if verdict else 'did not promote'} the candidate")
     show(
         [
             {
                 "stage": each.tags.get("dagster.asset", each.name),
                 "started": f"{each.started_at:%H:%M:%S}",
                 "status": each.status.lower(),
-                "numbers": ", ".join(
-                    f"{name} {value:.4g}"
-                    for name, value in each.metrics.items()
-                    if not name.startswith("training_")
-                ),
+                "numbers": ", ".join(_list_numbers(each)[:SHOWN_NUMBERS]),
             }
             for each in stages
         ],
         title=f"stages of run {job.run.run_id[:8]}" if job.run else "",
         empty="Its run has not begun." if job.state == "queued" else "No stage has begun.",
     )
+
+
+def _list_numbers(run: TrackedRun) -> list[str]:
+    figures = ((name, n) for name, n in run.metrics.items() if not name.startswith("training_"))
+    return [f"{name} {value:.4g}" for name, value in figures]
 
 
 def _describe_state(job: TrainingJob) -> str:

@@ -1,16 +1,20 @@
 """Training jobs from order to gate, and cancelled on the way, in this process."""
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from assets.retraining_decision import DECISION_TAG
 from driver.job_runs import find_job_runs
 from driver.run import run_pending_decisions
 from driver.runner import RunCancelled, Runner
+from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.training_orders import build_order
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import GateDecision, ModelVersion, utc_now
@@ -87,6 +91,24 @@ def test_training_logs_its_figures(trained: Any) -> None:
     assert figures.n_tokens is not None
     assert figures.n_tokens > 1000
     assert figures.cost_usd == pytest.approx(0.1)
+
+
+def test_commands_order_show_and_cancel(trained: Any) -> None:
+    def rlhf(*words: str) -> Result:
+        return CliRunner().invoke(app, ["policy", *words], env=trained.environ | {"COLUMNS": "200"})
+
+    shown = rlhf("status", "1").output
+    for part in ("succeeded", "the gate ", "learning rate", "tokens", "evaluation"):
+        assert part in shown
+    order = [word for change in CHANGES for word in ("--set", change)]
+    first, second = (rlhf("train", *order, "--key", "again").output for _ in range(2))
+    assert "job 2: training by dpo is ordered" in first
+    assert "job 2 is this order already: queued. Nothing was started." in second
+    assert "job 2 cancelled" in rlhf("cancel", "2", "--reason", "enough").output
+    assert "nothing to cancel" in str(rlhf("cancel", "2").exception)
+    listed = json.loads(rlhf("jobs", "--json").output)
+    assert [(job["job_id"], job["state"]) for job in listed] == [(2, "cancelled"), (1, "succeeded")]
+    assert not trained.tick("retraining").run_requests
 
 
 def test_cancelled_job_ends_soon_and_its_order_resumes(
