@@ -220,10 +220,13 @@ def _measure_days(
 
 @dataclass(frozen=True)
 class Stream:
-    """The readable errors of one reward model, hasty votes marked, and the detectors' results."""
+    """The readable errors of one reward model, hasty votes marked, the detectors' results, and all
+    that was read for them.
+    """
 
     errors: pd.DataFrame
     found: ScanResult
+    read: ErrorStream
 
 
 def _count_left_out(streams: Mapping[str, Stream], reason: str) -> int:
@@ -257,7 +260,7 @@ def _read_stream(
         if "causes" in event.evidence and (examined := add_causes(event, stream, config)) != event:
             champions.store.events.update(examined)
     marked = quarantines.drop(mark_hasty_votes(stream.errors, select_params(StreamParams, config)))
-    return Stream(marked[marked["reward_model"] == label], found)
+    return Stream(marked[marked["reward_model"] == label], found, stream)
 
 
 def _collect_evidence(
@@ -306,8 +309,9 @@ def _collect_evidence(
         config.calibration,
         int(judged["seq"].max()),
     )
+    failed = calibration_events(mine, tests, model_version=label, read_before=state["read_before"])
     store.detectors.record_scan(
-        calibration_events(mine, tests, model_version=label, read_before=state["read_before"]),
+        [add_causes(event, stream.read, config) for event in failed],
         label,
         {CALIBRATION: state},
         stream=CALIBRATION,

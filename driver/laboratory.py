@@ -76,7 +76,7 @@ class WorldRun:
             self._cast([day])
             self._run(day)
             for decision in self.runner.store.decisions.all():
-                if decision.remedy is not None:
+                if decision.remedy not in (None, "dismiss"):
                     return decision
         return None
 

@@ -620,6 +620,7 @@ Remedy = Literal[
     "quarantine",
     "report_two_tastes",
     "lift_quarantine",
+    "dismiss",
 ]
 
 

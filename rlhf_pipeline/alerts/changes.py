@@ -15,6 +15,7 @@ REMEDY_WORDS = {
     "refit_calibrator": "fit the calibrator again",
     "quarantine": "leave out the votes of careless annotators",
     "report_two_tastes": "ask people whose taste counts",
+    "dismiss": "nothing; it was a false alarm",
 }
 
 
@@ -42,6 +43,8 @@ class ConfirmedChange:
         """
         known, answer = decision.evidence.get("looked_at", {}), self.latest
         if known.get("champion") != answer.evidence.get("looked_at", {}).get("champion"):
+            return False
+        if answer.remedy == "dismiss":
             return False
         if answer.remedy is not None and answer.action == "hold":
             left = known.get("left_to_people") or {}
@@ -88,8 +91,10 @@ def read_changes(
         is_retrained = decision.action == "fire" and decision.stored_id <= last_retraining
         has_run = is_retrained or decision.stored_id in finished
         is_dismissed = decision.stored_id in dismissed
-        is_answered = has_run or is_dismissed or is_replaced
+        is_false_alarm = decision.remedy == "dismiss"
+        is_answered = has_run or is_dismissed or is_false_alarm or is_replaced
         answer = "its run finished" if has_run else "a person dismissed it" if is_dismissed else ""
+        answer = "later votes show no rise: a false alarm" if is_false_alarm else answer
         if is_replaced and champion is not None:
             answer = " and ".join(filter(None, [answer, f"{champion.label} is the champion now"]))
         run = f"/runs/{decision.run_id}" if decision.run_id else "/assets/retraining_decision"

@@ -209,7 +209,7 @@ def _list_shifts(votes: ChangedVotes, base: Floats) -> list[Shift]:
     """None but what is unknown of the level before the change; those of everybody's taste; those of
     the votes on what is new to the model.
     """
-    n_before = float(votes.n_before.sum()) + STATED_VOTES
+    n_before = float(votes.n_before.sum()) + votes.n_reference + STATED_VOTES
     rate = float(base.mean())
     # three points of a normal distribution
     unknown = np.sqrt(3 * rate * (1 - rate) / n_before)

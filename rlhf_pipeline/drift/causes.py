@@ -16,6 +16,7 @@ from rlhf_pipeline.records import Cause, ChangeCauses, DriftEvent
 
 N_STARTS = 8  # votes tried as the beginning of the change, from the detected one on
 MIN_AFTER = 30  # votes after a change at least
+YOUNG_VOTES = 1000  # first votes that a model's reference is compared with
 LIKELY_ERROR = 50  # votes by which a change is often dated wrongly
 CAUSE_VOTES = 500  # votes after a detection up to which its causes are found again
 KNOWN_VOTES = 20_000  # that causes are found in
@@ -51,7 +52,7 @@ def find_causes(
     `votes` is an error stream up to now: seq and error, and where they are known category,
     policy_version, source, annotator_id, comparison_id, duration_s, expected_error and p. With a
     column `reward_model`, the latest vote's model is examined; other models' votes only tell which
-    annotators are known and how fast they are. `reference` is the level of a model that has few
+    annotators are known and how fast they are. `reference` is what is known of a model that has few
     votes before the change.
 
     Raises FrameError for missing columns and duplicate seqs, InvalidScores for an error outside
@@ -69,17 +70,26 @@ def find_causes(
             f"change at {change_seq}. Pass the votes after it too."
         )
     own = own.iloc[: n_before + params.cause_max_after]
-    margin = min(params.cause_margin, n_before // 2)
+    is_young = _is_young(own.iloc[:n_before], params, reference)
+    margin = n_before if is_young else min(params.cause_margin, n_before // 2)
     settled = own.iloc[: n_before - margin]
     around = own.iloc[n_before - margin :].reset_index(drop=True)
     usual = rows[rows["seq"] < around["seq"].iloc[0]]
     knows_annotators = len(usual) >= params.cause_min_before
     expected = learn_expected_errors(settled)
-    changed = describe_votes(around, settled, usual, expected, knows_annotators=knows_annotators)
-    n_level, before = _level_before(own.iloc[:n_before], changed, params, reference)
+    changed = describe_votes(
+        around,
+        settled,
+        usual,
+        expected,
+        knows_annotators=knows_annotators,
+        reference=reference if is_young else None,
+    )
+    level = _level_before(own.iloc[: 0 if is_young else n_before], changed, params, reference)
+    before = level.error_rate
     expected_before = float(expected.predict(settled).mean()) if len(settled) else before
     weights = weigh_causes(changed, _starts(margin, len(around)), expected_before)
-    rise = measure_rise(before, n_level, own["error"].iloc[n_before:])
+    rise = measure_rise(before, level.n, own["error"].iloc[n_before:])
     total = max(sum(weights.rises.values()), rise.low, NO_RISE)
     evidence = dict(collect_evidence(settled, around, changed, weights))
     if not knows_annotators:
@@ -156,6 +166,17 @@ def _check_votes(votes: pd.DataFrame) -> pd.DataFrame:
     for seq, error in zip(votes["seq"].tolist(), votes["error"].tolist(), strict=True):
         require_error(error, "find_causes", seq)
     return votes.sort_values("seq", ignore_index=True)
+
+
+def _is_young(before: pd.DataFrame, params: CauseParams, reference: Level | None) -> bool:
+    """Whether the reference tells the level before the change: the model has few votes before it,
+    or its first votes already err more often than its reference, so that the change began with
+    them.
+    """
+    if reference is None or len(before) < params.cause_min_before:
+        return reference is not None
+    rise = measure_rise(reference.error_rate, reference.n, before["error"])
+    return len(before) < YOUNG_VOTES and bool(rise.low and rise.low > 0)
 
 
 def _level_before(

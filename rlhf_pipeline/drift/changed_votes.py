@@ -8,6 +8,7 @@ import pandas as pd
 
 from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.drift.expected_errors import ExpectedErrors, stated_odds
+from rlhf_pipeline.drift.stream import Level
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -39,6 +40,7 @@ class ChangedVotes:
     usual_odds: Floats  # their mean for the vote's category before the change
     odds_spread: float
     n_before: Floats  # settled votes before the change, by category
+    n_reference: int  # predictions that tell the level before the change beside them
     weight: Floats  # below 1 where votes on one comparison repeat each other
 
 
@@ -49,9 +51,11 @@ def describe_votes(
     expected: ExpectedErrors,
     *,
     knows_annotators: bool,
+    reference: Level | None = None,
 ) -> ChangedVotes:
     """Describe the votes `around` the change by the model's `settled` votes before it, and by the
-    `usual` annotators and times, those of other models included.
+    `usual` annotators and times, those of other models included. The `reference` tells
+    the level, and the stated log odds where there are too few settled votes.
     """
     category, categories = _number(around, "category")
     annotator, annotators = _number(around, "annotator_id")
@@ -61,7 +65,7 @@ def describe_votes(
         is_new &= np.array(annotators) != UNKNOWN
     pace, pace_spread = _paces(around, usual)
     odds = stated_odds(around)
-    usual_odds, odds_spread = _usual_odds(around, settled)
+    usual_odds, odds_spread = _usual_odds(around, settled, reference)
     return ChangedVotes(
         error=around["error"].to_numpy(dtype=float),
         expected={by: expected.predict(around, by) for by in STRETCHES},
@@ -78,6 +82,7 @@ def describe_votes(
         usual_odds=usual_odds,
         odds_spread=odds_spread,
         n_before=_count_before(settled, categories),
+        n_reference=reference.n if reference else 0,
         weight=_weights(around),
     )
 
@@ -132,14 +137,18 @@ def _log_times(rows: pd.DataFrame) -> "pd.Series[float]":
     return np.log(times.where(times > 0))
 
 
-def _usual_odds(around: pd.DataFrame, settled: pd.DataFrame) -> tuple[Floats, float]:
+def _usual_odds(
+    around: pd.DataFrame, settled: pd.DataFrame, reference: Level | None
+) -> tuple[Floats, float]:
     """Mean stated log odds of each vote's category before the change (NaN if unknown), and the
     deviation from it.
     """
     odds = stated_odds(settled)
     known = np.isfinite(odds)
     if known.sum() < PRIOR_VOTES:
-        return np.full(len(around), np.nan), 1.0
+        known_odds = reference.stated_odds if reference else None
+        mean, spread = known_odds or (np.nan, 1.0)
+        return np.full(len(around), mean), max(spread, MIN_SPREAD)
     everybody = float(odds[known].mean())
     if "category" not in settled.columns:
         return np.full(len(around), everybody), max(float(odds[known].std()), MIN_SPREAD)

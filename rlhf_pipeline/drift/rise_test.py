@@ -20,7 +20,7 @@ class RiseTestParams(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     rise_test_threshold: float = Field(
-        default=4.8,
+        default=3.8,
         gt=0,
         le=50,
         description="Rise test: log likelihood ratio at which drift is detected. At the default a "

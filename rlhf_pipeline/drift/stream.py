@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel
 
@@ -14,6 +15,7 @@ from rlhf_pipeline.drift.category_rises import NAME as CATEGORY_RISES
 from rlhf_pipeline.drift.category_rises import STREAM as CATEGORY_STREAM
 from rlhf_pipeline.drift.category_rises import CategoryParams, CategoryRises
 from rlhf_pipeline.drift.choice import DetectorChoice
+from rlhf_pipeline.drift.expected_errors import stated_odds
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.rise_test import RiseTest
 from rlhf_pipeline.drift.vote_stream import StreamParams, prepare_stream
@@ -75,16 +77,25 @@ def votes_for(errors: pd.DataFrame, model_version: str) -> pd.DataFrame:
 
 
 class Level(NamedTuple):
-    """The error rate of `n` out-of-sample predictions that are no part of the stream."""
+    """The error rate of `n` out-of-sample predictions that are no part of the stream, with the mean
+    and the standard deviation of the stated log odds of an error.
+    """
 
     n: int
     error_rate: float
+    stated_odds: tuple[float, float] | None = None
 
 
 def level_of(window: Window) -> Level | None:
     """The level of a reference window; None if it is empty."""
     rows = window.rows
-    return Level(len(rows), float(rows["error"].mean())) if len(rows) else None
+    return measure_level(rows["error"], rows["p"]) if len(rows) else None
+
+
+def measure_level(error: "pd.Series[float]", p: "pd.Series[float]") -> Level:
+    """The level of predictions with their errors (0 to 1) and stated probabilities of side a."""
+    odds = stated_odds(pd.DataFrame({"expected_error": np.minimum(p, 1 - p)}))
+    return Level(len(error), float(error.mean()), (float(odds.mean()), float(odds.std())))
 
 
 def scan(
@@ -206,7 +217,7 @@ class _Reader:
         self.params_hash = params_hash(self._detector)
         self.shown_params = self._params.model_dump(mode="json")
         if isinstance(self._detector, RiseTest) and reference is not None:
-            self._detector.start_from(*reference)
+            self._detector.start_from(reference.n, reference.error_rate)
 
     def restore(self, state: dict[str, Any]) -> None:
         self._detector = self._kind.from_state(self._params, state)

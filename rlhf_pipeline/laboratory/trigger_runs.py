@@ -8,7 +8,7 @@ import pandas as pd
 
 from rlhf_pipeline.drift.causes import examine
 from rlhf_pipeline.drift.confirmation import DAY_STREAM, find_confirming_events
-from rlhf_pipeline.drift.stream import Level, scan
+from rlhf_pipeline.drift.stream import measure_level, scan
 from rlhf_pipeline.drift.vote_stream import mark_hasty_votes
 from rlhf_pipeline.laboratory.day_events import average_errors, find_day_events
 from rlhf_pipeline.records import (
@@ -25,6 +25,7 @@ from rlhf_pipeline.retraining.triggers import (
     TriggerParams,
     decide,
     find_causes_of,
+    is_miscalibration,
     last_on_all_votes,
 )
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_reference
@@ -43,7 +44,8 @@ class Response(NamedTuple):
     confirmed_seq: int  # of the first tick that confirms it
     seq: int  # of the decision, or of the last tick
     decision: TriggerDecision | None  # None while the trigger waits or is on hold
-    causes: ChangeCauses | None  # None where calibration tests alone confirm the change
+    causes: ChangeCauses | None
+    reports_rise: bool  # whether a detector is among what confirms the change
 
     @property
     def remedy(self) -> Remedy | None:
@@ -54,13 +56,10 @@ class Response(NamedTuple):
         return self.remedy in RETRAINING_REMEDIES
 
     @property
-    def reports_rise(self) -> bool:
-        """Whether a detector is among what confirms the change."""
-        return self.causes is not None
-
-    @property
     def cause(self) -> CauseName:
-        return self.causes.causes[0].name if self.causes else "calibration"
+        """The cause that is answered."""
+        is_named = self.causes is not None and self.remedy != "refit_calibrator"
+        return self.causes.causes[0].name if self.causes and is_named else "calibration"
 
 
 def find_responses(
@@ -130,8 +129,8 @@ class TriggerRun:
                 continue
             causes = None
             # Only the event whose causes decide is examined; the loop examines all.
-            of_stream = [event for event in confirming if _is_of_stream(event)]
-            if (last := last_on_all_votes(of_stream)) is not None:
+            examined = [event for event in confirming if event.stream != DAY_STREAM]
+            if (last := last_on_all_votes(examined)) is not None:
                 votes = self._own_votes[self._own_votes["seq"] <= tick]
                 known[last.event_id] = examine(last, votes, self._level)
                 causes = find_causes_of([known[last.event_id]], tick)
@@ -148,11 +147,16 @@ class TriggerRun:
                 ),
                 PARAMS,
             )
-            confirmed_seq = tick if waiting is None else waiting.confirmed_seq
+            if decision.remedy == "dismiss":
+                self._known |= set(decision.event_ids)
+                self._events = [e for e in self._events if e.event_id not in self._known]
+                waiting = None
+                continue
+            first = waiting or Response(tick, tick, None, causes, not is_miscalibration(confirming))
             if decision.remedy is not None:
                 self._carry_out(decision, tick)
-                return Response(confirmed_seq, tick, decision, causes)
-            waiting = Response(confirmed_seq, tick, None, causes)
+                return first._replace(seq=tick, decision=decision, causes=causes)
+            waiting = first._replace(seq=tick, causes=causes)
         self._answered = self._ticks[-1]
         return waiting
 
@@ -183,8 +187,10 @@ class TriggerRun:
         """
         model = np.where(self._votes["seq"] > self._start, CURRENT, EARLIER)
         votes = self._votes.assign(reward_model=model)
-        reference = average_errors(draw_reference(self._world, self._seed, self._n_retrained))
-        self._level = Level(len(reference), float(reference.mean()))
+        drawn = draw_reference(self._world, self._seed, self._n_retrained)
+        reference = average_errors(drawn)
+        p = drawn.drop_duplicates("published_id")["p"]
+        self._level = measure_level(pd.Series(reference), p)
         found = scan(
             votes,
             model_version=CURRENT,
@@ -198,7 +204,3 @@ class TriggerRun:
         new += [event for event in of_days if event.seq > self._answered]
         fresh = [event for event in new if event.event_id not in self._known]
         self._events = sorted(fresh, key=lambda event: (event.seq, event.event_id))
-
-
-def _is_of_stream(event: DriftEvent) -> bool:
-    return event.kind == "drift" and event.stream != DAY_STREAM

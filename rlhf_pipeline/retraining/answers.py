@@ -18,7 +18,8 @@ def find_waiting(decisions: Sequence[TriggerDecision]) -> list[TriggerDecision]:
 
 def waits(decision: TriggerDecision) -> bool:
     """Whether the trigger left the decision to people; they may have answered it since."""
-    return decision.action == "hold" and decision.actor is None and decision.remedy is not None
+    is_left = decision.action == "hold" and decision.remedy not in (None, "dismiss")
+    return is_left and decision.actor is None
 
 
 def answer(

@@ -12,10 +12,14 @@ from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining.follow_ups import find_follow_up
 from rlhf_pipeline.retraining.triggers import (
     TriggerParams,
+    chance_of_nothing,
+    choose_calibration_remedy,
     choose_remedy,
     describe_probabilities,
     find_causes_of,
+    is_false_alarm,
     is_left_to_people,
+    is_miscalibration,
     list_doubts,
     list_own_events,
     needs_people,
@@ -166,20 +170,34 @@ def _check_cause(inputs: Inputs) -> Iterator[Condition]:
     own = list_own_events(evidence, params)
     confirming = find_confirming_events(own, params)
     causes = find_causes_of(confirming, evidence.max_seq) if params.respond_to_causes else None
+    only_calibration = bool(confirming) and is_miscalibration(confirming)
+    remedy = (
+        choose_calibration_remedy(causes, params, rule_version)
+        if only_calibration
+        else choose_remedy(causes, params, rule_version)
+    )
     yield Condition(
         "cause",
         "a change that needs no person",
         "not examined" if causes is None else causes.causes[0].name,
-        causes is None
-        or not needs_people(choose_remedy(causes, params, rule_version), params, rule_version),
+        causes is None or not needs_people(remedy, params, rule_version),
     )
+    if rule_version > 4 and causes is not None:
+        yield Condition(
+            "rise",
+            f"a rise that is still likely {params.max_cause_votes:,} votes after the confirmation",
+            f"none with {chance_of_nothing(causes):.0%}",
+            not is_false_alarm(confirming, evidence.max_seq, params),
+        )
     yield Condition(
         "certainty",
         f"a remedy right with {params.min_certainty:.0%}, careless annotators or newcomers (or "
         f"none) with {params.min_annotator_certainty:.0%}, or {params.max_cause_votes:,} votes "
         "since the confirmation",
         "not examined" if causes is None else describe_probabilities(causes),
-        causes is None or not list_doubts(causes, confirming, evidence.max_seq, params),
+        causes is None
+        or only_calibration
+        or not list_doubts(causes, confirming, evidence.max_seq, params, rule_version),
     )
 
 

@@ -146,7 +146,7 @@ def redetect(
     kept = [e for e in events if not (e.is_replayed or reader_of(e) in gone)]
     if select_params(CauseParams, wanted) != select_params(CauseParams, current):
         kept = [
-            e if reader_of(e) is None else find_causes_again(e, streams[e.model_version], wanted)
+            e if e.stream == DAY_STREAM else find_causes_again(e, streams[e.model_version], wanted)
             for e in kept
         ]
     if changed:
@@ -238,6 +238,8 @@ def redecide(history: History, params: TriggerParams) -> list[TriggerDecision]:
         decision = decide(evidence, params)
         if decision.action == "fire":
             fired, held, left = decision, [], None
+        elif decision.remedy == "dismiss":
+            held = [e for e in (*held, *opened) if e.event_id not in decision.event_ids]
         elif decision.remedy is not None:
             held, left_of = [], tick.champion
             left = LeftToPeople(decision_id=len(made) + 1, seq=tick.seq, is_answered=True)

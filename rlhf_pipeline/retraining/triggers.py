@@ -56,14 +56,14 @@ class TriggerParams(ConfirmationParams, FollowUpParams):
         "change retrains",
     )
     min_certainty: float = Field(
-        default=0.8,
+        default=0.6,
         ge=0,
         le=1,
         description="Probability that the remedy is that of the main cause; below it, the decision "
         "waits for more votes; 0 = decide at once",
     )
     min_annotator_certainty: float = Field(
-        default=0.96,
+        default=0.93,
         ge=0,
         le=1,
         description="Probability that careless annotators or newcomers are behind the change, or "
@@ -74,7 +74,7 @@ class TriggerParams(ConfirmationParams, FollowUpParams):
         ge=0,
         le=CAUSE_VOTES,
         description="Votes after the confirmation at which an unclear cause is answered as it "
-        "stands",
+        "stands, or dismissed if probably nothing rose",
     )
 
 
@@ -84,7 +84,9 @@ class TriggerParams(ConfirmationParams, FollowUpParams):
 #    A change is answered as soon as it is confirmed, however unclear its cause; the rise test dates
 #    it only where no other detector does.
 # 3: a change has one retraining, however much the next would gain.
-RULE_VERSION = 4
+# 4: calibration tests that fail for days have the calibrator fitted again, whatever made them fail.
+#    A change without a likely cause retrains; one whose cause explains too little counts as clear.
+RULE_VERSION = 5
 
 REMEDIES: dict[CauseName, Remedy] = {
     "taste": "retrain",
@@ -116,6 +118,7 @@ _SECOND_MEANING: dict[Remedy, str] = _MEANING | {
     "others; decide whose taste counts, then retrain by hand",
 }
 SHOWN_NAMES = 10
+LIKELY_NOTHING = 0.5  # probability above which a confirmed change is a false alarm
 LIKELY_CARELESS = 0.5  # probability above which an annotator is named
 
 
@@ -137,6 +140,8 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     events = _distinct_events((*evidence.open_events, *evidence.held_events))
     own = list_own_events(evidence, params)
     confirmed = find_confirming_events(own, params)
+    if rule_version > 4 and is_false_alarm(confirmed, evidence.max_seq, params):
+        return _dismiss(evidence, params, own, confirmed)
     follow_up = find_follow_up(evidence.last_retraining, params) if not confirmed else None
     if follow_up and not _list_objections(evidence, params):
         return _follow_up(evidence, params, own, follow_up, rule_version)
@@ -145,10 +150,10 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     is_examined = rule_version > 1 and params.respond_to_causes
     causes = find_causes_of(confirmed, evidence.max_seq) if is_examined else None
     remedy = choose_remedy(causes, params, rule_version)
-    if is_examined and confirmed and all(event.kind == "calibration" for event in confirmed):
-        remedy = "refit_calibrator"
+    if is_examined and confirmed and is_miscalibration(confirmed):
+        remedy = choose_calibration_remedy(causes, params, rule_version)
     elif causes is not None and not objections:
-        objections = list_doubts(causes, confirmed, evidence.max_seq, params)
+        objections = list_doubts(causes, confirmed, evidence.max_seq, params, rule_version)
     waits = needs_people(remedy, params, rule_version)
     is_named = rule_version > 2 and not objections and remedy in ANNOTATOR_REMEDIES
     named = name_annotators(causes, confirmed) if causes and is_named else None
@@ -203,7 +208,7 @@ def find_unclear_change(
         return None
     confirmed = find_confirming_events(list_own_events(evidence, params), params)
     causes = find_causes_of(confirmed, evidence.max_seq)
-    if causes is None or all(event.kind == "calibration" for event in confirmed):
+    if causes is None or is_miscalibration(confirmed):
         return None
     return "; ".join(list_doubts(causes, confirmed, evidence.max_seq, params)) or None
 
@@ -228,6 +233,32 @@ def _follow_up(
         state="pending",
         remedy="retrain",
         parent=evidence.last_retraining.parent,
+    )
+
+
+def _dismiss(
+    evidence: TriggerEvidence,
+    params: TriggerParams,
+    own: Sequence[DriftEvent],
+    confirmed: Sequence[DriftEvent],
+) -> TriggerDecision:
+    """Hold, and claim the confirming events for good: they count no more, others do."""
+    causes = find_causes_of(confirmed, evidence.max_seq)
+    assert causes is not None
+    return TriggerDecision(
+        action="hold",
+        reasons=(
+            _describe_confirmation(confirmed, RULE_VERSION),
+            f"dismissed as a false alarm: {params.max_cause_votes:,} votes later it is "
+            f"{chance_of_nothing(causes):.0%} likely that errors have not become more frequent",
+        ),
+        event_ids=tuple(event.event_id for event in confirmed),
+        evidence=_collect_evidence(evidence, params, own, confirmed)
+        | {"rule_version": RULE_VERSION}
+        | {"causes": causes.model_dump(mode="json", exclude_unset=True)},
+        decided_at=evidence.now,
+        state="held",
+        remedy="dismiss",
     )
 
 
@@ -266,6 +297,23 @@ def choose_remedy(
     if rule_version > 2 and remedy == "quarantine" and not name_careless(causes.causes[0]):
         return "retrain"
     return remedy
+
+
+def choose_calibration_remedy(
+    causes: ChangeCauses | None, params: TriggerParams, rule_version: int = RULE_VERSION
+) -> Remedy:
+    """The remedy where calibration tests fail for days and no detector reports a rise: that of a
+    clear cause, or else the calibrator is fitted again, which loses nothing.
+    """
+    if rule_version < 5 or causes is None or causes.causes[0].share < params.min_cause_share:
+        return "refit_calibrator"
+    remedy = choose_remedy(causes, params, rule_version)
+    return remedy if is_clear(causes, remedy, params, rule_version) else "refit_calibrator"
+
+
+def is_miscalibration(confirmed: Sequence[DriftEvent]) -> bool:
+    """Whether calibration tests alone confirm the change."""
+    return all(event.kind == "calibration" for event in confirmed)
 
 
 def needs_people(remedy: Remedy, params: TriggerParams, rule_version: int = RULE_VERSION) -> bool:
@@ -328,27 +376,70 @@ def last_on_all_votes(events: Sequence[DriftEvent]) -> DriftEvent | None:
 
 
 def list_doubts(
-    causes: ChangeCauses, confirmed: Sequence[DriftEvent], max_seq: int, params: TriggerParams
+    causes: ChangeCauses,
+    confirmed: Sequence[DriftEvent],
+    max_seq: int,
+    params: TriggerParams,
+    rule_version: int = RULE_VERSION,
 ) -> list[str]:
-    """Why the change is not answered yet: its cause is unclear, and further votes may show it.
-    Causes without probabilities count as clear.
-    """
-    rises = [event.seq for event in confirmed if event.detector == RISE_TEST]
-    n_missing = min(rises or [confirmed[-1].seq]) + params.max_cause_votes - max_seq
-    chosen = choose_remedy(causes, params)
-    of_remedy, of_others = 0.0, 0.0
-    for cause in causes.causes:
-        remedy = chosen if cause is causes.causes[0] else REMEDIES[cause.name]
-        of_remedy += (cause.probability or 0.0) * (remedy == chosen)
-        if (remedy in ANNOTATOR_REMEDIES) != (chosen in ANNOTATOR_REMEDIES):
-            of_others += cause.probability or 0.0
-    is_clear = of_remedy >= params.min_certainty and 1 - of_others >= params.min_annotator_certainty
-    if n_missing <= 0 or is_clear or all(c.probability is None for c in causes.causes):
+    """Why the change is not answered yet: its cause is unclear, and further votes may show it."""
+    n_missing = find_deadline(confirmed, params) - max_seq
+    if n_missing <= 0 or is_clear(causes, choose_remedy(causes, params), params, rule_version):
         return []
     return [
         f"cause not clear yet ({describe_probabilities(causes)}): answered as it stands after "
         f"{n_missing} more votes"
     ]
+
+
+def find_deadline(confirmed: Sequence[DriftEvent], params: TriggerParams) -> int:
+    """The vote at which a confirmed change is answered, however unclear its cause."""
+    rises = [event.seq for event in confirmed if event.detector == RISE_TEST]
+    return min(rises or [confirmed[-1].seq]) + params.max_cause_votes
+
+
+def is_false_alarm(confirmed: Sequence[DriftEvent], max_seq: int, params: TriggerParams) -> bool:
+    """Whether the votes since a rise was reported show that there was probably none."""
+    if not params.respond_to_causes or not params.max_cause_votes or is_miscalibration(confirmed):
+        return False
+    causes = find_causes_of(confirmed, max_seq)
+    return (
+        causes is not None
+        and max_seq >= find_deadline(confirmed, params)
+        and chance_of_nothing(causes) > LIKELY_NOTHING
+    )
+
+
+def chance_of_nothing(causes: ChangeCauses) -> float:
+    """The probability that no cause raised the error rate; 0 where it was not computed."""
+    known = [cause.probability for cause in causes.causes if cause.probability is not None]
+    return max(0.0, 1 - sum(known)) if known else 0.0
+
+
+def is_clear(
+    causes: ChangeCauses, chosen: Remedy, params: TriggerParams, rule_version: int = RULE_VERSION
+) -> bool:
+    """Whether the chosen remedy is likely right: that of the main cause, or, where the likeliest
+    one explains too little of the rise, no matter about annotators. Causes without probabilities
+    count as clear.
+    """
+    likeliest = causes.causes[0]
+    if all(cause.probability is None for cause in causes.causes):
+        return True
+    of_remedy, of_others = 0.0, 0.0
+    for cause in causes.causes:
+        remedy = REMEDIES[cause.name]
+        if rule_version < 5:
+            remedy = chosen if cause is likeliest else remedy
+            is_right = remedy == chosen
+        elif likeliest.share < params.min_cause_share:
+            is_right = remedy not in ANNOTATOR_REMEDIES
+        else:
+            is_right = remedy == chosen
+        of_remedy += (cause.probability or 0.0) * is_right
+        if (remedy in ANNOTATOR_REMEDIES) != (chosen in ANNOTATOR_REMEDIES):
+            of_others += cause.probability or 0.0
+    return of_remedy >= params.min_certainty and 1 - of_others >= params.min_annotator_certainty
 
 
 def describe_probabilities(causes: ChangeCauses) -> str:

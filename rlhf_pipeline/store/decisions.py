@@ -392,6 +392,8 @@ class Decisions:
             tuple(read_events(connection, self._database, which))
             for which in (IS_OPEN, self._is_held(connection))
         )
+        dismissed = self._list_dismissed(connection) if held_events else set()
+        held_events = tuple(each for each in held_events if each.event_id not in dismissed)
         mine = self._database.in_project(decisions)
         unfinished = (
             select(func.count())
@@ -425,7 +427,10 @@ class Decisions:
         """The trigger's last decision that fired or left a change to people."""
         return self._find_last(
             connection,
-            lambda each: each.parent is None and (each.action == "fire" or each.remedy is not None),
+            lambda each: (
+                each.parent is None
+                and (each.action == "fire" or each.remedy not in (None, "dismiss"))
+            ),
         )
 
     def _find_last(
@@ -445,6 +450,16 @@ class Decisions:
         """
         last = self._last_response(connection)
         return drift_events.c.decision_id > (last.decision_id if last else 0)
+
+    def _list_dismissed(self, connection: Connection) -> set[str]:
+        """The events of false alarms since the trigger's last response."""
+        last = self._last_response(connection)
+        since = select(decisions).where(
+            self._database.in_project(decisions),
+            decisions.c.decision_id > (last.decision_id if last else 0),
+        )
+        known = (_build_decision(row) for row in connection.execute(since).mappings())
+        return {name for each in known if each.remedy == "dismiss" for name in each.event_ids}
 
     def _find_answer(self, connection: Connection, decision_id: int) -> TriggerDecision | None:
         later = select(decisions).where(

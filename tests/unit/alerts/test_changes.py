@@ -116,6 +116,14 @@ def test_a_change_that_waits_for_a_clear_cause_is_one_change_with_its_answer():
     assert values([held], champion_at(NOON + timedelta(hours=2))) == [0.0]
 
 
+def test_a_false_alarm_answers_the_change_that_waited():
+    waited = waiting(1, "cause not clear yet")
+    dismissed = decision(2, state="held", action="hold", remedy="dismiss")
+    (reading,) = read_changes([waited, dismissed], None, dagster_ui=UI)
+    assert (reading.value, reading.detail) == (0.0, "later votes show no rise: a false alarm")
+    assert values([waited, dismissed, waiting(3)]) == [0.0, 1.0]
+
+
 def test_events_during_a_run_or_after_a_failed_one_are_about_the_same_change():
     during = waiting(2, "1 earlier retraining decision(s) not finished", n_unfinished=1)
     assert values([decision(state="submitted"), during]) == [1.0]

@@ -14,10 +14,10 @@ from rlhf_pipeline.drift.causes import (
     find_causes,
     list_causes,
 )
-from rlhf_pipeline.drift.stream import Level
+from rlhf_pipeline.drift.stream import Level, measure_level
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughData
 from rlhf_pipeline.records import Cause, ChangeCauses, DriftEvent
-from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
+from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_reference, draw_votes
 
 AT = 1200
 SIZES: dict[str, dict[str, Any]] = {
@@ -167,6 +167,30 @@ def test_a_model_without_earlier_votes_is_compared_with_its_reference() -> None:
     assert "too few" in of(found, "newcomers").evidence["unknown"]
     alone = find_causes(votes, AT + 1)
     assert alone.rise.value == pytest.approx(0.25, abs=0.1)
+
+
+def test_a_change_of_a_young_model_is_not_blamed_on_its_unchanged_confidence() -> None:
+    votes = draw_votes(
+        VoteWorld(n_votes=300, changes=(Change(cause="taste", at=0, size=0.15),)), 5033
+    )
+    reference = draw_reference(VoteWorld(n_votes=1), 5033)
+    known = measure_level(reference["error"], reference["p"])
+    found = find_causes(votes, 12, reference=known)
+    assert of(found, "calibration").probability < 0.1
+    assert found.causes[0].name == "taste"
+
+
+def test_the_reference_tells_the_level_where_a_change_is_dated_after_a_models_first_votes() -> None:
+    votes = draw_votes(
+        VoteWorld(n_votes=800, changes=(Change(cause="taste", at=0, size=0.15),)), 6014
+    )
+    level = Level(375, 0.26)
+    known = find_causes(votes, 410, reference=level)
+    assert known.rise.low > 0
+    assert (known.causes[0].name, known.causes[0].probability > 0.5) == ("taste", True)
+    alone = find_causes(votes, 410)
+    assert alone.rise.low < 0
+    assert sum(cause.probability for cause in alone.causes) < 0.5
 
 
 def test_other_models_tell_who_is_new() -> None:

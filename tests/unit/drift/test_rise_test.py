@@ -27,7 +27,7 @@ def find_rises(*parts: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
 )
 def test_an_abrupt_rise_is_found_and_dated(rate: float, delay: float, off: float) -> None:
     delays, dates = find_rises((1500, rate))
-    assert len(delays) >= 39
+    assert len(delays) >= 38  # one that a false alarm hides until the level is learnt again
     assert np.median(delays) < delay
     assert np.median(np.abs(dates)) < off
     assert abs(np.median(dates)) < off / 2

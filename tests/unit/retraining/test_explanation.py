@@ -91,7 +91,7 @@ def test_each_condition_shows_threshold_and_number() -> None:
         "new votes": ("200 since the last fire", "40", False),
         "cause": ("a change that needs no person", "not examined", True),
         "certainty": (
-            "a remedy right with 80%, careless annotators or newcomers (or none) with 96%, or "
+            "a remedy right with 60%, careless annotators or newcomers (or none) with 93%, or "
             "400 votes since the confirmation",
             "not examined",
             True,
@@ -113,8 +113,8 @@ def test_events_have_the_part_that_they_played() -> None:
 def test_evidence_of_a_later_rule_is_shown_as_it_is() -> None:
     made = decision()
     later = made.model_copy(update={"evidence": made.evidence | {"cause": "taste"}})
-    assert other_evidence(made) == {"rule_version": 4}
-    assert other_evidence(later) == {"rule_version": 4, "cause": "taste"}
+    assert other_evidence(made) == {"rule_version": 5}
+    assert other_evidence(later) == {"rule_version": 5, "cause": "taste"}
 
 
 def test_replay_of_a_stored_decision_shows_no_difference() -> None:

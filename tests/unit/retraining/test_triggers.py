@@ -338,15 +338,49 @@ def test_no_model_is_promoted_while_the_cause_of_a_change_is_unclear():
     assert find_unclear_change(evidence(event("ddm"), event("adwin"))) is None
 
 
-def test_a_clear_cause_that_retrains_for_another_reason_does_not_wait():
+def test_carelessness_retrains_only_once_votes_had_time_to_show_another_cause():
     causes = unclear(1000, carelessness=0.99, taste=0.01)
     weak = [c | {"share": c["share"] / 2} for c in causes["causes"]]
     everybody = [c | {"evidence": c["evidence"] | {"n_active": 3}} for c in causes["causes"]]
     for found in (weak, everybody):
         clear = {"causes": causes | {"causes": found}}
         risen = event("rise_test").model_copy(update={"evidence": clear})
-        made = decide(evidence(risen, max_seq=1010))
-        assert (made.action, made.remedy) == ("fire", "retrain")
+        waiting = decide(evidence(risen, max_seq=1010))
+        assert held(waiting, "cause not clear yet")
+        assert replay(waiting) == waiting
+        former = waiting.model_copy(update={"evidence": waiting.evidence | {"rule_version": 4}})
+        for made in (replay(former), decide(evidence(risen, max_seq=1400))):
+            assert (made.action, made.remedy) == ("fire", "retrain")
+
+
+def test_a_weak_cause_retrains_at_once_where_annotators_are_not_behind_it():
+    causes = unclear(1000, taste=0.6, mix=0.4)
+    weak = causes | {"causes": [c | {"share": c["share"] / 2} for c in causes["causes"]]}
+    risen = event("rise_test").model_copy(update={"evidence": {"causes": weak}})
+    assert decide(evidence(risen, max_seq=1010)).remedy == "retrain"
+
+
+def test_a_rise_that_further_votes_do_not_confirm_is_dismissed():
+    def risen(name: str, **probabilities: float) -> DriftEvent:
+        first = {"causes": unclear(1000, taste=0.7), "later_causes": []}
+        later = [unclear(until, **probabilities) for until in (1200, 1400)]
+        return event(name).model_copy(update={"evidence": first | {"later_causes": later}})
+
+    alarm, other = risen("rise_test", taste=0.3, category=0.1), event("ddm", 2000)
+    waiting = decide(evidence(alarm, other, max_seq=1399))
+    assert held(waiting, "cause not clear yet")
+    made = decide(evidence(alarm, other, max_seq=1400, n_new_votes=1))
+    assert held(made, "60% likely that errors have not become more frequent")
+    assert (made.remedy, made.event_ids) == ("dismiss", (alarm.event_id,))
+    assert replay(made) == made
+    former = made.model_copy(update={"evidence": made.evidence | {"rule_version": 4}})
+    assert held(replay(former), "1 new votes since")
+    assert decide(evidence(risen("rise_test", taste=0.51), max_seq=1400)).remedy == "retrain"
+    at_once = TriggerParams(max_cause_votes=0)
+    assert decide(evidence(alarm, max_seq=1400), at_once).remedy == "retrain"
+    pair = risen("hddm_a", taste=0.3), risen("ddm", taste=0.3)
+    assert decide(evidence(*pair, max_seq=1400)).remedy == "dismiss"
+    assert find_unclear_change(evidence(alarm, max_seq=1400)) is None
 
 
 def test_a_quarantine_begins_where_its_reason_dates_the_change():
@@ -397,6 +431,32 @@ def test_calibration_that_stays_wrong_is_refitted_alone():
     assert held(decide(evidence(failed(1), failed(2), failed(3), rising)), "unconfirmed")
     long_ago = rising.model_copy(update={"day": date(2025, 11, 1)})
     assert decide(evidence(long_ago, failed(1), failed(2), failed(3))).action == "fire"
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "remedy"),
+    [
+        ({"calibration": 0.97}, "refit_calibrator"),
+        ({"carelessness": 0.97}, "quarantine"),
+        ({"taste": 0.97}, "retrain"),
+        ({"taste": 0.6, "carelessness": 0.4}, "refit_calibrator"),
+        ({"taste": 0.3}, "refit_calibrator"),
+    ],
+)
+def test_calibration_that_stays_wrong_for_a_clear_reason_is_answered_by_it(probabilities, remedy):
+    causes = {"causes": unclear(3000, **probabilities)}
+    failed = [
+        event("slope", 1000 * day, kind="calibration", change_seq=1000 * day - 90).model_copy(
+            update={"day": date(2026, 1, day), "evidence": causes if day == 3 else {}}
+        )
+        for day in (1, 2, 3)
+    ]
+    made = decide(evidence(*failed, max_seq=3000))
+    assert (made.action, made.remedy) == ("fire", remedy)
+    assert made.change_seq == (910 if remedy == "retrain" else None)
+    assert replay(made) == made
+    former = made.model_copy(update={"evidence": made.evidence | {"rule_version": 4}})
+    assert replay(former).remedy == "refit_calibrator"
 
 
 def test_the_rise_test_dates_a_change_but_not_by_the_former_rule():

@@ -377,6 +377,28 @@ def test_what_people_decide_by_hand_ends_no_hold(store, decide, make_event):
     assert [event.seq for event in seen[0].held_events] == [20]
 
 
+def test_a_dismissed_event_counts_no_more_and_others_are_still_held(store, decide, make_event):
+    store.events.add([make_event(10), make_event(20)])
+    decide(hold)
+    store.events.add([make_event(30)])
+
+    def dismiss(evidence):
+        known = (*evidence.held_events, *evidence.open_events)
+        alarms = tuple(event.event_id for event in known if event.seq != 20)
+        return hold(evidence).model_copy(update={"remedy": "dismiss", "event_ids": alarms})
+
+    decide(dismiss)
+    store.events.add([make_event(40)])
+    seen = []
+    decide(lambda evidence: seen.append(evidence) or hold(evidence))
+    assert [event.seq for event in seen[0].held_events] == [20]
+    assert [event.seq for event in seen[0].open_events] == [40]
+    assert seen[0].left_to_people is None
+    assert [d.remedy for d in store.decisions.all()] == [None, "dismiss", None]
+    decide(fire)
+    assert decide(hold) is None
+
+
 def test_the_rule_is_told_what_waits_for_people_while_the_champion_serves(
     store, decide, make_event
 ):
