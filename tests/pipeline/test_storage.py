@@ -182,6 +182,7 @@ def test_a_sound_home_is_reported_as_sound(home: Path) -> None:
     assert "trouble" not in result.output
 
 
+@pytest.mark.usefixtures("dagster_in_process")
 def test_every_damage_is_found_and_ends_with_one(home: Path) -> None:
     day = settings_of(home).start_day.isoformat()
     next((home / "frames" / "votes").glob("*.parquet")).unlink()
@@ -217,11 +218,13 @@ def test_a_backup_is_put_back_elsewhere_with_equal_numbers(home: Path, tmp_path:
     assert rlhf(restored, "storage", "check").exit_code == 0
 
 
+@pytest.mark.usefixtures("dagster_in_process")
 def test_a_backup_is_taken_while_votes_are_cast(home: Path, tmp_path: Path) -> None:
     with Workspace(settings_of(home)).store as store, store.database.write_transaction():
         assert rlhf(home, "storage", "backup", str(tmp_path / "backup")).exit_code == 0
 
 
+@pytest.mark.usefixtures("dagster_in_process")
 def test_a_damaged_backup_and_a_full_home_are_refused(home: Path, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     rlhf(home, "storage", "backup", str(backup))
@@ -244,6 +247,7 @@ def test_a_damaged_backup_and_a_full_home_are_refused(home: Path, tmp_path: Path
         rlhf(tmp_path / "new", "storage", "restore", str(backup))
 
 
+@pytest.mark.usefixtures("dagster_in_process")
 def test_an_interrupted_backup_is_none_and_may_be_repeated(home: Path, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     backup.mkdir()
@@ -253,6 +257,7 @@ def test_an_interrupted_backup_is_none_and_may_be_repeated(home: Path, tmp_path:
     assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
 
 
+@pytest.mark.usefixtures("dagster_in_process")
 def test_nothing_is_moved_while_a_run_or_the_daemon_is_at_work(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,7 +460,12 @@ def _assert_planner_knows_counts(postgres: PostgresServer, prefix: str) -> None:
 
 
 def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
-    home: Path, used: Path, tmp_path: Path, postgres: PostgresServer, prefix: str
+    home: Path,
+    used: Path,
+    tmp_path: Path,
+    postgres: PostgresServer,
+    prefix: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     before = numbers(home)
     killed_half_way(home, postgres.url, postgres.database_url(f"{prefix}_store"))
@@ -463,6 +473,7 @@ def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
     assert numbers(home) == before
     result = rlhf(home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix)
     assert result.exit_code == 0, result.output
+    request.getfixturevalue("dagster_in_process")  # the move had a process of its own
     assert "store.votes" in result.output
     assert "dagster.event_logs" in result.output
     assert numbers(home) == before
