@@ -27,6 +27,7 @@ LONG = (
     "tests/processes",
     "tests/pipeline",
     "tests/training",
+    "tests/web/test_schemathesis",
     "tests/providers",
     "tests/on_postgres",
     "tests/browser",
