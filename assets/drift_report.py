@@ -226,7 +226,7 @@ class Stream:
 
     errors: pd.DataFrame
     found: ScanResult
-    read: ErrorStream
+    source: ErrorStream
 
 
 def _count_left_out(streams: Mapping[str, Stream], reason: str) -> int:
@@ -311,7 +311,7 @@ def _collect_evidence(
     )
     failed = calibration_events(mine, tests, model_version=label, read_before=state["read_before"])
     store.detectors.record_scan(
-        [add_causes(event, stream.read, config) for event in failed],
+        [add_causes(event, stream.source, config) for event in failed],
         label,
         {CALIBRATION: state},
         stream=CALIBRATION,

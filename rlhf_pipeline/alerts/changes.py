@@ -44,7 +44,7 @@ class ConfirmedChange:
         known, answer = decision.evidence.get("looked_at", {}), self.latest
         if known.get("champion") != answer.evidence.get("looked_at", {}).get("champion"):
             return False
-        if answer.remedy == "dismiss":
+        if "dismiss" in (answer.remedy, decision.remedy) and answer.remedy is not None:
             return False
         if answer.remedy is not None and answer.action == "hold":
             left = known.get("left_to_people") or {}

@@ -137,6 +137,7 @@ def _average_at(
     rises["calibration"] = np.array(np.abs(base - votes.expected[1.0])[changed].mean())
     sizes = np.stack([np.broadcast_to(rise, weight.shape) for rise in rises.values()])
     is_rise = sizes.max(axis=0) >= NO_RISE
+    is_rise[:, 1:] = True  # in a category, however few of the votes are in it
     likely = np.bincount(
         sizes.argmax(axis=0)[is_rise], weights=weight[is_rise], minlength=len(sizes)
     )

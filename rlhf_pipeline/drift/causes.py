@@ -8,7 +8,7 @@ from rlhf_pipeline.drift.base import require_error
 from rlhf_pipeline.drift.cause_evidence import collect_evidence, measure_rise, summarise
 from rlhf_pipeline.drift.cause_model import NO_RISE, weigh_causes
 from rlhf_pipeline.drift.changed_votes import ChangedVotes, describe_votes
-from rlhf_pipeline.drift.expected_errors import learn_expected_errors
+from rlhf_pipeline.drift.expected_errors import expect_reference, learn_expected_errors
 from rlhf_pipeline.drift.stream import Level
 from rlhf_pipeline.errors import FrameError, NotEnoughData
 from rlhf_pipeline.parameters import Parameters
@@ -76,7 +76,11 @@ def find_causes(
     around = own.iloc[n_before - margin :].reset_index(drop=True)
     usual = rows[rows["seq"] < around["seq"].iloc[0]]
     knows_annotators = len(usual) >= params.cause_min_before
-    expected = learn_expected_errors(settled)
+    expected = (
+        expect_reference(reference.error_rate, reference.stated_odds)
+        if reference is not None and is_young
+        else learn_expected_errors(settled)
+    )
     changed = describe_votes(
         around,
         settled,

@@ -55,6 +55,18 @@ def learn_expected_errors(votes: pd.DataFrame) -> ExpectedErrors:
     return ExpectedErrors(found, groups)
 
 
+def expect_reference(error_rate: float, stated: tuple[float, float] | None) -> ExpectedErrors:
+    """The stated confidence, shifted so that predictions with log odds of mean and deviation
+    `stated` err at `error_rate` on average.
+    """
+    rate = float(np.clip(error_rate, LOWEST, HIGHEST))
+    level = np.log(rate / (1 - rate))
+    mean, spread = stated or (0.0, 0.0)
+    # The mean of a logistic function of a normal variable (MacKay 1992).
+    shift = float(level * np.sqrt(1 + np.pi * spread**2 / 8) - mean)
+    return ExpectedErrors(np.array([shift, 1.0, level - shift]), ())
+
+
 def stated_odds(votes: pd.DataFrame) -> Floats:
     """Stated log odds of an error (n,); NaN where none is stated."""
     if "expected_error" not in votes.columns:

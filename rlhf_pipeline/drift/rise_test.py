@@ -23,8 +23,8 @@ class RiseTestParams(BaseModel):
         default=3.8,
         gt=0,
         le=50,
-        description="Rise test: log likelihood ratio at which drift is detected. At the default a "
-        "steady stream with all default detectors gives about 2.7 false alarms in 100,000 votes",
+        description="Rise test: log likelihood ratio at which drift is detected. At the default it "
+        "reports about 6 false rises in 100,000 votes; the trigger dismisses most of them",
     )
     rise_test_step: float = Field(
         default=0.055,

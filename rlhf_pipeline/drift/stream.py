@@ -95,7 +95,9 @@ def level_of(window: Window) -> Level | None:
 def measure_level(error: "pd.Series[float]", p: "pd.Series[float]") -> Level:
     """The level of predictions with their errors (0 to 1) and stated probabilities of side a."""
     odds = stated_odds(pd.DataFrame({"expected_error": np.minimum(p, 1 - p)}))
-    return Level(len(error), float(error.mean()), (float(odds.mean()), float(odds.std())))
+    odds = odds[np.isfinite(odds)]
+    stated = (float(odds.mean()), float(odds.std())) if len(odds) else None
+    return Level(len(error), float(error.mean()), stated)
 
 
 def scan(

@@ -21,10 +21,13 @@ from rlhf_pipeline.records import (
     TriggerEvidence,
 )
 from rlhf_pipeline.retraining.triggers import (
+    LIKELY_NOTHING,
     RETRAINING_REMEDIES,
     TriggerParams,
+    chance_of_nothing,
     decide,
     find_causes_of,
+    find_deadline,
     is_miscalibration,
     last_on_all_votes,
 )
@@ -128,12 +131,17 @@ class TriggerRun:
             if not confirming:
                 continue
             causes = None
-            # Only the event whose causes decide is examined; the loop examines all.
+            # The loop examines all events; here only those whose causes decide.
             examined = [event for event in confirming if event.stream != DAY_STREAM]
             if (last := last_on_all_votes(examined)) is not None:
                 votes = self._own_votes[self._own_votes["seq"] <= tick]
                 known[last.event_id] = examine(last, votes, self._level)
                 causes = find_causes_of([known[last.event_id]], tick)
+                if causes is not None and chance_of_nothing(causes) > LIKELY_NOTHING:
+                    others = [event for event in examined if event is not last]
+                    is_due = tick >= find_deadline(confirming, PARAMS)
+                    for event in others if is_due else ():
+                        known[event.event_id] = examine(event, votes, self._level)
             decision = decide(
                 TriggerEvidence(
                     champion=CURRENT,

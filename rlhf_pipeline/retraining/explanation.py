@@ -182,11 +182,11 @@ def _check_cause(inputs: Inputs) -> Iterator[Condition]:
         "not examined" if causes is None else causes.causes[0].name,
         causes is None or not needs_people(remedy, params, rule_version),
     )
-    if rule_version > 4 and causes is not None:
+    if rule_version > 4 and causes is not None and not only_calibration:
         yield Condition(
             "rise",
-            f"a rise that is still likely {params.max_cause_votes:,} votes after the confirmation",
-            f"none with {chance_of_nothing(causes):.0%}",
+            f"a rise that is still likely {params.max_cause_votes:,} votes later",
+            f"{chance_of_nothing(causes):.0%} likely that nothing rose",
             not is_false_alarm(confirming, evidence.max_seq, params),
         )
     yield Condition(

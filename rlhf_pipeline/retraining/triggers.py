@@ -245,11 +245,15 @@ def _dismiss(
     """Hold, and claim the confirming events for good: they count no more, others do."""
     causes = find_causes_of(confirmed, evidence.max_seq)
     assert causes is not None
+    n_later = causes.until_seq - find_deadline(confirmed, params) + params.max_cause_votes
+    events = (*evidence.open_events, *evidence.held_events)
+    stale = [event for event in events if event.model_version != evidence.champion]
     return TriggerDecision(
         action="hold",
         reasons=(
+            *_describe_superseded(stale, evidence.champion),
             _describe_confirmation(confirmed, RULE_VERSION),
-            f"dismissed as a false alarm: {params.max_cause_votes:,} votes later it is "
+            f"dismissed as a false alarm: {n_later:,} votes later it is "
             f"{chance_of_nothing(causes):.0%} likely that errors have not become more frequent",
         ),
         event_ids=tuple(event.event_id for event in confirmed),
@@ -384,11 +388,36 @@ def list_doubts(
 ) -> list[str]:
     """Why the change is not answered yet: its cause is unclear, and further votes may show it."""
     n_missing = find_deadline(confirmed, params) - max_seq
-    if n_missing <= 0 or is_clear(causes, choose_remedy(causes, params), params, rule_version):
+    if n_missing <= 0:
+        return _list_doubts_of_a_rise(causes, confirmed, max_seq, params, rule_version)
+    if is_clear(causes, choose_remedy(causes, params), params, rule_version):
         return []
     return [
         f"cause not clear yet ({describe_probabilities(causes)}): answered as it stands after "
         f"{n_missing} more votes"
+    ]
+
+
+def _list_doubts_of_a_rise(
+    causes: ChangeCauses,
+    confirmed: Sequence[DriftEvent],
+    max_seq: int,
+    params: TriggerParams,
+    rule_version: int,
+) -> list[str]:
+    """Probably nothing rose, but the votes that would show it are not examined yet: those after a
+    later event, or those since the last report. If that takes as many votes again, no report comes.
+    """
+    if rule_version < 5 or chance_of_nothing(causes) <= LIKELY_NOTHING:
+        return []
+    shown_by = params.max_cause_votes + max(
+        event.seq for event in confirmed if "causes" in event.evidence
+    )
+    if causes.until_seq >= shown_by or max_seq >= shown_by + params.max_cause_votes:
+        return []
+    return [
+        f"probably nothing rose ({chance_of_nothing(causes):.0%}): dismissed unless votes up to "
+        f"{shown_by} show a rise"
     ]
 
 
@@ -399,19 +428,21 @@ def find_deadline(confirmed: Sequence[DriftEvent], params: TriggerParams) -> int
 
 
 def is_false_alarm(confirmed: Sequence[DriftEvent], max_seq: int, params: TriggerParams) -> bool:
-    """Whether the votes since a rise was reported show that there was probably none."""
+    """Whether `max_cause_votes` further votes show of each event that probably nothing rose."""
     if not params.respond_to_causes or not params.max_cause_votes or is_miscalibration(confirmed):
         return False
-    causes = find_causes_of(confirmed, max_seq)
-    return (
+    examined = [event for event in confirmed if "causes" in event.evidence]
+    return bool(examined) and all(
         causes is not None
-        and max_seq >= find_deadline(confirmed, params)
+        and causes.until_seq >= event.seq + params.max_cause_votes
         and chance_of_nothing(causes) > LIKELY_NOTHING
+        for event in examined
+        for causes in (find_causes_of([event], max_seq),)
     )
 
 
 def chance_of_nothing(causes: ChangeCauses) -> float:
-    """The probability that no cause raised the error rate; 0 where it was not computed."""
+    """The probability that none of the causes is at work; 0 where it was not computed."""
     known = [cause.probability for cause in causes.causes if cause.probability is not None]
     return max(0.0, 1 - sum(known)) if known else 0.0
 

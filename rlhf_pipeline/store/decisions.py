@@ -557,7 +557,10 @@ class Decisions:
                 self._database.in_project(drift_events),
                 or_(IS_OPEN, self._is_held(connection)),
             )
-            has_events = connection.execute(waiting.limit(1)).one_or_none() is not None
+            dismissed = self._list_dismissed(connection)
+            has_events = any(
+                event_id not in dismissed for event_id in connection.execute(waiting).scalars()
+            )
             if not has_events and self._read_retraining(connection, follow_ups) is None:
                 return _TrainableCount(after, after, 0)
             newest = select(func.max(votes.c.seq)).where(self._database.in_project(votes))

@@ -122,6 +122,20 @@ def test_a_false_alarm_answers_the_change_that_waited():
     (reading,) = read_changes([waited, dismissed], None, dagster_ui=UI)
     assert (reading.value, reading.detail) == (0.0, "later votes show no rise: a false alarm")
     assert values([waited, dismissed, waiting(3)]) == [0.0, 1.0]
+    asked = decision(1, "held", "quarantine", "hold")
+    for answered in (asked, decision(1, "submitted"), decision(1, "failed")):
+        beside = dismissed.model_copy(
+            update={
+                "evidence": dismissed.evidence
+                | {
+                    "looked_at": {
+                        "n_unfinished": 1,
+                        "left_to_people": {"decision_id": 1, "is_answered": False},
+                    }
+                }
+            }
+        )
+        assert values([answered, beside]) == [1.0, 0.0]
 
 
 def test_events_during_a_run_or_after_a_failed_one_are_about_the_same_change():

@@ -193,6 +193,27 @@ def test_the_reference_tells_the_level_where_a_change_is_dated_after_a_models_fi
     assert sum(cause.probability for cause in alone.causes) < 0.5
 
 
+@pytest.mark.parametrize("stated", [0.18, 0.32])
+def test_a_reference_that_states_another_confidence_than_it_errs_is_no_change(stated) -> None:
+    for seed in range(3):
+        votes = draw_votes(VoteWorld(n_votes=400), seed)
+        odds = np.log(stated / (1 - stated))
+        votes["expected_error"] = 1 / (
+            1 + np.exp(-np.random.default_rng(seed).normal(odds, 0.3, 400))
+        )
+        found = find_causes(votes, 61, reference=Level(500, 0.25, (odds, 0.3)))
+        assert sum(cause.probability for cause in found.causes) < 0.5
+    unknown = find_causes(votes.drop(columns="expected_error"), 61, reference=Level(500, 0.25))
+    assert sum(cause.probability for cause in unknown.causes) < 0.5
+
+
+def test_a_rare_category_may_change_though_few_votes_show_it() -> None:
+    votes = draw("category", n_after=1000, first_category_share=0.03)
+    found = find_causes(votes, AT + 1)
+    assert of(found, "category").evidence["category"] == "category 0"
+    assert sum(cause.probability for cause in found.causes) > 0.5
+
+
 def test_other_models_tell_who_is_new() -> None:
     votes = draw("newcomers")
     votes["reward_model"] = np.where(votes["seq"] > AT, "reward@2", "reward@1")

@@ -381,6 +381,29 @@ def test_a_rise_that_further_votes_do_not_confirm_is_dismissed():
     pair = risen("hddm_a", taste=0.3), risen("ddm", taste=0.3)
     assert decide(evidence(*pair, max_seq=1400)).remedy == "dismiss"
     assert find_unclear_change(evidence(alarm, max_seq=1400)) is None
+    real = risen("ddm", taste=0.8)
+    assert decide(evidence(alarm, real, max_seq=1400)).remedy == "retrain"
+
+
+def test_a_rise_is_not_dismissed_by_causes_of_before_its_time() -> None:
+    def examined(seq: int, *until: int) -> DriftEvent:
+        first, *later = [unclear(each, taste=0.3) for each in until]
+        known = {"causes": first, "later_causes": later}
+        return event("rise_test", seq).model_copy(update={"evidence": known})
+
+    old = examined(1000, 1050)
+    assert held(
+        decide(evidence(old, max_seq=1700)),
+        "probably nothing rose (70%): dismissed unless votes up to 1400 show a rise",
+    )
+    assert decide(evidence(old, max_seq=1800)).remedy == "retrain"  # no report came
+    early, late = examined(1000, 1400), examined(1390, 1400)
+    waiting = decide(evidence(early, late, max_seq=1400))
+    assert held(waiting, "dismissed unless votes up to 1790 show a rise")
+    assert replay(waiting) == waiting
+    assert str(find_unclear_change(evidence(early, late, max_seq=1400))).startswith("probably")
+    both = early, examined(1390, 1400, 1790)
+    assert set(decide(evidence(*both, max_seq=1790)).event_ids) == {e.event_id for e in both}
 
 
 def test_a_quarantine_begins_where_its_reason_dates_the_change():
