@@ -6,7 +6,11 @@ from typing import Any
 
 from rlhf_pipeline.alerts.findings import Reading
 from rlhf_pipeline.records import ChangeCauses, Promotion, TriggerDecision
-from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
+from rlhf_pipeline.retraining.triggers import (
+    LIKELY_NOTHING,
+    RETRAINING_REMEDIES,
+    chance_of_nothing,
+)
 
 REMEDY_WORDS = {
     "retrain": "retrain",
@@ -71,7 +75,8 @@ def read_changes(
     decisions: Sequence[TriggerDecision], champion: Promotion | None, *, dagster_ui: str
 ) -> list[Reading]:
     """One reading per confirmed change: 1 until its run or a later retraining succeeded, the run of
-    a person's answer did, a person dismissed it, or another reward model became champion.
+    a person's answer did, a person dismissed it, or another reward model became champion. While
+    probably nothing rose, it is 0.
     """
     succeeded = [d for d in decisions if d.action == "fire" and d.state == "succeeded"]
     retrained = [
@@ -93,6 +98,7 @@ def read_changes(
         is_dismissed = decision.stored_id in dismissed
         is_false_alarm = decision.remedy == "dismiss"
         is_answered = has_run or is_dismissed or is_false_alarm or is_replaced
+        is_doubtful = decision.remedy is None and _is_probably_nothing(decision)
         answer = "its run finished" if has_run else "a person dismissed it" if is_dismissed else ""
         answer = "later votes show no rise: a false alarm" if is_false_alarm else answer
         if is_replaced and champion is not None:
@@ -102,7 +108,7 @@ def read_changes(
             Reading(
                 name="drift.unanswered",
                 measured_at=decision.decided_at,
-                value=0.0 if is_answered else 1.0,
+                value=0.0 if is_answered or is_doubtful else 1.0,
                 labels={"decision": change.name},
                 detail=answer if is_answered else _describe_change(decision),
                 evidence=_collect_evidence(decision),
@@ -147,6 +153,12 @@ def _collect_evidence(decision: TriggerDecision) -> dict[str, Any]:
             "rise": causes.rise.model_dump(mode="json", exclude_none=True),
         }
     return {name: value for name, value in evidence.items() if value is not None}
+
+
+def _is_probably_nothing(decision: TriggerDecision) -> bool:
+    """Whether a change that waits is more likely than not a false alarm, by what it knew."""
+    causes = _read_causes(decision)
+    return causes is not None and chance_of_nothing(causes) > LIKELY_NOTHING
 
 
 def _read_causes(decision: TriggerDecision) -> ChangeCauses | None:

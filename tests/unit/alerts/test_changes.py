@@ -116,6 +116,20 @@ def test_a_change_that_waits_for_a_clear_cause_is_one_change_with_its_answer():
     assert values([held], champion_at(NOON + timedelta(hours=2))) == [0.0]
 
 
+def test_a_change_that_is_probably_nothing_opens_no_alert_while_it_waits():
+    def unclear(number, probability):
+        causes = CAUSES.model_copy(
+            update={"causes": (Cause(name="taste", share=0.9, probability=probability),)}
+        )
+        held = waiting(number, "cause not clear yet")
+        evidence = held.evidence | {"causes": causes.model_dump(mode="json")}
+        return held.model_copy(update={"evidence": evidence})
+
+    assert values([unclear(1, 0.3)]) == [0.0]
+    assert values([unclear(1, 0.3), unclear(2, 0.6)]) == [1.0]
+    assert values([unclear(1, 0.6)]) == [1.0]
+
+
 def test_a_false_alarm_answers_the_change_that_waited():
     waited = waiting(1, "cause not clear yet")
     dismissed = decision(2, state="held", action="hold", remedy="dismiss")
