@@ -19,9 +19,14 @@ CURES = {
     errno.ENOTDIR: "Choose a path whose parents are folders",
     errno.EEXIST: "Choose a path whose parents are folders",
     errno.ENAMETOOLONG: "Give a shorter name",
-    errno.EIO: "Free some space",
+    errno.EIO: "Check that the disk works",
     errno.EPIPE: "Keep the reading process open to the end",
 }
+
+# numbers of a disk that is full or may not be written; EFBIG is a limit of file sizes
+WRITE_REFUSALS = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
+)
 
 # It hides why: "unexpected pos 576 vs 534" is a file shorter than what was written.
 TORCH_WRITER = re.compile(r"PytorchStreamWriter|inline_container\.cc.* unexpected pos")
@@ -86,7 +91,7 @@ def find_refusal(error: BaseException) -> OSError | None:
         number = re.search(r"\[Errno (\d+)\]", text)
         return OSError(int(number[1]), os.strerror(int(number[1]))) if number else None
     if isinstance(error, RuntimeError) and TORCH_WRITER.search(text):
-        return OSError(errno.EIO, "torch could not write the whole file; the disk may be full")
+        return OSError(errno.ENOSPC, "torch could not write the whole file; the disk may be full")
     if isinstance(error, OSError):
         return OSError(error.errno or 0, error.strerror or text)
     return None

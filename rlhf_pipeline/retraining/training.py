@@ -13,7 +13,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from rlhf_pipeline.errors import OutOfMemory, TrainingFailed
-from rlhf_pipeline.files import find_refusal
+from rlhf_pipeline.files import WRITE_REFUSALS, find_refusal
 from rlhf_pipeline.parameters import Device, Dtype
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
@@ -308,7 +308,7 @@ def run_to_end(
         ) from cause
     except Exception as cause:
         refusal = find_refusal(cause)
-        if refusal is None:
+        if refusal is None or refusal.errno not in WRITE_REFUSALS:  # as of a file that it reads
             raise
         raise TrainingFailed(
             f"Training could not write below {checkpoints.parent}: {refusal.strerror}. Free some "

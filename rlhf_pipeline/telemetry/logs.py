@@ -178,10 +178,13 @@ def _find_secrets(value: object) -> Iterator[str]:
     if isinstance(value, SecretStr):
         plain = value.get_secret_value()
         if "://" in plain:
-            yield from _find_url_secrets(plain)
-            parts = urlsplit(plain)
-            if parts.scheme in ("http", "https"):
-                yield plain.partition(parts.netloc)[2]
+            try:
+                yield from _find_url_secrets(plain)
+                parts = urlsplit(plain)
+                if parts.scheme in ("http", "https"):
+                    yield plain.partition(parts.netloc)[2]
+            except ValueError:  # no address: whoever needs it reports that
+                yield plain
             return
         yield from (plain, *plain.split())  # several secrets while they are rotated
         for pair in plain.split(",") if "=" in plain else ():

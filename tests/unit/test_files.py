@@ -71,7 +71,11 @@ def test_an_error_that_is_none_of_the_disk_stays(tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "cure"),
-    [(errno.ENOSPC, "Free some space"), (errno.EACCES, "Make the folder writable")],
+    [
+        (errno.ENOSPC, "Free some space"),
+        (errno.EACCES, "Make the folder writable"),
+        (errno.EIO, "Check that the disk works"),
+    ],
 )
 def test_a_disk_that_refuses_leaves_the_old_file(tmp_path, monkeypatch, number, cure):
     path = tmp_path / "log.txt"

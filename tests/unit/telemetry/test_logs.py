@@ -106,6 +106,14 @@ def test_secrets_of_the_settings_are_hidden_in_every_line(log_format: str, lines
     assert not [secret for secret in hidden if secret in written]
 
 
+def test_malformed_secret_address_is_hidden_as_a_whole(tmp_path: Path, lines: Any):
+    (tmp_path / "url").write_text("json://ann:pass@[chat/x")
+    target = {"channel": "apprise", "url_file": str(tmp_path / "url")}
+    configure_logs(Settings(alert_targets={"chat": target}))
+    ours.warning("failed at json://ann:pass@[chat/x")
+    assert lines()[0].endswith("failed at …")
+
+
 def test_secrets_in_files_are_hidden_and_new_ones_too(tmp_path: Path, lines: Any):
     sealing_key = generate_sealing_key()
     files = {name: tmp_path / name for name in ("key", "secret", "url", "password")}
