@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -123,29 +123,47 @@ def loop(settings: Settings, arguments: argparse.Namespace, console: Console) ->
 
 
 def train(settings: Settings, arguments: argparse.Namespace, console: Console) -> int:
-    try:
-        with open_home(settings, console) as instance:
-            from driver.run import run_pending_decisions, show_runs
+    """Run the job here, or wait while the process that uses the home does; the holder of its lock
+    may run something else, so the home is tried again while the job is queued.
+    """
+    limit = timedelta(seconds=settings.dead_after_seconds)
+    is_waiting = False
+    while True:
+        try:
+            with open_home(settings, console, is_quiet=is_waiting) as instance:
+                from driver.run import run_pending_decisions, show_runs
 
-            with show_runs(settings, instance, console) as (runner, _):
-                run_pending_decisions(runner, f"{datetime.now(UTC).date()}")
-    except HomeInUse:
-        from driver.job_runs import wait_for_end
+                with show_runs(settings, instance, console) as (runner, _):
+                    run_pending_decisions(runner, f"{datetime.now(UTC).date()}")
+            return 0
+        except HomeInUse:
+            from driver.job_runs import wait_for_end
 
-        console.print("The process that drives this home runs the job. Ctrl-C ends the waiting.")
-        with open_instance() as instance, Store.of_home(settings) as store:
-            wait_for_end(instance, store, arguments.decision_id)
-    return 0
+            if not is_waiting:
+                console.print(
+                    "Another process uses this home. It runs the job, or this one does afterwards. "
+                    "Ctrl-C ends the waiting."
+                )
+            is_waiting = True
+            with open_instance() as instance, Store.of_home(settings) as store:
+                if not wait_for_end(instance, store, arguments.decision_id, limit):
+                    return 0
 
 
 @contextmanager
-def open_home(settings: Settings, console: Console) -> Iterator[dg.DagsterInstance]:
+def open_home(
+    settings: Settings, console: Console, *, is_quiet: bool = False
+) -> Iterator[dg.DagsterInstance]:
     """Dagster's instance of a home that no other process drives. Raises HomeInUse."""
     terminal.silence_logs()
     os.environ.update(settings.dagster_environ)
     with lock_home(settings.home), dg.DagsterInstance.get() as instance:
-        refuse_daemon(instance, settings.home, console.print)
+        refuse_daemon(instance, settings.home, ignore_text if is_quiet else console.print)
         yield instance
+
+
+def ignore_text(text: str) -> None:
+    """A callback that does nothing."""
 
 
 def print_fact(**fact: Any) -> None:

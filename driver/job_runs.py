@@ -1,7 +1,7 @@
-"""Reads the runs of training jobs from Dagster, and waits for their end."""
+"""Reads the runs of training jobs from Dagster, and waits while others run them."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from time import sleep
 
 import dagster as dg
@@ -10,7 +10,8 @@ from assets.retraining_decision import DECISION_TAG
 from rlhf_pipeline.retraining.jobs import JobRun
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.decisions import OPEN_STATES
-from sensors.runs import describe_failure
+from sensors.run_health import ALIVE, is_dead
+from sensors.runs import ENDED_STATUSES, describe_failure
 
 WAIT_S = 2.0
 
@@ -32,7 +33,7 @@ def _describe_run(instance: dg.DagsterInstance, record: dg.RunRecord) -> JobRun:
     return JobRun(
         run_id=run.run_id,
         status=run.status.value,
-        created_at=record.create_timestamp,
+        updated_at=record.update_timestamp,
         started_at=_to_time(record.start_time),
         ended_at=_to_time(record.end_time),
         error=describe_failure(instance, run.run_id) if has_failed else None,
@@ -47,14 +48,20 @@ def wait_for_end(
     instance: dg.DagsterInstance,
     store: Store,
     decision_id: int,
+    dead_after: timedelta,
     pause: Callable[[float], None] = sleep,
-) -> None:
-    """Wait until a job that another process runs has ended, or was cancelled before it began."""
+) -> bool:
+    """Wait while another process runs a job. True if none runs it yet; False once it has ended, was
+    cancelled, or its process is gone.
+    """
+    wanted = dg.RunsFilter(tags={DECISION_TAG: str(decision_id)})
     while True:
-        run = find_job_runs(instance, [str(decision_id)]).get(str(decision_id))
-        if run is None:
-            if store.decisions.get(decision_id).state not in OPEN_STATES:
-                return
-        elif run.ended_at is not None:
-            return
         pause(WAIT_S)
+        record = next(iter(instance.get_run_records(wanted, limit=1)), None)
+        status = None if record is None else record.dagster_run.status
+        if status in ENDED_STATUSES:
+            return False
+        if record is None or status not in ALIVE:
+            return store.decisions.get(decision_id).state in OPEN_STATES
+        if is_dead(record, store, datetime.now(UTC), dead_after):
+            return False

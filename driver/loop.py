@@ -15,6 +15,7 @@ from rich.console import Console
 from driver.recovery import fail_dead_runs, release_run_keys
 from driver.runner import RunCancelled, Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
+from jobs.retraining import policy_training
 from rlhf_pipeline.alert_rounds import keep_ticking, record_end, send_messages
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
@@ -127,7 +128,10 @@ class Loop:
             try:
                 with self._keep_ticking():
                     self.runner.run_request(request, name, day)
-            except RunCancelled as cause:
+            except PipelineError as cause:
+                # its author orders it again or not; the trigger goes on
+                if not isinstance(cause, RunCancelled) and request.job_name != policy_training.name:
+                    raise
                 self.on_failure(str(cause))
         if data.cursor is not None:
             self.cursors[name] = data.cursor

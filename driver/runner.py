@@ -1,5 +1,6 @@
 """Runs jobs and evaluates sensors in this process, as the daemon would."""
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from assets.delivery import NUMBERS
 from assets.retraining_decision import DECISION_TAG
 from jobs.cancellation import CancellationWatch
+from jobs.retraining import policy_training
 from jobs.run_spans import record_run
 from rlhf_pipeline import protocols
 from rlhf_pipeline.config import Settings
@@ -110,10 +112,23 @@ class Runner:
         watch = decision_id and CancellationWatch(
             self.store, self.instance, run_id, int(decision_id)
         )
-        with watch.watch() if watch else nullcontext():
-            result = definition.execute_in_process(
-                instance=self.instance, raise_on_error=False, run_id=run_id, **arguments
-            )
+        result: dg.ExecuteInProcessResult | None = None
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        try:
+            with watch.watch() if watch else nullcontext():
+                result = definition.execute_in_process(
+                    instance=self.instance, raise_on_error=False, run_id=run_id, **arguments
+                )
+        except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
+            if not watch or not watch.is_cancelled:
+                raise
+        if watch and watch.is_cancelled:  # the command's handler takes one interrupt only
+            signal.signal(signal.SIGINT, on_interrupt)
+        if result is None:  # interrupted before its first step
+            run = self.instance.get_run_by_id(run_id)
+            if run is not None and not run.is_finished:
+                self.instance.report_run_canceled(run)
+            raise RunCancelled(f"Job {decision_id} was cancelled; its run {run_id[:8]} has ended.")
         record_run(self.settings, self.instance, result.run_id)
         if result.success:
             self._show_in_timeline(result.run_id)
@@ -124,9 +139,10 @@ class Runner:
             raise RunCancelled(f"Job {decision_id} was cancelled; its run {run_id[:8]} has ended.")
         if not result.success:
             failure = describe_failure(self.instance, result.run_id)
+            cure = "order it again" if job == policy_training.name else self.retry_command
             raise PipelineError(
                 f"{job} of {day} failed: {failure.removesuffix('.')}. "
-                f"`make dev` shows the run {result.run_id[:8]}; {self.retry_command} to go on."
+                f"`make dev` shows the run {result.run_id[:8]}; {cure} to go on."
             )
 
     def _show_in_timeline(self, run_id: str) -> None:

@@ -1,5 +1,6 @@
 """Interrupts a run within seconds after its decision is cancelled, in the run's own process."""
 
+import logging
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ from assets.retraining_decision import DECISION_TAG
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
 
+logger = logging.getLogger(__name__)
 POLL_S = 1.0
 GRACE_S = 2.0  # after it, the processes of steps are killed: a job ends 5 s after its cancellation
 
@@ -43,9 +45,12 @@ class CancellationWatch:
         try:
             yield
         finally:
-            with self._lock:
+            try:
+                with self._lock:  # waits for an interruption, which may arrive here
+                    self._ended.set()
+            finally:
                 self._ended.set()
-            thread.join()
+                thread.join()
 
     def _poll(self, kills_children: bool) -> None:
         while not self._ended.wait(POLL_S):
@@ -57,10 +62,15 @@ class CancellationWatch:
         with self._lock:
             if self._ended.is_set():
                 return
+            try:
+                run = self._instance.get_run_by_id(self._run_id)
+                if run is not None and run.is_finished:
+                    return
+                if run is not None:
+                    self._instance.report_run_canceling(run, "The training job was cancelled.")
+            except Exception:  # noqa: BLE001  whatever the storage raises: the run must end
+                logger.warning("Run %s is cancelled, but not shown as that.", self._run_id)
             self.is_cancelled = True
-            run = self._instance.get_run_by_id(self._run_id)
-            if run is not None and not run.is_finished:
-                self._instance.report_run_canceling(run, "The training job was cancelled.")
             os.kill(os.getpid(), signal.SIGINT)
         if not self._ended.wait(GRACE_S) and kills_children:
             for child in psutil.Process().children(recursive=True):

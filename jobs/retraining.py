@@ -24,7 +24,7 @@ retraining = dg.define_asset_job(
 policy_training = dg.define_asset_job(
     "policy_training",
     selection=["retraining_set", "candidate_model", "evaluation", "gate"],
-    description="A candidate trained as `rlhf policy train` ordered it, on the present pairs and "
+    description="A candidate trained as `rlhf policy train` ordered it, on the current pairs and "
     "reward model, then judged and gated. No reward model is fitted.",
     executor_def=training_executor,
 )

@@ -22,7 +22,7 @@ from rlhf_pipeline.drift.report import DriftParams
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.evaluation import EvaluationParams, GateParams
 from rlhf_pipeline.learning import CalibrateParams
-from rlhf_pipeline.parameters import section_class, suggest
+from rlhf_pipeline.parameters import find_switches_as_numbers, section_class, suggest
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.retraining.on_policy import OnPolicyParams
@@ -319,17 +319,6 @@ def _item_class(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
     return next((v for v in values if isinstance(v, type) and issubclass(v, BaseModel)), None)
 
 
-def _switches_as_numbers(kind: type[BaseModel], values: Mapping[str, Any], path: str) -> list[str]:
-    """Numbers that are set to true or false, which pydantic reads as 1 or 0."""
-    return [
-        f"{path}.{name} must be a number, not {value}."
-        for name, value in values.items()
-        if isinstance(value, bool)
-        and name in kind.model_fields
-        and kind.model_fields[name].annotation in (int, float)
-    ]
-
-
 def _mapping(values: object, path: str) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise ConfigurationError(
@@ -340,7 +329,10 @@ def _mapping(values: object, path: str) -> Mapping[str, Any]:
 
 def _validate(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values as JSON. Raises ConfigurationError with every problem."""
-    problems = _switches_as_numbers(PARTS[part], values, f"{LOOP}.{part}")
+    problems = [
+        f"{LOOP}.{part}.{name} must be a number, not {values[name]}."
+        for name in find_switches_as_numbers(PARTS[part], values)
+    ]
     try:
         params = PARTS[part].model_validate(values)
     except ValidationError as cause:

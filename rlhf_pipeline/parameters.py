@@ -1,7 +1,7 @@
 """The base of all parameter classes; builds them from `NAME=VALUE` texts, as `--set` gives them."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
@@ -30,6 +30,17 @@ def section_class(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
     return None
 
 
+def find_switches_as_numbers(kind: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
+    """Names of numbers that are set to true or false, which pydantic reads as 1 or 0."""
+    return [
+        name
+        for name, value in values.items()
+        if isinstance(value, bool)
+        and name in kind.model_fields
+        and kind.model_fields[name].annotation in (int, float, int | None, float | None)
+    ]
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """A sentence with the nearest known name, else with all of them."""
     names = list(known)
@@ -56,12 +67,17 @@ def parse_parameters(kind: type[P], changes: Sequence[str] | None, /, **given: A
                 f"{suggest(name, (of or kind).model_fields)}"
             )
         try:
-            values[name] = yaml.safe_load(value)
+            wanted_value = yaml.safe_load(value)
         except yaml.YAMLError as cause:
             raise ConfigurationError(
                 f"--set {text!r}: the value cannot be read. Write a number, true, false, a [list] "
                 "or null."
             ) from cause
+        for switch in find_switches_as_numbers(of, {name: wanted_value}):
+            raise ConfigurationError(
+                f"--set {text!r}: {switch} must be a number, not {wanted_value}."
+            )
+        values[name] = wanted_value
     try:
         return kind.model_validate(wanted)
     except ValidationError as cause:

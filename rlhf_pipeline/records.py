@@ -632,8 +632,8 @@ class Quarantine(Record):
 
 
 class TrainingOrder(Record):
-    """What a person orders of a training job: parameters by stage, as given, and a key of their
-    own.
+    """What a person orders of a training job: all parameters by stage, and an optional idempotency
+    key.
     """
 
     stages: dict[str, dict[str, Any]]
@@ -752,7 +752,10 @@ class TriggerEvidence(Record):
         "superseded votes"
     )
     max_seq: int
-    n_unfinished: int = Field(default=0, description="fire decisions still pending or submitted")
+    n_unfinished: int = Field(
+        default=0, description="retrainings and other answers still pending or submitted"
+    )
+    n_ordered: int = Field(default=0, description="training jobs ordered and not ended")
     left_to_people: LeftToPeople | None = None
     last_retraining: RetrainingResult | None = Field(
         default=None, description="of the last change, once the gate has decided on it"

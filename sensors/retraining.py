@@ -27,6 +27,7 @@ from sensors.runs import (
     ENDED_STATUSES,
     RANGE_END_TAG,
     RANGE_START_TAG,
+    RUN_KEY_TAG,
     STEP_TAG,
     SUBMISSION_LEASE,
     find_run,
@@ -113,6 +114,17 @@ def _record_outcomes(project: str, instance: dg.DagsterInstance, store: Store) -
             )
         else:
             store.decisions.retry(decision.stored_id, attempt=decision.attempt)
+    _record_late_successes(project, instance, store)
+
+
+def _record_late_successes(project: str, instance: dg.DagsterInstance, store: Store) -> None:
+    """Mark as succeeded the jobs whose gate decided before their cancellation was seen."""
+    orders = {run_key(project, each): each for each in store.decisions.failed_orders()}
+    if not orders:
+        return
+    wanted = dg.RunsFilter(tags={RUN_KEY_TAG: list(orders)}, statuses=[dg.DagsterRunStatus.SUCCESS])
+    for run in instance.get_runs(wanted):
+        store.decisions.mark_finished(orders[run.tags[RUN_KEY_TAG]].stored_id, succeeded=True)
 
 
 def _request_pending(

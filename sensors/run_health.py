@@ -16,6 +16,7 @@ from jobs.collection import collection
 from jobs.feedback import feedback, learning
 from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.retraining.jobs import START_SECONDS, longest_start
 from rlhf_pipeline.store import Heartbeat, Store
 from sensors.runs import PARTITION_TAG, STEP_TAG, drop_started, is_ours, store_of
 
@@ -24,9 +25,6 @@ RETRY_TAG = "rlhf/retry_of"
 MAX_RETRIES = 2
 # how many times longer to wait for a silent process that is alive on this host
 PATIENCE = 5
-# least time to a run's first beat: imports took 15 s on two busy cores, whatever
-# `dead_after_seconds` says
-START_SECONDS = 60.0
 ALIVE = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
@@ -34,7 +32,6 @@ def run_health_sensor(
     settings: Settings, status: dg.DefaultSensorStatus, *, start_seconds: float = START_SECONDS
 ) -> dg.SensorDefinition:
     limit = timedelta(seconds=settings.dead_after_seconds)
-    to_start = max(2 * limit, timedelta(seconds=start_seconds))
 
     @dg.sensor(
         name="run_health",
@@ -53,7 +50,7 @@ def run_health_sensor(
             for r in context.instance.get_run_records(dg.RunsFilter(statuses=list(ALIVE)))
             if is_ours(context, r.dagster_run)
         ]
-        dead = [r.dagster_run for r in alive if _is_dead(r, store, now, limit, to_start)]
+        dead = [r.dagster_run for r in alive if is_dead(r, store, now, limit, start_seconds)]
         for run in dead:
             fail_run(
                 context.instance,
@@ -73,14 +70,19 @@ def run_health_sensor(
     return run_health
 
 
-def _is_dead(
-    record: dg.RunRecord, store: Store, now: datetime, limit: timedelta, to_start: timedelta
+def is_dead(
+    record: dg.RunRecord,
+    store: Store,
+    now: datetime,
+    limit: timedelta,
+    start_seconds: float = START_SECONDS,
 ) -> bool:
+    """Whether the process of a run has been silent for so long that it is gone."""
     beat = store.heartbeats.get(record.dagster_run.run_id)
     if beat is None:
         # A run without a beat may still import and open the store. If it were failed while it
         # starts, it could go on beside the run that is requested in its place.
-        return now - record.update_timestamp > to_start
+        return now - record.update_timestamp > longest_start(limit, start_seconds)
     # After a suspended machine wakes, this sensor may tick before the run's process beats again.
     return now - beat.at > (PATIENCE * limit if works_here(beat) else limit)
 

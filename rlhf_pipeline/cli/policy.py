@@ -17,7 +17,7 @@ from rlhf_pipeline.cli.training_jobs import (
     read_jobs,
     read_stages,
 )
-from rlhf_pipeline.cli.training_orders import build_order, check_inputs
+from rlhf_pipeline.cli.training_orders import build_order, check_inputs, list_set_parameters
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import TrainingOrder
@@ -53,7 +53,7 @@ def train(
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(help="A name of your own: the same key never starts a second job."),
+        typer.Option(help="An optional idempotency key: it never starts a second job."),
     ] = None,
     reason: Annotated[str, typer.Option(help="Why; kept with the decision.")] = "",
     wait: Annotated[
@@ -61,7 +61,7 @@ def train(
         typer.Option("--wait", help="Run it in this terminal, or wait for the process that does."),
     ] = False,
 ) -> None:
-    """Order the training of a candidate on the present pairs and reward model: it is judged, and
+    """Order the training of a candidate on the current pairs and reward model: it is judged, and
     the gate promotes or refuses it.
 
     Its rows are checked first. The same order while its job is open starts no second one.
@@ -74,15 +74,15 @@ def train(
             "`rlhf replay` first."
         )
     order = build_order(LoopSettings.read(settings), strategy, changes or (), key)
-    for line in check_inputs(workspace, order):
-        echo(line)
+    if key is None or store.decisions.find_order(order) is None:
+        for line in check_inputs(workspace, order):
+            echo(line)
     number, known = _order(workspace, order, reason.strip() or f"training by {order.strategy}")
     if known is None:
         echo(f"job {number}: training by {order.strategy} is ordered")
     else:
-        echo(f"job {number} is this order already: {known.state}. Nothing was started.")
-        if known.state == "lost":
-            echo(f"Its process is gone. `rlhf policy cancel {number}`, then order it again.")
+        echo(f"This order is already job {number} ({known.state}). Nothing was started.")
+        _echo_loss(known)
         if known.state in ENDED or known.state == "lost":
             return
     if not wait:
@@ -205,10 +205,11 @@ def _build_row(job: TrainingJob) -> dict[str, str]:
 def _echo_job(workspace: Workspace, job: TrainingJob) -> None:
     stages = read_stages(workspace, job)
     echo(f"job {job.job_id}, ordered {job.ordered_at:%Y-%m-%d %H:%M} UTC: {_describe_state(job)}")
-    for stage, own in job.order.stages.items():
+    for stage, own in list_set_parameters(job.order):
         echo(f"  {stage}: {', '.join(f'{name} {value}' for name, value in own.items())}")
     if job.run is not None and job.run.error and job.state == "failed":
         echo(f"  {job.run.error}")
+    _echo_loss(job)
     if figures := read_job_figures(job, stages):
         for line in _describe_figures(figures, has_ended=job.state in ENDED):
             echo(f"  {line}")
@@ -229,13 +230,19 @@ def _echo_job(workspace: Workspace, job: TrainingJob) -> None:
     )
 
 
+def _echo_loss(job: TrainingJob) -> None:
+    if job.state == "lost":
+        echo(f"Its process is gone. `rlhf policy cancel {job.job_id}`, then order it again.")
+
+
 def _list_numbers(run: TrackedRun) -> list[str]:
     figures = ((name, n) for name, n in run.metrics.items() if not name.startswith("training_"))
     return [f"{name} {value:.4g}" for name, value in figures]
 
 
 def _describe_state(job: TrainingJob) -> str:
-    return f"{job.state} by {job.cancelled_by}" if job.cancelled_by else job.state
+    is_cancelled = job.state in ("cancelling", "cancelled")
+    return f"{job.state} by {job.cancelled_by}" if is_cancelled and job.cancelled_by else job.state
 
 
 def _describe_figures(figures: JobFigures, *, has_ended: bool) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """Builds the order of a training job from the command line, and checks its rows."""
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Iterator, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
@@ -15,9 +17,10 @@ from rlhf_pipeline.errors import (
 )
 from rlhf_pipeline.evaluation import frozen_prompt_ids
 from rlhf_pipeline.loop_settings import PARTS, CandidateParams, LoopSettings
-from rlhf_pipeline.parameters import parse_parameters, suggest
+from rlhf_pipeline.parameters import parse_parameters, section_class, suggest
 from rlhf_pipeline.policy.causal_lm import PromptFormat, load_prompt_format
 from rlhf_pipeline.records import CalibrationReport, ModelVersion, TrainingOrder
+from rlhf_pipeline.retraining.parameters import read_strategy_params
 from rlhf_pipeline.retraining.row_checks import describe_rows, find_bad_rows
 from rlhf_pipeline.retraining.selection import SelectionParams, list_usable_pairs
 from rlhf_pipeline.retraining.strategies import STRATEGIES
@@ -29,12 +32,14 @@ STAGES = ("retraining_set", CANDIDATE, "evaluation", "gate")  # of the job
 def build_order(
     loop: LoopSettings, strategy: str | None, changes: Sequence[str], key: str | None
 ) -> TrainingOrder:
-    """The parameters of the job's stages as `rlhf.yaml` sets them, with these changes: NAME=VALUE
-    of the training, STAGE.NAME=VALUE of another stage. What later changes in the file changes
-    nothing in the order.
+    """All parameters of the job's stages: as `rlhf.yaml` sets them, then `params_file`, with these
+    changes: NAME=VALUE of the training, STAGE.NAME=VALUE of another stage. What later changes in
+    a file changes nothing in the order.
 
     Raises ConfigurationError for an unknown strategy, stage or name, and for an invalid value.
     """
+    if key is not None and not key.strip():
+        raise ConfigurationError("--key is empty. Give a name, or leave it out.")
     if strategy is not None and strategy not in STRATEGIES:
         raise ConfigurationError(
             f"Unknown strategy {strategy!r}. {suggest(strategy, sorted(STRATEGIES))}"
@@ -43,22 +48,50 @@ def build_order(
     for change in changes:
         stage, dot, rest = change.partition(".")
         is_of_stage = dot and stage in STAGES
+        _refuse_unknown_part(change)
         by_stage[stage if is_of_stage else CANDIDATE].append(rest if is_of_stage else change)
     given = {stage: deepcopy(dict(loop.given.get(stage, {}))) for stage in STAGES}
     if strategy is not None:
         given[CANDIDATE]["strategy"] = strategy
     stages: dict[str, dict[str, Any]] = {}
     for stage in STAGES:
-        params = parse_parameters(PARTS[stage], by_stage[stage], **given[stage])
-        stages[stage] = params.model_dump(mode="json", exclude_unset=True)
-    candidate = cast(CandidateParams, PARTS[CANDIDATE].model_validate(stages[CANDIDATE]))
-    candidate.training_params()  # reads params_file
-    stages[CANDIDATE]["strategy"] = candidate.strategy
-    return TrainingOrder(stages={name: own for name, own in stages.items() if own}, key=key)
+        params = parse_parameters(PARTS[stage], by_stage[stage], **deepcopy(given[stage]))
+        if isinstance(params, CandidateParams) and params.params_file is not None:
+            of_file = read_strategy_params(Path(params.params_file))
+            given[stage] |= of_file.model_dump(mode="json", exclude_unset=True)
+            params = parse_parameters(PARTS[stage], by_stage[stage], **given[stage])
+            params = params.model_copy(update={"params_file": None})
+        stages[stage] = params.model_dump(mode="json")
+    return TrainingOrder(stages=stages, key=key)
+
+
+def list_set_parameters(order: TrainingOrder) -> Iterator[tuple[str, dict[str, Any]]]:
+    """By stage, the parameters of an order that are not at their default, and the strategy."""
+    for stage, own in order.stages.items():
+        defaults = PARTS[stage]().model_dump(mode="json")
+        changed = {
+            name: value
+            for name, value in own.items()
+            if name == "strategy" or value != defaults.get(name)
+        }
+        if changed:
+            yield stage, changed
+
+
+def _refuse_unknown_part(change: str) -> None:
+    """Raises ConfigurationError for STAGE.NAME=VALUE of neither a stage nor a section."""
+    part, dot, _ = change.partition("=")[0].partition(".")
+    training = PARTS[CANDIDATE]
+    sections = [name for name in training.model_fields if section_class(training, name)]
+    if dot and part not in (*STAGES, *sections):
+        raise ConfigurationError(
+            f"--set {change!r}: {part} is neither a stage nor a section. "
+            f"{suggest(part, (*STAGES, *sections))}"
+        )
 
 
 def check_inputs(workspace: Workspace, order: TrainingOrder) -> list[str]:
-    """`check_pairs` of the present preference pairs. Raises ConfigurationError where a stage before
+    """`check_pairs` of the current preference pairs. Raises ConfigurationError where a stage before
     the job has not run.
     """
     pairs = _read_pairs(workspace)
@@ -95,11 +128,11 @@ def check_pairs(
     )
     stopping = [row for row in bad if row.stops]
     if stopping:
-        ids = ", ".join(row.comparison_id for row in stopping)
+        ids = json.dumps([row.comparison_id for row in stopping])
         raise ExpectationFailed(
             f"{len(stopping)} of {len(usable)} rows cannot be trained on, so nothing was started.\n"
             + "\n".join(f"  {line}" for line in describe_rows(stopping))
-            + f"\nTo leave them out: --set 'retraining_set.leave_out=[{ids}]'"
+            + f"\nTo leave them out: --set 'retraining_set.leave_out={ids}'"
         )
     n_needed = max(selection.min_pairs, training.min_pairs, 2)
     if len(usable) - len(bad) < n_needed:
@@ -108,10 +141,12 @@ def check_pairs(
             f"{n_needed} are needed. Collect more votes, or lower retraining_set.min_pairs and "
             f"min_pairs.{''.join(f'{chr(10)}  {line}' for line in describe_rows(bad))}"
         )
+    unknown = sorted({*selection.leave_out} - {*pairs["comparison_id"]})
     return [
         f"{len(usable) - len(bad)} of {len(pairs)} preference pairs can be trained on",
         *(["The training leaves these out:"] if bad else []),
         *(f"  {line}" for line in describe_rows(bad)),
+        *([f"leave_out names no current pair: {', '.join(unknown)}"] if unknown else []),
     ]
 
 

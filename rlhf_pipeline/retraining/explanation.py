@@ -91,8 +91,8 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
         Condition(
             "unfinished",
             "no retraining that has not ended",
-            f"{evidence.n_unfinished}",
-            not evidence.n_unfinished,
+            f"{evidence.n_unfinished + evidence.n_ordered}",
+            not evidence.n_unfinished + evidence.n_ordered,
         ),
         Condition(
             "cool-down",

@@ -13,12 +13,22 @@ ENDED: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled"})
 ALIVE = frozenset({"STARTING", "STARTED", "CANCELING"})
 
 
+# least time to a run's first beat: imports took 15 s on two busy cores, whatever
+# `dead_after_seconds` says
+START_SECONDS = 60.0
+
+
+def longest_start(dead_after: timedelta, start_seconds: float = START_SECONDS) -> timedelta:
+    """How long a run may import and open the store before its first heartbeat."""
+    return max(2 * dead_after, timedelta(seconds=start_seconds))
+
+
 class JobRun(Record):
     """The last run of a job, as Dagster knows it."""
 
     run_id: str
     status: str
-    created_at: datetime
+    updated_at: datetime = Field(description="when its status changed last")
     started_at: datetime | None = None
     ended_at: datetime | None = None
     error: str | None = Field(default=None, description="failed stages and their causes")
@@ -52,10 +62,11 @@ def build_job(
     dead_after: timedelta,
 ) -> TrainingJob:
     """The job of a decision that ordered one. `beat_at` is the last heartbeat of the run's process,
-    which counts as lost after `dead_after` without one.
+    which counts as lost after `dead_after` without one, and after `longest_start` without a first.
     """
     assert decision.order is not None  # the caller chose such decisions
-    last_seen = max((at for at in (beat_at, run and run.created_at) if at), default=now)
+    limit = dead_after if beat_at else longest_start(dead_after)
+    last_seen = beat_at or (run.updated_at if run else now)
     return TrainingJob(
         job_id=decision.stored_id,
         order=decision.order,
@@ -63,7 +74,7 @@ def build_job(
             decision,
             run.status if run else None,
             is_cancelled=cancellation is not None,
-            is_silent=now - last_seen > dead_after,
+            is_silent=now - last_seen > limit,
         ),
         ordered_at=decision.decided_at,
         actor=decision.actor or "",
@@ -103,7 +114,7 @@ class JobFigures(Record):
 
     @property
     def seconds_left(self) -> float:
-        """At the present pace."""
+        """At the current pace."""
         return self.seconds / self.step * (self.n_steps - self.step)
 
 

@@ -565,6 +565,8 @@ def _list_objections(
         )
     if evidence.n_unfinished:
         found.append(f"{evidence.n_unfinished} earlier retraining decision(s) not finished")
+    if evidence.n_ordered:
+        found.append(f"{evidence.n_ordered} training job(s) not finished")
     found += unconfirmed
     if evidence.last_fired_at is not None:
         since = evidence.now - evidence.last_fired_at

@@ -202,6 +202,11 @@ class Decisions:
             )
             return self._store(connection, ledger, decision, ledger.vote_seq), True
 
+    def find_order(self, order: TrainingOrder) -> TriggerDecision | None:
+        """The decision that `order` would return as known, if any; raises as it does."""
+        with self._database.read_transaction() as connection:
+            return self._find_order(connection, order)
+
     def cancel(
         self, decision_id: int, *, reason: str, actor: str, now: datetime
     ) -> TriggerDecision:
@@ -217,11 +222,12 @@ class Decisions:
                 return given
             job = _build_decision(row)
             if job.order is None or job.state not in OPEN_STATES:
-                raise StoreError(
-                    f"Decision {decision_id} is no open training job: it "
-                    f"{'ordered none' if job.order is None else 'has ' + job.state}. "
-                    "`rlhf policy jobs` lists the jobs."
+                problem = (
+                    f"Decision {decision_id} did not order a training job."
+                    if job.order is None
+                    else f"Job {decision_id} has already {job.state}."
                 )
+                raise StoreError(f"{problem} `rlhf policy jobs` lists the jobs.")
             at = (self._database.in_project(decisions), decisions.c.decision_id == decision_id)
             ended = {"state": "failed", "error": f"cancelled by {actor}: {reason}"}
             connection.execute(decisions.update().where(*at).values(ended))
@@ -266,6 +272,11 @@ class Decisions:
     def submitted_fires(self) -> list[TriggerDecision]:
         """Fire decisions whose run was found and has not ended, oldest first."""
         return self._read(decisions.c.state == "submitted")
+
+    def failed_orders(self) -> list[TriggerDecision]:
+        """Orders of training jobs that failed or were cancelled, oldest first."""
+        failed = self._read(decisions.c.state == "failed")
+        return [each for each in failed if each.order is not None]
 
     def lease(self, decision_id: int, attempt: int, *, now: datetime, lease: timedelta) -> bool:
         """Whether the caller may submit this attempt now; if so, nobody else may until `lease` has
@@ -395,11 +406,13 @@ class Decisions:
         dismissed = self._list_dismissed(connection) if held_events else set()
         held_events = tuple(each for each in held_events if each.event_id not in dismissed)
         mine = self._database.in_project(decisions)
-        unfinished = (
-            select(func.count())
-            .select_from(decisions)
-            .where(mine, decisions.c.state.in_(["pending", "submitted"]))
-        )
+        unfinished = [
+            _build_decision(row)
+            for row in connection.execute(
+                select(decisions).where(mine, decisions.c.state.in_(OPEN_STATES))
+            ).mappings()
+        ]
+        n_ordered = sum(each.order is not None for each in unfinished)
         return TriggerEvidence(
             champion=champion,
             open_events=open_events,
@@ -413,7 +426,8 @@ class Decisions:
             if open_events or held_events or retraining
             else 0,
             max_seq=known_seq,
-            n_unfinished=connection.execute(unfinished).scalar_one(),
+            n_unfinished=len(unfinished) - n_ordered,
+            n_ordered=0 if is_replayed else n_ordered,
             left_to_people=self._read_left_to_people(connection, champion),
             last_retraining=retraining,
             now=now,
@@ -502,7 +516,13 @@ class Decisions:
                 .order_by(decisions.c.decision_id)
             ).mappings()
         ]
-        trained = [each for each in known if each.remedy in TRAINS or each.remedy is None]
+        trained = [
+            each
+            for each in known
+            if each.remedy in TRAINS
+            # an order that was cancelled or failed has trained nothing
+            or (each.remedy is None and (each.order is None or each.state == "succeeded"))
+        ]
         last = trained[-1] if trained else None
         if last is None or last.state != "succeeded" or (last.actor and not last.remedy):
             return None

@@ -160,6 +160,11 @@ def test_events_during_a_run_or_after_a_failed_one_are_about_the_same_change():
     assert values([decision(state="failed"), waiting(2, "cool-down"), decision(3)]) == [1.0]
 
 
+def test_change_found_while_an_order_is_open_is_its_own():
+    beside = waiting(2, "1 training job(s) not finished", n_ordered=1)
+    assert values([decision(state="succeeded"), beside]) == [0.0, 1.0]
+
+
 def test_what_comes_after_an_answer_is_another_change():
     after = waiting(2, "cool-down")
     assert values([decision(state="succeeded"), after]) == [0.0, 1.0]

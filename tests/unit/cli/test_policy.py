@@ -5,12 +5,20 @@ from pathlib import Path
 import pytest
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.training_orders import build_order, check_inputs, check_pairs
+from rlhf_pipeline.cli.policy import _describe_state
+from rlhf_pipeline.cli.training_orders import (
+    build_order,
+    check_inputs,
+    check_pairs,
+    list_set_parameters,
+)
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, ExpectationFailed, NotEnoughVotes
-from rlhf_pipeline.loop_settings import LoopSettings
+from rlhf_pipeline.evaluation import GateParams
+from rlhf_pipeline.loop_settings import CandidateParams, LoopSettings
 from rlhf_pipeline.policy.causal_lm import PromptFormat, load_prompt_format
-from rlhf_pipeline.records import TrainingOrder
+from rlhf_pipeline.records import TrainingOrder, utc_now
+from rlhf_pipeline.retraining.jobs import JobState, TrainingJob
 from tests.unit.retraining.test_selection import pairs
 
 LOOP = LoopSettings.parse({"candidate_model": {"beta": 0.2, "sentinels": {"every": 5}}})
@@ -25,6 +33,11 @@ LOOP = LoopSettings.parse({"candidate_model": {"beta": 0.2, "sentinels": {"every
         (None, "gate.min_win_rte=1", r"Did you mean min_win_rate\?"),
         (None, "batch_size=5", "gradient_accumulation 3 does not divide batch_size 5"),
         (None, "strategy=best", "strategy: Input should be"),
+        (None, "epochs=true", r"'epochs=true': epochs must be a number, not True\."),
+        (None, "evaluation.min_prompts=no", "min_prompts must be a number, not False"),
+        (None, "usd_per_hour=yes", "usd_per_hour must be a number"),
+        (None, "evaluaton.n_prompts=5", r"neither a stage nor a section\. .*mean evaluation\?"),
+        (None, "sentinel.max_kl=1", r"Did you mean sentinels\?"),
         (None, "params_file=/nowhere.yaml", "/nowhere.yaml cannot be read"),
     ],
 )
@@ -37,20 +50,50 @@ def test_unusable_order_is_refused(strategy: str | None, change: str, message: s
 def test_order_holds_what_the_file_and_the_command_set() -> None:
     changes = ["learning_rate=1e-4", "sentinels.max_kl=0.2", "retraining_set.min_pairs=40"]
     order = build_order(LOOP, "kto", changes, "k1")
-    assert order == TrainingOrder(
-        stages={
-            "retraining_set": {"min_pairs": 40},
-            "candidate_model": {
-                "beta": 0.2,
-                "sentinels": {"every": 5, "max_kl": 0.2},
-                "strategy": "kto",
-                "learning_rate": 1e-4,
-            },
-        },
-        key="k1",
-    )
+    assert order.key == "k1"
+    candidate = order.stages["candidate_model"]
+    chosen = ("strategy", "beta", "learning_rate", "epochs")
+    assert [candidate[name] for name in chosen] == ["kto", 0.2, 1e-4, CandidateParams().epochs]
+    assert (candidate["sentinels"]["every"], candidate["sentinels"]["max_kl"]) == (5, 0.2)
+    assert order.stages["retraining_set"]["min_pairs"] == 40
+    assert list(order.stages["gate"]) == list(GateParams.model_fields), "what is at its default too"
+    shown = dict(list_set_parameters(order))
+    assert shown["retraining_set"] == {"min_pairs": 40}
+    assert sorted(shown["candidate_model"]) == ["beta", "learning_rate", "sentinels", "strategy"]
     assert build_order(LOOP, None, [], None).strategy == "dpo"
     assert LOOP.given["candidate_model"]["sentinels"] == {"every": 5}, "the settings stay"
+
+
+def test_order_keeps_what_params_file_set(tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_text("{beta: 0.3, epochs: 2, learning_rate: 0.001}")
+    changes = [f"params_file={file}", "epochs=5"]
+    order = build_order(LOOP, None, changes, None)
+    file.write_text("beta: 0.9")
+    candidate = order.stages["candidate_model"]
+    assert (candidate["beta"], candidate["epochs"], candidate["learning_rate"]) == (0.3, 5, 1e-3)
+    assert candidate["params_file"] is None
+
+
+def test_empty_key_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="--key is empty"):
+        build_order(LOOP, None, [], " ")
+
+
+def test_author_is_named_of_a_cancellation_only() -> None:
+    def describe(state: JobState) -> str:
+        job = TrainingJob(
+            job_id=1,
+            order=order(),
+            state=state,
+            ordered_at=utc_now(),
+            actor="ada",
+            reason="try",
+            cancelled_by="bob",
+        )
+        return _describe_state(job)
+
+    assert [describe("cancelled"), describe("succeeded")] == ["cancelled by bob", "succeeded"]
 
 
 def order(*changes: str) -> TrainingOrder:
@@ -75,14 +118,28 @@ def test_bad_rows_are_named_and_can_be_left_out(policy: PromptFormat) -> None:
     rows.loc[0, "rejected"] = rows.loc[0, "chosen"] + " "
     rows.loc[1, "prompt"] = "why " * 200
     same, long = rows["comparison_id"].head(2)
-    with pytest.raises(ExpectationFailed, match=rf"comparison {same}: .*\n.*leave_out=\[{same}\]"):
+    cure = rf'leave_out=\["{same}"\]'
+    with pytest.raises(ExpectationFailed, match=rf"comparison {same}: .*\n.*{cure}"):
         check_pairs(rows, order(), policy)
-    left_out = f"retraining_set.leave_out=[{same}]"
+    left_out = f'retraining_set.leave_out=["{same}"]'
     lines = check_pairs(rows, order(left_out), policy)
+    assert len(lines) == 3
     assert lines[0] == "4 of 6 preference pairs can be trained on"
     assert f"comparison {long}: its prompt has 800 tokens" in lines[2]
     with pytest.raises(NotEnoughVotes, match=f"(?s)4 of 6 .*5 are needed.*comparison {long}"):
         check_pairs(rows, order(left_out, "min_pairs=5"), policy)
+
+
+def test_id_of_digits_is_left_out_and_unknown_ones_are_reported(policy: PromptFormat) -> None:
+    rows = pairs(5)
+    rows.loc[0, ["comparison_id", "rejected"]] = ["123", rows.loc[0, "chosen"]]
+    with pytest.raises(ExpectationFailed, match=r"leave_out=\[\"123\"\]'"):
+        check_pairs(rows, order(), policy)
+    lines = check_pairs(rows, order('retraining_set.leave_out=["123", "typo"]'), policy)
+    assert lines == [
+        "4 of 5 preference pairs can be trained on",
+        "leave_out names no current pair: typo",
+    ]
 
 
 def test_training_before_the_first_reward_model_is_refused(tmp_path: Path) -> None:

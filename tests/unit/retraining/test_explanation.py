@@ -55,19 +55,19 @@ def decision(events: tuple[DriftEvent, ...] = NEAR, **more: object) -> TriggerDe
 
 def test_decision_fires_if_and_only_if_all_conditions_are_met() -> None:
     actions = []
-    for events, champion, fired, n_new, unfinished in product(
+    for events, champion, fired, n_new, open_one in product(
         (NEAR, FAR, STALE, NEAR[:1], ()),
         (CHAMPION, None),
         (None, NOW - timedelta(hours=24), NOW - timedelta(hours=23.9)),
         (200, 199),
-        (0, 1),
+        ({}, {"n_unfinished": 1}, {"n_ordered": 1}),
     ):
         made = decision(
             events,
             champion=champion,
             last_fired_at=fired,
             n_new_votes=n_new,
-            n_unfinished=unfinished,
+            **open_one,
         )
         conditions = check_conditions(read_inputs(made))
         assert all(c.is_met for c in conditions) == (made.action == "fire"), made.reasons

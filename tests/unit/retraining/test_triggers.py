@@ -539,6 +539,11 @@ def test_an_unfinished_retraining_holds_the_next():
     )
 
 
+def test_an_open_training_job_holds_a_retraining():
+    ordered = evidence(event("ddm"), event("adwin"), n_ordered=1)
+    assert held(decide(ordered), "1 training job(s) not finished")
+
+
 def test_a_change_seen_in_the_cool_down_fires_when_it_is_over_without_a_new_event():
     pair = event("ddm"), event("adwin")
     fired = NOW - timedelta(hours=23)

@@ -1,11 +1,18 @@
 """Orders of training jobs: one job for one key or one open order, and its cancellation."""
 
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
 from rlhf_pipeline.errors import IdempotencyConflict, StoreError
-from rlhf_pipeline.records import TrainingOrder
+from rlhf_pipeline.records import (
+    GateCheck,
+    GateDecision,
+    TrainingOrder,
+    TriggerDecision,
+    TriggerEvidence,
+)
 from rlhf_pipeline.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -54,11 +61,73 @@ def test_cancelled_job_starts_no_run_and_names_who_ended_it(store: Store) -> Non
     assert store.audit.verify() > 0
 
 
+def test_cancelled_or_failed_order_ends_no_follow_ups(store: Store) -> None:
+    seen: list[TriggerEvidence] = []
+
+    def look(evidence: TriggerEvidence) -> None:
+        seen.append(evidence)
+
+    def parent_of_follow_ups() -> int | None:
+        store.decisions.decide(look, now=NOON, champion=None, follow_ups=2)
+        last = seen[-1].last_retraining if seen else None
+        seen.clear()
+        return last.parent if last else None
+
+    answer = TriggerDecision(
+        action="fire", reasons=("r",), event_ids=(), decided_at=NOON, remedy="retrain", actor="ada"
+    )
+    held = store.decisions.fire_by_hand("first", actor="ada", now=NOON)
+    store.decisions.answer(held.stored_id, lambda *_: answer.model_copy(update={"answers": 1}))
+    store.decisions.mark_finished(2, succeeded=True)
+    gate = GateDecision(
+        candidate="demo.policy@2",
+        champion="demo.policy@1",
+        promoted=False,
+        checks=(GateCheck(name="win_rate", passed=False, reason=""),),
+        decided_at=NOON,
+    )
+    store.gates.record(gate)
+    assert parent_of_follow_ups() == 2
+    assert place(store) == (3, True)
+    assert parent_of_follow_ups() == 2, "the trigger holds while the order is open"
+    store.decisions.cancel(3, reason="", actor="bob", now=NOON)
+    assert parent_of_follow_ups() == 2
+    assert place(store, beta=0.3) == (5, True)
+    store.decisions.mark_finished(5, succeeded=True)
+    assert parent_of_follow_ups() is None, "a person has trained since"
+
+
+def test_open_order_is_counted_apart_and_not_in_a_replay(store: Store) -> None:
+    place(store)
+    store.decisions.fire_by_hand("new guideline", actor="ada", now=NOON)
+
+    def count(up_to_seq: int | None = None) -> tuple[int, int]:
+        evidence = store.decisions.read_evidence(now=NOON, champion=None, up_to_seq=up_to_seq)
+        return evidence.n_unfinished, evidence.n_ordered
+
+    assert count() == (1, 1)
+    assert count(up_to_seq=0) == (1, 0)
+
+
+def test_known_order_is_found_before_it_is_placed_again(store: Store) -> None:
+    stages = {"candidate_model": {"strategy": "dpo", "beta": 0.1}}
+    known = partial(TrainingOrder, stages=stages)
+    assert store.decisions.find_order(known(key="k")) is None
+    place(store, key="k")
+    found = store.decisions.find_order(known(key="k"))
+    assert found is not None
+    assert found.decision_id == 1
+    with pytest.raises(IdempotencyConflict):
+        store.decisions.find_order(TrainingOrder(stages={"candidate_model": {}}, key="k"))
+    store.decisions.mark_finished(1, succeeded=False, error="no votes")
+    assert [each.decision_id for each in store.decisions.failed_orders()] == [1]
+
+
 def test_only_open_jobs_can_be_cancelled(store: Store) -> None:
     store.decisions.fire_by_hand("new guideline", actor="ada", now=NOON)
-    with pytest.raises(StoreError, match="ordered none"):
+    with pytest.raises(StoreError, match="Decision 1 did not order a training job"):
         store.decisions.cancel(1, reason="", actor="bob", now=NOON)
     place(store)
     store.decisions.mark_finished(2, succeeded=True)
-    with pytest.raises(StoreError, match="has succeeded"):
+    with pytest.raises(StoreError, match="Job 2 has already succeeded"):
         store.decisions.cancel(2, reason="", actor="bob", now=NOON)

@@ -1,0 +1,194 @@
+"""Runs of training jobs: waited for, interrupted and recorded. Nothing is trained."""
+
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.retraining_decision import DECISION_TAG
+from driver.job_runs import wait_for_end
+from driver.loop import Loop
+from driver.runner import RunCancelled, Runner
+from jobs import cancellation
+from jobs.cancellation import CancellationWatch
+from jobs.retraining import policy_training
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.records import TrainingOrder, utc_now
+from rlhf_pipeline.store import Store
+from sensors.retraining import _record_outcomes, run_key
+from sensors.runs import RUN_KEY_TAG
+
+Status = dg.DagsterRunStatus
+
+
+@dg.op
+def train(context: dg.OpExecutionContext) -> None:
+    assert context.run_tags[DECISION_TAG]
+    raise dg.Failure("diverged")
+
+
+@dg.op
+def finish() -> None:
+    pass
+
+
+FAILING = dg.GraphDefinition(name=policy_training.name, node_defs=[train]).to_job()
+FINISHING = dg.GraphDefinition(name=policy_training.name, node_defs=[finish]).to_job()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    path = f"sqlite:///{tmp_path / 'store.db'}"
+    with Store.open(path, organization="default", project="demo") as opened:
+        opened.migrate()
+        yield opened
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancellation, "POLL_S", 0.02)
+
+
+def place(store: Store) -> int:
+    order = TrainingOrder(stages={"candidate_model": {"strategy": "dpo"}})
+    decision, _ = store.decisions.order(order, reason="try", actor="ada", now=utc_now())
+    return decision.stored_id
+
+
+def cancel(store: Store, job: int) -> None:
+    store.decisions.cancel(job, reason="enough", actor="bob", now=utc_now())
+
+
+def add_run(instance: dg.DagsterInstance, status: Status, **tags: str) -> dg.DagsterRun:
+    run = dg.DagsterRun(
+        job_name=policy_training.name,
+        run_id=str(uuid.uuid4()),
+        status=status,
+        tags={DECISION_TAG: "1"} | {name.replace("__", "/"): text for name, text in tags.items()},
+    )
+    instance.run_storage.add_historical_run(run, datetime.now(UTC))
+    return run
+
+
+def wait(
+    instance: dg.DagsterInstance,
+    store: Store,
+    *steps: Callable[[], object],
+    dead_after: float = 60,
+) -> bool:
+    """Wait for job 1; before each look one of `steps` happens, and after the last none may."""
+    left = iter(steps)
+    limit = timedelta(seconds=dead_after)
+    return wait_for_end(instance, store, 1, limit, pause=lambda _: next(left)() and None)
+
+
+def test_waiting_goes_back_to_the_home_while_a_job_is_queued(
+    instance: dg.DagsterInstance, store: Store
+) -> None:
+    place(store)
+    assert wait(instance, store, lambda: None)
+    assert wait(instance, store, lambda: add_run(instance, Status.NOT_STARTED))
+    cancel(store, 1)
+    assert not wait(instance, store, lambda: None)
+
+
+def test_waiting_ends_with_the_run_and_with_a_lost_process(
+    instance: dg.DagsterInstance, store: Store
+) -> None:
+    place(store)
+    run = add_run(instance, Status.STARTED)
+    store.heartbeats.beat(run.run_id, pid=1, host="elsewhere", job=run.job_name)
+    assert not wait(instance, store, lambda: None, dead_after=0)
+    assert not wait(instance, store, lambda: None, lambda: instance.report_run_canceled(run))
+
+
+def test_job_that_was_cancelled_too_late_has_succeeded(
+    instance: dg.DagsterInstance, store: Store
+) -> None:
+    job = place(store)
+    key = {RUN_KEY_TAG: run_key("demo", store.decisions.get(job))}
+    cancel(store, job)
+    _record_outcomes("demo", instance, store)
+    assert store.decisions.get(job).state == "failed"
+    add_run(instance, Status.SUCCESS, **key)
+    _record_outcomes("demo", instance, store)
+    assert store.decisions.get(job).state == "succeeded"
+    assert store.decisions.last_error(job) is None
+
+
+class BrokenStorage:
+    """An instance whose storage is out of reach."""
+
+    def get_run_by_id(self, run_id: str) -> Any:
+        raise ConnectionError(run_id)
+
+
+def test_cancellation_interrupts_although_the_storage_of_runs_fails(store: Store) -> None:
+    watch = CancellationWatch(store, BrokenStorage(), "r", place(store))  # type: ignore[arg-type]
+    cancel(store, 1)
+    with pytest.raises(KeyboardInterrupt), watch.watch():
+        time.sleep(5)
+    assert watch.is_cancelled
+
+
+def test_finished_run_is_not_interrupted(instance: dg.DagsterInstance, store: Store) -> None:
+    run = add_run(instance, Status.SUCCESS)
+    watch = CancellationWatch(store, instance, run.run_id, place(store))
+    cancel(store, 1)
+    with watch.watch():
+        watching = [each for each in threading.enumerate() if each.name.startswith("cancellation")]
+        for thread in watching:
+            thread.join(5)
+    assert not watch.is_cancelled
+
+
+def runner_of(instance: dg.DagsterInstance, store: Store, *definitions: Any) -> Runner:
+    return Runner(Settings(), dg.Definitions(jobs=definitions), instance, store)
+
+
+def test_interrupt_outside_of_steps_is_a_cancellation(
+    instance: dg.DagsterInstance, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(*_: object, **__: object) -> None:
+        cancel(store, 1)
+        time.sleep(5)
+
+    runner = runner_of(instance, store, FINISHING)
+    place(store)
+    monkeypatch.setattr(dg.JobDefinition, "execute_in_process", hang)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(RunCancelled, match="Job 1 was cancelled"):
+        runner.run(policy_training.name, "2026-01-01", tags={DECISION_TAG: "1"})
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_failed_job_is_reported_and_the_sensor_goes_on(
+    instance: dg.DagsterInstance, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_of(instance, store, FAILING)
+    request = dg.RunRequest("k", job_name=policy_training.name, tags={DECISION_TAG: "1"})
+    place(store)
+    asked = SimpleNamespace(run_requests=[request, request], cursor=None, skip_message=None)
+    monkeypatch.setattr(Runner, "tick", lambda *_: asked)
+    failures: list[str] = []
+    loop = Loop(runner, on_failure=failures.append)
+    assert loop._try("retraining", lambda: loop._tick("retraining")) == 2
+    assert loop.retry_at == {}
+    assert len(failures) == 2
+    assert "diverged" in failures[0]
+    assert "order it again" in failures[0]
+    assert "Next try" not in failures[0]
