@@ -42,6 +42,11 @@ class CancellationWatch:
             name=f"cancellation-{self._run_id[:8]}",
         )
         thread.start()
+        # A shell starts a background process with interrupts ignored.
+        is_deaf = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        changes_handler = is_deaf and threading.current_thread() is threading.main_thread()
+        if changes_handler:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield
         finally:
@@ -51,6 +56,8 @@ class CancellationWatch:
             finally:
                 self._ended.set()
                 thread.join()
+                if changes_handler:
+                    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _poll(self, kills_children: bool) -> None:
         while not self._ended.wait(POLL_S):

@@ -145,6 +145,22 @@ def test_cancellation_interrupts_although_the_storage_of_runs_fails(store: Store
     assert watch.is_cancelled
 
 
+def test_process_of_a_background_job_is_interrupted_too(
+    instance: dg.DagsterInstance, store: Store
+) -> None:
+    """A shell starts it with interrupts ignored."""
+    run = add_run(instance, Status.STARTED)
+    watch = CancellationWatch(store, instance, run.run_id, place(store))
+    cancel(store, 1)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), watch.watch():
+            time.sleep(5)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_finished_run_is_not_interrupted(instance: dg.DagsterInstance, store: Store) -> None:
     run = add_run(instance, Status.SUCCESS)
     watch = CancellationWatch(store, instance, run.run_id, place(store))
