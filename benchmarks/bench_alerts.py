@@ -109,7 +109,9 @@ def change_taste(project: SimulatedProject, happens: bool) -> None:
     if happens:
         project.began = START + CHANGE_AT * PER_VOTE
     world = CHANGED_OR_STEADY.draw_world(seed)
-    responses = find_responses(world, draw_votes(world, seed), seed)
+    # What follows the retraining depends on what the new model has learnt, which no world draws.
+    until = CHANGE_AT if happens else None
+    responses = find_responses(world, draw_votes(world, seed), seed, until=until)
     fires = [response for response in responses if response.retrains]
     for number, fire in enumerate(fires, 1):
         project.now = START + fire.seq * PER_VOTE
