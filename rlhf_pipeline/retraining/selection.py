@@ -170,7 +170,7 @@ def list_usable_pairs(
 ) -> pd.DataFrame:
     """The PREFERENCE_PAIRS that may be trained on, whatever the reward model says of them."""
     # Even splits and pairs with only ties calibrate a reward model's confidence; a policy would
-    # learn from them a preference that nobody has.
+    # learn a preference from them that no annotator has.
     is_preferred = pairs["agreement"] > 0.5
     usable = pairs[
         (pairs["split"] == "train")

@@ -183,7 +183,7 @@ def _find_secrets(value: object) -> Iterator[str]:
                 parts = urlsplit(plain)
                 if parts.scheme in ("http", "https"):
                     yield plain.partition(parts.netloc)[2]
-            except ValueError:  # no address: whoever needs it reports that
+            except ValueError:  # not an address: the code that connects to it says so
                 yield plain
             return
         yield from (plain, *plain.split())  # several secrets while they are rotated
@@ -191,7 +191,7 @@ def _find_secrets(value: object) -> Iterator[str]:
             header = unquote(pair.partition("=")[2])
             yield from (header, header.rpartition(" ")[2])
     elif isinstance(value, str) and "://" in value:  # base_url, which is no secret as a whole
-        with suppress(ValueError):  # no address: whoever needs it reports that
+        with suppress(ValueError):  # not an address: the code that connects to it says so
             yield from _find_url_secrets(value)
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:
@@ -222,7 +222,7 @@ def _read_secret_file(owner: BaseModel, name: str, file: Path) -> SecretStr | No
         if isinstance(owner, Settings):
             return provider_key(owner) if name == "api_key_file" else None
         return SecretStr(read_secret(None, file))
-    except ConfigurationError:  # whoever needs the secret reports that
+    except ConfigurationError:  # the code that uses the secret says so
         return None
 
 

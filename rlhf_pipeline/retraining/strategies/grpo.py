@@ -31,7 +31,7 @@ class GRPO(OnlineStrategy):
     name: ClassVar[str] = "grpo"
     Params: ClassVar[type[BaseModel]] = GRPOParams
 
-    def _build_trainer(
+    def build_trainer(
         self,
         policy: Policy,
         rows: pd.DataFrame,

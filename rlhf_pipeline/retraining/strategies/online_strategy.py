@@ -1,5 +1,6 @@
 """The common part of online strategies: they sample completions and train on their reward."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from rlhf_pipeline.retraining.strategies.base import (
 from rlhf_pipeline.retraining.training import TrainingParams
 
 
-class OnlineStrategy:
+class OnlineStrategy(ABC):
     """Trains on one row per prompt of the retraining set, drawn by weight.
 
     A subclass builds the trainer; it satisfies Strategy.
@@ -33,7 +34,8 @@ class OnlineStrategy:
     # label of a plotted curve -> the number that the trainer logs
     curves: ClassVar[Mapping[str, str]] = CURVES
 
-    def _build_trainer(
+    @abstractmethod
+    def build_trainer(
         self,
         policy: Policy,
         rows: pd.DataFrame,
@@ -43,7 +45,6 @@ class OnlineStrategy:
         reward: RewardFunction,
     ) -> Any:
         """A trainer of transformers that samples for the prompts of `rows`."""
-        raise NotImplementedError
 
     def train(
         self,
@@ -57,7 +58,7 @@ class OnlineStrategy:
     ) -> TrainingReport:
         checked = check_trainable_pairs(pairs, params.min_pairs)
         rows = sample_by_weight(select_prompts(checked), seed=params.seed)
-        build = partial(self._build_trainer, reward=require_reward(self.name, reward))
+        build = partial(self.build_trainer, reward=require_reward(self.name, reward))
         return train_and_report(
             Recipe(self.name, build, self.curves, check_online_health, is_online=True),
             policy_folder,

@@ -24,7 +24,7 @@ class PPO(OnlineStrategy):
     Params: ClassVar[type[BaseModel]] = PPOParams
     curves = CURVES | {"value loss": "value_loss", "KL penalty": "kl_penalty"}
 
-    def _build_trainer(
+    def build_trainer(
         self,
         policy: Policy,
         rows: pd.DataFrame,

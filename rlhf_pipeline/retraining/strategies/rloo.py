@@ -31,7 +31,7 @@ class RLOO(OnlineStrategy):
     name: ClassVar[str] = "rloo"
     Params: ClassVar[type[BaseModel]] = RLOOParams
 
-    def _build_trainer(
+    def build_trainer(
         self,
         policy: Policy,
         rows: pd.DataFrame,
