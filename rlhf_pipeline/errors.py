@@ -27,6 +27,7 @@ PipelineError
 │   ├── ModelHashMismatch      the files differ from the registered ones
 │   ├── ModelRefused           the reward model may not become champion without --force
 │   └── TrainingFailed
+│       └── StoppedBySentinel  a sentinel stopped it before its first checkpoint
 ├── ArtefactError              a stored frame or record that cannot be read or written
 │   └── MissingPartition
 ├── ApiError                   a server refused a request or could not be reached
@@ -131,6 +132,9 @@ class ModelRefused(ModelError): ...
 
 
 class TrainingFailed(ModelError): ...
+
+
+class StoppedBySentinel(TrainingFailed): ...
 
 
 class ArtefactError(PipelineError): ...

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from rlhf_pipeline.errors import StoppedBySentinel
 from rlhf_pipeline.evaluation import CompletionJudge
 from rlhf_pipeline.evaluation.divergence import kl_per_token
 from rlhf_pipeline.frames import RETRAINING_SET, check_frame
@@ -85,7 +86,8 @@ def train_rounds(
     and every round.
 
     `train` trains the policy of a folder on rows into another folder. Round folders lie beside
-    `first`, and a round that was done is not repeated.
+    `first`, and a round that was done is not repeated. A round that a sentinel stops before its
+    first checkpoint is discarded.
     """
     current = first
     rounds: list[Round] = []
@@ -97,14 +99,17 @@ def train_rounds(
         prompts = known.sample(min(len(known), params.on_policy_prompts), random_state=drawn)
         rows = draw_pairs(policy, prompts, judge, params, references, drawn)
         if len(rows) < MIN_PAIRS:
-            why = f"{len(rows)} pairs with a clear best and worst, {MIN_PAIRS} are needed"
+            why = f"{len(rows)} pairs with a clear best and worst, {MIN_PAIRS} are needed."
             return current, [*rounds, Round(rows, discarded=why)]
         folder = first.parent / f"round-{number}"
-        report = train(current, rows, folder)
+        try:
+            report = train(current, rows, folder)
+        except StoppedBySentinel as cause:  # nothing of the round is from before the harm
+            return current, [*rounds, Round(rows, discarded=str(cause))]
         trained = load_policy(folder / "model")
         kl = _measure_kl(trained, load_policy(champion), prompts["prompt"].tolist(), drawn)
         if kl > params.max_kl:
-            why = f"KL {kl:.2f} nats per token from the champion, at most {params.max_kl:g} allowed"
+            why = f"KL {kl:.2f} nats per token from the champion, at most {params.max_kl:g}."
             return current, [*rounds, Round(rows, kl, report, why)]
         rounds.append(Round(rows, kl, report))
         current = folder / "model"
@@ -191,4 +196,4 @@ def describe_rounds(rounds: Sequence[Round]) -> dict[str, float]:
 
 def list_discarded(rounds: Sequence[Round]) -> list[str]:
     """A warning for each round that was discarded."""
-    return [f"On-policy round discarded: {one.discarded}." for one in rounds if one.discarded]
+    return [f"On-policy round discarded: {one.discarded}" for one in rounds if one.discarded]

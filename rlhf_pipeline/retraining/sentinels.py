@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.errors import BackendUnavailable, TrainingFailed
+from rlhf_pipeline.errors import BackendUnavailable, StoppedBySentinel, TrainingFailed
 from rlhf_pipeline.evaluation.divergence import kl_and_entropy
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.parameters import Parameters
@@ -180,15 +180,15 @@ class SentinelWatch:
         return self.violation is None
 
     def describe_stop(self, kept_step: int | None) -> SentinelStop | None:
-        """Why the training was stopped; None if it was not. Raises TrainingFailed without a
-        checkpoint from before the harm.
+        """Why the training was stopped; None if it was not. Raises StoppedBySentinel without
+        a checkpoint from before the harm.
         """
         if self.violation is None:
             return None
         name, value, limit = self.violation
         step = self.measurements[-1].step
         if kept_step is None:
-            raise TrainingFailed(
+            raise StoppedBySentinel(
                 f"Sentinel {name} stopped the training at step {step}, before its first "
                 f"checkpoint: {value:.3g}, limit {limit:.3g}. {ADVICE[name]}"
             )

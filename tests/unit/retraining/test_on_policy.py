@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.errors import StoppedBySentinel
 from rlhf_pipeline.evaluation import CompletionJudge
 from rlhf_pipeline.retraining.on_policy import (
     OnPolicyParams,
@@ -78,20 +79,14 @@ def folders(tmp_path_factory):
     return base
 
 
-@pytest.mark.parametrize(("result", "n_kept"), [("policy-0", 2), ("policy-1", 0)])
-def test_a_round_that_ends_too_far_from_the_champion_is_discarded(
-    folders, tmp_path, result, n_kept
-):
+def run_rounds(folders, tmp_path, train):
+    """Two rounds of the candidate `policy-0`, which is the champion too."""
     rows = select_pairs(
         pairs(30), scores([0.9] * 30), None, BY_PEOPLE.model_copy(update={"max_pairs": 30})
     )
     champion = folders / "policy-0"
     shutil.copytree(champion, tmp_path / "model")
-
-    def train(folder, drawn, out):
-        shutil.copytree(folders / result, out / "model")
-
-    last, rounds = train_rounds(
+    return train_rounds(
         tmp_path / "model",
         champion,
         rows,
@@ -100,9 +95,32 @@ def test_a_round_that_ends_too_far_from_the_champion_is_discarded(
         train,
         references={},
     )
+
+
+@pytest.mark.parametrize(("result", "n_kept"), [("policy-0", 2), ("policy-1", 0)])
+def test_a_round_that_ends_too_far_from_the_champion_is_discarded(
+    folders, tmp_path, result, n_kept
+):
+    def train(folder, drawn, out):
+        shutil.copytree(folders / result, out / "model")
+
+    last, rounds = run_rounds(folders, tmp_path, train)
     kept = [one for one in rounds if not one.discarded]
     assert len(kept) == n_kept
     assert last == (tmp_path / "round-2" / "model" if kept else tmp_path / "model")
     assert describe_rounds(rounds)["on_policy_rounds"] == n_kept
     assert all("KL" in text for text in list_discarded(rounds))
     assert bool(list_discarded(rounds)) is not bool(kept)
+
+
+def test_a_round_without_a_checkpoint_from_before_the_harm_is_discarded(folders, tmp_path):
+    def train(folder, drawn, out):
+        if out.name == "round-2":
+            raise StoppedBySentinel("Sentinel length stopped the training at step 10.")
+        shutil.copytree(folders / "policy-0", out / "model")
+
+    last, rounds = run_rounds(folders, tmp_path, train)
+    assert last == tmp_path / "round-1" / "model"
+    assert list_discarded(rounds) == [
+        "On-policy round discarded: Sentinel length stopped the training at step 10."
+    ]

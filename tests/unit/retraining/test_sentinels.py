@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import TrainingFailed
+from rlhf_pipeline.errors import StoppedBySentinel
 from rlhf_pipeline.retraining.sentinels import (
     Measurement,
     SentinelParams,
@@ -73,7 +73,8 @@ def test_a_stop_says_what_to_do_and_what_remains(tmp_path):
 
 
 def test_a_stop_before_the_first_checkpoint_fails(tmp_path):
-    with pytest.raises(TrainingFailed, match=r"Sentinel length .* before its first checkpoint: 40"):
+    found = r"Sentinel length .* before its first checkpoint: 40"
+    with pytest.raises(StoppedBySentinel, match=found):
         watch_that_stopped(tmp_path).describe_stop(kept_step=None)
 
 
