@@ -3,7 +3,10 @@
 A version stores its whole record as tags, so the registry alone can restore it.
 """
 
+import errno
 import json
+import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -17,7 +20,14 @@ from pydantic import Field
 
 from rlhf_pipeline import __version__
 from rlhf_pipeline.config import code_commit
-from rlhf_pipeline.errors import ModelError, ModelHashMismatch, ModelNotFound, StoreError
+from rlhf_pipeline.errors import (
+    ArtefactError,
+    ModelError,
+    ModelHashMismatch,
+    ModelNotFound,
+    StoreError,
+)
+from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.records import (
     ModelVersion,
     Promotion,
@@ -44,6 +54,7 @@ CHAMPION = "champion"
 CANDIDATE = "candidate"
 PREVIOUS = "previous"
 REMOVED_TAG = "files_removed_at"  # tag of versions whose files retention deleted
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # EFBIG is a limit of file sizes
 LINEAGE = ("content_hash", "parent", "data_hash")  # versions that agree in these are the same
 
 
@@ -294,7 +305,7 @@ class Registry:
 
         Local files are used in place, remote ones are downloaded once into `cache`. Raises
         ModelNotFound if they are missing, ModelHashMismatch if they differ from the registered
-        ones.
+        ones, ArtefactError if the disk is full.
         """
         local = self.local_folder(model)
         if local is not None:
@@ -432,23 +443,38 @@ class Registry:
         )
 
     def _download(self, model: ModelVersion, target: Path) -> None:
-        from mlflow.exceptions import MlflowException
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-        target.parent.mkdir(parents=True, exist_ok=True)
+        run = self._tracking.client.get_run(model.mlflow_run_id)
+        with translate_write_errors(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             try:
-                got = Path(
-                    self._tracking.client.download_artifacts(
-                        model.mlflow_run_id, path_in_run(model), folder
-                    )
+                # MLflow's client hides the cause of a failure, the storage behind it does not
+                storage = get_artifact_repository(
+                    run.info.artifact_uri, tracking_uri=self.tracking_uri
                 )
-            except MlflowException as cause:
+                got = Path(storage.download_artifacts(path_in_run(model), folder))
+                if not got.is_dir():
+                    raise FileNotFoundError(f"no folder {path_in_run(model)}")
+            except Exception as cause:  # each kind of storage has its own
                 self._refuse_removed(model)
+                if refusal := _find_full_disk(cause):
+                    raise ArtefactError(
+                        f"Cannot download the files of {model.label} to {target.parent}: "
+                        f"{refusal}. Free some space and run again."
+                    ) from cause
                 raise ModelNotFound(
-                    f"The files of {model.label} cannot be read from {model.uri}: {cause.message}"
+                    f"The files of {model.label} cannot be read from {model.uri}: {cause}"
                 ) from cause
             if not target.is_dir():  # another process may have downloaded it first
                 got.rename(target)
+
+
+def _find_full_disk(error: Exception) -> str | None:
+    """What a full disk said, where that is the cause: MLflow repeats it in a text."""
+    number = re.search(r"\[Errno (\d+)\]", str(error))
+    return os.strerror(int(number[1])) if number and int(number[1]) in DISK_FULL else None
 
 
 def _to_model_version(entry: Any) -> ModelVersion:

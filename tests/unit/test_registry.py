@@ -375,6 +375,20 @@ def test_remote_files_are_downloaded_once_and_verified(
     assert folder_hash(registry.fetch_folder(model, tmp_path / "cache")) == model.content_hash
 
 
+def test_a_full_disk_while_files_are_downloaded_is_named_and_the_retry_completes(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cache = model_folder(tmp_path), tmp_path / "cache"
+    os.truncate(folder / "model.safetensors", 9_000_000)
+    model = register(registry, folder)
+    monkeypatch.setattr("mlflow.utils.uri.is_local_uri", lambda uri: False)
+    said = rf"Cannot download the files of {model.label} to {cache}: File too large\. Free some"
+    with full_disk(8_000_000), pytest.raises(ArtefactError, match=said):
+        registry.fetch_folder(model, cache)
+    assert list(cache.iterdir()) == []
+    assert folder_hash(registry.fetch_folder(model, cache)) == model.content_hash
+
+
 def test_files_in_an_object_store_are_kept_there_until_they_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
