@@ -148,7 +148,7 @@ def candidate_model(
             metrics=metrics,
             params=used,
             parent=parent.label,
-            data_hash=report.data_hash,
+            data_hash=value_hash(retraining_set),  # the version that is kept
             data_seq=None,
         )
         registry.set_alias("policy", CANDIDATE, version.version)

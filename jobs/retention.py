@@ -89,6 +89,7 @@ class Retention:
                 *self._find_reports(),
                 *self._find_embeddings(),
                 *self._find_trainings(),
+                *self._find_retraining_sets(),
                 *self._find_model_files(),
             ]
         if dry_run:
@@ -236,9 +237,9 @@ class Retention:
             at = modified_at(path)
             if at is not None and at < before:
                 item = DeletableItem(kind="reports", name=path.name, n_bytes=path.stat().st_size)
-                yield Removal(item, partial(self._delete_report, files.name(path), path))
+                yield Removal(item, partial(self._delete_recorded_file, files.name(path), path))
 
-    def _delete_report(self, name: str, path: UPath) -> None:
+    def _delete_recorded_file(self, name: str, path: UPath) -> None:
         """Its hash goes first: a file that `storage check` does not know may stand there, one that
         it knows may not be missing.
         """
@@ -269,6 +270,23 @@ class Retention:
                 n_bytes=folder.n_bytes,
             )
             yield Removal(item, partial(_delete, path))
+
+    def _find_retraining_sets(self) -> Iterator[Removal]:
+        """Kept versions that no policy with files was trained on."""
+        files, before = Artefacts(self.settings.frames), self._cutoff(self.settings.keep_days)
+        trained_on = {
+            stored.version.data_hash
+            for stored in stored_versions(self.registry, "policy")
+            if stored.removed_at is None
+        }
+        for version in files.versions("retraining_set"):
+            path = files.path("retraining_set", version)
+            at = modified_at(path)
+            if version not in trained_on and at is not None and at < before:
+                item = DeletableItem(
+                    kind="retraining sets", name=version[:12], n_bytes=path.stat().st_size
+                )
+                yield Removal(item, partial(self._delete_recorded_file, files.name(path), path))
 
     def _find_model_files(self) -> Iterator[Removal]:
         for kind in KINDS:

@@ -446,7 +446,8 @@ class Settings(BaseModel):
         default=90,
         ge=1,
         le=36_500,
-        description="Days to keep ended runs with their events and logs, and files of trainings",
+        description="Days to keep ended runs with their events and logs, files of trainings, and "
+        "retraining sets of no kept policy",
     )
     keep_tick_days: int = Field(
         default=30,

@@ -22,6 +22,7 @@ RetentionKind = Literal[
     "completions",
     "embeddings",
     "training files",
+    "retraining sets",
     "model files",
 ]
 

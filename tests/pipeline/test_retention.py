@@ -89,12 +89,14 @@ class Home:
             os.utime(written, (days_ago(days).timestamp(),) * 2)
         return path
 
-    def version(self, number: int) -> None:
+    def version(self, number: int, data_hash: str | None = None) -> None:
         folder = self.settings.home / f"model-{number}"
         self.write(folder / "weights", 0)
         (folder / "weights").write_text(str(number))
         with self.registry.run("train", run_key=str(number)) as run:
-            self.registry.register("policy", folder, run=run, metrics={"n": number})
+            self.registry.register(
+                "policy", folder, run=run, metrics={"n": number}, data_hash=data_hash
+            )
         shutil.rmtree(folder)
 
     def tick(self, days: float, status: TickStatus) -> None:
@@ -178,6 +180,8 @@ def full(home: Home) -> Home:
         "cache/embeddings/young.emb": 39,
         "models/candidates/old/weights": 31,
         "models/candidates/young/weights": 29,
+        "frames/retraining_set/old.parquet": 31,
+        "frames/retraining_set/young.parquet": 29,
     }
     for path, days in dated.items():
         home.write(root / path, days)
@@ -193,6 +197,7 @@ EXPECTED = [
     ("reports", 1),
     ("embeddings", 1),
     ("training files", 1),
+    ("retraining sets", 1),
     ("model files", 1),
     ("model files", 1),
 ]
@@ -223,7 +228,8 @@ def test_dry_run_deletes_nothing_and_lists_what_the_run_deletes(full: Home) -> N
     assert full.retention.retain() == listed
     assert full.instance.get_runs_count() == 1
     gone = {path.name for path in before - files(full.settings.home)}
-    assert gone == {"x.out", "drift_2026-01-01.html", "old.emb", "old.cut", "weights"}
+    cached = {"old.emb", "old.cut"}
+    assert gone == {"x.out", "drift_2026-01-01.html", "weights", "old.parquet"} | cached
     assert full.registry.removal_times("policy").keys() == {1, 2}
 
 
@@ -241,6 +247,20 @@ def test_deleted_report_is_no_longer_a_recorded_file(home: Home) -> None:
     assert [file.path for file in home.store.file_hashes.all()] == [reports.name(path)]
     assert [item.kind for item in home.retention.retain()] == ["reports"]
     assert home.store.file_hashes.all() == []
+
+
+def test_a_set_stays_as_long_as_the_files_of_a_policy_trained_on_it(home: Home) -> None:
+    files = Artefacts(home.settings.frames, home.store.file_hashes)
+    for name in ("unused", "trained-on"):
+        path = files.path("retraining_set", name)
+        files.write({path: b"rows"})
+        os.utime(path, (days_ago(31).timestamp(),) * 2)
+    home.version(1, data_hash="trained-on")
+    assert home.names("retraining sets", dry_run=False) == ["unused"]
+    assert [Path(file.path).stem for file in home.store.file_hashes.all()] == ["trained-on"]
+    home.version(2)
+    home.names("model files", dry_run=False)
+    assert home.names("retraining sets", dry_run=False) == ["trained-on"]
 
 
 def test_deleted_run_leaves_no_file_of_events_and_no_logs(home: Home) -> None:
