@@ -1,4 +1,4 @@
-"""Decides by four rules whether a candidate becomes champion."""
+"""Decides by five rules whether a candidate becomes champion."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -17,6 +17,13 @@ class GateParams(Parameters):
     min_win_rate: float = Field(
         0.5, description="The win rate's lower bound must be above this", ge=0, le=1
     )
+    min_category_win_rate: float = Field(
+        0.5,
+        description="In no category of prompts may the win rate's upper bound be below this; 0 = "
+        "any loss is accepted",
+        ge=0,
+        le=1,
+    )
     max_length_change: float = Field(
         0.25, description="Largest relative change of the mean length, either way", ge=0
     )
@@ -33,12 +40,14 @@ def decide_promotion(
     """Promote the candidate only if every rule holds: a win rate alone rewards longer texts and
     worse facts (Gao et al. 2023).
 
-    The rules: the win rate's lower bound is above min_win_rate; checkable answers are not
-    significantly worse; the mean length changed by at most max_length_change; no blocking check
+    The rules: the win rate's lower bound is above min_win_rate; no category is significantly worse,
+    so that what new votes are not about is not forgotten; checkable answers are not significantly
+    worse; the mean length changed by at most max_length_change; no blocking check
     failed. `failed_blocking_checks` are names of failed checks.
     """
     checks = (
         _check_win_rate(evaluation, params),
+        _check_categories(evaluation, params),
         _check_answers(evaluation, params),
         _check_length(evaluation, params),
         _check_blocking(failed_blocking_checks),
@@ -85,6 +94,21 @@ def _describe_power(rate: Interval, params: GateParams) -> str:
         f" On so few prompts only a true win rate of {min(detectable, 1.0):.2f} or more would "
         "pass in 8 of 10 evaluations: add prompts to the evaluation set."
     )
+
+
+def _check_categories(evaluation: Evaluation, params: GateParams) -> GateCheck:
+    limit, known = params.min_category_win_rate, evaluation.by_category
+    worse = [one for one in known if one.win_rate.high < limit]
+    named = ", ".join(f"{one.category} {one.win_rate}" for one in worse)
+    reason = (
+        f"Worse than the champion beyond the interval, {limit:g}, in {len(worse)} of {len(known)} "
+        f"categories: {named}. Collect votes on them."
+        if worse
+        else f"None of {len(known)} categories is worse beyond its interval."
+        if known
+        else "No category has enough prompts for a figure of its own."
+    )
+    return GateCheck(name="categories", passed=not worse, reason=reason)
 
 
 def _check_answers(evaluation: Evaluation, params: GateParams) -> GateCheck:

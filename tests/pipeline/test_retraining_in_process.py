@@ -248,6 +248,7 @@ def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any
     assert retrained.store.gates.all() == [decision]
     assert {c.name for c in decision.checks} == {
         "win_rate",
+        "categories",
         "checkable_answers",
         "mean_length",
         "blocking_checks",

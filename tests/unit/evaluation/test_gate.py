@@ -3,7 +3,7 @@ import math
 import pytest
 
 from rlhf_pipeline.evaluation.gate import GateParams, decide_promotion
-from rlhf_pipeline.records import Evaluation, Interval
+from rlhf_pipeline.records import CategoryComparison, Evaluation, Interval
 
 
 def interval(value, low, high, n=300):
@@ -39,6 +39,7 @@ def test_a_candidate_that_meets_every_rule_is_promoted_with_reasons():
     assert decision.promoted
     assert [check.name for check in decision.checks] == [
         "win_rate",
+        "categories",
         "checkable_answers",
         "mean_length",
         "blocking_checks",
@@ -57,6 +58,29 @@ def test_a_lower_bound_of_exactly_one_half_is_not_enough():
     decision = decide_promotion(evaluation(win_rate=interval(0.56, 0.5, 0.62)), GateParams())
     assert not decision.promoted
     assert "lower bound 0.500 is not above 0.5" in verdict(decision, "win_rate").reason
+
+
+def in_category(name, win_rate):
+    return CategoryComparison(
+        category=name, win_rate=win_rate, reward_difference=win_rate, checkable_difference=None
+    )
+
+
+def test_a_category_that_was_forgotten_stops_a_winner():
+    known = (
+        in_category("coding", interval(0.75, 0.7, 0.8)),
+        in_category("safety", interval(0.4, 0.31, 0.49, 50)),
+    )
+    check = verdict(decide_promotion(evaluation(by_category=known), GateParams()), "categories")
+    assert not check.passed
+    assert "in 1 of 2 categories: safety 0.400 [0.310, 0.490]" in check.reason
+    accepted = GateParams(min_category_win_rate=0.45)
+    assert verdict(decide_promotion(evaluation(by_category=known), accepted), "categories").passed
+
+
+def test_a_category_worse_within_its_interval_does_not():
+    known = (in_category("safety", interval(0.45, 0.35, 0.5, 50)),)
+    assert decide_promotion(evaluation(by_category=known), GateParams()).promoted
 
 
 def test_facts_worse_beyond_the_interval_stop_a_winner():
