@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -251,6 +251,50 @@ def interval_of_ratio(
     half = np.sqrt(_squared_quantile(level)) * deviation
     low, high = float(np.exp(middle - half)), float(np.exp(middle + half))
     return Interval(value=ratio, low=min(low, ratio), high=max(high, ratio), n=n, level=level)
+
+
+class RatioSums(NamedTuple):
+    """Sums of a mean, `total` of `n` values, over groups whose values resemble each other, such as
+    the votes on a comparison: of the groups' own n and total also the squares and products.
+    """
+
+    n_groups: float
+    n: float
+    total: float
+    n_squares: float
+    products: float
+    total_squares: float
+
+
+def interval_of_sums(
+    sums: RatioSums, *, of_shares: bool = True, level: float = 0.95
+) -> Interval | None:
+    """The mean with its interval, from the variance of a ratio over groups (Cochran 1977, section
+    6.4); None without values.
+
+    A share gets Wilson's interval for as many independent values as have that variance, for the
+    number of groups if all have the same share. Other means need two groups.
+    """
+    if sums.n <= 0:
+        return None
+    mean = sums.total / sums.n
+    scatter = sums.total_squares - 2 * mean * sums.products + mean * mean * sums.n_squares
+    g = round(sums.n_groups)
+    variance = max(0.0, scatter) / sums.n**2 * g / (g - 1) if g > 1 else 0.0
+    n = round(sums.n)
+    if of_shares:
+        mean = min(1.0, max(0.0, mean))
+        n_alike = min(sums.n, mean * (1 - mean) / variance) if variance > SAME**2 else float(g)
+        low, high = wilson_bounds(mean, max(1.0, n_alike), level)
+    elif g < 2:
+        return None
+    else:
+        half = float(np.sqrt(_squared_quantile(level) * variance))
+        low, high = mean - half, mean + half
+    # Rounding may put an end on the wrong side of a share of 0 or 1.
+    return Interval(
+        value=mean, low=min(mean, float(low)), high=max(mean, float(high)), n=n, level=level
+    )
 
 
 def wilson_bounds(share: Any, n: Any, level: float = 0.95) -> tuple[Any, Any]:

@@ -162,6 +162,26 @@ def token(
     echo(f"token {made.token_id} of {user.email}, ends {made.expires_at:%Y-%m-%d}", err=True)
 
 
+@app.command("group")
+def set_group(
+    email: Email,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="The group; without it, that of the origin of the first vote.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Place a user in a group of annotators, by which the page *preferences* compares votes."""
+    workspace = Workspace.open_current()
+    user = _get_user(workspace, email)
+    named = None if name is None else name.strip() or None
+    n_changed = workspace.store.vote_sums.tag({user.user_id: named}, actor=ACTOR)
+    place = f"in group {named}" if named else "in no named group"
+    echo(f"{_describe_user(user)} {'is now' if n_changed else 'was already'} {place}")
+
+
 @app.command("disable")
 def disable(email: Email) -> None:
     """Disable a user: logins and tokens stop working, votes stay."""

@@ -59,6 +59,7 @@ VOTES: Names = {
     "stated_confidence": ("confidence",),
     "task_id": (),
     "annotator_kind": (),
+    "annotator_group": (),
 }
 OWN_VOTES: Names = {"is_superseded": ()}
 PROMPTS: Names = {

@@ -97,6 +97,7 @@ class VoteImport:
     )  # columns of the file that were not bound to a name
     days: set[str] = field(default_factory=set)  # days of new votes with a time
     n_undated: int = 0
+    groups: dict[str, str | None] = field(default_factory=dict)  # by annotator, as the file has it
 
     def read(
         self,
@@ -251,12 +252,13 @@ class VoteImport:
         )
         # names of models need no pseudonym
         is_kept = is_own or self.pseudonyms is None or kind == AnnotatorKind.MACHINE
+        if not is_kept and self.pseudonyms is not None:
+            annotator = self.pseudonyms(annotator)
+        self._place_in_group(annotator, cells.get("annotator_group"))
         return {
             "comparison_id": comparison_id,
             "source_pair_id": source_id,
-            "annotator_id": annotator
-            if is_kept or self.pseudonyms is None
-            else self.pseudonyms(annotator),
+            "annotator_id": annotator,
             "annotator_kind": kind.value,
             "choice": said.value,
             "strength": _parse_strength(cells.get("strength"), said),
@@ -270,6 +272,16 @@ class VoteImport:
             ),
             "task_id": parse_optional_identifier(cells.get("task_id"), "task_id"),
         }
+
+    def _place_in_group(self, annotator: str, cell: Any) -> None:
+        group = parse_optional_identifier(cell, "annotator_group")
+        if group is None:
+            return
+        known = self.groups.setdefault(annotator, group)
+        if known != group:
+            raise RowRejected(
+                f"annotator_group {group!r}, but an earlier row places the annotator in {known!r}"
+            )
 
 
 def import_key(vote: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import REFLECTIONS, check_frame
 from rlhf_pipeline.intervals import interval_of_ratio, interval_of_share
 from rlhf_pipeline.records import ErrorSlice
+from rlhf_pipeline.votes.sums import OWN_SOURCE
 
 # Characters by which the preferred completion is longer, over the longer one's length: votes that
 # go against the model by length alone stand at the ends.
@@ -21,7 +22,6 @@ LENGTH_GAPS = {
     "longer": 0.5,
     "much longer": np.inf,
 }
-OWN_SOURCE = "this project"
 
 
 def error_slices(

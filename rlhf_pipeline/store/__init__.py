@@ -39,6 +39,7 @@ from rlhf_pipeline.store.schema import heads
 from rlhf_pipeline.store.taste_changes import TasteChangeLog
 from rlhf_pipeline.store.tokens import FailedLogins, Tokens
 from rlhf_pipeline.store.users import Users
+from rlhf_pipeline.store.vote_sums import VoteSums
 from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
 
 __all__ = [
@@ -90,6 +91,7 @@ class Store:
         self.requests = Requests(database)
         self.file_hashes = FileHashes(database)
         self.metric_points = MetricPoints(database)
+        self.vote_sums = VoteSums(database)
         self.alerts = Alerts(database)
         self.silences = Silences(database)
         self.alert_rules = AlertRuleChanges(database)

@@ -113,7 +113,7 @@ def _text(name: str, *, nullable: bool = False) -> Column[str]:
     return Column(name, StorableLongText(name), nullable=nullable)
 
 
-def _table(name: str, *parts: Any, key: tuple[str, ...]) -> Table:
+def _table(name: str, *parts: Any, key: tuple[str, ...], **options: Any) -> Table:
     return Table(
         name,
         metadata,
@@ -121,6 +121,7 @@ def _table(name: str, *parts: Any, key: tuple[str, ...]) -> Table:
         _id("project_id"),
         *parts,
         PrimaryKeyConstraint(*SCOPE, *key),
+        **options,
     )
 
 
@@ -755,6 +756,36 @@ metric_points = _table(
     _time("measured_at"),
     _index("ix_metric_points_name", "name", "day"),
     key=("day", "name", "labels"),
+)
+
+vote_sums = _table(
+    "vote_sums",
+    _id("measure"),
+    Column("day", String(10), nullable=False),
+    *(_id(name) for name in ("category", "source", "annotator_group", "model_version")),
+    *(
+        Column(name, Float, nullable=False)
+        for name in ("n_groups", "n", "total", "n_squares", "products", "total_squares")
+    ),
+    key=("measure", "day", "category", "source", "annotator_group", "model_version"),
+    sqlite_with_rowid=False,  # a chart reads ranges of the key
+)
+
+vote_sums_head = _table(
+    "vote_sums_head",
+    _count("seq"),  # the sums hold the votes up to it
+    Column("version", Integer, nullable=False),  # of the measures
+    _count("revision"),  # of the groups of annotators
+    key=(),
+)
+
+annotator_groups = _table(
+    "annotator_groups",
+    _id("annotator_id"),
+    _id("name"),
+    Column("is_tag", Boolean, nullable=False),  # else the origin of the first vote
+    _count("first_seq", nullable=True),
+    key=("annotator_id",),
 )
 
 alert_rules = _table(

@@ -259,6 +259,19 @@ class VoteLists:
         )
         return [DayTotals(*row) for row in self._database.fetch_all(wanted)]
 
+    def comparison_ids(self, after_seq: int, *, up_to_seq: int) -> list[str]:
+        """The comparisons with votes between two seqs."""
+        wanted = (
+            select(votes.c.comparison_id)
+            .where(
+                self._database.in_project(votes),
+                votes.c.seq > after_seq,
+                votes.c.seq <= up_to_seq,
+            )
+            .distinct()
+        )
+        return sorted(self._database.fetch_scalars(wanted))
+
     def last_received_at(self) -> datetime | None:
         """When the newest vote arrived; None without votes."""
         wanted = select(votes.c.received_at).where(

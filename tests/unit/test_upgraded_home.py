@@ -11,11 +11,13 @@ from rlhf_pipeline.artefacts import RECORDS
 from rlhf_pipeline.cli.init import rewrite_votes_frames
 from rlhf_pipeline.drift.windows import Window
 from rlhf_pipeline.frames import frame_hash
+from rlhf_pipeline.metrics.vote_sums import count_new_votes
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_hash, folder_hash, utc_now
 from rlhf_pipeline.retraining.explanation import find_differences
 from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.votes.counting import counting, drop_machine_votes
+from rlhf_pipeline.votes.sums import VERSION
 from tests.upgraded_home import UpgradedHome
 
 
@@ -136,6 +138,13 @@ def test_every_stored_record_is_read(upgraded_home: UpgradedHome) -> None:
     assert store.events.for_model("demo.reward_model@1")
     for folder in (upgraded_home.settings.models / "reference").iterdir():
         assert Window.load(folder)
+
+
+def test_votes_of_an_upgraded_home_are_summed(upgraded_home: UpgradedHome) -> None:
+    store = upgraded_home.store
+    assert count_new_votes(store) == 0
+    _, (row,) = store.vote_sums.read(VERSION, ["choice.skip"])
+    assert row.n == len(drop_machine_votes(counting(store.votes.log())))
 
 
 def test_an_upgraded_home_keeps_working(upgraded_home: UpgradedHome) -> None:

@@ -21,6 +21,7 @@ from rlhf_pipeline.datasets.cells import MomentParser
 from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.errors import ConfigurationError, DatasetError
 from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
+from rlhf_pipeline.metrics.vote_sums import count_new_votes
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.store import Store
 
@@ -308,6 +309,19 @@ def test_a_zone_may_be_named_for_times_without_one(rlhf, home, tmp_path):
         "--no-replay",
     )
     assert votes_in(home)[0]["voted_at"].isoformat() == "2016-01-30T23:30:00+00:00"
+
+
+def test_a_column_places_annotators_in_groups(rlhf, home, tmp_path):
+    pairs = write(tmp_path / "pairs.jsonl", [pair(1), pair(2)])
+    rlhf("import", "comparisons", pairs, "--project", "real")
+    votes = [vote(1, annotator_group="experts"), vote(1, "bob@example.org", annotator_group="")]
+    other = vote(2, annotator_group="crowd")
+    said = rlhf("import", "votes", write(tmp_path / "votes.jsonl", [*votes, other]), "--no-replay")
+    assert "annotator_group 'crowd', but an earlier row places the annotator in 'experts'" in said
+    with store_of(home) as store:
+        assert list(store.vote_sums.tags().values()) == ["experts"]
+        assert count_new_votes(store) == 0
+        assert store.vote_sums.group_sizes() == {"experts": 1, "import": 1}
 
 
 def test_votes_on_own_comparisons_need_no_replay(rlhf, home, tmp_path, monkeypatch):

@@ -124,6 +124,15 @@ def test_roles_are_exactly_the_given_ones(rlhf, store):
         rlhf("users", "roles", "bob@example.org", "annotator")
 
 
+def test_a_user_is_placed_in_a_group_and_taken_out(rlhf, store):
+    rlhf("users", "add", "ann@example.org")
+    ann = store.users.with_email("ann@example.org").user_id
+    assert "is now in group experts" in rlhf("users", "group", "ann@example.org", "experts")
+    assert store.vote_sums.tags() == {ann: "experts"}
+    assert "is now in no named group" in rlhf("users", "group", "ann@example.org")
+    assert store.vote_sums.tags() == {}
+
+
 def test_a_token_is_shown_once_and_has_the_given_name(rlhf, store):
     rlhf("users", "add", "bot@example.org", "--service", "--role", "engineer")
     said = rlhf(

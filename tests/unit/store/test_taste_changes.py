@@ -24,6 +24,9 @@ LATER_TABLES = (
     "alerts",
     "alert_silences",
     "alert_messages",
+    "vote_sums",
+    "vote_sums_head",
+    "annotator_groups",
 )
 
 

@@ -1,0 +1,248 @@
+"""Sums of votes by measure and cell, complete up to a seq, and the groups of annotators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Table, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from rlhf_pipeline.intervals import RatioSums
+from rlhf_pipeline.records import AnnotatorKind, Record, content_hash
+from rlhf_pipeline.store.audit import audited_transaction
+from rlhf_pipeline.store.conversion import batches
+from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.schema import annotator_groups, vote_sums, vote_sums_head, votes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUMS = RatioSums._fields
+COUNTED = "choice.skip"  # the measure that counts every vote, skips included
+
+
+class VoteCell(Record):
+    """Which votes to add up; a missing value takes all."""
+
+    since: date | None = None
+    until: date | None = None
+    category: str | None = None
+    source: str | None = None
+    annotator_group: str | None = None
+    model_version: str | None = None
+
+
+class SumsHead(NamedTuple):
+    """The sums hold the votes up to `seq`; `revision` grows when a group of annotators changes."""
+
+    seq: int
+    revision: int
+
+
+class VoteSums:
+    """Votes change sums by addition alone, so any process may count the next ones."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def head(self, version: int) -> SumsHead:
+        """How far votes are summed by this version of the measures."""
+        with self._database.read_transaction() as connection:
+            return self._read_head(connection, version)
+
+    def read(
+        self,
+        version: int,
+        measures: Sequence[str],
+        by: Sequence[str] = (),
+        cell: VoteCell = VoteCell(),  # noqa: B008 (frozen)
+    ) -> tuple[SumsHead, Sequence[Any]]:
+        """Rows of measure, the columns `by` and SUMS, and how far they are summed."""
+        columns = [vote_sums.c.measure, *(vote_sums.c[name] for name in by)]
+        wanted = (
+            select(*columns, *(func.sum(vote_sums.c[name]).label(name) for name in SUMS))
+            .where(self._database.in_project(vote_sums), *_conditions(measures, cell))
+            .group_by(*columns)
+            .order_by(*columns)
+        )
+        with self._database.read_transaction() as connection:
+            head = self._read_head(connection, version)
+            return head, connection.execute(wanted).all() if head.seq else ()
+
+    def cells(self, *columns: str) -> Sequence[Any]:
+        """The combinations of these columns that have votes."""
+        chosen = [vote_sums.c[name] for name in columns]
+        wanted = (
+            select(*chosen)
+            .where(self._database.in_project(vote_sums), vote_sums.c.measure == COUNTED)
+            .distinct()
+            .order_by(*chosen)
+        )
+        return self._database.fetch_all(wanted)
+
+    def add(self, rows: pd.DataFrame, *, after: SumsHead, up_to_seq: int, version: int) -> bool:
+        """Add what the votes after the head change, and place new annotators in the group of their
+        first vote's origin. False, and nothing is added, if the head has moved meanwhile.
+        """
+        with self._database.write_transaction() as connection:
+            if self._read_head(connection, version) != after:
+                return False
+            if after.seq == 0:
+                of = self._database.in_project(vote_sums)
+                connection.execute(vote_sums.delete().where(of))
+            self._insert_groups(connection, after.seq, up_to_seq)
+            values = self._database.add_scope(rows.to_dict("records"))
+            for some in batches(values, MAX_ROWS):
+                _upsert(connection, vote_sums, some, adding=SUMS)
+            self._write_head(connection, SumsHead(up_to_seq, after.revision), version)
+        return True
+
+    def groups(self, annotator_ids: Sequence[str]) -> dict[str, str]:
+        """Group by annotator; those whose votes are not counted yet are left out."""
+        wanted = select(annotator_groups.c.annotator_id, annotator_groups.c.name).where(
+            self._database.in_project(annotator_groups)
+        )
+        rows = self._database.fetch_among(wanted, annotator_groups.c.annotator_id, annotator_ids)
+        return {row.annotator_id: row.name for row in rows}
+
+    def first_origins(self, after_seq: int, up_to_seq: int) -> dict[str, str]:
+        """The origin of each person's first vote between two seqs."""
+        with self._database.read_transaction() as connection:
+            rows = self._read_first_votes(connection, after_seq, up_to_seq)
+            return {row.annotator_id: row.origin for row in rows}
+
+    def group_sizes(self) -> dict[str, int]:
+        """Number of people with a counted vote by group."""
+        wanted = (
+            select(annotator_groups.c.name, func.count())
+            .where(
+                self._database.in_project(annotator_groups),
+                annotator_groups.c.first_seq.is_not(None),
+            )
+            .group_by(annotator_groups.c.name)
+        )
+        return {row[0]: row[1] for row in self._database.fetch_all(wanted)}
+
+    def tags(self) -> dict[str, str]:
+        """Group of each annotator who was given one."""
+        wanted = select(annotator_groups.c.annotator_id, annotator_groups.c.name).where(
+            self._database.in_project(annotator_groups), annotator_groups.c.is_tag
+        )
+        return {row.annotator_id: row.name for row in self._database.fetch_all(wanted)}
+
+    def tag(self, group_of: Mapping[str, str | None], *, actor: str) -> int:
+        """Give annotators a group, or with None that of their first vote's origin again; returns
+        how many changed. If one of them has voted, all votes are counted again.
+        """
+        wanted = select(annotator_groups).where(self._database.in_project(annotator_groups))
+        with audited_transaction(self._database) as (connection, ledger):
+            known = {row.annotator_id: row for row in connection.execute(wanted)}
+            current = {who: row.name for who, row in known.items() if row.is_tag}
+            changed = {who: g for who, g in group_of.items() if current.get(who) != g}
+            if not changed:
+                return 0
+            for who, name in changed.items():
+                if name is not None:
+                    row = {"annotator_id": who, "name": name, "is_tag": True}
+                    scoped = self._database.add_scope([row])
+                    _upsert(connection, annotator_groups, scoped)
+            removed = [who for who, name in changed.items() if name is None]
+            for some in batches(removed, MAX_ROWS):
+                mine = self._database.in_project(annotator_groups)
+                of = annotator_groups.c.annotator_id.in_(some)
+                connection.execute(annotator_groups.delete().where(mine, of))
+            if any(who in known and known[who].first_seq is not None for who in changed):
+                revision = self._read_head(connection, None).revision + 1
+                self._write_head(connection, SumsHead(0, revision), 0)
+            ledger.append(
+                actor=actor,
+                action="annotators.tag",
+                object_id=f"{len(changed)} annotators",
+                digest=content_hash(sorted(changed.items())),
+            )
+        return len(changed)
+
+    def _read_head(self, connection: Connection, version: int | None) -> SumsHead:
+        wanted = select(vote_sums_head).where(self._database.in_project(vote_sums_head))
+        row = connection.execute(wanted).one_or_none()
+        if row is None:
+            return SumsHead(0, 0)
+        return SumsHead(row.seq if row.version == version else 0, row.revision)
+
+    def _write_head(self, connection: Connection, head: SumsHead, version: int) -> None:
+        row = {**head._asdict(), "version": version}
+        _upsert(connection, vote_sums_head, self._database.add_scope([row]))
+
+    def _insert_groups(self, connection: Connection, after_seq: int, up_to_seq: int) -> None:
+        first = self._read_first_votes(connection, after_seq, up_to_seq)
+        mine = self._database.in_project(annotator_groups)
+        known: dict[str, int | None] = {}
+        for some in batches([row.annotator_id for row in first], MAX_ROWS):
+            wanted = select(annotator_groups).where(mine, annotator_groups.c.annotator_id.in_(some))
+            known |= {row.annotator_id: row.first_seq for row in connection.execute(wanted)}
+        new = [
+            {"annotator_id": v.annotator_id, "name": v.origin, "is_tag": False, "first_seq": v.seq}
+            for v in first
+            if v.annotator_id not in known
+        ]
+        self._database.insert(connection, annotator_groups, new)
+        for vote in first:
+            if vote.annotator_id in known and known[vote.annotator_id] is None:
+                this = annotator_groups.c.annotator_id == vote.annotator_id
+                connection.execute(
+                    annotator_groups.update().where(mine, this).values(first_seq=vote.seq)
+                )
+
+    def _read_first_votes(
+        self, connection: Connection, after_seq: int, up_to_seq: int
+    ) -> list[Any]:
+        wanted = (
+            select(votes.c.annotator_id, votes.c.origin, votes.c.seq)
+            .where(
+                self._database.in_project(votes),
+                votes.c.seq > after_seq,
+                votes.c.seq <= up_to_seq,
+                votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
+            )
+            .order_by(votes.c.seq.desc())
+        )
+        return list({row.annotator_id: row for row in connection.execute(wanted)}.values())
+
+
+def _conditions(measures: Sequence[str], cell: VoteCell) -> list[ColumnElement[bool]]:
+    columns = vote_sums.c
+    equal = cell.model_dump(exclude={"since", "until"}, exclude_none=True)
+    return [
+        columns.measure.in_(measures),
+        columns.n > 0,
+        *([columns.day >= cell.since.isoformat()] if cell.since else []),
+        *([columns.day <= cell.until.isoformat()] if cell.until else []),
+        *(columns[name] == value for name, value in equal.items()),
+    ]
+
+
+def _upsert(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    adding: Sequence[str] = (),
+) -> None:
+    """Insert rows; where the key is there, replace the other columns, or add to those in
+    `adding`.
+    """
+    if not rows:
+        return
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    insert = dialect.insert(table)
+    key = [column.name for column in table.primary_key.columns]
+    others = [name for name in rows[0] if name not in key]
+    values = {
+        name: table.c[name] + insert.excluded[name] if name in adding else insert.excluded[name]
+        for name in others
+    }
+    connection.execute(
+        insert.on_conflict_do_update(index_elements=key, set_=values), [dict(row) for row in rows]
+    )

@@ -1,0 +1,123 @@
+"""Sums of votes in the store: complete up to a seq, however they were counted."""
+
+from datetime import timedelta
+
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.metrics.vote_sums import count_new_votes, sum_change
+from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
+from rlhf_pipeline.votes.sums import KEY, SUMS, VERSION, sum_votes
+from tests.unit.store.conftest import NOON
+
+ALL = KEY[1:]
+MEASURES = ("choice.a", "choice.b", "choice.skip", "agreement", "strength", "length_gap", "longer")
+
+
+@pytest.fixture
+def cast(store, make_comparisons, make_vote):
+    """Ten judged comparisons with revisions, passes, a late vote and a machine's."""
+    store.comparisons.publish(make_comparisons(10), published_at=NOON)
+    votes = [
+        make_vote(f"c{i}", who, "b" if i % 3 else "a", strength=1 + i % 4)
+        for i in range(10)
+        for who in ("ann", "bob", "eve")
+    ]
+    store.votes.cast_many(votes)
+    first = store.votes.with_key("c0/ann")
+    store.votes.cast(make_vote("c0", "ann", "tie", idempotency_key="r", supersedes=first.vote_id))
+    later = NOON + timedelta(hours=9)
+    store.votes.cast(make_vote("c1", "bob", "a", idempotency_key="p", voted_at=later))
+    store.votes.cast(make_vote("c2", "robot", "a", annotator_kind="machine"))
+    store.votes.cast(make_vote("c3", "zoe", "skip", origin="api"))
+    return store
+
+
+def read(store):
+    head, rows = store.vote_sums.read(VERSION, MEASURES, ALL)
+    return head.seq, pd.DataFrame([tuple(row) for row in rows], columns=[*KEY, *SUMS])
+
+
+def recount(store):
+    votes = store.votes.log()
+    comparisons = store.comparisons.with_ids(votes["comparison_id"].unique())
+    groups = store.vote_sums.groups(votes["annotator_id"].unique())
+    found = sum_votes(votes, comparisons, groups)
+    return found[found["measure"].isin(MEASURES)]
+
+
+def assert_complete(store):
+    seq, sums = read(store)
+    assert seq == store.votes.max_seq()
+    expected = recount(store)
+    pd.testing.assert_frame_equal(
+        sums.set_index(KEY).sort_index(), expected.set_index(KEY).sort_index(), check_dtype=False
+    )
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+def test_sums_do_not_depend_on_how_votes_are_counted(cast, at_once):
+    assert count_new_votes(cast, at_once=at_once) == 0
+    assert_complete(cast)
+
+
+def test_a_process_that_was_slower_adds_nothing(cast):
+    head = cast.vote_sums.head(VERSION)
+    change = sum_change(cast, 0, 20)
+    assert cast.vote_sums.add(change, after=head, up_to_seq=20, version=VERSION)
+    assert not cast.vote_sums.add(change, after=head, up_to_seq=20, version=VERSION)
+    assert count_new_votes(cast) == 0
+    assert_complete(cast)
+
+
+def test_at_most_some_votes_are_counted(cast):
+    assert count_new_votes(cast, most=10, at_once=10) == cast.votes.max_seq() - 10
+
+
+def test_another_version_of_the_measures_counts_again(cast):
+    count_new_votes(cast)
+    assert cast.vote_sums.head(VERSION + 1).seq == 0
+    change = sum_change(cast, 0, cast.votes.max_seq())
+    head = cast.vote_sums.head(VERSION + 1)
+    assert cast.vote_sums.add(
+        change, after=head, up_to_seq=cast.votes.max_seq(), version=VERSION + 1
+    )
+    _, rows = cast.vote_sums.read(VERSION + 1, ["choice.skip"])
+    assert rows[0].n == 31
+
+
+def test_an_annotator_belongs_to_the_origin_of_the_first_vote(cast):
+    count_new_votes(cast)
+    assert cast.vote_sums.group_sizes() == {"simulation": 3, "api": 1}
+
+
+def test_a_tag_moves_earlier_votes_too(cast):
+    count_new_votes(cast)
+    assert cast.vote_sums.tag({"ann": "experts", "new": "experts"}, actor="me") == 2
+    assert cast.vote_sums.head(VERSION) == SumsHead(0, 1)
+    assert count_new_votes(cast) == 0
+    assert_complete(cast)
+    assert cast.vote_sums.group_sizes() == {"simulation": 2, "api": 1, "experts": 1}
+    assert cast.vote_sums.tags() == {"ann": "experts", "new": "experts"}
+    assert cast.vote_sums.tag({"ann": None, "bob": None}, actor="me") == 1
+    count_new_votes(cast)
+    assert_complete(cast)
+    assert cast.vote_sums.group_sizes() == {"simulation": 3, "api": 1}
+
+
+def test_a_tag_of_somebody_new_counts_nothing_again(cast, make_vote):
+    count_new_votes(cast)
+    cast.vote_sums.tag({"new": "experts"}, actor="me")
+    assert cast.vote_sums.head(VERSION).seq == cast.votes.max_seq()
+    cast.votes.cast(make_vote("c5", "new"))
+    count_new_votes(cast)
+    assert_complete(cast)
+    assert cast.vote_sums.group_sizes()["experts"] == 1
+
+
+def test_sums_are_selected_by_cell(cast):
+    count_new_votes(cast)
+    chosen = VoteCell(category="factual", annotator_group="api", since=NOON.date())
+    _, rows = cast.vote_sums.read(VERSION, ["choice.skip"], ["annotator_group"], chosen)
+    assert [(row.annotator_group, row.n, row.total) for row in rows] == [("api", 1, 1)]
+    assert cast.vote_sums.cells("category", "source") == [("factual", "this project")]
