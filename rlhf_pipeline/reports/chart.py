@@ -6,6 +6,8 @@ pixels. Missing points are omitted: no record contains NaN.
 
 import math
 from collections.abc import Iterable, Sequence
+from datetime import date
+from itertools import pairwise
 from typing import Any, Literal
 
 from rlhf_pipeline.records import Interval, Record
@@ -24,8 +26,18 @@ Role = Literal[
     "model",
     "day",
     "small",
+    "group1",
+    "group2",
+    "group3",
+    "group4",
+    "group5",
+    "group6",
 ]
+# for series that differ by a group, such as a source; of more groups, the rest is one group
+GROUP_ROLES: tuple[Role, ...] = ("group1", "group2", "group3", "group4", "group5", "group6")
 Numbers = tuple[float, ...]
+EPOCH = date(1970, 1, 1).toordinal()
+MAX_DAY_TICKS = 8  # more labels would overlap
 CURVE_X, CURVE_Y = (0.05, 0.35, 0.65, 0.95), (0.3, 0.6, 0.45, 0.8)  # of a legend key
 
 
@@ -39,7 +51,8 @@ class Tick(Record):
 
 class Axis(Record):
     """One direction of a panel: meaning, unit, ends and labelled values. `low` may exceed `high`,
-    for example on an axis that lists names from top to bottom.
+    for example on an axis that lists names from top to bottom. On the scale `day`, values are days
+    since 1970-01-01 UTC.
     """
 
     low: float
@@ -48,6 +61,7 @@ class Axis(Record):
     unit: str = ""
     ticks: tuple[Tick, ...] = ()
     has_grid: bool = True
+    scale: Literal["number", "day"] = "number"
 
 
 class Series(Record):
@@ -55,7 +69,8 @@ class Series(Record):
     point, or empty.
 
     `name` is the legend's entry, shared by series with the same name. `width` is the width of bars,
-    in units of x. `offset` shifts points by pixels, so two series do not hide each other.
+    in units of x. `offset` shifts points by pixels, so two series do not hide each other. `n` holds
+    how many measurements each point rests on, `links` where a click on it leads; both may be empty.
     """
 
     style: Literal["dots", "curve", "bars", "triangles"]
@@ -68,6 +83,8 @@ class Series(Record):
     along: Literal["x", "y"] = "y"
     faint: tuple[bool, ...] = ()
     labels: tuple[str, ...] = ()
+    n: tuple[int, ...] = ()
+    links: tuple[str, ...] = ()
     width: float = 0.0
     offset: float = 0.0
 
@@ -116,7 +133,8 @@ class Panel(Record):
 class Chart(Record):
     """Panels in `columns`, row by row; None leaves a place empty.
 
-    `kind` names charts of one shape, `alt` describes them in words, `notes` end the legend.
+    `kind` names charts of one shape, `alt` describes them in words, `notes` end the legend. Without
+    panels, `notes` says why there is nothing to draw and what to do.
     """
 
     kind: str
@@ -154,8 +172,61 @@ def point_series(
         y=value if along == "y" else at,
         low=to_numbers(i.low for _, i in known),
         high=to_numbers(i.high for _, i in known),
+        n=tuple(i.n for _, i in known),
         along=along,
         **more,
+    )
+
+
+def day_curves(
+    days: Sequence[date], intervals: Sequence[Interval], *, links: Sequence[str] = (), **more: Any
+) -> tuple[Series, ...]:
+    """A curve with its band over ascending days. A missing day is a gap: each run of days is a
+    series of its own, and all share the name.
+    """
+    places = [day_value(day) for day in days]
+    starts = [i for i, (a, b) in enumerate(pairwise(places), 1) if b - a > 1]
+    return tuple(
+        Series(
+            style="curve",
+            x=tuple(places[start:end]),
+            y=to_numbers(i.value for i in intervals[start:end]),
+            low=to_numbers(i.low for i in intervals[start:end]),
+            high=to_numbers(i.high for i in intervals[start:end]),
+            n=tuple(i.n for i in intervals[start:end]),
+            links=tuple(links[start:end]),
+            **more,
+        )
+        for start, end in zip([0, *starts], [*starts, len(places)], strict=True)
+        if end > start
+    )
+
+
+def day_value(day: date) -> float:
+    """The place of a day on an axis of scale `day`.
+
+    >>> day_value(date(1970, 1, 3))
+    2.0
+    """
+    return float(day.toordinal() - EPOCH)
+
+
+def day_axis(first: date, last: date, label: str = "day (UTC)") -> Axis:
+    """An axis of days with half a day to spare at each end."""
+    low, high = day_value(first), day_value(last)
+    step = max(1, math.ceil((high - low + 1) / MAX_DAY_TICKS))
+    ticks = tuple(
+        Tick(value=value - EPOCH, label=date.fromordinal(value).isoformat())
+        for value in range(last.toordinal(), first.toordinal() - 1, -step)
+    )[::-1]
+    return Axis(
+        low=low - 0.5,
+        high=high + 0.5,
+        label=label,
+        unit="day",
+        ticks=ticks,
+        scale="day",
+        has_grid=False,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.chart import GROUP_ROLES, Chart
 from rlhf_pipeline.reports.layout import DOT_RADIUS, Shape, lay_out, lay_out_with_words, legend_key
 from rlhf_pipeline.reports.rendering import render_part, replace_unprintable
 
@@ -21,6 +21,12 @@ COLOURS = {
     "bad": ("#a40e26", "#ffa198"),
     "warn": ("#7a4b00", "#f2cc60"),
     "warn-on": ("#fff1c2", "#3b2e05"),
+    "group1": ("#0b62c4", "#58a6ff"),
+    "group2": ("#b0491b", "#f5a273"),
+    "group3": ("#1a7f37", "#56d364"),
+    "group4": ("#8250df", "#c8a8ff"),
+    "group5": ("#a40e26", "#ffa198"),
+    "group6": ("#57606a", "#9da7b3"),
 }
 # Classes of a shape -> CSS properties, which `_paint` also reads.
 PAINTS: dict[str, dict[str, Any]] = {
@@ -47,6 +53,18 @@ PAINTS: dict[str, dict[str, Any]] = {
     "dot changed": {"fill": "bad", "stroke": "bad", "stroke-width": 2},
     "bar ref": {"fill": "ref"},
     "bar now": {"fill": "now"},
+}
+for _group in GROUP_ROLES:
+    PAINTS |= {
+        f"band {_group}": {"fill": _group, "opacity": 0.12},
+        f"curve {_group}": {"stroke": _group, "stroke-width": 2.2},
+        f"whisker {_group}": {"stroke": _group, "stroke-width": 2},
+        f"dot {_group}": {"fill": _group, "stroke": _group, "stroke-width": 2},
+        f"bar {_group}": {"fill": _group},
+    }
+PAINTS |= {
+    "band ceiling": {"fill": "ceiling", "opacity": 0.12},
+    "curve ceiling": {"stroke": "ceiling", "stroke-width": 1.5, "stroke-dasharray": "6 4"},
 }
 FAINT = 0.45  # opacity of points based on little data
 SIZES = {"title": 15, "small": 11.5}  # pixels; other text is 13

@@ -208,7 +208,8 @@ def _draw_curve(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
     if series.low:
         upper = tuple((x(at), y(end)) for at, end in zip(series.x, series.high, strict=True))
         lower = tuple((x(at), y(end)) for at, end in zip(series.x, series.low, strict=True))
-        yield Shape("polygon", "band", upper + lower[::-1])
+        paint = "band" if series.role in ("now", "ref") else f"band {series.role}"
+        yield Shape("polygon", paint, upper + lower[::-1])
     points = tuple((x(at), y(value)) for at, value in zip(series.x, series.y, strict=True))
     yield Shape("line", f"curve {series.role}", points)
 

@@ -6,6 +6,7 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.web.alerts import messages as alert_messages
 from rlhf_pipeline.web.alerts import routes as alerts
+from rlhf_pipeline.web.alignment import routes as alignment
 from rlhf_pipeline.web.annotate import routes as annotate
 from rlhf_pipeline.web.audit import routes as audit
 from rlhf_pipeline.web.calibration import api as calibration_api
@@ -105,6 +106,15 @@ BUILT_IN = {
     ),
     "predictions": Section(
         (predictions.predictions, predictions.completions), Permission.PREDICTIONS_MAKE
+    ),
+    "alignment": Section(
+        (alignment.api, alignment.pages),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Monitor",
+        label="Alignment",
+        path="/alignment",
+        folder=HERE / "alignment",
     ),
     "calibration": Section(
         (calibration_api.router, calibration_pages.router),

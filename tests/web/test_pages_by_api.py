@@ -38,6 +38,7 @@ BESIDE = {
 NOUNS = {
     "annotate": "assignments",
     "login": "auth",
+    "alignment": "charts",
     "calibration": "calibrations",
     "calibration.csv": "calibrations",
     "": "me",
@@ -220,7 +221,7 @@ def test_what_scripts_and_attributes_ask_for_is_of_the_api_or_a_page(settings, o
             r"\b(?:fetch|sendBeacon|EventSource|XMLHttpRequest)\(\s*([^,)\s]*)", source
         )
         assert all(
-            re.match(rf"[\"'`]{API}/", one) or one in ("VOTES", "path", "live.dataset.live")
+            re.match(rf"[\"'`]{API}/", one) or one in ("VOTES", "path", "url", "live.dataset.live")
             for one in calls
         ), (name, calls)
     for name, source in templates().items():

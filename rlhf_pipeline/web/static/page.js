@@ -1,4 +1,4 @@
-// What every page does beside its HTML: theme, menu, live figures, Markdown, copying. All
+// What every page does beside its HTML: theme, menu, charts, live figures, Markdown, copying. All
 // pages but annotate work without it.
 
 import { render } from "./markdown.js";
@@ -54,6 +54,11 @@ for (const button of document.querySelectorAll("[data-copy]")) {
     button.textContent = "Copied";
   });
 }
+
+// 0.7 MB that only pages with charts load
+const loadCharts = () => document.querySelector("[data-chart]") && import("./charts/chart.js");
+loadCharts();
+document.addEventListener("htmx:after:swap", loadCharts);
 
 const live = document.querySelector("[data-live]");
 if (live && "EventSource" in globalThis) {

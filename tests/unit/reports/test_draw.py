@@ -2,11 +2,21 @@
 
 import re
 import struct
+from itertools import product
 
 import pytest
 
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.reports.chart import Axis, Chart, Mark, Panel, Series, Tick, point_series
+from rlhf_pipeline.reports.chart import (
+    GROUP_ROLES,
+    Axis,
+    Chart,
+    Mark,
+    Panel,
+    Series,
+    Tick,
+    point_series,
+)
 from rlhf_pipeline.reports.draw import PAINTS, chart_css, draw_legend, draw_png, draw_svg
 from rlhf_pipeline.reports.layout import Scale, lay_out, lay_out_with_words
 
@@ -78,8 +88,11 @@ def test_a_picture_has_title_and_legend_and_a_page_writes_them_itself():
 def test_every_shape_has_a_paint_in_pictures_and_on_pages():
     many = chart(
         series=tuple(
-            Series(style=style, role="now", x=(0.1, 0.9), y=(0.2, 0.4), width=0.1)
-            for style in ("dots", "curve", "bars")
+            Series(style=style, role=role, x=(0.1, 0.9), y=(0.2, 0.4), low=low, high=low, width=0.1)
+            for style, role, low in (
+                *product(("dots", "curve", "bars"), ("now", *GROUP_ROLES), ((), (0.1, 0.3))),
+                ("curve", "ceiling", (0.1, 0.3)),
+            )
         ),
         marks=tuple(
             Mark(style=style, role=role, y=(0.2, 0.2))

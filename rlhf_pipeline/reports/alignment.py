@@ -1,0 +1,208 @@
+"""Builds the chart of alignment: accuracy and its noise ceiling, calibration, drift, by day."""
+
+from collections.abc import Sequence
+from datetime import date
+from itertools import pairwise
+
+import numpy as np
+
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import Interval
+from rlhf_pipeline.reports.chart import (
+    Axis,
+    Chart,
+    Mark,
+    Panel,
+    Role,
+    Series,
+    Tick,
+    day_axis,
+    day_curves,
+    day_value,
+    percent_ticks,
+    round_ticks,
+)
+
+ACCURACY, CEILING, ECE, SLOPE, VERDICT = ALIGNMENT_METRICS = (
+    "model.accuracy",
+    "model.accuracy_ceiling",
+    "model.ece",
+    "model.calibration_slope",
+    "drift.verdict",
+)
+NO_POINTS = (
+    "No figures of these days yet. Each day's drift report writes them, once a reward model has "
+    "predicted comparisons that people then judged."
+)
+# verdict value: words, style and role
+VERDICTS: tuple[tuple[str, str, Role], ...] = (
+    ("stable", "dots", "ref"),
+    ("warning", "triangles", "warned"),
+    ("drift", "triangles", "fired"),
+)
+LANE = 20  # pixels
+MAX_SLOPE = 3.0  # larger values are drawn at the edge
+
+
+def chart_alignment(points: Sequence[MetricPoint], first: date, last: date) -> Chart:
+    """One panel per figure over the same days; a day without a value is a gap. Lines mark days on
+    which another reward model predicts than on the day before.
+    """
+    by_name = {
+        name: [p for p in points if p.name == name and p.value is not None]
+        for name in ALIGNMENT_METRICS
+    }
+    if not any(by_name.values()):
+        return Chart(kind="alignment", title=TITLE, alt=TITLE, panels=(), notes=(NO_POINTS,))
+    x = day_axis(first, last)
+    changes = _mark_changes(by_name[ACCURACY])
+    lines = [mark.model_copy(update={"label": ""}) for mark in changes]
+    panels = [
+        _accuracy_panel(x, by_name[ACCURACY], by_name[CEILING], changes),
+        _ece_panel(x, by_name[ECE], lines),
+        _slope_panel(x, by_name[SLOPE], lines),
+        _drift_panel(x, by_name[VERDICT], lines),
+    ]
+    drawn = [panel for panel in panels if panel.series]
+    bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lowest panel has the days
+    drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
+    n_unknown = len({p.day for p in by_name[ACCURACY]} - {p.day for p in by_name[CEILING]})
+    return Chart(
+        kind="alignment",
+        title=TITLE,
+        alt=f"{TITLE}, from {first} to {last}",
+        panels=tuple(drawn),
+        notes=(
+            "bands: 95 % intervals",
+            *(
+                [f"noise ceiling unknown on {n_unknown} days: no comparison was judged twice"]
+                if n_unknown
+                else []
+            ),
+        ),
+    )
+
+
+TITLE = "Accuracy beside its noise ceiling, calibration and drift by day"
+
+
+def _accuracy_panel(
+    x: Axis,
+    accuracy: Sequence[MetricPoint],
+    ceiling: Sequence[MetricPoint],
+    marks: Sequence[Mark],
+) -> Panel:
+    ends = [p.low if p.low is not None else p.value or 0.0 for p in (*accuracy, *ceiling)]
+    low = float(max(0.0, np.floor(10 * min([0.5, *ends]) + 1e-9) / 10))
+    return Panel(
+        title="Accuracy on the calibration window that ends on the day",
+        x=x,
+        y=Axis(
+            low=low,
+            high=1,
+            label="share predicted right",
+            unit="share",
+            ticks=percent_ticks(np.arange(round(10 * low), 11, 2 if low < 0.4 else 1) / 10),
+        ),
+        height=190,
+        series=(
+            *_curves(ceiling, "ceiling", "noise ceiling: accuracy of a perfect model"),
+            *_curves(accuracy, "now", "accuracy"),
+        ),
+        marks=tuple(marks),
+    )
+
+
+def _ece_panel(x: Axis, ece: Sequence[MetricPoint], marks: Sequence[Mark]) -> Panel:
+    low, high = min([0.0, *_ends(ece)]), max([0.1, *_ends(ece)])
+    ticks = round_ticks(100 * low, 100 * high)
+    return Panel(
+        title="Calibration error (ECE), without the bias that noise adds",
+        x=x,
+        y=Axis(
+            low=low,
+            high=high,
+            label="ECE",
+            unit="share",
+            ticks=percent_ticks(tick.value / 100 for tick in ticks),
+        ),
+        height=100,
+        series=_curves(ece, "now"),
+        marks=tuple(marks),
+    )
+
+
+def _slope_panel(x: Axis, slope: Sequence[MetricPoint], marks: Sequence[Mark]) -> Panel:
+    low, high = max(-1.0, min([0.0, *_ends(slope)])), min(MAX_SLOPE, max([1.5, *_ends(slope)]))
+    calibrated = Mark(style="line", role="perfect", y=(1, 1), name="calibrated: slope 1")
+    return Panel(
+        title="Calibration slope: below 1 is overconfident",
+        x=x,
+        y=Axis(low=low, high=high, label="slope", ticks=round_ticks(low, high, 3)),
+        height=100,
+        series=_curves(slope, "now"),
+        marks=(calibrated, *marks) if slope else (),
+    )
+
+
+def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint], marks: Sequence[Mark]) -> Panel:
+    found = {point.labels["space"] for point in verdicts}
+    spaces = sorted(found, key=lambda space: (space != "overall", space))
+    lanes = {space: float(i) for i, space in enumerate(spaces)}
+    return Panel(
+        title="Worst verdict of the day's drift report, by space",
+        x=x,
+        y=Axis(
+            low=len(spaces) - 0.5,
+            high=-0.5,
+            label="space",
+            ticks=tuple(
+                Tick(value=at, label=space.replace("_", " ")) for space, at in lanes.items()
+            ),
+        ),
+        height=LANE * len(spaces),
+        series=tuple(
+            Series(
+                style=style,
+                role=role,
+                name=words,
+                x=tuple(day_value(p.day) for p in given),
+                y=tuple(lanes[p.labels["space"]] for p in given),
+                n=tuple(p.n for p in given),
+            )
+            for value, (words, style, role) in enumerate(VERDICTS)
+            if (given := [p for p in verdicts if p.value == value])
+        ),
+        marks=tuple(marks),
+    )
+
+
+def _curves(points: Sequence[MetricPoint], role: Role, name: str = "") -> tuple[Series, ...]:
+    ordered = sorted(points, key=lambda point: point.day)
+    days = [point.day for point in ordered]
+    return day_curves(days, [_interval(point) for point in ordered], role=role, name=name)
+
+
+def _interval(point: MetricPoint) -> Interval:
+    assert point.value is not None  # others are gaps
+    low, high = (point.value if end is None else end for end in (point.low, point.high))
+    return Interval(value=point.value, low=low, high=high, n=point.n)
+
+
+def _ends(points: Sequence[MetricPoint]) -> list[float]:
+    return [end for p in points for end in (p.value, p.low, p.high) if end is not None]
+
+
+def _mark_changes(accuracy: Sequence[MetricPoint]) -> list[Mark]:
+    ordered = sorted(accuracy, key=lambda point: point.day)
+    return [
+        Mark(
+            style="line",
+            role="model",
+            x=(day_value(now.day),) * 2,
+            label="@" + now.labels["reward_model"].rpartition("@")[2],
+            name="reward model changed",
+        )
+        for before, now in pairwise(ordered)
+        if before.labels.get("reward_model") != now.labels.get("reward_model")
+    ]

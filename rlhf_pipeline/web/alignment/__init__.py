@@ -1,0 +1,1 @@
+"""Accuracy beside its noise ceiling, calibration and drift by day."""

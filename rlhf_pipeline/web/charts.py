@@ -1,0 +1,63 @@
+"""Answers routes of charts: the days that the charts of a page share, and records with ETags."""
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Annotated, Any
+
+from fastapi import Depends, Query, Request, Response
+from pydantic import BeforeValidator, Field
+
+from rlhf_pipeline.records import Text
+from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.web.etags import etag_of_record
+from rlhf_pipeline.web.problems import Problem
+
+SHOWN_DAYS = 90  # without `since`
+UNCHANGED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "The chart is still the one of the ETag in If-None-Match."}
+}
+# an empty field of a form
+Day = Annotated[date | None, BeforeValidator(lambda value: value or None)]
+ChartFilter = Annotated[
+    Annotated[Text, Field(max_length=200)] | None,
+    BeforeValidator(lambda value: value or None),
+    Query(),
+]
+
+
+@dataclass(frozen=True)
+class DayFilter:
+    """The days that a page's address asks for; None: open."""
+
+    since: date | None = None
+    until: date | None = None
+
+    def resolve(self, newest: date | None) -> tuple[date, date]:
+        """First and last day: without `until` up to the newest day with data, without `since` 90
+        days.
+        """
+        last = self.until or max(newest or date.min, self.since or date.min)
+        return self.since or last - timedelta(days=min(SHOWN_DAYS, last.toordinal()) - 1), last
+
+
+def read_days(since: Day = None, until: Day = None) -> DayFilter:
+    """Raises Problem 422 for a first day after the last."""
+    if since and until and since > until:
+        raise Problem(
+            422,
+            f"since is {since}, after until, {until}. Exchange them or leave one out.",
+            kind="invalid",
+            errors=[("query.since", "is after until")],
+        )
+    return DayFilter(since, until)
+
+
+Days = Annotated[DayFilter, Depends(read_days)]
+
+
+def answer_chart(request: Request, chart: Chart) -> Response:
+    """The chart as JSON; 304 if the browser has it already."""
+    etag = etag_of_record(chart)
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers={"ETag": etag})
+    return Response(chart.model_dump_json(), media_type="application/json", headers={"ETag": etag})

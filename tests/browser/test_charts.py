@@ -1,0 +1,149 @@
+"""Charts in Chromium: drawn under the content security policy, read by keyboard and screen reader,
+kept current, and downloaded.
+"""
+
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import Role, utc_now
+from tests.browser.hands import log_in, until
+from tests.browser.people import People
+from tests.browser.test_access import SIZES, faults
+
+FIRST = date(2026, 1, 1)
+N_DAYS = 40
+NASTY = "<img src=x onerror=alert(1)>"
+
+
+def put(site: People, *days: int, accuracy: float = 0.7) -> None:
+    """A model of a hostile name predicts from day 20 on; the ceiling is unknown on day 5."""
+    figures = {"model.accuracy": accuracy, "model.accuracy_ceiling": 0.82, "model.ece": 0.04}
+    points = [
+        MetricPoint(
+            day=FIRST + timedelta(days=day),
+            name=name,
+            labels={"reward_model": f"{NASTY}@2" if day >= 20 else "sky.reward_model@1"},
+            n=1200 + day,
+            value=value,
+            low=value - 0.03,
+            high=value + 0.03,
+            measured_at=utc_now(),
+        )
+        for day in days
+        for name, value in figures.items()
+        if (name, day) != ("model.accuracy_ceiling", 5)
+    ]
+    points += [
+        MetricPoint(
+            day=FIRST + timedelta(days=day),
+            name="drift.verdict",
+            labels={"space": space},
+            n=100,
+            value=2 if day == 12 else 0,
+            measured_at=utc_now(),
+        )
+        for day in days
+        for space in ("overall", "errors")
+    ]
+    site.store.metric_points.put(points)
+
+
+@pytest.fixture
+def page(site: People, context: Any) -> Any:
+    put(site, *range(N_DAYS))
+    page = context.new_page()
+    log_in(page, site, site.add("eve@example.org", Role.ENGINEER, name="Eve"), "/alignment")
+    page.wait_for_selector("[data-chart] canvas")
+    return page
+
+
+def open_table(page: Any) -> Any:
+    page.locator("[data-chart] summary").press("Enter")
+    rows = page.locator("[data-chart] tbody tr")
+    rows.first.wait_for()
+    return rows
+
+
+def test_a_chart_has_a_drawing_a_legend_and_a_table_with_intervals_and_counts(page: Any) -> None:
+    drawing = page.locator(".chart-drawing")
+    assert drawing.get_attribute("role") == "img"
+    assert drawing.get_attribute("aria-label").startswith("Accuracy beside its noise ceiling")
+    accuracy = page.get_by_role("button", name="accuracy", exact=True)
+    accuracy.press("Enter")
+    assert accuracy.get_attribute("aria-pressed") == "false"
+    rows = open_table(page)
+    assert rows.count() == 3 * N_DAYS - 1 + 2 * N_DAYS
+    row = page.locator("[data-chart] tbody tr", has_text="accuracy2026-01-01").last
+    assert row.locator("td").all_inner_texts()[2:] == [
+        *("2026-01-01", "70.0 %", "67.0 %", "73.0 %", "1,200")
+    ]
+
+
+def test_a_chart_is_downloaded_as_csv_and_as_picture(page: Any) -> None:
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    lines = download.value.path().read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "panel,series,x,y,low,high,n"
+    assert any("accuracy,2026-01-01,0.7,0.6" in line and line.endswith(",1200") for line in lines)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="PNG").click()
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+    assert download.value.suggested_filename.startswith("accuracy_beside_its_noise_ceiling")
+
+
+def test_filters_and_zoom_live_in_the_address(site: People, page: Any) -> None:
+    page.get_by_role("textbox", name="From").fill("2026-01-11")
+    page.get_by_role("button", name="Apply").click()
+    page.wait_for_url("**since=2026-01-11**")
+    page.wait_for_selector("[data-chart] canvas")
+    assert open_table(page).count() == 5 * (N_DAYS - 10)
+    assert not page.get_by_role("button", name="Reset zoom").is_visible()
+    box = page.locator(".chart-drawing canvas").bounding_box()
+    page.keyboard.down("Control")
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 100)
+    page.mouse.wheel(0, -300)
+    page.keyboard.up("Control")
+    page.wait_for_url("**zoom=2026-01-**")
+    zoomed = page.url
+    page.goto(zoomed)
+    page.get_by_role("button", name="Reset zoom").click()
+    page.wait_for_url(lambda url: "zoom" not in url and "since=2026-01-11" in url)
+
+
+def test_a_chart_takes_over_new_figures_and_tells_when_the_server_is_silent(
+    site: People, page: Any, context: Any
+) -> None:
+    page.clock.install()
+    page.reload()
+    page.wait_for_selector("[data-chart] canvas")
+    rows = open_table(page)
+    n_rows = rows.count()
+    put(site, N_DAYS, accuracy=0.65)
+    page.clock.run_for(11_000)
+    until(lambda: rows.count() == n_rows + 5, "new rows")
+    context.route("**/api/v1/charts/**", lambda route: route.abort())
+    page.clock.run_for(11_000)
+    page.get_by_text("The server does not respond").wait_for()
+    assert page.locator(".chart-drawing canvas").is_visible(), "the last drawing stays"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_have_no_fault_that_axe_finds_and_fit_a_phone(
+    site: People, browser: Any, scheme: str
+) -> None:
+    put(site, *range(N_DAYS))
+    user = site.add("eve@example.org", Role.ENGINEER, name="Eve")
+    width, height = SIZES["phone"]
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    log_in(page, site, user, "/alignment")
+    page.wait_for_selector("[data-chart] canvas")
+    open_table(page)
+    assert faults(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()

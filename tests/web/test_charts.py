@@ -1,0 +1,66 @@
+"""Chart records: the same figures as the metric points, once per change, for those who may."""
+
+from datetime import date, timedelta
+
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.reports.chart import Chart, day_value
+from tests.web.conftest import NOON, Web
+from tests.web.databases import on_sqlite
+
+DAY = date(2026, 1, 2)
+PATH = "/charts/alignment"
+
+
+def put(web: Web, n_days: int = 3, model: str = "demo.reward_model@1") -> None:
+    web.store.metric_points.put(
+        [
+            MetricPoint(
+                day=DAY + timedelta(days=n),
+                name=name,
+                labels={"reward_model": model},
+                n=50 + n,
+                value=value + n / 100,
+                low=value - 0.1,
+                high=value + 0.1,
+                measured_at=NOON,
+            )
+            for n in range(n_days)
+            for name, value in (("model.accuracy", 0.7), ("model.accuracy_ceiling", 0.8))
+        ]
+    )
+
+
+@on_sqlite
+def test_chart_of_alignment_shows_the_points_that_the_api_lists(web: Web):
+    put(web)
+    reader = web.client("auditor")
+    chart = Chart.model_validate(reader.get(PATH).json())
+    listed = reader.get("/metrics/points", params={"name": "model.accuracy"}).json()["items"]
+    (drawn,) = (s for panel in chart.panels if panel for s in panel.series if s.name == "accuracy")
+    assert [
+        (day_value(date.fromisoformat(p["day"])), p["value"], p["low"], p["high"], p["n"])
+        for p in reversed(listed)
+    ] == list(zip(drawn.x, drawn.y, drawn.low, drawn.high, drawn.n, strict=True))
+    one_day = reader.get(PATH, params={"since": DAY.isoformat(), "until": DAY.isoformat()}).json()
+    assert [len(series["x"]) for series in one_day["panels"][0]["series"]] == [1, 1]
+    assert reader.get(PATH, params={"model": "demo.reward_model@9"}).json()["panels"] == []
+    assert reader.get(PATH, params={"since": "", "model": ""}).json() == reader.get(PATH).json()
+
+
+@on_sqlite
+def test_an_unchanged_chart_is_not_sent_again(web: Web):
+    put(web)
+    reader = web.client("auditor")
+    etag = reader.get(PATH).headers["etag"]
+    again = reader.get(PATH, headers={"If-None-Match": etag})
+    assert (again.status_code, again.content) == (304, b"")
+    put(web, n_days=4)
+    assert reader.get(PATH, headers={"If-None-Match": etag}).status_code == 200
+
+
+@on_sqlite
+def test_charts_refuse_days_in_the_wrong_order_and_blind_readers(web: Web):
+    wrong = {"since": "2026-01-03", "until": "2026-01-02"}
+    answer = web.client("auditor").get(PATH, params=wrong)
+    assert (answer.status_code, "after until" in answer.json()["detail"]) == (422, True)
+    assert web.client("curator").get(PATH).status_code == 403
