@@ -105,18 +105,21 @@ def _batch_figures(
     # position t predicts token t + 1: the last prompt token predicts the first of the completion
     judged = torch.tensor(
         [[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in rows]
-    )
+    ).bool()
     with torch.inference_mode():
         log_p, log_q = (
             model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device))
-            .logits[:, :-1]
+            .logits[:, :-1][judged.to(model.device)]  # (completion tokens of all rows, vocabulary)
             .cpu()
             .double()
             .log_softmax(-1)
             for model in (candidate, champion)
         )
+        p = log_p.exp()
         # negative only by rounding
-        kl = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0.0)
-        entropy = -(log_p.exp() * log_p).sum(-1)
-        by_row = [(figure * judged).sum(-1) / judged.sum(-1) for figure in (kl, entropy)]
-    return np.stack([np.asarray(figure, dtype=np.float64) for figure in by_row])
+        kl = (p * (log_p - log_q)).sum(-1).clamp(min=0.0)
+        entropy = -(p * log_p).sum(-1)
+        lengths = judged.sum(-1).tolist()
+        return np.array(
+            [[float(row.mean()) for row in figure.split(lengths)] for figure in (kl, entropy)]
+        )
