@@ -18,6 +18,7 @@ from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.retraining.adapters import load_reference
 from rlhf_pipeline.retraining.online import OnlineParams, clean_text
 from rlhf_pipeline.retraining.rewards import RewardFunction, score_members
+from rlhf_pipeline.retraining.sentinels import SAMPLED_LENGTH
 from rlhf_pipeline.retraining.training import TrainingParams
 
 STATE = "ppo.pt"  # in a checkpoint: the value head and the KL penalty
@@ -304,6 +305,7 @@ def build_ppo_trainer(
             self.figures["kl"].append(float(ratios.sum() / mask.sum()))
             self.figures["entropy"].append(float(mean_of(entropy, mask)))
             self.figures["kl_penalty"].append(self.kl_penalty)
+            self.figures[SAMPLED_LENGTH].append(float(mask.sum(-1).mean()))
 
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
             logs |= {name: sum(values) / len(values) for name, values in self.figures.items()}

@@ -6,7 +6,7 @@ against that of the parent.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.retraining.rewards import RewardFunction, score_members
 
 NGRAM = 2
+SAMPLED_LENGTH = "completions/mean_length"  # of a batch, as TRL's online trainers log it
 
 
 class SentinelParams(Parameters):
@@ -172,6 +173,16 @@ class SentinelWatch:
     def is_due(self, step: int) -> bool:
         return step % self.params.every == 0
 
+    def is_suspect(self, logged: Mapping[str, Any]) -> bool:
+        """Whether completions that an online strategy has sampled for its last step have a length
+        beyond a limit: a reason to measure before the next time that is due.
+        """
+        if SAMPLED_LENGTH not in logged:
+            return False
+        start = self.measurements[0]
+        seen = start.model_copy(update={"length": float(logged[SAMPLED_LENGTH])})
+        return find_violation(seen, start, self.params) is not None
+
     def check(self, policy: Policy, step: int) -> bool:
         """Measure the policy; whether every sentinel is within its limit."""
         now = measure(policy, self, step=step)
@@ -302,8 +313,9 @@ def _in_evaluation(model: Any) -> Iterator[Any]:
 
 
 def make_sentinel_callback(watch: SentinelWatch, tokenizer: Any) -> Any:
-    """A callback of a transformers trainer that measures every `every` steps and before each
-    checkpoint, so that every checkpoint is from before the harm.
+    """A callback of a transformers trainer that measures every `every` steps, before each
+    checkpoint, so that every checkpoint is from before the harm, and where sampled completions
+    look wrong.
     """
     from transformers import TrainerCallback
 
@@ -315,9 +327,23 @@ def make_sentinel_callback(watch: SentinelWatch, tokenizer: Any) -> Any:
                 watch.start(Policy(model, tokenizer, name="policy"), state.global_step)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            if not (watch.is_due(state.global_step) or control.should_save):
-                return
-            with _in_evaluation(more["model"]) as model:
+            if watch.is_due(state.global_step) or control.should_save:
+                self._check(state, control, more["model"])
+
+        def on_log(
+            self,
+            args: Any,
+            state: Any,
+            control: Any,
+            logs: dict[str, Any] | None = None,
+            **more: Any,
+        ) -> None:
+            is_measured = watch.measurements[-1].step == state.global_step
+            if not is_measured and watch.is_suspect(logs or {}):
+                self._check(state, control, more["model"])
+
+        def _check(self, state: Any, control: Any, model: Any) -> None:
+            with _in_evaluation(model):
                 is_healthy = watch.check(Policy(model, tokenizer, name="policy"), state.global_step)
             if not is_healthy:
                 control.should_save = False

@@ -1,13 +1,18 @@
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
+import torch
 
 from rlhf_pipeline.errors import StoppedBySentinel
 from rlhf_pipeline.retraining.sentinels import (
+    SAMPLED_LENGTH,
     Measurement,
     SentinelParams,
     SentinelWatch,
     distinct_share,
     find_violation,
+    make_sentinel_callback,
 )
 
 START = Measurement(
@@ -76,6 +81,29 @@ def test_a_stop_before_the_first_checkpoint_fails(tmp_path):
     found = r"Sentinel length .* before its first checkpoint: 40"
     with pytest.raises(StoppedBySentinel, match=found):
         watch_that_stopped(tmp_path).describe_stop(kept_step=None)
+
+
+class Measured(SentinelWatch):
+    """Notes when it is asked to measure, and finds nothing wrong."""
+
+    def check(self, policy, step):
+        self.measurements.append(START.model_copy(update={"step": step}))
+        return True
+
+
+def test_sampled_completions_beyond_a_limit_are_measured_at_once(tmp_path):
+    watch = Measured(SentinelParams(every=4), None, pd.DataFrame(), tmp_path / "log.json", 8)
+    watch.measurements = [START]
+    callback = make_sentinel_callback(watch, None)
+    control, model = SimpleNamespace(should_save=False), torch.nn.Linear(1, 1)
+    model.config = SimpleNamespace()
+    for step, length in enumerate((29.0, 31.0, 20.0, 31.0, None, 9.0), start=1):
+        state = SimpleNamespace(global_step=step)
+        callback.on_step_end(None, state, control, model=model)
+        logs = {"loss": 0.1} if length is None else {SAMPLED_LENGTH: length}
+        callback.on_log(None, state, control, logs=logs, model=model)
+    # step 4 is due anyway; completions of steps 2 and 6 are too long and too short
+    assert [one.step for one in watch.measurements] == [0, 2, 4, 6]
 
 
 def test_curves_have_a_label_and_leave_out_what_was_not_measured(tmp_path):
