@@ -104,6 +104,7 @@ class Recipe:
     health: Callable[[FinishedTraining, TrainingParams], tuple[dict[str, float], tuple[str, ...]]]
     imitates: bool = False  # texts, not preferences: no reference, and a higher learning rate
     is_online: bool = False  # trains on the reward, which is then part of the lineage
+    updates_per_step: int = 1  # of the weights, on one batch
 
 
 def train_and_report(
@@ -124,7 +125,13 @@ def train_and_report(
     """
     silence_telemetry()
     shape, place = read_shape(policy_folder, params.lora_targets), place_training(params)
-    params = complete_params(params, shape, place, imitates=recipe.imitates)
+    params = complete_params(
+        params,
+        shape,
+        place,
+        imitates=recipe.imitates,
+        updates_per_step=recipe.updates_per_step,
+    )
     lineage = build_lineage(recipe.name, params, folder_hash(policy_folder), frame_hash(pairs))
     if recipe.is_online and reward is not None:
         lineage["reward_hash"] = reward.weights_hash

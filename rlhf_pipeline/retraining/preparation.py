@@ -39,14 +39,23 @@ def place_training(params: TrainingParams) -> Placement:
     return place
 
 
-def complete_params(params: P, shape: ModelShape, place: Placement, *, imitates: bool = False) -> P:
-    """The parameters with device, number format and learning rate as they apply here. Raises
+def complete_params(
+    params: P,
+    shape: ModelShape,
+    place: Placement,
+    *,
+    imitates: bool = False,
+    updates_per_step: int = 1,
+) -> P:
+    """The parameters with device, number format and learning rate as they apply here. A strategy
+    that updates the weights several times per step shares the default rate among these. Raises
     ConfigurationError as `check_adapters`.
     """
     check_adapters(params, place.device)
-    rate = params.learning_rate or choose_learning_rate(
+    default = choose_learning_rate(
         shape.n_parameters, imitates=imitates, has_adapters=params.lora_rank > 0
     )
+    rate = params.learning_rate or default / updates_per_step
     return params.model_copy(
         update={"learning_rate": rate, "device": place.device, "dtype": place.dtype}
     )

@@ -10,13 +10,15 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughVotes, TrainingFailed
+from rlhf_pipeline.evaluation.divergence import kl_per_token
 from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.sentinels import SentinelParams
 from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
 from rlhf_pipeline.testing import check_strategy
-from rlhf_pipeline.testing.strategies import build_pairs, build_policy
+from rlhf_pipeline.testing.strategies import PARAMS as SHORT
+from rlhf_pipeline.testing.strategies import VowelReward, build_pairs, build_policy
 from tests.full_disk import full_disk
 
 PARAMS = StrategyParams(
@@ -195,3 +197,22 @@ def test_a_full_disk_at_a_checkpoint_is_named_and_a_rerun_completes(tmp_path, po
             train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS, progress=fill)
     assert not (tmp_path / "model").exists()
     assert train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS).resumed_from == 3
+
+
+@pytest.mark.parametrize("strategy", ["dpo", "ppo", "rloo", "grpo"])
+def test_a_higher_penalty_gives_a_lower_kl(tmp_path, policy, strategy):
+    # DPO needs steps: at first a higher beta only weighs the same gradients more
+    name, low, high, n_steps = (
+        ("beta", 0.1, 2.0, 120) if strategy == "dpo" else ("kl_penalty", 0.0, 1.0, 20)
+    )
+    pairs, champion, kls = build_pairs(), load_policy(policy), []
+    for penalty in (low, high):
+        params = SHORT.model_copy(update={name: penalty, "min_steps": n_steps})
+        out = tmp_path / str(penalty)
+        train_candidate(strategy, policy, pairs, out, params, reward=VowelReward())
+        candidate = load_policy(out / "model")
+        prompts = pairs["prompt"].tolist()
+        made = candidate.generate(prompts, seeds=range(len(prompts)), max_new_tokens=12)
+        texts = [each.text for each in made]
+        kls.append(float(kl_per_token(candidate, champion, prompts, texts).mean()))
+    assert kls[1] < 0.8 * kls[0]

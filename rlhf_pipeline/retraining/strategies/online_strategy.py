@@ -46,6 +46,10 @@ class OnlineStrategy(ABC):
     ) -> Any:
         """A trainer of transformers that samples for the prompts of `rows`."""
 
+    def count_updates(self, params: TrainingParams) -> int:
+        """How often one step updates the weights, each time at the learning rate."""
+        return 1
+
     def train(
         self,
         policy_folder: Path,
@@ -59,8 +63,16 @@ class OnlineStrategy(ABC):
         checked = check_trainable_pairs(pairs, params.min_pairs)
         rows = sample_by_weight(select_prompts(checked), seed=params.seed)
         build = partial(self.build_trainer, reward=require_reward(self.name, reward))
+        recipe = Recipe(
+            self.name,
+            build,
+            self.curves,
+            check_online_health,
+            is_online=True,
+            updates_per_step=self.count_updates(params),
+        )
         return train_and_report(
-            Recipe(self.name, build, self.curves, check_online_health, is_online=True),
+            recipe,
             policy_folder,
             pairs=checked,
             rows=rows,

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import pandas as pd
 from pydantic import BaseModel
 
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.retraining.online import CURVES, build_step_arguments
 from rlhf_pipeline.retraining.ppo_trainer import PPOParams, build_ppo_trainer
@@ -23,6 +24,9 @@ class PPO(OnlineStrategy):
     name: ClassVar[str] = "ppo"
     Params: ClassVar[type[BaseModel]] = PPOParams
     curves = CURVES | {"value loss": "value_loss", "KL penalty": "kl_penalty"}
+
+    def count_updates(self, params: TrainingParams) -> int:
+        return select_params(PPOParams, params).ppo_epochs
 
     def build_trainer(
         self,

@@ -50,8 +50,9 @@ def gpt2(llama, tmp_path_factory):
     return folder
 
 
-def complete(shape=TINY, place=CPU, *, imitates=False, **given):
-    return complete_params(StrategyParams(**given), shape, place, imitates=imitates)
+def complete(shape=TINY, place=CPU, *, imitates=False, updates_per_step=1, **given):
+    how = {"imitates": imitates, "updates_per_step": updates_per_step}
+    return complete_params(StrategyParams(**given), shape, place, **how)
 
 
 def test_the_learning_rate_falls_with_the_size_and_is_higher_for_adapters():
@@ -60,6 +61,8 @@ def test_the_learning_rate_falls_with_the_size_and_is_higher_for_adapters():
     assert complete(HALF_B, imitates=True).learning_rate == 2e-5
     assert complete(HALF_B, lora_rank=16).learning_rate == pytest.approx(2e-5)
     assert complete(HALF_B, learning_rate=3e-3, lora_rank=16).learning_rate == 3e-3
+    assert complete(updates_per_step=2).learning_rate == 1e-4  # as much per step
+    assert complete(updates_per_step=2, learning_rate=3e-3).learning_rate == 3e-3
     rates = [choose_learning_rate(n) for n in (10**6, 10**8, 10**9, 10**10, 10**12)]
     assert rates == sorted(rates, reverse=True)
 
