@@ -34,42 +34,44 @@ from rlhf_pipeline.policy.causal_lm import Policy, load_policy  # noqa: E402
 from rlhf_pipeline.policy.pretraining import pretrain  # noqa: E402
 from rlhf_pipeline.retraining.parameters import StrategyParams  # noqa: E402
 from rlhf_pipeline.retraining.sentinels import (  # noqa: E402
+    LABELS,
+    SAMPLED_LENGTH,
     Measurement,
     SentinelParams,
+    SentinelWatch,
     find_violation,
 )
 from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate  # noqa: E402
-from rlhf_pipeline.simulation import SOURCED_TASTE, utility  # noqa: E402
+from rlhf_pipeline.simulation import SOURCED_TASTE, Taste, utility  # noqa: E402
 
 PARTS = ("gain", "penalty", "length", "cost")
 CORES, LONGEST_S = 2, 300
 PENALTIES = {"dpo": "beta", "ppo": "kl_penalty", "rloo": "kl_penalty", "grpo": "kl_penalty"}
 LOW, HIGH = 0.05, 0.5
-LENGTH_REWARD = 3.0  # per ten words; the taste values length at 0 or below
+# A taste for short answers under a reward that loves length: the true utility rises while sources
+# are learnt, and falls once length pays more than they cost.
+TERSE_TASTE = Taste(name="terse", weights=SOURCED_TASTE.weights | {"length": -0.5})
+LENGTH_REWARD = 3.4  # per ten words
+N_PROMPTS, STEPS = 256, 32  # 2,048 samples
+HOT = {"learning_rate": 7e-4, "kl_penalty": 0.01, "max_new_tokens": 64}
+WINDOW = 5  # batches of a smoothed figure
 LARGEST_LOSS, LEAST_SHARE_OF_SEEDS = 0.2, 0.9
 ROUNDS, BARE_COST, WATCHED_COST = 5, 1.05, 1.25
-LABELS = {
-    "kl": "sentinel: KL to the parent",
-    "entropy": "sentinel: entropy",
-    "diversity": "sentinel: diversity",
-    "length": "sentinel: length",
-    "chosen_log_p": "sentinel: log p of chosen",
-}
 
 
 class TrueReward:
-    """The simulator's utility, plus `length_reward` per ten words; `history` has the mean true
-    utility of each batch that was scored.
+    """The simulator's utility, plus `length_reward` per ten words; `history` has the completions
+    and the mean true utility of each call.
     """
 
-    def __init__(self, length_reward: float = 0.0) -> None:
-        self.length_reward = length_reward
-        self.weights_hash = f"truth and {length_reward} per ten words"
-        self.history: list[tuple[int, float]] = []
+    def __init__(self, taste: Taste = SOURCED_TASTE, length_reward: float = 0.0) -> None:
+        self.taste, self.length_reward = taste, length_reward
+        self.weights_hash = f"truth by {taste.name} and {length_reward} per ten words"
+        self.history: list[tuple[Sequence[str], float]] = []
 
     def member_scores(self, prompts: Sequence[str], completions: Sequence[str]) -> Any:
-        true = utility(prompts, [None] * len(prompts), completions, SOURCED_TASTE)
-        self.history.append((len(completions), float(true.mean())))
+        true = utility(prompts, [None] * len(prompts), completions, self.taste)
+        self.history.append((completions, float(true.mean())))
         words = np.array([len(text.split()) for text in completions])
         return np.stack([true + self.length_reward * words / 10])
 
@@ -92,10 +94,15 @@ class Bench:
         return self._pairs[seed]
 
     def train(
-        self, strategy: str, seed: int, reward: TrueReward | None = None, **changes: Any
+        self,
+        strategy: str,
+        seed: int,
+        reward: TrueReward | None = None,
+        pairs: pd.DataFrame | None = None,
+        **changes: Any,
     ) -> tuple[Any, Policy, float, float]:
         """Report, candidate, and seconds of wall and CPU."""
-        pairs = self.pairs(seed)
+        pairs = self.pairs(seed) if pairs is None else pairs
         out = Path(tempfile.mkdtemp())
         try:
             wall, cpu = perf_counter(), process_time()
@@ -155,25 +162,31 @@ class Bench:
         print_table("KL per token to the base, 100 prompts", header, rows)
 
     def measure_length(self, seeds: range) -> None:
-        """One training a seed without limits: weights are equal until a limit would stop it."""
+        """One training a seed, measured at every step and not stopped: weights are equal until a
+        limit would stop it.
+        """
         off = {name: None for name in SentinelParams.model_fields if name.startswith("m")}
+        params = HOT | {"min_steps": STEPS, "epochs": 1, "checkpoint_every": STEPS}
         rows, n_held = [], 0
         for seed in seeds:
-            reward = TrueReward(LENGTH_REWARD)
+            reward = TrueReward(TERSE_TASTE, LENGTH_REWARD)
+            pairs = self.pairs(0).sample(N_PROMPTS, random_state=seed)
             report = self.train(
-                "grpo", seed, reward, kl_penalty=0.01, sentinels={"every": 5, **off}
+                "grpo", seed, reward, pairs, sentinels={"every": 1, **off}, **params
             )[0]
-            stop = _find_stop(report.curves)
-            batch = max(n for n, _ in reward.history)
-            curve = [value for n, value in reward.history if n == batch]
-            smooth = np.convolve(curve, np.ones(5) / 5, mode="valid")
-            lost, peak = _share_lost(smooth, stop[0] if stop else len(smooth))
+            largest = max(len(texts) for texts, _ in reward.history)
+            batches = [(texts, true) for texts, true in reward.history if len(texts) == largest]
+            lengths = [self.count_tokens(texts) for texts, _ in batches]
+            stop = _find_stop(report.curves, lengths)
+            smooth = np.convolve([true for _, true in batches], np.ones(WINDOW) / WINDOW, "valid")
+            lost, peak = _share_lost(smooth, stop[0] if stop else STEPS)
             n_held += lost < LARGEST_LOSS
             figures = f"{smooth[0]:+.2f}", f"{peak:+.2f}", f"{smooth[-1]:+.2f}", f"{lost:.2f}"
             rows.append([seed, *(stop or ("-", "never")), *figures])
-        header = ["seed", "stopped at step", "by", "true reward at start", "peak", "without limits"]
+            print(rows[-1], flush=True)
+        header = ["seed", "stopped at step", "by", "true reward at start", "peak", "at the end"]
         print_table(
-            f"GRPO on the truth plus {LENGTH_REWARD} per ten words, true reward of the batches",
+            f"GRPO, {STEPS * largest:,} samples, a terse taste plus {LENGTH_REWARD} per ten words",
             [*header, "share of the rise lost at the stop"],
             rows,
         )
@@ -181,6 +194,11 @@ class Bench:
             n_held >= LEAST_SHARE_OF_SEEDS * len(seeds),
             f"{n_held} of {len(seeds)} seeds lose less than {LARGEST_LOSS:.0%} of the rise",
         )
+
+    def count_tokens(self, texts: Sequence[str]) -> float:
+        """Mean tokens of completions, with the end token."""
+        ids = self.champion.tokenizer(list(texts))["input_ids"]
+        return float(np.mean([len(row) + 1 for row in ids]))
 
     def measure_cost(self, n_rounds: int) -> None:
         """CPU seconds of the same training: bare TRL, ours without and with sentinels."""
@@ -268,30 +286,38 @@ class Bench:
         return process_time() - started
 
 
-def _find_stop(curves: dict[str, Any]) -> tuple[int, str] | None:
-    """Step and name of the first sentinel whose default limit the measured figures break."""
+def _find_stop(curves: dict[str, Any], lengths: Sequence[float]) -> tuple[int, str] | None:
+    """Step and name of the first sentinel that would have stopped the training by its default
+    limit, among the steps at which defaults measure: those that are due, and those after a batch
+    whose `lengths` are beyond a limit.
+    """
+    params = SentinelParams()
     figures = {name: dict(curves[label]) for name, label in LABELS.items()}
     unknown = {"reward": None, "disagreement": None}
     points = [
         Measurement(step=step, **{name: by[step] for name, by in figures.items()}, **unknown)
         for step in figures["kl"]
     ]
+    watch = SentinelWatch(params, None, pd.DataFrame(), Path(), 0, measurements=points)
     for now in points[1:]:
-        found = find_violation(now, points[0], SentinelParams())
-        if found is not None:
-            return now.step, found[0]
+        is_due = watch.is_due(now.step) or now.step == points[-1].step
+        if is_due or watch.is_suspect({SAMPLED_LENGTH: lengths[now.step - 1]}):
+            found = find_violation(now, points[0], params)
+            if found is not None:
+                return now.step, found[0]
     return None
 
 
-def _share_lost(curve: Any, stop: int) -> tuple[float, float]:
-    """Share of the rise from start to peak that is lost at the stop, and the peak. A stop before
-    the peak has lost nothing.
+def _share_lost(smooth: Any, stop: int) -> tuple[float, float]:
+    """Share of the rise from start to peak that is lost at the stop, and the peak, in means over
+    WINDOW batches. A stop before the peak has lost nothing.
     """
-    peak_at = int(np.argmax(curve))
-    at = min(stop, len(curve) - 1)
-    rise = curve[peak_at] - curve[0]
-    lost = 0.0 if at <= peak_at else (curve[peak_at] - curve[at]) / max(rise, 1e-9)
-    return float(lost), float(curve[peak_at])
+    peak_at = int(np.argmax(smooth))
+    # batch `stop` is the first that the stopped policy would have sampled
+    at = int(np.clip(stop - WINDOW // 2, 0, len(smooth) - 1))
+    rise = smooth[peak_at] - smooth[0]
+    lost = 0.0 if at <= peak_at else (smooth[peak_at] - smooth[at]) / max(rise, 1e-9)
+    return float(lost), float(smooth[peak_at])
 
 
 def main() -> int:
