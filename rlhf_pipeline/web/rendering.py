@@ -24,13 +24,8 @@ from rlhf_pipeline.web.site import Site
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
-MENU_GROUPS = (
-    "Judge",
-    "Monitor",
-    "Data",
-    "Project",
-    "Account",
-)  # then groups of installed packages
+# then groups of installed packages
+MENU_GROUPS = ("Label", "Data", "People", "Models", "Drift", "Runs", "Governance")
 THEMES = ("dark", "light")
 STRENGTHS = {1: "slightly", 2: "somewhat", 3: "clearly", 4: "by far"}
 CHOICES = {"tie": "equally good", "both_bad": "both bad", "skip": "skipped"}

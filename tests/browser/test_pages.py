@@ -121,7 +121,7 @@ def test_the_menu_shows_what_one_may_and_the_rest_is_refused_in_words(
 ) -> None:
     log_in(page, site, site.add("ann@example.org"), "/me")
     shown = [link.inner_text() for link in page.get_by_role("navigation").get_by_role("link").all()]
-    assert shown == ["Annotate", "Guidelines", "Rules", "Me"]
+    assert shown == ["Annotate", "Guidelines", "Me", "Rules"]
     answer = page.goto(site.url + "/users")
     assert answer.status == 403
     assert "Ask an admin" in page.inner_text("main")

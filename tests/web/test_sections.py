@@ -1,5 +1,6 @@
 """Sections of the web app: an installed package brings one, and its permission is enforced."""
 
+import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -107,6 +108,12 @@ def test_installed_section_has_routes_menu_entry_template_and_script(web: Web) -
     assert answer.text == PACKAGE["page.js"]
     assert answer.headers["content-type"].startswith("text/javascript")
     assert reader.get("/leaderboard").json() == ["0 comparisons"]
+
+
+def test_menu_has_its_groups_in_order_then_those_of_installed_packages(web: Web) -> None:
+    page = get(web, web.browser(web.add(Role.ADMIN)), "/me").text
+    groups = re.findall(r'<ul aria-label="(\w+)">', page)
+    assert groups == ["Label", "Data", "People", "Models", "Governance", "Research"]
 
 
 def test_routes_without_a_guard_need_the_permission_of_the_section(web: Web) -> None:
