@@ -1,7 +1,7 @@
 """What each training strategy gains and costs on the embedded policy, and whether sentinels stop a
 training that is rewarded for length.
 
-    python benchmarks/bench_strategies.py [--only gain,penalty,length,cost] [--seeds 1]
+    python benchmarks/bench_strategies.py [--only gain,penalty,length,cost] [--seeds 1] [--first 0]
 
 Pairs are chosen by the simulator's truth, which is also the reward of online strategies: no error
 of a reward model is in these figures. Reads the embedded policy from RLHF_HOME (default var/) where
@@ -46,7 +46,14 @@ from rlhf_pipeline.simulation import SOURCED_TASTE, Taste, utility  # noqa: E402
 
 PARTS = ("gain", "penalty", "length", "cost")
 CORES, LONGEST_S = 2, 300
-PENALTIES = {"dpo": "beta", "ppo": "kl_penalty", "rloo": "kl_penalty", "grpo": "kl_penalty"}
+# Its name and the fewest steps. DPO needs the default number: at first a higher beta only weighs
+# the same gradients more.
+PENALTIES = {
+    "dpo": ("beta", 60),
+    "ppo": ("kl_penalty", 20),
+    "rloo": ("kl_penalty", 20),
+    "grpo": ("kl_penalty", 20),
+}
 LOW, HIGH = 0.05, 0.5
 # A taste for short answers under a reward that loves length: the true utility rises while sources
 # are learnt, and falls once length pays more than they cost.
@@ -119,9 +126,9 @@ class Bench:
         finally:
             shutil.rmtree(out)
 
-    def measure_gain(self, seeds: range) -> None:
+    def measure_gain(self, strategies: Sequence[str], seeds: range) -> None:
         rows = []
-        for strategy in STRATEGIES:
+        for strategy in strategies:
             for seed in seeds:
                 report, candidate, wall, cpu = self.train(strategy, seed)
                 after, right = truth(candidate, self.prompts)
@@ -132,6 +139,7 @@ class Bench:
                 figures = f"{wall:.0f}", f"{cpu:.0f}", wins, f"{after.mean():+.2f}"
                 facts = f"{np.nanmean(right):.2f}"
                 rows.append([strategy, seed, report.n_steps, *figures, facts, stopped])
+                print(rows[-1], flush=True)
                 where = f"{strategy}, seed {seed}"
                 self.limits.check(wall < LONGEST_S, f"{where}: {wall:.0f} s of {LONGEST_S}")
                 self.limits.check(wins.low > 0.5, f"{where}: true win rate {wins}")
@@ -145,16 +153,17 @@ class Bench:
     def measure_penalty(self, seeds: range) -> None:
         rows = []
         texts = self.prompts["text"].tolist()[:100]
-        for strategy, name in PENALTIES.items():
+        for strategy, (name, n_steps) in PENALTIES.items():
             for seed in seeds:
                 kls = []
                 for penalty in (LOW, HIGH):
-                    changes = {name: penalty, "min_steps": 40, "epochs": 1}
+                    changes = {name: penalty, "min_steps": n_steps, "epochs": 1}
                     candidate = self.train(strategy, seed, sentinels={"every": 0}, **changes)[1]
                     made = candidate.generate(texts, seeds=range(len(texts)))
                     kl = kl_per_token(candidate, self.champion, texts, [g.text for g in made])
                     kls.append(float(kl.mean()))
                 rows.append([strategy, name, seed, *(f"{kl:.4f}" for kl in kls)])
+                print(rows[-1], flush=True)
                 self.limits.check(
                     kls[1] < kls[0], f"{strategy}, seed {seed}: KL {kls[0]:.4f} → {kls[1]:.4f}"
                 )
@@ -292,10 +301,9 @@ def _find_stop(curves: dict[str, Any], lengths: Sequence[float]) -> tuple[int, s
     whose `lengths` are beyond a limit.
     """
     params = SentinelParams()
-    figures = {name: dict(curves[label]) for name, label in LABELS.items()}
-    unknown = {"reward": None, "disagreement": None}
+    figures = {name: dict(curves.get(label, ())) for name, label in LABELS.items()}
     points = [
-        Measurement(step=step, **{name: by[step] for name, by in figures.items()}, **unknown)
+        Measurement(step=step, **{name: by.get(step) for name, by in figures.items()})
         for step in figures["kl"]
     ]
     watch = SentinelWatch(params, None, pd.DataFrame(), Path(), 0, measurements=points)
@@ -326,18 +334,20 @@ def main() -> int:
     )
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--strategies", default=",".join(STRATEGIES), help="of the part gain")
     given = parser.parse_args()
-    parts = given.only.split(",")
+    parts, strategies = given.only.split(","), given.strategies.split(",")
     if unknown := sorted(set(parts) - set(PARTS)):
         parser.error(f"unknown part {unknown[0]!r}. Known: {', '.join(PARTS)}")
     warnings.filterwarnings("ignore")
     silence_telemetry()
-    limits, seeds = Limits(), range(given.seeds)
+    limits, seeds = Limits(), range(given.first, given.first + given.seeds)
     with pin_to_cores(CORES):
         bench = Bench(limits)
         for part, measure in (
-            ("gain", lambda: bench.measure_gain(seeds)),
+            ("gain", lambda: bench.measure_gain(strategies, seeds)),
             ("penalty", lambda: bench.measure_penalty(seeds)),
             ("length", lambda: bench.measure_length(seeds)),
             ("cost", lambda: bench.measure_cost(given.rounds)),
