@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from upath import UPath
 
 from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition, NotFound
@@ -241,6 +243,20 @@ class Artefacts:
     def write_record(self, stage: str, record: Record) -> UPath:
         self.write({self.path(stage): record.model_dump_json(indent=1).encode()})
         return self.path(stage)
+
+    def count_rows(self, stage: str, day: str | None = None) -> int:
+        """Rows of one file by its footer. Raises MissingPartition if it is missing, ArtefactError
+        if it cannot be read.
+        """
+        path = self.path(stage, day)
+        try:
+            with path.open("rb") as file:
+                n_rows: int = pq.read_metadata(file).num_rows
+        except FileNotFoundError as cause:
+            raise MissingPartition(f"{stage} has no file at {path}. Materialise it.") from cause
+        except (OSError, pa.ArrowException) as cause:
+            raise ArtefactError(f"{path} cannot be read ({cause}). Materialise {stage}.") from cause
+        return n_rows
 
     def read_record(self, stage: str, kind: type[R]) -> R:
         """The stage's record. Raises MissingPartition if there is none, ArtefactError if it does

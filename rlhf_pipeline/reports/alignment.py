@@ -83,6 +83,21 @@ def chart_alignment(points: Sequence[MetricPoint], first: date, last: date) -> C
     )
 
 
+def chart_accuracy(points: Sequence[MetricPoint], first: date, last: date) -> Chart:
+    """The accuracy of `chart_alignment` beside its noise ceiling, alone and small."""
+    whole = chart_alignment([p for p in points if p.name in (ACCURACY, CEILING)], first, last)
+    title = "Accuracy beside its noise ceiling by day"
+    panels = tuple(
+        panel.model_copy(update={"title": "share predicted right", "height": 130})
+        for panel in whole.panels
+        if panel is not None
+    )
+    alt = f"{title}, from {first} to {last}"
+    return whole.model_copy(
+        update={"kind": "accuracy", "title": title, "alt": alt, "panels": panels}
+    )
+
+
 TITLE = "Accuracy beside its noise ceiling, calibration and drift by day"
 
 

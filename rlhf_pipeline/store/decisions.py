@@ -305,6 +305,16 @@ class Decisions:
         """Those decided at `moment` or later, oldest first."""
         return self._read(decisions.c.decided_at >= moment)
 
+    def latest(self) -> TriggerDecision | None:
+        wanted = (
+            select(decisions)
+            .where(self._database.in_project(decisions))
+            .order_by(decisions.c.decision_id.desc())
+            .limit(1)
+        )
+        rows = self._database.fetch_mappings(wanted)
+        return _build_decision(rows[0]) if rows else None
+
     def get(self, decision_id: int) -> TriggerDecision:
         """Raises StoreError for an unknown id."""
         with self._database.read_transaction() as connection:

@@ -77,6 +77,21 @@ class FileHashes:
         """By path, the newest content of each first."""
         return self._read()
 
+    def list_written(self, prefix: str) -> list[tuple[str, datetime]]:
+        """Path and time of each written file whose path begins with the prefix, the newest content
+        of a path last.
+        """
+        wanted = (
+            select(files.c.path, files.c.written_at)
+            .where(
+                self._database.in_project(files),
+                files.c.state == "written",
+                files.c.path.startswith(prefix, autoescape=True),
+            )
+            .order_by(files.c.path, files.c.written_at)
+        )
+        return [(path, written_at) for path, written_at in self._database.fetch_all(wanted)]
+
     def forget(self, paths: Sequence[str]) -> None:
         """Delete the hashes of these files, which were removed on purpose or have unknown
         content.

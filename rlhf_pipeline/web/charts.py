@@ -32,12 +32,12 @@ class DayFilter:
     since: date | None = None
     until: date | None = None
 
-    def resolve(self, newest: date | None) -> tuple[date, date]:
-        """First and last day: without `until` up to the newest day with data, without `since` 90
-        days.
+    def resolve(self, newest: date | None, n_days: int = SHOWN_DAYS) -> tuple[date, date]:
+        """First and last day: without `until` up to the newest day with data, without `since`
+        `n_days` days.
         """
         last = self.until or max(newest or date.min, self.since or date.min)
-        return self.since or last - timedelta(days=min(SHOWN_DAYS, last.toordinal()) - 1), last
+        return self.since or last - timedelta(days=min(n_days, last.toordinal()) - 1), last
 
 
 def read_days(since: Day = None, until: Day = None) -> DayFilter:

@@ -25,7 +25,7 @@ from rlhf_pipeline.web.site import Site
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 # then groups of installed packages
-MENU_GROUPS = ("Label", "Data", "People", "Models", "Drift", "Runs", "Governance")
+MENU_GROUPS = ("", "Label", "Data", "People", "Models", "Drift", "Runs", "Governance")
 THEMES = ("dark", "light")
 STRENGTHS = {1: "slightly", 2: "somewhat", 3: "clearly", 4: "by far"}
 CHOICES = {"tie": "equally good", "both_bad": "both bad", "skip": "skipped"}
@@ -178,6 +178,7 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "iso": _format_iso,
         "short_time": _format_short_time,
         "choice_words": choice_words,
+        "ago": _format_age,
         "percent": _format_percent,
         "seconds": _format_seconds,
         "cut": _cut,
@@ -213,6 +214,20 @@ def _format_iso(moment: datetime) -> str:
 
 def _format_short_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _format_age(moment: datetime, now: datetime) -> str:
+    """
+    >>> noon = datetime(2026, 1, 2, 12, tzinfo=UTC)
+    >>> [_format_age(noon, noon + timedelta(minutes=m)) for m in (0.5, 5, 150, 4000)]
+    ['just now', '5 min ago', '2 h ago', '2 days ago']
+    """
+    minutes = (now - moment).total_seconds() / 60
+    if minutes < 1:
+        return "just now"
+    if minutes < 60:
+        return f"{minutes:.0f} min ago"
+    return f"{int(minutes / 60)} h ago" if minutes < 48 * 60 else f"{int(minutes / 1440)} days ago"
 
 
 def _format_percent(share: float) -> str:

@@ -15,6 +15,7 @@ from rlhf_pipeline.web.comparisons import routes as comparisons
 from rlhf_pipeline.web.consensus import routes as consensus
 from rlhf_pipeline.web.feedback import routes as feedback
 from rlhf_pipeline.web.guidelines import routes as guidelines
+from rlhf_pipeline.web.home import routes as home
 from rlhf_pipeline.web.login import routes as login
 from rlhf_pipeline.web.me import routes as me
 from rlhf_pipeline.web.predictions import routes as predictions
@@ -46,7 +47,15 @@ BUILT_IN = {
         path="/annotate",
         folder=HERE / "annotate",
     ),
-    "login": Section((login.api, login.pages), folder=HERE / "login"),
+    "home": Section(
+        (home.api,),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        label="Home",
+        path="/",
+        folder=HERE / "home",
+    ),
+    "login": Section((login.api, login.pages, home.start_page), folder=HERE / "login"),
     "comparisons": Section(
         (comparisons.api, comparisons.pages),
         Permission.COMPARISONS_READ,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rlhf_pipeline.artefacts import Artefacts
     from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
+    from rlhf_pipeline.web.home.stages import StageFile
     from rlhf_pipeline.web.predictions.completer import Completer
     from rlhf_pipeline.web.predictions.predictor import Predictor
     from rlhf_pipeline.web.quality.counters import QualityCounters
@@ -70,6 +71,7 @@ class Site:
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)
         self.readiness = ReadinessCheck(settings, store)
         self.request_counts = RequestCounts()
+        self.stage_files = CachedValue(self._find_stage_files, cache_times.stages_s, may_lag=True)
         self.metrics_text = CachedValue(self._render_metrics, cache_times.scrape_s)
         self._cache_times = cache_times
 
@@ -78,6 +80,11 @@ class Site:
         from rlhf_pipeline.artefacts import Artefacts
 
         return Artefacts(self.settings.frames, self.store.file_hashes)
+
+    def _find_stage_files(self) -> dict[str, StageFile]:
+        from rlhf_pipeline.web.home.stages import find_stage_files
+
+        return find_stage_files(self.store, self.files)
 
     @cached_property
     def quality_counters(self) -> QualityCounters:

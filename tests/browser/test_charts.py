@@ -1,5 +1,5 @@
-"""Charts in Chromium: drawn under the content security policy, read by keyboard and screen reader,
-kept current, and downloaded.
+"""Charts and the start page in Chromium: under the content security policy, by keyboard, live,
+downloaded, and without a fault that axe finds.
 """
 
 from datetime import date, timedelta
@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Role, utc_now
+from rlhf_pipeline.records import Choice, Role, utc_now
 from tests.browser.hands import log_in, until
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults
+from tests.browser.test_pages import cast
 
 FIRST = date(2026, 1, 1)
 N_DAYS = 40
@@ -130,6 +131,20 @@ def test_a_chart_takes_over_new_figures_and_tells_when_the_server_is_silent(
     assert page.locator(".chart-drawing canvas").is_visible(), "the last drawing stays"
 
 
+def test_a_vote_is_seen_on_the_start_page_within_ten_seconds(site: People, page: Any) -> None:
+    ids = site.furnish(2)
+    ann = site.add("ann@example.org")
+    cast(site, ann, ids[0], Choice.A)
+    page.goto(site.url)
+    page.wait_for_selector("[data-chart] canvas")
+    assert page.locator("a.figure", has_text="votes today").inner_text().startswith("1")
+    page.locator("a.figure", has_text="votes today").focus()
+    cast(site, ann, ids[1], Choice.B)
+    page.locator("a.figure", has_text="votes today").filter(has_text="2").wait_for(timeout=10_000)
+    assert page.evaluate("document.activeElement.className") == "figure", "the focus stays"
+    assert page.locator("[data-chart] canvas").count() == 1
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_charts_have_no_fault_that_axe_finds_and_fit_a_phone(
     site: People, browser: Any, scheme: str
@@ -141,9 +156,12 @@ def test_charts_have_no_fault_that_axe_finds_and_fit_a_phone(
         viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
     )
     page = context.new_page()
+    cast(site, user, site.furnish(1)[0], Choice.A)
     log_in(page, site, user, "/alignment")
-    page.wait_for_selector("[data-chart] canvas")
-    open_table(page)
-    assert faults(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for path in ("/", "/alignment"):
+        page.goto(site.url + path)
+        page.wait_for_selector("[data-chart] canvas")
+        open_table(page)
+        assert faults(page) == [], path
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
     context.close()

@@ -17,6 +17,7 @@ from tests.browser.hands import log_in, until
 from tests.browser.people import MODELS, People
 
 PAGES = (
+    "/",
     "/progress",
     "/votes",
     "/quality",
@@ -66,6 +67,7 @@ def cast(
 
 def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, admin: Any) -> None:
     said = {
+        "/": "What to do next",
         "/progress": "No comparisons offered yet",
         "/votes": "No votes yet",
         "/comparisons": "No comparisons yet",

@@ -20,6 +20,7 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import SCHEMAS
+from rlhf_pipeline.web.home.stages import STAGE_JOBS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -157,6 +158,18 @@ def test_jobs_are_selections_of_the_graph(simulated: dg.Definitions) -> None:
             name
         )
         assert job.description, name
+
+
+def test_the_start_page_knows_which_jobs_make_each_stage(simulated: dg.Definitions) -> None:
+    made_by: dict[str, set[str]] = {stage: set() for stage in STAGE_JOBS}
+    for job in graph_jobs(simulated):
+        for key in job.asset_layer.executable_asset_keys:
+            made_by.get(key.to_user_string(), set()).add(job.name)
+    assert made_by == {stage: set(jobs) for stage, jobs in STAGE_JOBS.items()}
+
+
+def graph_jobs(defs: dg.Definitions) -> list[dg.JobDefinition]:
+    return [defs.resolve_job_def(job.name) for job in defs.jobs or ()]
 
 
 def config_fields(kind: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -29,6 +29,7 @@ UNCACHED = CacheTimes(
     work_s=0,
     champion_s=0,
     fits_s=0,
+    stages_s=0,
     quick_s=30,
     quick_probe_s=30,
     probe_wait_s=30,

@@ -41,7 +41,7 @@ NOUNS = {
     "alignment": "charts",
     "calibration": "calibrations",
     "calibration.csv": "calibrations",
-    "": "me",
+    "": "home",
 }
 
 

@@ -7,7 +7,14 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.reports.alignment import ALIGNMENT_METRICS, VERDICT, chart_alignment
+from rlhf_pipeline.reports.alignment import (
+    ACCURACY,
+    ALIGNMENT_METRICS,
+    CEILING,
+    VERDICT,
+    chart_accuracy,
+    chart_alignment,
+)
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
@@ -37,6 +44,18 @@ def read_chart(
     if days.since is None:
         first = min((point.day for point in points), default=first)
     return answer_chart(request, chart_alignment(points, first, last))
+
+
+@api.get("/charts/accuracy", response_model=Chart, responses=UNCHANGED)
+def read_accuracy(site: AnySite, request: Request, _: Reader, days: Days) -> Response:
+    """Accuracy beside its noise ceiling by day. Without `until`, up to the newest day with figures;
+    without `since`, 30 days.
+    """
+    first, last = days.resolve(_find_newest_day(site), n_days=30)
+    points = site.store.metric_points.read((ACCURACY, CEILING), since=first, until=last)
+    if days.since is None:
+        first = min((point.day for point in points), default=first)
+    return answer_chart(request, chart_accuracy(points, first, last))
 
 
 @pages.get("/alignment")

@@ -1,9 +1,8 @@
-"""Routes of logging in and out, by password or one-time link; the start page."""
+"""Routes of logging in and out, by password or one-time link."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from starlette.responses import RedirectResponse
 
 from rlhf_pipeline.api_types.accounts import Login, Redemption
 from rlhf_pipeline.errors import LoginEnded
@@ -52,13 +51,6 @@ def log_out(site: AnySite, principal: SignedIn) -> Response:
     response = Response(status_code=204)
     site.auth.end_session(response, principal)
     return response
-
-
-@pages.get("/")
-def start(request: Request, principal: SignedIn) -> Response:
-    """Redirects to the first entry of the menu."""
-    entries = next(iter(request.app.state.pages.menu(principal).values()))
-    return RedirectResponse(entries[0].path, 302)
 
 
 @pages.get("/login", dependencies=OPEN)

@@ -3,6 +3,7 @@
 
 import { render } from "./markdown.js";
 
+const MOMENT = 5_000; // milliseconds between two looks at the state of the moment
 const QUIET = 2_000; // milliseconds between two refreshes of live figures
 
 const theme = document.querySelector("#theme");
@@ -59,6 +60,14 @@ for (const button of document.querySelectorAll("[data-copy]")) {
 const loadCharts = () => document.querySelector("[data-chart]") && import("./charts/chart.js");
 loadCharts();
 document.addEventListener("htmx:after:swap", loadCharts);
+
+// parts of a page that show the state of the moment
+setInterval(() => {
+  if (document.visibilityState !== "visible") return;
+  for (const part of document.querySelectorAll("[data-refresh]")) {
+    globalThis.htmx?.trigger(part, "refresh");
+  }
+}, MOMENT);
 
 const live = document.querySelector("[data-live]");
 if (live && "EventSource" in globalThis) {

@@ -1,0 +1,109 @@
+"""The state of a project as its start page shows it: stages, champions, work, alerts and drift."""
+
+from datetime import date, datetime
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf_pipeline.api_types.alerts import AlertOut
+from rlhf_pipeline.api_types.base import Answer
+from rlhf_pipeline.monitoring import MetricPoint
+
+
+class StageState(Answer):
+    """One stage of the loop today."""
+
+    stage: str
+    state: Literal["running", "failed", "today", "earlier", "never"] = Field(
+        description="`today` and `earlier`: made then; `failed`: a run failed today and the stage "
+        "was not made after midnight (UTC)."
+    )
+    made_at: datetime | None = Field(description="When its newest file was written.")
+    day: date | None = Field(description="Newest day that was made; null for stages without days.")
+    n_rows: int | None = Field(description="Rows of that file; null for a model or a report.")
+    n_failed_runs: int = Field(description="Failed runs of its jobs today.")
+
+
+class ChampionState(Answer):
+    kind: Literal["reward_model", "policy"]
+    label: str
+    promoted_at: datetime
+    reason: str
+
+
+class OpenDriftEvent(Answer):
+    """An event that no decision has claimed yet."""
+
+    detector: str
+    stream: str
+    kind: Literal["drift", "calibration"]
+    day: date
+    model_version: str
+    detected_at: datetime
+
+
+class LastDecision(Answer):
+    """What the trigger, or a person, decided last."""
+
+    decision_id: int
+    action: Literal["fire", "hold"]
+    state: str
+    reasons: tuple[str, ...]
+    decided_at: datetime
+
+
+class LastGate(Answer):
+    candidate: str
+    champion: str
+    verdict: str
+    failed_checks: tuple[str, ...]
+    decided_at: datetime
+
+
+class WorkNow(Answer):
+    n_votes: int = Field(description="Votes by people, without skips.")
+    n_votes_today: int
+    newest_day: date | None = Field(description="Newest day with votes, by `voted_at`.")
+    n_voting_now: int = Field(description="People who voted within the last 10 minutes.")
+    n_open: int = Field(description="Judgements that wait for annotators.")
+    n_leased: int = Field(description="Judgements in progress.")
+
+
+class SpendingNow(Answer):
+    """Money spent on generation, in the currency of the prices."""
+
+    today: float
+    days_30: float
+
+
+class Attention(Answer):
+    """Something that somebody should look at."""
+
+    text: str
+    link: str
+
+
+class NextStep(Answer):
+    title: str
+    text: str
+    link: str | None
+    is_done: bool
+
+
+class HomeOut(Answer):
+    measured_at: datetime
+    attention: tuple[Attention, ...]
+    next_steps: tuple[NextStep, ...] = Field(description="Empty once there are votes.")
+    stages: tuple[StageState, ...]
+    champions: tuple[ChampionState, ...]
+    figures: tuple[MetricPoint, ...] = Field(
+        description="Metric points `model.*` of the newest day that has them."
+    )
+    work: WorkNow
+    spending: SpendingNow | None = Field(description="Null where nothing was ever spent.")
+    alerts: tuple[AlertOut, ...] | None = Field(
+        description="The newest 20 open or acknowledged ones; null without `alerts.read`."
+    )
+    drift_events: tuple[OpenDriftEvent, ...]
+    decision: LastDecision | None
+    gate: LastGate | None

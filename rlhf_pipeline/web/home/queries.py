@@ -1,0 +1,205 @@
+"""Composes the state of the project from the store and the metric points."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from rlhf_pipeline.api_types.alerts import AlertOut
+from rlhf_pipeline.api_types.home import (
+    Attention,
+    ChampionState,
+    HomeOut,
+    LastDecision,
+    LastGate,
+    NextStep,
+    OpenDriftEvent,
+    SpendingNow,
+    StageState,
+    WorkNow,
+)
+from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import Role
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.home.stages import describe_stages
+from rlhf_pipeline.web.site import Site
+
+MODEL_FIGURES = (
+    "model.accuracy",
+    "model.accuracy_ceiling",
+    "model.ece",
+    "model.calibration_slope",
+)
+NOW_FIGURES = ("runs.failed", SILENCE)
+MOST_SHOWN = 20  # alerts, and drift events
+VOTING_NOW = timedelta(minutes=10)
+SILENT_S = 900  # of the daemon: a busy one ticks at least every few minutes
+DAYS = 30
+
+
+def read_home(site: Site, principal: Principal) -> HomeOut:
+    now = site.store.database.clock.now()
+    points = let_silence_grow(site.store.metric_points.latest(NOW_FIGURES), now)
+    running = site.store.heartbeats.find_recent(site.settings.dead_after_seconds)
+    stages = describe_stages(site.stage_files(), [each.job for each in running], points, now.date())
+    figures = _read_figures(site)
+    work = _read_work(site, now)
+    alerts = _read_alerts(site, principal)
+    events = tuple(
+        OpenDriftEvent.model_validate(event.model_dump())
+        for event in site.store.events.find_open()[-MOST_SHOWN:][::-1]
+    )
+    steps = () if work.n_votes else tuple(_list_next_steps(site))
+    return HomeOut(
+        measured_at=now,
+        attention=tuple(_find_attention(stages, figures, alerts or (), events, points)),
+        next_steps=steps,
+        stages=stages,
+        champions=_read_champions(site),
+        figures=figures,
+        work=work,
+        spending=_read_spending(site, now),
+        alerts=alerts,
+        drift_events=events,
+        decision=_read_decision(site),
+        gate=_read_gate(site),
+    )
+
+
+def _find_attention(
+    stages: Sequence[StageState],
+    figures: Sequence[MetricPoint],
+    alerts: Sequence[AlertOut],
+    events: Sequence[OpenDriftEvent],
+    points: Sequence[MetricPoint],
+) -> Iterator[Attention]:
+    if n_open := sum(alert.state == "open" for alert in alerts):
+        yield Attention(text=f"{_count(n_open, 'alert')} open", link="#alerts")
+    for stage in stages:
+        if stage.state == "failed":
+            runs = _count(stage.n_failed_runs, "run")
+            yield Attention(
+                text=f"{stage.stage.replace('_', ' ')} not made: {runs} failed today", link="#loop"
+            )
+    if events:
+        yield Attention(
+            text=f"{_count(len(events), 'drift event')} without a decision", link="#drift"
+        )
+    by_name = {point.name: point for point in figures}
+    accuracy, ceiling = (by_name.get(name) for name in MODEL_FIGURES[:2])
+    if (
+        accuracy is not None
+        and ceiling is not None
+        and accuracy.high is not None
+        and ceiling.low is not None
+        and accuracy.high < ceiling.low
+    ):
+        yield Attention(
+            text="the reward model predicts worse than the votes allow: its accuracy lies below "
+            "the noise ceiling",
+            link="/alignment",
+        )
+    silence = next((p.value for p in points if p.name == SILENCE), None)
+    if silence is not None and silence > SILENT_S:
+        yield Attention(
+            text=f"no sensor has ticked for {silence / 3600:.1f} hours: start the daemon or "
+            "rlhf loop",
+            link="#loop",
+        )
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _list_next_steps(site: Site) -> Iterator[NextStep]:
+    has_comparisons = site.store.comparisons.first_day() is not None
+    yield NextStep(
+        title="Collect comparisons",
+        text="`rlhf run collection` writes prompts and completions and offers them; "
+        "`rlhf import comparisons FILE` takes your own.",
+        link="/comparisons" if has_comparisons else None,
+        is_done=has_comparisons,
+    )
+    yield NextStep(
+        title="Invite annotators",
+        text="Add each person with the role annotator and send them their login link.",
+        link="/users",
+        is_done=any(Role.ANNOTATOR in user.roles for user in site.store.users.all()),
+    )
+    yield NextStep(
+        title="Let them judge, and keep the loop running",
+        text="`rlhf dev` or `rlhf loop` reports each day and learns from its votes. This page then "
+        "shows how well the model predicts people, and when their taste changes.",
+        link=None,
+        is_done=False,
+    )
+
+
+def _read_figures(site: Site) -> tuple[MetricPoint, ...]:
+    latest = site.store.metric_points.latest(MODEL_FIGURES)
+    newest = max((point.day for point in latest), default=None)
+    return tuple(point for point in latest if point.day == newest)
+
+
+def _read_work(site: Site, now: datetime) -> WorkNow:
+    counted, left = site.vote_counter.counts(), site.vote_counter.work()
+    return WorkNow(
+        n_votes=counted.n_votes,
+        n_votes_today=counted.by_day.get(now.date(), 0),
+        newest_day=max(counted.by_day, default=None),
+        n_voting_now=sum(at > now - VOTING_NOW for at in list(counted.last_at.values())),
+        n_open=left.n_open,
+        n_leased=left.n_leased,
+    )
+
+
+def _read_champions(site: Site) -> tuple[ChampionState, ...]:
+    found = {
+        kind: site.store.promotions.champion(f"{site.settings.project}.{kind}")
+        for kind in ("reward_model", "policy")
+    }
+    return tuple(
+        ChampionState.model_validate(
+            {"kind": kind, "label": promotion.label} | promotion.model_dump()
+        )
+        for kind, promotion in found.items()
+        if promotion is not None
+    )
+
+
+def _read_spending(site: Site, now: datetime) -> SpendingNow | None:
+    spent = site.store.metric_points.read(
+        ["spend.amount"], since=now.date() - timedelta(days=DAYS - 1)
+    )
+    if not spent:
+        return None
+    return SpendingNow(
+        today=sum(p.value or 0.0 for p in spent if p.day == now.date()),
+        days_30=sum(p.value or 0.0 for p in spent),
+    )
+
+
+def _read_alerts(site: Site, principal: Principal) -> tuple[AlertOut, ...] | None:
+    if not principal.may(Permission.ALERTS_READ):
+        return None
+    found = site.store.alerts.page(states=["open", "acknowledged"], limit=MOST_SHOWN)
+    return tuple(AlertOut.model_validate(alert.model_dump()) for alert in found)
+
+
+def _read_decision(site: Site) -> LastDecision | None:
+    decision = site.store.decisions.latest()
+    return None if decision is None else LastDecision.model_validate(decision.model_dump())
+
+
+def _read_gate(site: Site) -> LastGate | None:
+    gate = site.store.gates.latest()
+    if gate is None:
+        return None
+    return LastGate(
+        candidate=gate.candidate,
+        champion=gate.champion,
+        verdict=gate.verdict,
+        failed_checks=tuple(check.reason for check in gate.checks if not check.passed),
+        decided_at=gate.decided_at,
+    )

@@ -1,0 +1,65 @@
+"""Routes of the home page: the state of the project, and the page that shows it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.responses import RedirectResponse
+
+from rlhf_pipeline.api_types.home import HomeOut
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id, needs_all_votes
+from rlhf_pipeline.web.dependencies import AnySite, SignedIn
+from rlhf_pipeline.web.home import queries
+from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.routing import api_router
+
+api = api_router("home")
+# of no section: for all who are logged in, most of whom it redirects
+start_page = APIRouter()
+Reader = Annotated[
+    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the state of the project"))
+]
+# Where a stage or figure has its own page; others lead to Dagster.
+STAGE_PAGES = {
+    "votes": "/votes",
+    "reward_model": "/alignment",
+    "calibration": "/calibration",
+    "drift_report": "/alignment",
+}
+
+
+@api.get("/home")
+def read(site: AnySite, principal: Reader) -> HomeOut:
+    """Whether the loop is healthy: its stages today, champions, accuracy beside its noise ceiling,
+    work, open alerts and drift events, the last decision and gate, and what needs attention.
+    """
+    return queries.read_home(site, principal)
+
+
+@start_page.get("/")
+def start(site: AnySite, request: Request, principal: SignedIn) -> Response:
+    """The state of the project; annotators are redirected to their cards, curators to the work."""
+    if not principal.may(Permission.METRICS_READ) or blind_reader_id(principal) is not None:
+        return RedirectResponse(_find_start(request, principal), 302)
+    return render(
+        "home/page.html",
+        request,
+        site,
+        principal,
+        home=queries.read_home(site, principal),
+        dagster=site.settings.dagster_ui.rstrip("/"),
+        stage_pages=STAGE_PAGES,
+    )
+
+
+def _find_start(request: Request, principal: Principal) -> str:
+    """Work and disagreement for users who see votes, else the first entry of the menu."""
+    entries: list[str] = [
+        section.path
+        for group in request.app.state.pages.menu(principal).values()
+        for section in group
+    ]
+    if principal.may(Permission.VOTES_READ) and "/progress" in entries:
+        return "/progress"
+    return entries[0]

@@ -1,0 +1,194 @@
+"""The start page: who sees it, what it says of an empty and of a living project."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.frames import PROMPTS, check_frame
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import DriftEvent, NewVote, Promotion, Role
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.home.stages import StageFile, describe_stages
+from rlhf_pipeline.web.server import WebServer
+from tests.web.conftest import UNCACHED, Web
+from tests.web.databases import on_sqlite
+
+
+@pytest.fixture
+def paged(web: Web) -> Iterator[Web]:
+    """The same project with its pages."""
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+        yield Web(web.store, web.settings, server.url, web.clock)
+
+
+def vote(web: Web, comparison_id: str) -> None:
+    web.store.votes.cast(
+        NewVote(
+            comparison_id=comparison_id,
+            annotator_id="ann",
+            annotator_kind="human",
+            origin="api",
+            choice="a",
+            voted_at=web.clock.now(),
+            idempotency_key=comparison_id,
+        )
+    )
+
+
+def point(web: Web, name: str, value: float, **labels: str) -> MetricPoint:
+    now = web.clock.now()
+    return MetricPoint(
+        day=now.date(),
+        name=name,
+        labels=labels,
+        n=100,
+        value=value,
+        low=value - 0.02,
+        high=value + 0.02,
+        measured_at=now,
+    )
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("role", "start"),
+    [("annotator", "/annotate"), ("curator", "/progress"), ("engineer", None), ("admin", None)],
+)
+def test_each_role_starts_where_its_work_is(paged: Web, role: str, start: str | None):
+    browser = paged.browser(paged.add(Role(role)))
+    answer = browser.get(f"{paged.url}/")
+    assert answer.headers.get("location") == start
+    assert answer.status_code == (302 if start else 200)
+    assert ('<li><a href="/"' in browser.get(f"{paged.url}/me").text) == (start is None)
+    assert browser.get("/home").status_code == (403 if start else 200)
+
+
+@on_sqlite
+def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
+    reader = paged.client("engineer")
+    steps = reader.get("/home").json()["next_steps"]
+    assert [step["is_done"] for step in steps] == [False, False, False]
+    browser = paged.browser(paged.add(Role.ADMIN))
+    assert "What to do next" in browser.get(f"{paged.url}/").text
+    paged.add(Role.ANNOTATOR)
+    ids = paged.publish(2)
+    assert [s["is_done"] for s in reader.get("/home").json()["next_steps"]] == [True, True, False]
+    vote(paged, ids[0])
+    home = reader.get("/home").json()
+    assert home["next_steps"] == []
+    assert (home["work"]["n_votes"], home["work"]["n_votes_today"]) == (1, 1)
+    assert (home["work"]["n_voting_now"], home["work"]["n_open"]) == (1, 2)
+    vote(paged, ids[1])
+    assert reader.get("/home").json()["work"]["n_votes_today"] == 2, "a vote is seen at once"
+    assert "The loop today" in browser.get(f"{paged.url}/").text
+
+
+@on_sqlite
+def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
+    vote(paged, paged.publish(1)[0])
+    reader = paged.client("engineer")
+    assert reader.get("/home").json()["attention"] == []
+    model = {"reward_model": "demo.reward_model@1"}
+    paged.store.metric_points.put(
+        [
+            point(paged, "model.accuracy", 0.6, **model),
+            point(paged, "model.accuracy_ceiling", 0.8, **model),
+            point(paged, "runs.failed", 2, job="collection"),
+            point(paged, "daemon.silent_seconds", 7200),
+            point(paged, "spend.amount", 1.5, lane="openai/x"),
+        ]
+    )
+    paged.store.events.add(
+        [
+            DriftEvent(
+                kind="drift",
+                model_version=model["reward_model"],
+                detector="adwin",
+                params_hash="p",
+                stream="errors",
+                seq=1,
+                day=paged.clock.now().date(),
+                evidence={},
+            )
+        ]
+    )
+    paged.store.promotions.record(
+        Promotion(
+            model_name="demo.reward_model",
+            version=1,
+            previous_version=None,
+            data_seq=None,
+            reason="first",
+            actor="test",
+            promoted_at=paged.clock.now() - timedelta(days=3),
+        )
+    )
+    home = reader.get("/home").json()
+    assert [one["text"] for one in home["attention"]] == [
+        "prompts not made: 2 runs failed today",
+        "completions not made: 2 runs failed today",
+        "1 drift event without a decision",
+        "the reward model predicts worse than the votes allow: its accuracy lies below the noise "
+        "ceiling",
+        "no sensor has ticked for 2.0 hours: start the daemon or rlhf loop",
+    ]
+    assert home["spending"] == {"today": 1.5, "days_30": 1.5}
+    assert [one["label"] for one in home["champions"]] == ["demo.reward_model@1"]
+    assert {p["name"]: p["value"] for p in home["figures"]} == {
+        "model.accuracy": 0.6,
+        "model.accuracy_ceiling": 0.8,
+    }
+    page = paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text
+    assert "2 runs failed today" in page
+    assert "promoted 3 days ago" in page
+    scoped = paged.client("engineer", scopes=["metrics.read"])
+    assert scoped.get("/home").json()["alerts"] is None
+
+
+@on_sqlite
+def test_a_stage_has_the_time_day_and_rows_of_its_newest_file(web: Web):
+    prompts = pd.DataFrame(
+        {
+            "day": "2026-01-02",
+            "prompt_id": ["p0", "p1"],
+            "text": "Why?",
+            "category": "factual",
+            "difficulty": "easy",
+            "source": "templates",
+            "template_id": None,
+            "variables": "{}",
+            "reference": None,
+            "seed": 7,
+        }
+    )
+    files = Artefacts(web.settings.frames, web.store.file_hashes)
+    frame = check_frame(prompts, PROMPTS)
+    for day in ("2026-01-01", "2026-01-02"):
+        files.write_frame("prompts", frame.assign(day=day), day)
+    stages = {s["stage"]: s for s in web.client("engineer").get("/home").json()["stages"]}
+    made = stages["prompts"]
+    assert (made["state"], made["day"], made["n_rows"]) == ("today", "2026-01-02", 2)
+    assert stages["votes"]["state"] == "never"
+
+
+@on_sqlite
+def test_a_stage_made_after_its_run_failed_is_made_and_a_running_one_runs(web: Web):
+    now = web.clock.now()
+    old = StageFile(now - timedelta(days=2), None, None)
+    failed = point(web, "runs.failed", 1, job="retraining")
+
+    def state(file: StageFile | None, running: list[str], points: list[MetricPoint]) -> str:
+        files = {} if file is None else {"retraining_set": file}
+        stages = describe_stages(files, running, points, now.date())
+        return next(s.state for s in stages if s.stage == "retraining_set")
+
+    assert state(None, [], []) == "never"
+    assert state(old, [], []) == "earlier"
+    assert state(old, [], [failed]) == "failed"
+    assert state(old, ["policy_training"], [failed]) == "running"
+    assert state(StageFile(now, None, None), [], [failed]) == "today"
+    yesterday = failed.model_copy(update={"day": now.date() - timedelta(days=1)})
+    assert state(old, [], [yesterday]) == "earlier"
