@@ -1,6 +1,6 @@
 """Builds the chart of alignment: accuracy and its noise ceiling, calibration, drift, by day."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from itertools import pairwise
 
@@ -21,6 +21,7 @@ from rlhf_pipeline.reports.chart import (
     day_value,
     percent_ticks,
     round_ticks,
+    to_day,
 )
 
 ACCURACY, CEILING, ECE, SLOPE, VERDICT = ALIGNMENT_METRICS = (
@@ -44,9 +45,15 @@ LANE = 20  # pixels
 MAX_SLOPE = 3.0  # larger values are drawn at the edge
 
 
-def chart_alignment(points: Sequence[MetricPoint], first: date, last: date) -> Chart:
+def chart_alignment(
+    points: Sequence[MetricPoint],
+    first: date,
+    last: date,
+    link: Callable[[date], str] | None = None,
+) -> Chart:
     """One panel per figure over the same days; a day without a value is a gap. Lines mark days on
-    which another reward model predicts than on the day before.
+    which another reward model predicts than on the day before. `link` leads from a day to its
+    votes.
     """
     by_name = {
         name: [p for p in points if p.name == name and p.value is not None]
@@ -67,6 +74,8 @@ def chart_alignment(points: Sequence[MetricPoint], first: date, last: date) -> C
     bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lowest panel has the days
     drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
     n_unknown = len({p.day for p in by_name[ACCURACY]} - {p.day for p in by_name[CEILING]})
+    if link is not None:
+        drawn = [_link_days(panel, link) for panel in drawn]
     return Chart(
         kind="alignment",
         title=TITLE,
@@ -190,6 +199,14 @@ def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint], marks: Sequence[Mark]
         ),
         marks=tuple(marks),
     )
+
+
+def _link_days(panel: Panel, link: Callable[[date], str]) -> Panel:
+    linked = tuple(
+        series.model_copy(update={"links": tuple(link(to_day(x)) for x in series.x)})
+        for series in panel.series
+    )
+    return panel.model_copy(update={"series": linked})
 
 
 def _curves(points: Sequence[MetricPoint], role: Role, name: str = "") -> tuple[Series, ...]:

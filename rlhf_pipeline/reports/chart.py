@@ -179,7 +179,7 @@ def point_series(
 
 
 def day_curves(
-    days: Sequence[date], intervals: Sequence[Interval], *, links: Sequence[str] = (), **more: Any
+    days: Sequence[date], intervals: Sequence[Interval], **more: Any
 ) -> tuple[Series, ...]:
     """A curve with its band over ascending days. A missing day is a gap: each run of days is a
     series of its own, and all share the name.
@@ -194,7 +194,6 @@ def day_curves(
             low=to_numbers(i.low for i in intervals[start:end]),
             high=to_numbers(i.high for i in intervals[start:end]),
             n=tuple(i.n for i in intervals[start:end]),
-            links=tuple(links[start:end]),
             **more,
         )
         for start, end in zip([0, *starts], [*starts, len(places)], strict=True)
@@ -209,6 +208,14 @@ def day_value(day: date) -> float:
     2.0
     """
     return float(day.toordinal() - EPOCH)
+
+
+def to_day(value: float) -> date:
+    """
+    >>> to_day(day_value(date(2026, 1, 2)))
+    datetime.date(2026, 1, 2)
+    """
+    return date.fromordinal(round(value) + EPOCH)
 
 
 def day_axis(first: date, last: date, label: str = "day (UTC)") -> Axis:

@@ -95,6 +95,13 @@ def test_a_chart_is_downloaded_as_csv_and_as_picture(page: Any) -> None:
     assert download.value.suggested_filename.startswith("accuracy_beside_its_noise_ceiling")
 
 
+def test_a_click_on_a_day_leads_to_its_votes(page: Any) -> None:
+    box = page.locator(".chart-drawing canvas").bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 100)
+    page.wait_for_url("**/votes?day=2026-01-*")
+    assert page.locator("h1").inner_text() == "Votes"
+
+
 def test_filters_and_zoom_live_in_the_address(site: People, page: Any) -> None:
     page.get_by_role("textbox", name="From").fill("2026-01-11")
     page.get_by_role("button", name="Apply").click()

@@ -33,7 +33,7 @@ OF_MODEL = [name for name in ALIGNMENT_METRICS if name != VERDICT]
 
 @api.get("/charts/alignment", response_model=Chart, responses=UNCHANGED)
 def read_chart(
-    site: AnySite, request: Request, _: Reader, days: Days, model: ChartFilter = None
+    site: AnySite, request: Request, principal: Reader, days: Days, model: ChartFilter = None
 ) -> Response:
     """Accuracy beside its noise ceiling, calibration error and slope, and the drift verdict of each
     space, by day: the metric points of those names. `model` is a reward model as name@version.
@@ -43,7 +43,8 @@ def read_chart(
     points = _read_points(site, first, last, model)
     if days.since is None:
         first = min((point.day for point in points), default=first)
-    return answer_chart(request, chart_alignment(points, first, last))
+    link = _link_votes if principal.may(Permission.VOTES_READ) else None
+    return answer_chart(request, chart_alignment(points, first, last, link))
 
 
 @api.get("/charts/accuracy", response_model=Chart, responses=UNCHANGED)
@@ -74,6 +75,10 @@ def show_page(
         filters={"since": days.since, "until": days.until, "model": model},
         models=sorted({point.labels["reward_model"] for point in latest}),
     )
+
+
+def _link_votes(day: date) -> str:
+    return f"/votes?day={day}"
 
 
 def _find_newest_day(site: Site) -> date | None:

@@ -2,7 +2,7 @@
 
 import { init } from "../vendor/echarts.min.js";
 import { countPoints, downloadCsv, downloadPng, fillTable } from "./files.js";
-import { canZoom, isoDay, optionsOf, shownDays, zoomAction } from "./options.js";
+import { canZoom, findLink, isoDay, optionsOf, shownDays, zoomAction } from "./options.js";
 
 const EVERY = 10_000; // milliseconds between two requests for the same chart
 // parameters of the page's address that its charts take over
@@ -78,14 +78,20 @@ class LiveChart {
     this.drawing.style.height = `${height}px`;
     if (!this.instance) {
       this.instance = init(this.drawing, null, { renderer: "canvas" });
-      this.instance.on("click", ({ data }) => follow(data?.link));
+      let hit = ""; // of the item itself, which is reported before the click on the canvas
+      this.instance.on("click", ({ data }) => (hit = data?.link ?? ""));
+      this.instance.getZr().on("click", ({ offsetX, offsetY }) => {
+        follow(hit || findLink(this.instance, this.chart, [offsetX, offsetY]));
+        hit = "";
+      });
       this.instance.on("datazoom", ({ batch }) => batch?.length !== 0 && this.zoomed());
     }
     this.instance.resize({ width: this.width, height });
     this.instance.setOption(options, { notMerge: true });
     this.showLegend();
-    this.notes.textContent = chart.notes.join(" · ");
-    this.notes.hidden = !chart.notes.length;
+    const notes = hasLinks(chart) ? [...chart.notes, "click a point for its rows"] : chart.notes;
+    this.notes.textContent = notes.join(" · ");
+    this.notes.hidden = !notes.length;
     this.reset.hidden = !(zoom && canZoom(chart));
     this.showTable();
   }
@@ -168,6 +174,9 @@ function legendOf(chart) {
   for (const item of items) if (item.name && !named.has(item.name)) named.set(item.name, item);
   return [...named.values()];
 }
+
+const hasLinks = (chart) =>
+  chart.panels.some((panel) => panel?.series.some((series) => series.links.length));
 
 // Colours by role, from the style sheet, as the theme has them now.
 function readRoles(figure) {

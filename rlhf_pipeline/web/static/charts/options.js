@@ -6,6 +6,7 @@ const LINE = 18; // pixels between lines of text
 const CHARACTER = 7.2; // pixels of an average character of 12 px
 const BOLD = 8; // and of a bold one of 13 px
 const MANY = 60; // points of a curve beyond which they get no symbol
+const NEAR = 20; // pixels
 const LONG = 14; // days beyond which a chart can be zoomed
 const SYMBOLS = { group2: "rect", group3: "triangle", group4: "diamond", group5: "pin" };
 const DASHES = {
@@ -365,6 +366,24 @@ function addZoom(options, { top, zoom, colour }) {
     },
   ];
   return top + 32;
+}
+
+// The link of the nearest point that is less than NEAR pixels away across and in a panel of the
+// place; a curve of many points has no symbols to hit.
+export function findLink(instance, chart, [left, up]) {
+  let best = { distance: NEAR, link: "" };
+  for (const [gridIndex, panel] of chart.panels.filter(Boolean).entries()) {
+    if (!instance.containPixel({ gridIndex }, [left, up])) continue;
+    for (const series of panel.series) {
+      for (const [i, link] of series.links.entries()) {
+        const point = [place(series.x[i], panel.x), place(series.y[i], panel.y)];
+        const [x, y] = instance.convertToPixel({ gridIndex }, point);
+        const distance = Math.abs(x - left) + Math.abs(y - up) / 100;
+        if (distance < best.distance) best = { distance, link };
+      }
+    }
+  }
+  return best.link;
 }
 
 export const shownDays = (instance) => {
