@@ -5,7 +5,7 @@ import pandas as pd
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.sums import VERSION, subtract_sums, sum_votes
 
-VOTES_AT_ONCE = 1_000  # a transaction of these holds the write lock for about 50 ms
+VOTES_AT_ONCE = 5_000  # half a second
 
 
 def count_new_votes(store: Store, *, most: int | None = None, at_once: int = VOTES_AT_ONCE) -> int:

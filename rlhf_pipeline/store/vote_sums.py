@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUMS = RatioSums._fields
-COUNTED = "choice.skip"  # the measure that counts every vote, skips included
 
 
 class VoteCell(Record):
@@ -30,7 +29,7 @@ class VoteCell(Record):
     until: date | None = None
     category: str | None = None
     source: str | None = None
-    annotator_group: str | None = None
+    annotator_group: str = ""  # by default everybody
     model_version: str | None = None
 
 
@@ -59,28 +58,19 @@ class VoteSums:
         by: Sequence[str] = (),
         cell: VoteCell = VoteCell(),  # noqa: B008 (frozen)
     ) -> tuple[SumsHead, Sequence[Any]]:
-        """Rows of measure, the columns `by` and SUMS, and how far they are summed."""
+        """Rows of measure, the columns `by` and SUMS, and how far they are summed. By
+        `annotator_group`, each group but everybody.
+        """
         columns = [vote_sums.c.measure, *(vote_sums.c[name] for name in by)]
         wanted = (
             select(*columns, *(func.sum(vote_sums.c[name]).label(name) for name in SUMS))
-            .where(self._database.in_project(vote_sums), *_conditions(measures, cell))
+            .where(self._database.in_project(vote_sums), *_conditions(measures, by, cell))
             .group_by(*columns)
             .order_by(*columns)
         )
         with self._database.read_transaction() as connection:
             head = self._read_head(connection, version)
             return head, connection.execute(wanted).all() if head.seq else ()
-
-    def cells(self, *columns: str) -> Sequence[Any]:
-        """The combinations of these columns that have votes."""
-        chosen = [vote_sums.c[name] for name in columns]
-        wanted = (
-            select(*chosen)
-            .where(self._database.in_project(vote_sums), vote_sums.c.measure == COUNTED)
-            .distinct()
-            .order_by(*chosen)
-        )
-        return self._database.fetch_all(wanted)
 
     def add(self, rows: pd.DataFrame, *, after: SumsHead, up_to_seq: int, version: int) -> bool:
         """Add what the votes after the head change, and place new annotators in the group of their
@@ -211,12 +201,17 @@ class VoteSums:
         return list({row.annotator_id: row for row in connection.execute(wanted)}.values())
 
 
-def _conditions(measures: Sequence[str], cell: VoteCell) -> list[ColumnElement[bool]]:
+def _conditions(
+    measures: Sequence[str], by: Sequence[str], cell: VoteCell
+) -> list[ColumnElement[bool]]:
     columns = vote_sums.c
-    equal = cell.model_dump(exclude={"since", "until"}, exclude_none=True)
+    equal = cell.model_dump(exclude={"since", "until", "annotator_group"}, exclude_none=True)
+    group = columns.annotator_group
+    is_by_group = "annotator_group" in by and not cell.annotator_group
     return [
         columns.measure.in_(measures),
         columns.n > 0,
+        group != "" if is_by_group else group == cell.annotator_group,
         *([columns.day >= cell.since.isoformat()] if cell.since else []),
         *([columns.day <= cell.until.isoformat()] if cell.until else []),
         *(columns[name] == value for name, value in equal.items()),

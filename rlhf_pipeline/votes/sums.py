@@ -2,7 +2,8 @@
 
 Each measure is a mean over votes: `total` of `n`. Votes on one comparison resemble each other, so
 the sums also hold squares and products over comparisons, from which `intervals.interval_of_sums`
-makes the interval. All sums add up: over days, groups and later votes.
+makes the interval. All sums add up: over days, categories, sources, models and later votes; a group
+of annotators is a part of EVERYBODY.
 """
 
 import json
@@ -24,7 +25,7 @@ SUMS = list(RatioSums._fields)
 
 OWN_SOURCE = "this project"  # of comparisons that were not imported
 SEVERAL = "several"  # models, of a comparison between two
-SEVERAL_GROUPS = ""  # of a pair of votes from two groups
+EVERYBODY = ""  # the group in which all votes are summed once more
 AGREEMENT = "agreement"
 DIMENSION = "dimension."
 STYLES = {
@@ -33,6 +34,8 @@ STYLES = {
     "code": r"```|`[^`\n]+`",
 }
 Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 def sum_votes(
@@ -48,19 +51,27 @@ def sum_votes(
         return pd.DataFrame(columns=[*KEY, *SUMS])
     of = comparisons.set_index("comparison_id")
     place = of.index.get_indexer(counted["comparison_id"])
-    rows = _describe_cells(counted, of.iloc[place], groups)
-    parts = list(_iter_measures(counted, _compare_sides(of).iloc[place].reset_index(drop=True)))
-    together = pd.concat(
-        [
-            *(
-                rows[mask].assign(measure=name, n=1.0, total=np.asarray(value, dtype=float)[mask])
-                for name, mask, value in parts
-                if mask.any()
-            ),
-            _sum_pairs(rows, counted),
-        ]
-    )
-    return _sum_over_comparisons(together)
+    cells = _describe_cells(counted, of.iloc[place], groups)
+    # Twice, for the group and for everybody: votes of two groups resemble each other too.
+    cells = pd.concat([cells, cells.assign(annotator_group=EVERYBODY)], ignore_index=True)
+    cell, known_cells = _number_rows(cells)
+    unit = cell * len(of) + np.tile(place, 2)  # a comparison in a cell
+    sides = _compare_sides(of).iloc[place].reset_index(drop=True)
+    names, parts = [], []
+    for name, mask, value in _iter_measures(counted, sides):
+        index = np.flatnonzero(np.tile(mask, 2))
+        total = np.tile(np.asarray(value, dtype=float), 2)[index]
+        names.append(name)
+        parts.append(_sum_by(unit[index], np.ones(len(index)), total))
+    names.append(AGREEMENT)
+    parts.append(_sum_pairs(unit, counted))
+    summed = [
+        _sum_over_comparisons(units // len(of), n, total).assign(measure=name)
+        for name, (units, n, total) in zip(names, parts, strict=True)
+        if len(units)
+    ]
+    together = pd.concat(summed, ignore_index=True)
+    return together.join(known_cells, on="cell")[[*KEY, *SUMS]]
 
 
 def subtract_sums(after: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
@@ -77,16 +88,27 @@ def _describe_cells(
     votes: pd.DataFrame, comparisons: pd.DataFrame, groups: Mapping[str, str]
 ) -> pd.DataFrame:
     a, b = (comparisons[f"model_version_{side}"].to_numpy(dtype=object) for side in "ab")
+    source = comparisons["source"].to_numpy(dtype=object)
     return pd.DataFrame(
         {
-            "comparison_id": votes["comparison_id"].to_numpy(dtype=object),
             "day": votes["day"].to_numpy(dtype=object),
             "category": comparisons["category"].to_numpy(dtype=object),
-            "source": comparisons["source"].fillna(OWN_SOURCE).to_numpy(dtype=object),
-            "annotator_group": votes["annotator_id"].map(groups).to_numpy(dtype=object),
+            "source": np.where(pd.isna(source), OWN_SOURCE, source),
+            "annotator_group": [groups[who] for who in votes["annotator_id"]],
             "model_version": np.where(a == b, a, SEVERAL),
-        }
+        },
+        dtype=object,
     )
+
+
+def _number_rows(rows: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
+    """The number of each row among the different ones, and these."""
+    number = np.zeros(len(rows), dtype=np.int64)
+    for name in rows:
+        codes, values = pd.factorize(rows[name])
+        number = np.unique(number * len(values) + codes, return_inverse=True)[1]
+    first = np.unique(number, return_index=True)[1]
+    return number.astype(np.int64), rows.iloc[first].reset_index(drop=True)
 
 
 def _compare_sides(comparisons: pd.DataFrame) -> pd.DataFrame:
@@ -114,6 +136,7 @@ def _iter_measures(
     for name in (Choice.A, Choice.B, Choice.TIE, Choice.BOTH_BAD):
         yield f"choice.{name}", is_judging, choice == name
     is_sided = (choice == Choice.A) | (choice == Choice.B)
+    yield "undecided", is_judging, ~is_sided
     preferred = np.where(choice == Choice.A, 1.0, -1.0)
     is_swapped = votes["is_swapped"].to_numpy(dtype=float, na_value=np.nan)
     yield "left", is_sided & ~np.isnan(is_swapped), (preferred > 0) != (is_swapped == 1)
@@ -143,35 +166,28 @@ def _iter_dimensions(
         yield DIMENSION + name, mask, better == choice
 
 
-def _sum_pairs(rows: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
-    """Pairs of a day's votes on one comparison and, as their total, those with the same choice; as
-    `votes.agreement` counts them. Pairs from two groups belong to SEVERAL_GROUPS.
+def _sum_pairs(unit: Ints, votes: pd.DataFrame) -> tuple[Ints, Floats, Floats]:
+    """By unit: pairs of votes and, as their total, those with the same choice; as `votes.agreement`
+    counts them.
     """
+    choices, names = pd.factorize(votes["choice"])
     is_first = (votes["choice"] != Choice.SKIP) & votes["repeat_of"].isna()
-    first = rows.assign(choice=votes["choice"].to_numpy(dtype=object))[is_first.to_numpy()]
-    by = ["comparison_id", *CELL]
-    shared = [name for name in by if name != "annotator_group"]
-    within = _count_pairs(first, by)
-    across = _count_pairs(first, shared).join(within.groupby(level=shared).sum(), rsuffix="_within")
-    for name in ("n", "total"):
-        across[name] -= across.pop(f"{name}_within")
-    found = pd.concat(
-        [within.reset_index(), across.reset_index().assign(annotator_group=SEVERAL_GROUPS)]
-    )
-    return found[found["n"] > 0].assign(measure=AGREEMENT)
+    index = np.flatnonzero(np.tile(is_first.to_numpy(dtype=bool), 2))
+    by_choice = unit[index] * len(names) + np.tile(choices, 2)[index]
+    chosen, counts = np.unique(by_choice, return_counts=True)
+    same = counts * (counts - 1) / 2
+    units, n, total = _sum_by(chosen // len(names), counts.astype(float), same)
+    pairs = n * (n - 1) / 2
+    return units[pairs > 0], pairs[pairs > 0], total[pairs > 0]
 
 
-def _count_pairs(votes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    per_choice = votes.groupby([*by, "choice"]).size()
-    all_votes = per_choice.groupby(level=by).sum()
-    same = (per_choice * (per_choice - 1) / 2).groupby(level=by).sum()
-    return pd.DataFrame({"n": all_votes * (all_votes - 1) / 2, "total": same})
+def _sum_by(unit: Ints, *columns: Floats) -> tuple[Any, ...]:
+    """The different units in order, and the sums of each column."""
+    units, index = np.unique(unit, return_inverse=True)
+    return units, *(np.bincount(index, weights=one, minlength=len(units)) for one in columns)
 
 
-def _sum_over_comparisons(rows: pd.DataFrame) -> pd.DataFrame:
-    of = rows.groupby([*KEY, "comparison_id"], as_index=False, sort=False)[["n", "total"]].sum()
-    n, total = of["n"], of["total"]
-    squares = of.assign(
-        n_groups=1.0, n_squares=n * n, products=n * total, total_squares=total * total
-    )
-    return squares.groupby(KEY, as_index=False)[SUMS].sum()
+def _sum_over_comparisons(cell: Ints, n: Floats, total: Floats) -> pd.DataFrame:
+    ones = np.ones(len(n))
+    cells, *sums = _sum_by(cell, ones, n, total, n * n, n * total, total * total)
+    return pd.DataFrame({"cell": cells, **dict(zip(SUMS, sums, strict=True))})

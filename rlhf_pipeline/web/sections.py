@@ -19,6 +19,7 @@ from rlhf_pipeline.web.home import routes as home
 from rlhf_pipeline.web.login import routes as login
 from rlhf_pipeline.web.me import routes as me
 from rlhf_pipeline.web.predictions import routes as predictions
+from rlhf_pipeline.web.preferences import routes as preferences
 from rlhf_pipeline.web.progress import points
 from rlhf_pipeline.web.progress import routes as progress
 from rlhf_pipeline.web.quality import routes as quality
@@ -71,6 +72,15 @@ BUILT_IN = {
         label="Consensus",
         path="/consensus",
         folder=HERE / "consensus",
+    ),
+    "preferences": Section(
+        (preferences.api, preferences.pages),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Data",
+        label="Preferences",
+        path="/preferences",
+        folder=HERE / "preferences",
     ),
     "guidelines": Section(
         (guidelines.api, guidelines.pages),

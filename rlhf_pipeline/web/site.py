@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rlhf_pipeline.web.home.stages import StageFile
     from rlhf_pipeline.web.predictions.completer import Completer
     from rlhf_pipeline.web.predictions.predictor import Predictor
+    from rlhf_pipeline.web.preferences.sums_reader import SumsReader
     from rlhf_pipeline.web.quality.counters import QualityCounters
 
 # a lease costs three times as much as a vote; SQLite has a single writer, so more would only
@@ -103,6 +104,12 @@ class Site:
         from rlhf_pipeline.web.predictions.completer import Completer
 
         return Completer(self.settings, self.store)
+
+    @cached_property
+    def preference_sums(self) -> SumsReader:
+        from rlhf_pipeline.web.preferences.sums_reader import SumsReader
+
+        return SumsReader(self.store)
 
     @cached_property
     def probe_counter(self) -> ProbeCounter:

@@ -76,6 +76,7 @@ PATHS: dict[str, list[str]] = {
     "user_id": [ANN],
     "alert_id": ["1"],
     "reward_model": ["demo.reward_model@1"],
+    "figure": ["choices", "ties", "strength", "agreement", "preferred"],
 }
 QUERIES: dict[str, list[str]] = {
     "alert_id": ["1"],
@@ -100,6 +101,9 @@ QUERIES: dict[str, list[str]] = {
     "version": ["1"],
     "bin": ["0.8"],
     "rule": ["drift"],
+    "by": ["group"],
+    "source": ["this project"],
+    "group": ["page"],
     "name": ["votes.cast"],
     "label": ["source=page"],
     "since": ["2026-01-01"],

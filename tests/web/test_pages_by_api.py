@@ -39,6 +39,7 @@ NOUNS = {
     "annotate": "assignments",
     "login": "auth",
     "alignment": "charts",
+    "preferences": "charts",
     "calibration": "calibrations",
     "calibration.csv": "calibrations",
     "": "home",

@@ -32,7 +32,8 @@ from tests.web.test_organization import everywhere
 ROOT = Path(__file__).parents[2]
 # Values that are well-formed and name nothing: whoever is let in meets 404 or 422, whoever is not
 # meets 403.
-PATHS = {"version": "999", "feedback_id": "999", "alert_id": "999", "silence_id": "999"}
+PATHS = {name: "999" for name in ("version", "feedback_id", "alert_id", "silence_id")}
+PATHS["figure"] = "ties"
 BLIND = (Role.ANNOTATOR.value, Role.CURATOR.value)  # roles that may vote and do not see all votes
 
 
@@ -49,6 +50,7 @@ def operations(web: Web) -> list[tuple[str, str, dict]]:
 def ask(client: httpx.Client, method: str, path: str) -> int:
     for name in (
         "version",
+        "figure",
         "feedback_id",
         "assignment_id",
         "comparison_id",

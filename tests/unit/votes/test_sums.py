@@ -8,7 +8,7 @@ import pytest
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.intervals import RatioSums, interval_of_sums
 from rlhf_pipeline.votes import agreement
-from rlhf_pipeline.votes.sums import KEY, SEVERAL, SUMS, subtract_sums, sum_votes
+from rlhf_pipeline.votes.sums import EVERYBODY, KEY, SEVERAL, SUMS, subtract_sums, sum_votes
 
 NOON = pd.Timestamp("2026-01-01T12:00Z")
 
@@ -64,8 +64,12 @@ GROUPS = {"ann": "page", "bob": "page", "eve": "experts"}
 
 
 def read(sums: pd.DataFrame, measure: str) -> tuple[float, float, float]:
-    """Comparisons, n and total of a measure."""
-    rows = sums[sums["measure"] == measure]
+    """Comparisons, n and total of everybody's votes for a measure."""
+    return read_group(sums, measure, EVERYBODY)
+
+
+def read_group(sums: pd.DataFrame, measure: str, group: str) -> tuple[float, float, float]:
+    rows = sums[(sums["measure"] == measure) & (sums["annotator_group"] == group)]
     return rows["n_groups"].sum(), rows["n"].sum(), rows["total"].sum()
 
 
@@ -116,14 +120,15 @@ def test_agreement_equals_that_of_the_frame() -> None:
     _, n, total = read(sums, "agreement")
     assert agreed is not None
     assert (n, total / n) == (4, agreed.value)
-    assert read(sums[sums["annotator_group"] == "page"], "agreement") == (1, 1, 1)
+    assert read_group(sums, "agreement", "page") == (1, 1, 1)
 
 
 def test_comparison_of_two_models_belongs_to_several() -> None:
     comparisons = make_comparisons(("x", "y"), model_version_b="policy@2", source="arena")
     sums = sum_votes(make_votes((0, "ann", "a")), comparisons, GROUPS)
-    (cell,) = sums[KEY[1:]].drop_duplicates().to_numpy()
-    assert tuple(cell) == ("2026-01-01", "factual", "arena", "page", SEVERAL)
+    cells = {tuple(cell) for cell in sums[KEY[1:]].to_numpy()}
+    day_and_kind = "2026-01-01", "factual", "arena"
+    assert cells == {(*day_and_kind, group, SEVERAL) for group in ("page", EVERYBODY)}
 
 
 def test_a_change_of_sums_leads_from_before_to_after() -> None:
@@ -133,7 +138,7 @@ def test_a_change_of_sums_leads_from_before_to_after() -> None:
     before, after = (sum_votes(votes[:n], comparisons, GROUPS) for n in (2, 3))
     change = subtract_sums(after, before).set_index(KEY)[SUMS]
     added = before.set_index(KEY)[SUMS].add(change, fill_value=0)
-    pd.testing.assert_frame_equal(added.sort_index(), after.set_index(KEY)[SUMS], check_dtype=False)
+    pd.testing.assert_frame_equal(added.sort_index(), after.set_index(KEY)[SUMS].sort_index())
 
 
 def test_votes_on_one_comparison_widen_the_interval() -> None:

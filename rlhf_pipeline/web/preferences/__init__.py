@@ -1,0 +1,1 @@
+"""What people prefer, by day, category, source and group of annotators."""

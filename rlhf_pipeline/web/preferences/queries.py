@@ -1,0 +1,148 @@
+"""Reads what people prefer as charts, and which filters have votes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
+
+from rlhf_pipeline.intervals import RatioSums
+from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.preferences import Figure, chart_by_day, chart_by_group, figures
+from rlhf_pipeline.store.vote_sums import VoteCell
+from rlhf_pipeline.votes.sums import EVERYBODY
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import hides_answers
+from rlhf_pipeline.web.charts import DayFilter
+from rlhf_pipeline.web.preferences.sums_reader import COUNTED, ReadSums
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.site import Site
+
+By = Literal["day", "category", "source", "group"]
+COLUMNS: dict[By, str] = {
+    "day": "day",
+    "category": "category",
+    "source": "source",
+    "group": "annotator_group",
+}
+# A smaller group would say more about a few people or comparisons than about a group.
+MIN_COMPARISONS = 20
+MIN_ANNOTATORS = 3
+WITHHELD = f"figures of fewer than {MIN_COMPARISONS} comparisons are withheld"
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which votes a page's address asks for."""
+
+    days: DayFilter
+    category: str | None = None
+    source: str | None = None
+    group: str | None = None
+    model: str | None = None
+
+    @property
+    def chosen(self) -> dict[str, object]:
+        return {
+            "since": self.days.since,
+            "until": self.days.until,
+            "category": self.category,
+            "source": self.source,
+            "group": self.group,
+            "model": self.model,
+        }
+
+    def cell(self, first: date | None = None, last: date | None = None) -> VoteCell:
+        return VoteCell(
+            since=first,
+            until=last,
+            category=self.category,
+            source=self.source,
+            annotator_group=self.group or EVERYBODY,
+            model_version=self.model,
+        )
+
+
+def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Filters) -> Chart:
+    """Raises Problem 403 for a filter by model of users who judge blind."""
+    _refuse_model(principal, filters)
+    figure = figures(site.terms().dimensions)[name]
+    if filters.group is not None:
+        n_people = site.preference_sums.group_sizes().get(filters.group, 0)
+        if n_people < MIN_ANNOTATORS:
+            note = f"Withheld: the group {filters.group!r} has {_count(n_people, 'annotator')}."
+            return chart_by_group(figure, by, {}, {}, [note])
+    newest = _find_newest_day(site, filters)
+    first, last = filters.days.resolve(newest)
+    read = site.preference_sums.read(
+        [COUNTED, *figure.measures], [COLUMNS[by]], filters.cell(first, last)
+    )
+    notes = _describe_progress(read)
+    sums = {
+        measure: {place[0]: one for place, one in found.items()}
+        for measure, found in read.by_measure.items()
+    }
+    if by == "day":
+        if filters.days.since is None:
+            days = [date.fromisoformat(day) for day in sums.get(COUNTED, {})]
+            first = min(days, default=first)
+        return chart_by_day(figure, sums, first, last, notes)
+    small = _find_small(site, by, figure, sums)
+    large = {
+        measure: {name: one for name, one in found.items() if one.n_groups >= MIN_COMPARISONS}
+        for measure, found in sums.items()
+    }
+    return chart_by_group(figure, by, large, small, [*notes, WITHHELD])
+
+
+def choices_of_filters(site: Site, principal: Principal) -> dict[str, list[str]]:
+    """The values of each filter that have votes; no models for users who judge blind."""
+    columns = {"category": "category", "source": "source", "group": "annotator_group"}
+    if not hides_answers(principal):
+        columns["model"] = "model_version"
+    found = site.preference_sums.read([COUNTED], list(columns.values()), VoteCell())
+    places = found.by_measure.get(COUNTED, {})
+    return {name: sorted({place[i] for place in places}) for i, name in enumerate(columns)}
+
+
+def _refuse_model(principal: Principal, filters: Filters) -> None:
+    if filters.model is not None and hides_answers(principal):
+        raise Problem(
+            403,
+            "Your roles let you vote, so votes by model stay hidden: they would reveal which "
+            "model people prefer. Leave out `model`, or use an account without a role that votes.",
+            kind="blind",
+        )
+
+
+def _find_newest_day(site: Site, filters: Filters) -> date | None:
+    found = site.preference_sums.read([COUNTED], ["day"], filters.cell())
+    days = [place[0] for place, one in found.by_measure.get(COUNTED, {}).items() if one.n > 0]
+    return date.fromisoformat(max(days)) if days else None
+
+
+def _find_small(
+    site: Site, by: By, figure: Figure, sums: Mapping[str, Mapping[str, RatioSums]]
+) -> dict[str, str]:
+    """Why a group is withheld, by its name."""
+    small = {}
+    sizes = site.preference_sums.group_sizes() if by == "group" else {}
+    for name, counted in sums.get(COUNTED, {}).items():
+        measured = [sums[m][name] for m in figure.measures if name in sums.get(m, {})]
+        n = round(max((one.n_groups for one in measured), default=0))
+        if counted.n <= 0 or n <= 0:
+            continue
+        if by == "group" and sizes.get(name, 0) < MIN_ANNOTATORS:
+            small[name] = f"{_count(sizes.get(name, 0), 'annotator')}: too few"
+        elif n < MIN_COMPARISONS:
+            small[name] = f"{_count(n, 'comparison')}: too few"
+    return small
+
+
+def _describe_progress(read: ReadSums) -> list[str]:
+    if read.seq >= read.newest:
+        return []
+    return [f"Being counted: {read.seq:,} of {read.newest:,} votes so far."]
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"

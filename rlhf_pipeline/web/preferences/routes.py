@@ -1,0 +1,79 @@
+"""Routes of preferences: charts of what people prefer, and the page that shows them."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.preferences import queries
+from rlhf_pipeline.web.preferences.queries import By, Filters
+from rlhf_pipeline.web.rendering import query_of, render
+from rlhf_pipeline.web.routing import api_router
+
+api, pages = api_router("charts"), APIRouter()
+Reader = Annotated[
+    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "what people prefer"))
+]
+FigureName = Literal["choices", "ties", "strength", "agreement", "preferred"]
+WORDS: dict[By, str] = {
+    "day": "over time",
+    "category": "by category",
+    "source": "by source",
+    "group": "by group of annotators",
+}
+
+
+def read_filters(
+    days: Days,
+    category: ChartFilter = None,
+    source: ChartFilter = None,
+    group: ChartFilter = None,
+    model: ChartFilter = None,
+) -> Filters:
+    return Filters(days, category, source, group, model)
+
+
+Chosen = Annotated[Filters, Depends(read_filters)]
+Across = Annotated[By, Query(description="What the chart compares.")]
+
+
+@api.get("/charts/preferences/{figure}", response_model=Chart, responses=UNCHANGED)
+def read_chart(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    figure: FigureName,
+    chosen: Chosen,
+    by: Across = "day",
+) -> Response:
+    """What people choose, how often they are undecided, how strongly they prefer a side, how far
+    they agree, and what is preferred: length, style, dimensions. Counts people's votes that count
+    now. Groups of fewer than 3 annotators or 20 comparisons are withheld. Without `until`, up to
+    the newest day with votes; without `since`, 90 days. `group` is a group of annotators, `model`
+    the model of both completions.
+    """
+    return answer_chart(request, queries.build_chart(site, principal, figure, by, chosen))
+
+
+@pages.get("/preferences")
+def show_page(
+    site: AnySite, request: Request, principal: Reader, chosen: Chosen, by: Across = "day"
+) -> Response:
+    choices = queries.choices_of_filters(site, principal)
+    return render(
+        "preferences/page.html",
+        request,
+        site,
+        principal,
+        has_votes=site.store.votes.max_seq() > 0,
+        filters=chosen.chosen,
+        choices=choices,
+        by=by,
+        views=WORDS,
+        query=query_of({name: str(value or "") for name, value in chosen.chosen.items()}),
+    )

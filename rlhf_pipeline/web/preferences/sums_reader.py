@@ -1,0 +1,128 @@
+"""Reads sums of votes up to the newest vote: stored ones, and those of votes not counted yet."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.intervals import RatioSums
+from rlhf_pipeline.metrics.vote_sums import count_new_votes, sum_change
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
+from rlhf_pipeline.votes.sums import KEY, SUMS, VERSION
+from rlhf_pipeline.web.memory_cache import ExpiringCache
+
+log = logging.getLogger(__name__)
+
+COUNTED = "choice.skip"  # the measure that counts every vote
+LIVE_VOTES = 1_000  # as many are added to the stored sums within a request: about 80 ms
+COUNTED_FROM = 200  # waiting votes from which a thread counts them
+KEPT = 64  # answers of the store
+
+Place = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReadSums:
+    """Sums by measure and place, the values of the asked columns, up to `seq` of `newest` votes."""
+
+    seq: int
+    newest: int
+    by_measure: dict[str, dict[Place, RatioSums]]
+
+
+class SumsReader:
+    """One per process."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._lock = threading.Lock()
+        self._live: tuple[SumsHead, int, pd.DataFrame] | None = None
+        self._stored = ExpiringCache[object, Sequence[Any]](KEPT)
+        self._counting = threading.Lock()  # held by the thread that counts
+
+    def read(self, measures: Sequence[str], by: Sequence[str], cell: VoteCell) -> ReadSums:
+        """Up to the newest vote; while many votes wait to be counted, up to an earlier one."""
+        newest = self._store.votes.max_seq()
+        head = self._store.vote_sums.head(VERSION)
+        key = head, tuple(measures), tuple(by), cell
+        rows = self._stored.get(key)
+        if rows is None:
+            head, rows = self._store.vote_sums.read(VERSION, measures, by, cell)
+            self._stored.put((head, *key[1:]), rows)
+        waiting = newest - head.seq
+        if waiting >= COUNTED_FROM:
+            self._start_counting()
+        found: dict[str, dict[Place, RatioSums]] = {}
+        for row in rows:
+            found.setdefault(row[0], {})[tuple(row[1 : -len(SUMS)])] = RatioSums(*row[-len(SUMS) :])
+        if 0 < waiting <= LIVE_VOTES:
+            live = self._read_live(head, newest)
+            _add_rows(found, live[live["measure"].isin(measures)], by, cell)
+            return ReadSums(newest, newest, found)
+        return ReadSums(head.seq, newest, found)
+
+    def group_sizes(self) -> dict[str, int]:
+        """Number of people with a vote by group, those of waiting votes included."""
+        sizes = self._store.vote_sums.group_sizes()
+        seq, newest = self._store.vote_sums.head(VERSION).seq, self._store.votes.max_seq()
+        if newest - seq <= LIVE_VOTES:
+            origins = self._store.vote_sums.first_origins(seq, newest)
+            known = self._store.vote_sums.groups(list(origins))
+            for who, origin in origins.items():
+                if who not in known:
+                    sizes[origin] = sizes.get(origin, 0) + 1
+        return sizes
+
+    def cells(self, *columns: str) -> list[Place]:
+        """The combinations of these columns that have votes."""
+        places = self.read([COUNTED], columns, VoteCell()).by_measure.get(COUNTED, {})
+        return sorted(places)
+
+    def _read_live(self, head: SumsHead, newest: int) -> pd.DataFrame:
+        with self._lock:
+            if self._live is None or self._live[:2] != (head, newest):
+                change = sum_change(self._store, head.seq, newest)
+                self._live = head, newest, change
+            return self._live[2]
+
+    def _start_counting(self) -> None:
+        if self._counting.acquire(blocking=False):
+            threading.Thread(target=self._count, name="vote-sums", daemon=True).start()
+
+    def _count(self) -> None:
+        try:
+            count_new_votes(self._store)
+        except PipelineError as fault:  # the next request tries again
+            log.warning("Votes were not counted into their sums: %s", fault)
+        finally:
+            self._counting.release()
+
+
+def _add_rows(
+    found: dict[str, dict[Place, RatioSums]],
+    change: pd.DataFrame,
+    by: Sequence[str],
+    cell: VoteCell,
+) -> None:
+    """Add the rows of a change that belong to the cell."""
+    rows = change
+    if cell.since is not None:
+        rows = rows[rows["day"] >= cell.since.isoformat()]
+    if cell.until is not None:
+        rows = rows[rows["day"] <= cell.until.isoformat()]
+    group = rows["annotator_group"]
+    is_by_group = "annotator_group" in by and not cell.annotator_group
+    rows = rows[group != "" if is_by_group else group == cell.annotator_group]
+    equal = cell.model_dump(exclude={"since", "until", "annotator_group"}, exclude_none=True)
+    for name, value in equal.items():
+        rows = rows[rows[name] == value]
+    for row in rows[[KEY[0], *by, *SUMS]].itertuples(index=False, name=None):
+        places = found.setdefault(row[0], {})
+        place, sums = tuple(row[1 : -len(SUMS)]), row[-len(SUMS) :]
+        known = places.get(place, (0.0,) * len(SUMS))
+        places[place] = RatioSums(*(a + b for a, b in zip(known, sums, strict=True)))

@@ -1,0 +1,58 @@
+"""Charts of preferences: panels by day and by group, gaps, groups that are withheld."""
+
+from datetime import date
+
+from rlhf_pipeline.intervals import RatioSums
+from rlhf_pipeline.reports.draw import draw_svg
+from rlhf_pipeline.reports.preferences import chart_by_day, chart_by_group, figures
+
+FIGURES = figures(["helpful"])
+DAY = date(2026, 1, 2)
+
+
+def sums(n: int, total: int) -> RatioSums:
+    """Of `n` comparisons with a vote each."""
+    return RatioSums(n, n, total, n, total, total)
+
+
+def test_a_project_with_one_vote_has_a_point_with_a_wide_interval() -> None:
+    votes = {"undecided": {DAY.isoformat(): sums(1, 1)}}
+    chart = chart_by_day(FIGURES["ties"], votes, DAY, DAY)
+    (panel,) = chart.panels
+    assert panel is not None
+    (series,) = panel.series
+    assert (series.y, series.n) == ((1.0,), (1,))
+    assert series.low[0] < 0.3
+    assert "<svg" in draw_svg(chart)
+
+
+def test_measures_without_votes_and_unused_choices_have_no_panel_or_series() -> None:
+    votes = {
+        "choice.a": {DAY.isoformat(): sums(4, 3)},
+        "choice.both_bad": {DAY.isoformat(): sums(4, 0)},
+        "choice.skip": {DAY.isoformat(): sums(4, 0)},
+    }
+    (panel,) = chart_by_day(FIGURES["choices"], votes, DAY, DAY).panels
+    assert panel is not None
+    assert [series.name for series in panel.series] == ["a preferred"]
+    empty = chart_by_day(FIGURES["strength"], votes, DAY, DAY)
+    assert (empty.panels, empty.notes) == ((), ("No votes match. With filters set, widen them.",))
+
+
+def test_the_largest_group_stands_first_and_small_ones_without_dots() -> None:
+    votes = {
+        "longer": {"few": sums(30, 20), "many": sums(90, 50), "tiny": sums(2, 1)},
+        "length_gap": {"many": sums(90, 9)},
+        "dimension.helpful": {"many": sums(50, 45)},
+    }
+    small = {"tiny": "2 comparisons: too few"}
+    chart = chart_by_group(FIGURES["preferred"], "source", votes, small)
+    length, gap, rated = (panel for panel in chart.panels if panel)
+    assert [tick.label for tick in length.y.ticks] == ["many", "few", "tiny"]
+    assert length.series[0].y == (0.0, 1.0)
+    assert [mark.label for mark in length.marks] == ["", "2 comparisons: too few"]
+    assert [series.name for series in (*gap.series, *rated.series)] == [
+        "mean gap; below 0 the preferred one is shorter",
+        "helpful",
+    ]
+    assert "too few" in draw_svg(chart)

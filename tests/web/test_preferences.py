@@ -1,0 +1,159 @@
+"""What people prefer: the same numbers as metric points and frames, up to the newest vote."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from rlhf_pipeline.metrics.stages import agreement_points
+from rlhf_pipeline.metrics.vote_sums import count_new_votes
+from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.reports.chart import Chart, day_value
+from rlhf_pipeline.votes import agreement
+from tests.web.conftest import NOON, Web
+from tests.web.databases import on_sqlite
+
+PATH = "/charts/preferences"
+DAYS = [date(2026, 1, 2) + timedelta(days=n) for n in (0, 1, 3)]
+PEOPLE = ("ann", "bob", "eve")
+
+
+def cast(web: Web, n: int = 24, *, people: tuple[str, ...] = PEOPLE, **more: object) -> None:
+    """Three days of votes, the second a gap after the next one: a mostly, and the longer b less."""
+    days = [datetime(day.year, day.month, day.day, 12, tzinfo=UTC) for day in DAYS]
+    ids = web.publish(n, offer=False)
+    web.store.votes.cast_many(
+        [
+            NewVote(
+                comparison_id=ids[i],
+                annotator_id=who,
+                annotator_kind="human",
+                choice=("a", "a", "b", "tie")[(i + j) % 4],
+                voted_at=days[i % 3],
+                idempotency_key=f"{i}/{who}/{more}",
+                **({"origin": "page", "strength": None} | more),
+            )
+            for i in range(n)
+            for j, who in enumerate(people)
+        ]
+    )
+
+
+def read(reader, figure: str, **params: object) -> Chart:
+    answer = reader.get(f"{PATH}/{figure}", params=params)
+    assert answer.status_code == 200, answer.text
+    return Chart.model_validate(answer.json())
+
+
+def points(chart: Chart, name: str) -> dict[float, tuple[float, int]]:
+    """(value, n) by place of all series with a name."""
+    return {
+        (x if series.along == "y" else y): (y if series.along == "y" else x, n)
+        for panel in chart.panels
+        if panel
+        for series in panel.series
+        if series.name == name
+        for x, y, n in zip(series.x, series.y, series.n, strict=True)
+    }
+
+
+@on_sqlite
+def test_charts_show_what_metric_points_and_frames_show(web: Web):
+    cast(web)
+    for day in DAYS:
+        agreed = agreement(web.store.votes.log([day.isoformat()]))
+        web.store.metric_points.put(
+            agreement_points(agreed.raw_agreement, day.isoformat(), datetime.now(UTC))
+        )
+    reader = web.client("auditor")
+    listed = reader.get("/metrics/points", params={"name": "agreement.rate"}).json()["items"]
+    drawn = points(read(reader, "agreement"), "same choice")
+    expected = {day_value(date.fromisoformat(one["day"])): one["value"] for one in listed}
+    assert {day: value for day, (value, _) in drawn.items()} == pytest.approx(expected)
+    undecided = points(read(reader, "ties", by="source"), "equally good or both bad")
+    whole = agreement(web.store.votes.log())
+    assert undecided == {0.0: (pytest.approx(whole.share_of_ties), whole.n_votes)}
+
+
+@on_sqlite
+def test_a_vote_shows_at_once_whether_the_others_are_counted_or_not(web: Web):
+    cast(web)
+    reader = web.client("auditor")
+    before = read(reader, "choices")
+    assert count_new_votes(web.store) == 0
+    counted = read(reader, "choices")
+    assert counted == before
+    cast_one = NewVote(
+        comparison_id="c0001", annotator_id="zoe", annotator_kind="human", choice="both_bad",
+        voted_at=NOON, idempotency_key="new", origin="page",
+    )  # fmt: skip
+    web.store.votes.cast(cast_one)
+    after = read(reader, "choices")
+    assert sum(n for _, n in points(after, "both bad").values()) == 24 * 3 + 1
+    assert points(after, "both bad")[day_value(NOON.date())][0] == pytest.approx(1 / 25)
+
+
+@on_sqlite
+def test_a_day_without_votes_is_a_gap_and_a_point_leads_to_its_votes(web: Web):
+    cast(web)
+    chart = read(web.client("auditor"), "ties")
+    (panel,) = chart.panels
+    assert [series.x for series in panel.series] == [
+        (day_value(DAYS[0]), day_value(DAYS[1])),
+        (day_value(DAYS[2]),),
+    ]
+    assert panel.series[0].links[0] == "/votes?day=2026-01-02"
+
+
+@on_sqlite
+def test_filters_choose_the_votes(web: Web):
+    cast(web)
+    reader = web.client("auditor")
+    one = {"since": DAYS[1].isoformat(), "until": DAYS[1].isoformat()}
+    found = points(read(reader, "ties", **one), "equally good or both bad")
+    assert {day: n for day, (_, n) in found.items()} == {day_value(DAYS[1]): 24}
+    assert read(reader, "ties", category="poetry").panels == ()
+    assert read(reader, "ties", category="", group="page", source="this project").panels != ()
+    assert "No votes match" in read(reader, "strength").notes[0]
+
+
+@on_sqlite
+def test_small_groups_are_withheld(web: Web):
+    cast(web)
+    cast(web, people=("solo",), origin="api")
+    reader = web.client("auditor")
+    (panel,) = read(reader, "ties", by="group").panels
+    assert [tick.label for tick in panel.y.ticks] == ["page", "api"]
+    assert [mark.label for mark in panel.marks] == ["1 annotator: too few"]
+    assert [series.y for series in panel.series] == [(0.0,)]
+    withheld = read(reader, "ties", group="api")
+    assert withheld.panels == ()
+    assert "1 annotator" in withheld.notes[-1]
+    few = read(reader, "ties", by="category", until=DAYS[0].isoformat())
+    assert few.panels == ()
+    assert "8 comparisons: too few" in few.notes[-1]
+
+
+@on_sqlite
+def test_many_votes_are_counted_by_a_thread(web: Web):
+    cast(web, 120)
+    reader = web.client("auditor")
+    chart = read(reader, "ties")
+    assert sum(n for _, n in points(chart, "equally good or both bad").values()) == 360
+    for _ in range(200):
+        _, rows = web.store.vote_sums.read(1, ["choice.skip"])
+        if rows and rows[0].n == 360:
+            break
+        reader.get(f"{PATH}/ties")
+    assert rows[0].n == 360
+    assert read(reader, "ties") == chart
+
+
+@on_sqlite
+def test_who_judges_blind_sees_neither_charts_nor_models(web: Web):
+    cast(web)
+    assert web.client("curator").get(f"{PATH}/ties").status_code == 403
+    admin = web.client("admin")
+    assert admin.get(f"{PATH}/ties").status_code == 200
+    answer = admin.get(f"{PATH}/ties", params={"model": "m"})
+    assert (answer.status_code, answer.json()["type"]) == (403, "urn:rlhf:problem:blind")
+    assert web.client("auditor").get(f"{PATH}/ties", params={"model": "m"}).status_code == 200
