@@ -99,7 +99,7 @@ class HomeOut(Answer):
     figures: tuple[MetricPoint, ...] = Field(
         description="Metric points `model.*` of the newest day that has them."
     )
-    work: WorkNow
+    work: WorkNow | None = Field(description="Null while votes are counted after a start.")
     spending: SpendingNow | None = Field(description="Null where nothing was ever spent.")
     alerts: tuple[AlertOut, ...] | None = Field(
         description="The newest 20 open or acknowledged ones; null without `alerts.read`."

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, func, or_, select
@@ -177,7 +178,13 @@ def _row(point: MetricPoint) -> dict[str, Any]:
 
 def _build_point(row: RowMapping) -> MetricPoint:
     values = {name: row[name] for name in MetricPoint.model_fields}
-    return MetricPoint.model_validate(values | {"labels": json.loads(row["labels"])})
+    return MetricPoint.model_validate(values | {"labels": _parse_labels(row["labels"])})
+
+
+@lru_cache(maxsize=4096)  # thousands of points of a chart share a few dozen labels
+def _parse_labels(text: str) -> dict[str, str]:
+    labels: dict[str, str] = json.loads(text)
+    return labels
 
 
 def _merge(stored: MetricPoint, new: MetricPoint) -> MetricPoint:

@@ -35,6 +35,7 @@ MOST_SHOWN = 20  # alerts, and drift events
 VOTING_NOW = timedelta(minutes=10)
 SILENT_S = 900  # of the daemon: a busy one ticks at least every few minutes
 DAYS = 30
+WAIT_S = 0.5  # for votes that are being counted
 
 
 def read_home(site: Site, principal: Principal) -> HomeOut:
@@ -49,7 +50,7 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         OpenDriftEvent.model_validate(event.model_dump())
         for event in site.store.events.find_open()[-MOST_SHOWN:][::-1]
     )
-    steps = () if work.n_votes else tuple(_list_next_steps(site))
+    steps = () if work is None or work.n_votes else tuple(_list_next_steps(site))
     return HomeOut(
         measured_at=now,
         attention=tuple(_find_attention(stages, figures, alerts or (), events, points)),
@@ -142,8 +143,11 @@ def _read_figures(site: Site) -> tuple[MetricPoint, ...]:
     return tuple(point for point in latest if point.day == newest)
 
 
-def _read_work(site: Site, now: datetime) -> WorkNow:
-    counted, left = site.vote_counter.counts(), site.vote_counter.work()
+def _read_work(site: Site, now: datetime) -> WorkNow | None:
+    counted = site.vote_counter.counts_within(WAIT_S)
+    if counted is None:
+        return None
+    left = site.vote_counter.work()
     return WorkNow(
         n_votes=counted.n_votes,
         n_votes_today=counted.by_day.get(now.date(), 0),

@@ -69,11 +69,23 @@ class VoteCounter:
             newest = self._store.votes.max_seq()
             return self._by_reader.get(seen_by, newest, lambda: self._visible(seen_by, newest))
         with self._lock:
-            known = self._counted
-            newest = self._store.votes.max_seq()
-            if newest > known.seq:
-                self._count_new_votes(known, newest)
-            return known
+            return self._catch_up()
+
+    def counts_within(self, wait_s: float) -> VoteCounts | None:
+        """`counts`; None while another thread counts for longer than `wait_s`, as after a start."""
+        if not self._lock.acquire(timeout=wait_s):
+            return None
+        try:
+            return self._catch_up()
+        finally:
+            self._lock.release()
+
+    def _catch_up(self) -> VoteCounts:
+        known = self._counted
+        newest = self._store.votes.max_seq()
+        if newest > known.seq:
+            self._count_new_votes(known, newest)
+        return known
 
     def is_current(self, seen_by: str) -> bool:
         """Whether the last count for a blind reader includes the newest vote."""
