@@ -43,7 +43,7 @@ from benchmarks.bench_store import (  # noqa: E402
     postgres_url,
 )
 from benchmarks.bench_votes import Connection, our_votes  # noqa: E402
-from benchmarks.filled_store import fill  # noqa: E402
+from benchmarks.filled_store import DAYS_OF_POINTS, fill  # noqa: E402
 from benchmarks.measurement import LimitTable  # noqa: E402
 from benchmarks.web_server import (  # noqa: E402
     make_annotator_token,
@@ -52,7 +52,7 @@ from benchmarks.web_server import (  # noqa: E402
     open_store,
     run_server,
 )
-from rlhf_pipeline.records import Category  # noqa: E402
+from rlhf_pipeline.records import Category, utc_now  # noqa: E402
 from rlhf_pipeline.web.pagination import make_cursor  # noqa: E402
 
 P95_MS = 300.0
@@ -149,9 +149,9 @@ def measure(
         analysed(store)
         annotators = [vote.annotator_id for vote in store.votes.page(limit=50)]
         oldest = next(store.comparisons.stream(FROM_THE_END)).iloc[-1]
-    near_the_end = quote(
-        make_cursor(str(oldest["day"]), int(oldest["position"]), str(oldest["comparison_id"]))
-    )
+    near_the_end = quote(make_cursor(str(oldest["comparison_id"])))
+
+    long_ago = (utc_now() - timedelta(days=DAYS_OF_POINTS)).date()
 
     def confidence() -> float:
         return rng.choice((0.55, 0.65, 0.75, 0.85))
@@ -235,6 +235,15 @@ def measure(
             ("page /calibration/pairs", lambda: f"/calibration/pairs?bin={confidence()}"),
         ]
         tell(table, where, connection, token, asked, with_rows=True)
+        states: list[Asked] = [
+            ("home", lambda: "/api/v1/home"),
+            ("page /, the state of the project", lambda: "/"),
+            ("page /alignment", lambda: "/alignment"),
+            ("chart of accuracy, 30 days", lambda: "/api/v1/charts/accuracy"),
+            ("chart of alignment, 90 days", lambda: "/api/v1/charts/alignment"),
+            ("chart of alignment, 400 days", lambda: f"/api/v1/charts/alignment?since={long_ago}"),
+        ]
+        tell(table, where, connection, token, states)
         seen: list[Asked] = [
             ("votes, to who judges first", lambda: "/api/v1/votes"),
             ("votes of a day, to who judges first", lambda: f"/api/v1/votes?day={day()}"),

@@ -15,12 +15,14 @@ from benchmarks.bench_store import FIRST, VOTES_PER_COMPARISON
 from benchmarks.web_server import RLHF, ROOT, open_store, server_environment
 from rlhf_pipeline.calibration import calibration_log, calibration_metrics, reliability_table
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
-from rlhf_pipeline.records import CalibrationReport, NewFeedback, utc_now
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import CalibrationReport, Interval, NewFeedback, utc_now
 from rlhf_pipeline.store import Store
 
 MODEL = "bench.reward_model@1"
 CALIBRATIONS = 365  # one a day for a year
 VOTES_PER_FEEDBACK = 100
+DAYS_OF_POINTS, DAYS_OF_A_MODEL = 400, 20
 ROWS_PER_CHUNK = 5_000  # comparisons whose days are read
 
 
@@ -45,6 +47,27 @@ def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
         for n in range(max(4, n_votes // VOTES_PER_FEEDBACK)):
             store.feedback.add(_make_feedback(n), created_by="bench")
         store.assignments.offer(ids, overlap=1)
+        store.metric_points.put(list(_make_points()))
+
+
+def _make_points() -> Iterator[MetricPoint]:
+    """Figures of 400 days, by 20 models one after the other."""
+    now = utc_now()
+    spaces = ("overall", "errors", "calibration", *(f"space_{n}" for n in range(12)))
+    for n in range(DAYS_OF_POINTS):
+        day = now.date() - timedelta(days=DAYS_OF_POINTS - 1 - n)
+        model = {"reward_model": f"bench.reward_model@{1 + n // DAYS_OF_A_MODEL}"}
+        for name, value in (
+            ("model.accuracy", 0.7),
+            ("model.accuracy_ceiling", 0.8),
+            ("model.ece", 0.05),
+            ("model.calibration_slope", 0.9),
+        ):
+            interval = Interval(value=value, low=value - 0.03, high=value + 0.03, n=500)
+            yield MetricPoint.of_interval(day, name, interval, now, model)
+        for space in spaces:
+            verdict = {"labels": {"space": space}, "value": float(n % 40 == 0)}
+            yield MetricPoint(day=day, name="drift.verdict", n=100, measured_at=now, **verdict)
 
 
 def _run_rlhf(url: str, home: Path, *arguments: str) -> str:
