@@ -2,7 +2,8 @@
 
 import { init } from "../vendor/echarts.min.js";
 import { countPoints, downloadCsv, downloadPng, fillTable } from "./files.js";
-import { canZoom, findLink, isoDay, optionsOf, shownDays, zoomAction } from "./options.js";
+import { canZoom, findLink, optionsOf, shownDays, zoomAction } from "./options.js";
+import { isoDay } from "./values.js";
 
 const EVERY = 10_000; // milliseconds between two requests for the same chart
 // parameters of the page's address that its charts take over

@@ -1,6 +1,6 @@
 // The numbers behind a chart: as a table, as CSV, and its picture as PNG.
 
-import { hasNames, isoDay, words } from "./options.js";
+import { hasNames, isoDay, words } from "./values.js";
 
 const COLUMNS = ["panel", "series", "x", "y", "low", "high", "n"];
 const SCALE = 2; // pixels of the PNG per pixel of the screen
