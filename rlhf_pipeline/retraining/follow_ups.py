@@ -12,7 +12,7 @@ from rlhf_pipeline.records import RetrainingResult
 
 # The gate's rules that further votes and a further training may pass; worse facts or another length
 # are what more of the same would make worse.
-CURABLE = frozenset({"win_rate"})
+CURABLE = frozenset({"win_rate", "categories"})
 
 
 class FollowUpParams(Parameters):

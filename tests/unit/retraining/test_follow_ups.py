@@ -41,11 +41,11 @@ def test_no_follow_up_without_gain_beyond_two_or_for_faults_that_more_would_wors
     assert decide(after(GAINED.model_copy(update=changes)), TWICE).action == "hold"
 
 
-def test_a_candidate_refused_by_its_win_rate_alone_is_tried_again():
-    refused = GAINED.model_copy(update={"promoted": False, "failed": ("win_rate",)})
+def test_a_candidate_refused_by_its_win_rates_alone_is_tried_again():
+    refused = GAINED.model_copy(update={"promoted": False, "failed": ("win_rate", "categories")})
     decision = decide(after(refused), TWICE)
     assert decision.parent == 3
-    assert "refused its candidate by win_rate alone" in decision.reasons[0]
+    assert "refused its candidate by win_rate, categories alone" in decision.reasons[0]
 
 
 def test_a_follow_up_waits_for_cool_down_votes_and_people_and_is_off_by_default():
