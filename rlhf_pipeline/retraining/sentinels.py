@@ -33,8 +33,9 @@ class SentinelParams(Parameters):
     limit. Shares and multiples are of the parent's figure on the same prompts.
     """
 
+    # As often as checkpoints by default: a stop between two of them keeps the same weights.
     every: int = Field(
-        10, description="Optimiser steps between measurements; 0 = no sentinels", ge=0
+        20, description="Optimiser steps between measurements; 0 = no sentinels", ge=0
     )
     n_prompts: int = Field(
         32, description="Prompts of the retraining set that are completed each time", ge=2, le=4096
