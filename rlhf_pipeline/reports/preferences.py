@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from urllib.parse import urlencode
 
 from rlhf_pipeline.intervals import RatioSums, interval_of_sums
 from rlhf_pipeline.records import Interval
@@ -232,7 +231,7 @@ def _day_panel(plot: Plot, sums: Sums, x: Axis) -> Panel:
         series += day_curves(
             [date.fromisoformat(day) for day, _ in known],
             [interval for _, interval in known],
-            links=["/votes?" + urlencode({"day": day}) for day, _ in known],
+            links=[f"/votes?day={day}" for day, _ in known],
             role=role,
             name=plot.measures[measure],
         )

@@ -761,13 +761,13 @@ metric_points = _table(
 vote_sums = _table(
     "vote_sums",
     _id("measure"),
+    *(_id(name) for name in ("annotator_group", "category", "source", "model_version")),
     Column("day", String(10), nullable=False),
-    *(_id(name) for name in ("category", "source", "annotator_group", "model_version")),
     *(
         Column(name, Float, nullable=False)
         for name in ("n_groups", "n", "total", "n_squares", "products", "total_squares")
     ),
-    key=("measure", "day", "category", "source", "annotator_group", "model_version"),
+    key=("measure", "annotator_group", "category", "source", "model_version", "day"),
     sqlite_with_rowid=False,  # a chart reads ranges of the key
 )
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SUMS = RatioSums._fields
 
 
+KINDS = ("category", "source", "model_version")  # of comparisons
+
+
 class VoteCell(Record):
     """Which votes to add up; a missing value takes all."""
 
@@ -29,8 +32,18 @@ class VoteCell(Record):
     until: date | None = None
     category: str | None = None
     source: str | None = None
-    annotator_group: str = ""  # by default everybody
+    annotator_group: str | None = None
     model_version: str | None = None
+
+    def select(self, by: Sequence[str]) -> dict[str, str | None]:
+        """The value that each column has in the rows to add up, None for any but "", which stands
+        for all: beside the sums of each group there are those of everybody, and beside those of
+        each category, source and model those of all three.
+        """
+        kinds = {name: getattr(self, name) for name in KINDS}
+        is_whole = not any(kinds.values()) and not {*by} & {*KINDS}
+        group = self.annotator_group or (None if "annotator_group" in by else "")
+        return {"annotator_group": group, **(dict.fromkeys(KINDS, "") if is_whole else kinds)}
 
 
 class SumsHead(NamedTuple):
@@ -58,9 +71,7 @@ class VoteSums:
         by: Sequence[str] = (),
         cell: VoteCell = VoteCell(),  # noqa: B008 (frozen)
     ) -> tuple[SumsHead, Sequence[Any]]:
-        """Rows of measure, the columns `by` and SUMS, and how far they are summed. By
-        `annotator_group`, each group but everybody.
-        """
+        """Rows of measure, the columns `by` and SUMS, and how far they are summed."""
         columns = [vote_sums.c.measure, *(vote_sums.c[name] for name in by)]
         wanted = (
             select(*columns, *(func.sum(vote_sums.c[name]).label(name) for name in SUMS))
@@ -205,16 +216,15 @@ def _conditions(
     measures: Sequence[str], by: Sequence[str], cell: VoteCell
 ) -> list[ColumnElement[bool]]:
     columns = vote_sums.c
-    equal = cell.model_dump(exclude={"since", "until", "annotator_group"}, exclude_none=True)
-    group = columns.annotator_group
-    is_by_group = "annotator_group" in by and not cell.annotator_group
     return [
         columns.measure.in_(measures),
         columns.n > 0,
-        group != "" if is_by_group else group == cell.annotator_group,
         *([columns.day >= cell.since.isoformat()] if cell.since else []),
         *([columns.day <= cell.until.isoformat()] if cell.until else []),
-        *(columns[name] == value for name, value in equal.items()),
+        *(
+            columns[name] != "" if value is None else columns[name] == value
+            for name, value in cell.select(by).items()
+        ),
     ]
 
 

@@ -2,8 +2,7 @@
 
 Each measure is a mean over votes: `total` of `n`. Votes on one comparison resemble each other, so
 the sums also hold squares and products over comparisons, from which `intervals.interval_of_sums`
-makes the interval. All sums add up: over days, categories, sources, models and later votes; a group
-of annotators is a part of EVERYBODY.
+makes the interval. All sums add up: over days, categories, sources, models and later votes.
 """
 
 import json
@@ -18,14 +17,16 @@ from rlhf_pipeline.intervals import RatioSums
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 
-VERSION = 1  # of the measures: another one counts all votes again
-CELL = ["day", "category", "source", "annotator_group", "model_version"]
+VERSION = 2  # of the measures: another one counts all votes again
+CELL = ["annotator_group", "category", "source", "model_version", "day"]
 KEY = ["measure", *CELL]
 SUMS = list(RatioSums._fields)
 
 OWN_SOURCE = "this project"  # of comparisons that were not imported
 SEVERAL = "several"  # models, of a comparison between two
-EVERYBODY = ""  # the group in which all votes are summed once more
+# The group in which all votes are summed once more; and the category, source and model of the sums
+# of all of them, so that what is asked most reads few rows.
+ALL = ""
 AGREEMENT = "agreement"
 DIMENSION = "dimension."
 STYLES = {
@@ -33,6 +34,7 @@ STYLES = {
     "headings": r"(?m)^#{1,6}\s",
     "code": r"```|`[^`\n]+`",
 }
+COPIES = 4  # of a vote: in its group and for everybody, in its cell and for all
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -52,15 +54,16 @@ def sum_votes(
     of = comparisons.set_index("comparison_id")
     place = of.index.get_indexer(counted["comparison_id"])
     cells = _describe_cells(counted, of.iloc[place], groups)
-    # Twice, for the group and for everybody: votes of two groups resemble each other too.
-    cells = pd.concat([cells, cells.assign(annotator_group=EVERYBODY)], ignore_index=True)
-    cell, known_cells = _number_rows(cells)
-    unit = cell * len(of) + np.tile(place, 2)  # a comparison in a cell
+    # For everybody too, not as the sum of the groups: their votes on one comparison are alike.
+    cells = pd.concat([cells, cells.assign(annotator_group=ALL)])
+    whole = cells.assign(category=ALL, source=ALL, model_version=ALL)
+    cell, known_cells = _number_rows(pd.concat([cells, whole], ignore_index=True))
+    unit = cell * len(of) + np.tile(place, COPIES)  # a comparison in a cell
     sides = _compare_sides(of).iloc[place].reset_index(drop=True)
     names, parts = [], []
     for name, mask, value in _iter_measures(counted, sides):
-        index = np.flatnonzero(np.tile(mask, 2))
-        total = np.tile(np.asarray(value, dtype=float), 2)[index]
+        index = np.flatnonzero(np.tile(mask, COPIES))
+        total = np.tile(np.asarray(value, dtype=float), COPIES)[index]
         names.append(name)
         parts.append(_sum_by(unit[index], np.ones(len(index)), total))
     names.append(AGREEMENT)
@@ -91,11 +94,11 @@ def _describe_cells(
     source = comparisons["source"].to_numpy(dtype=object)
     return pd.DataFrame(
         {
-            "day": votes["day"].to_numpy(dtype=object),
+            "annotator_group": [groups[who] for who in votes["annotator_id"]],
             "category": comparisons["category"].to_numpy(dtype=object),
             "source": np.where(pd.isna(source), OWN_SOURCE, source),
-            "annotator_group": [groups[who] for who in votes["annotator_id"]],
             "model_version": np.where(a == b, a, SEVERAL),
+            "day": votes["day"].to_numpy(dtype=object),
         },
         dtype=object,
     )
@@ -172,8 +175,8 @@ def _sum_pairs(unit: Ints, votes: pd.DataFrame) -> tuple[Ints, Floats, Floats]:
     """
     choices, names = pd.factorize(votes["choice"])
     is_first = (votes["choice"] != Choice.SKIP) & votes["repeat_of"].isna()
-    index = np.flatnonzero(np.tile(is_first.to_numpy(dtype=bool), 2))
-    by_choice = unit[index] * len(names) + np.tile(choices, 2)[index]
+    index = np.flatnonzero(np.tile(is_first.to_numpy(dtype=bool), COPIES))
+    by_choice = unit[index] * len(names) + np.tile(choices, COPIES)[index]
     chosen, counts = np.unique(by_choice, return_counts=True)
     same = counts * (counts - 1) / 2
     units, n, total = _sum_by(chosen // len(names), counts.astype(float), same)

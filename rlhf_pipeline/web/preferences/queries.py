@@ -9,7 +9,6 @@ from rlhf_pipeline.intervals import RatioSums
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.preferences import Figure, chart_by_day, chart_by_group, figures
 from rlhf_pipeline.store.vote_sums import VoteCell
-from rlhf_pipeline.votes.sums import EVERYBODY
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import hides_answers
 from rlhf_pipeline.web.charts import DayFilter
@@ -57,7 +56,7 @@ class Filters:
             until=last,
             category=self.category,
             source=self.source,
-            annotator_group=self.group or EVERYBODY,
+            annotator_group=self.group,
             model_version=self.model,
         )
 

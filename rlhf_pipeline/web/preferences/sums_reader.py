@@ -115,12 +115,8 @@ def _add_rows(
         rows = rows[rows["day"] >= cell.since.isoformat()]
     if cell.until is not None:
         rows = rows[rows["day"] <= cell.until.isoformat()]
-    group = rows["annotator_group"]
-    is_by_group = "annotator_group" in by and not cell.annotator_group
-    rows = rows[group != "" if is_by_group else group == cell.annotator_group]
-    equal = cell.model_dump(exclude={"since", "until", "annotator_group"}, exclude_none=True)
-    for name, value in equal.items():
-        rows = rows[rows[name] == value]
+    for name, value in cell.select(by).items():
+        rows = rows[rows[name] != "" if value is None else rows[name] == value]
     for row in rows[[KEY[0], *by, *SUMS]].itertuples(index=False, name=None):
         places = found.setdefault(row[0], {})
         place, sums = tuple(row[1 : -len(SUMS)]), row[-len(SUMS) :]

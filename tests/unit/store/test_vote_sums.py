@@ -7,10 +7,10 @@ import pytest
 
 from rlhf_pipeline.metrics.vote_sums import count_new_votes, sum_change
 from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
-from rlhf_pipeline.votes.sums import EVERYBODY, KEY, SUMS, VERSION, sum_votes
+from rlhf_pipeline.votes.sums import ALL, KEY, SUMS, VERSION, sum_votes
 from tests.unit.store.conftest import NOON
 
-ALL = KEY[1:]
+ALL_COLUMNS = KEY[1:]
 MEASURES = ("choice.a", "choice.b", "choice.skip", "agreement", "strength", "length_gap", "longer")
 
 
@@ -34,19 +34,17 @@ def cast(store, make_comparisons, make_vote):
 
 
 def read(store):
-    """All rows: those by group, and those of everybody."""
-    head, rows = store.vote_sums.read(VERSION, MEASURES, ALL)
-    _, everybody = store.vote_sums.read(
-        VERSION, MEASURES, [name for name in ALL if name != "annotator_group"]
-    )
-    columns = [name for name in KEY if name != "annotator_group"]
-    frames = [
-        pd.DataFrame([tuple(row) for row in rows], columns=[*KEY, *SUMS]),
-        pd.DataFrame([tuple(row) for row in everybody], columns=[*columns, *SUMS]).assign(
-            annotator_group=EVERYBODY
-        ),
-    ]
-    return head.seq, pd.concat(frames)[[*KEY, *SUMS]]
+    """All rows: of each group and of everybody, of each kind and of all."""
+    frames = []
+    for by in (
+        ALL_COLUMNS,
+        ["annotator_group", "day"],
+        ["day"],
+        ["category", "source", "model_version", "day"],
+    ):
+        head, rows = store.vote_sums.read(VERSION, MEASURES, by)
+        frames.append(pd.DataFrame([tuple(row) for row in rows], columns=["measure", *by, *SUMS]))
+    return head.seq, pd.concat(frames)[[*KEY, *SUMS]].fillna(ALL)
 
 
 def recount(store):

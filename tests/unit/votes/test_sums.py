@@ -8,7 +8,7 @@ import pytest
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.intervals import RatioSums, interval_of_sums
 from rlhf_pipeline.votes import agreement
-from rlhf_pipeline.votes.sums import EVERYBODY, KEY, SEVERAL, SUMS, subtract_sums, sum_votes
+from rlhf_pipeline.votes.sums import ALL, KEY, SEVERAL, SUMS, subtract_sums, sum_votes
 
 NOON = pd.Timestamp("2026-01-01T12:00Z")
 
@@ -65,11 +65,15 @@ GROUPS = {"ann": "page", "bob": "page", "eve": "experts"}
 
 def read(sums: pd.DataFrame, measure: str) -> tuple[float, float, float]:
     """Comparisons, n and total of everybody's votes for a measure."""
-    return read_group(sums, measure, EVERYBODY)
+    return read_group(sums, measure, ALL)
 
 
 def read_group(sums: pd.DataFrame, measure: str, group: str) -> tuple[float, float, float]:
     rows = sums[(sums["measure"] == measure) & (sums["annotator_group"] == group)]
+    whole = rows[rows["category"] == ALL]
+    detailed = rows[rows["category"] != ALL]
+    assert whole["n"].sum() == detailed["n"].sum()
+    rows = whole
     return rows["n_groups"].sum(), rows["n"].sum(), rows["total"].sum()
 
 
@@ -127,8 +131,11 @@ def test_comparison_of_two_models_belongs_to_several() -> None:
     comparisons = make_comparisons(("x", "y"), model_version_b="policy@2", source="arena")
     sums = sum_votes(make_votes((0, "ann", "a")), comparisons, GROUPS)
     cells = {tuple(cell) for cell in sums[KEY[1:]].to_numpy()}
-    day_and_kind = "2026-01-01", "factual", "arena"
-    assert cells == {(*day_and_kind, group, SEVERAL) for group in ("page", EVERYBODY)}
+    assert cells == {
+        (group, *kind, "2026-01-01")
+        for group in ("page", ALL)
+        for kind in (("factual", "arena", SEVERAL), (ALL, ALL, ALL))
+    }
 
 
 def test_a_change_of_sums_leads_from_before_to_after() -> None:

@@ -7,18 +7,17 @@ revision = "0016"
 down_revision = "0015"
 
 SCOPE = ("organization_id", "project_id")
-CELL = ("category", "source", "annotator_group", "model_version")
+CELL = ("annotator_group", "category", "source", "model_version")
 SUMS = ("n_groups", "n", "total", "n_squares", "products", "total_squares")
 
 
 def upgrade() -> None:
     op.create_table(
         "vote_sums",
-        *(sa.Column(name, sa.String(), nullable=False) for name in (*SCOPE, "measure")),
+        *(sa.Column(name, sa.String(), nullable=False) for name in (*SCOPE, "measure", *CELL)),
         sa.Column("day", sa.String(10), nullable=False),
-        *(sa.Column(name, sa.String(), nullable=False) for name in CELL),
         *(sa.Column(name, sa.Float(), nullable=False) for name in SUMS),
-        sa.PrimaryKeyConstraint(*SCOPE, "measure", "day", *CELL, name=op.f("pk_vote_sums")),
+        sa.PrimaryKeyConstraint(*SCOPE, "measure", *CELL, "day", name=op.f("pk_vote_sums")),
         sqlite_with_rowid=False,
     )
     op.create_table(
