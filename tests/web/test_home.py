@@ -129,8 +129,7 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
     )
     home = reader.get("/home").json()
     assert [one["text"] for one in home["attention"]] == [
-        "prompts not made: 2 runs failed today",
-        "completions not made: 2 runs failed today",
+        "not made, because runs failed: prompts, completions",
         "1 drift event without a decision",
         "the reward model predicts worse than the votes allow: its accuracy lies below the noise "
         "ceiling",
@@ -143,7 +142,7 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
         "model.accuracy_ceiling": 0.8,
     }
     page = paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text
-    assert "2 runs failed today" in page
+    assert "because runs failed: prompts, completions" in page
     assert "promoted 3 days ago" in page
     scoped = paged.client("engineer", scopes=["metrics.read"])
     assert scoped.get("/home").json()["alerts"] is None

@@ -76,12 +76,8 @@ def _find_attention(
 ) -> Iterator[Attention]:
     if n_open := sum(alert.state == "open" for alert in alerts):
         yield Attention(text=f"{_count(n_open, 'alert')} open", link="#alerts")
-    for stage in stages:
-        if stage.state == "failed":
-            runs = _count(stage.n_failed_runs, "run")
-            yield Attention(
-                text=f"{stage.stage.replace('_', ' ')} not made: {runs} failed today", link="#loop"
-            )
+    if failed := [stage.stage.replace("_", " ") for stage in stages if stage.state == "failed"]:
+        yield Attention(text=f"not made, because runs failed: {', '.join(failed)}", link="#loop")
     if events:
         yield Attention(
             text=f"{_count(len(events), 'drift event')} without a decision", link="#drift"
