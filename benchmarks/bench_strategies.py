@@ -139,7 +139,7 @@ class Bench:
                 figures = f"{wall:.0f}", f"{cpu:.0f}", wins, f"{after.mean():+.2f}"
                 facts = f"{np.nanmean(right):.2f}"
                 rows.append([strategy, seed, report.n_steps, *figures, facts, stopped])
-                print(rows[-1], flush=True)
+                print(*rows[-1], flush=True)
                 where = f"{strategy}, seed {seed}"
                 self.limits.check(wall < LONGEST_S, f"{where}: {wall:.0f} s of {LONGEST_S}")
                 self.limits.check(wins.low > 0.5, f"{where}: true win rate {wins}")
@@ -163,7 +163,7 @@ class Bench:
                     kl = kl_per_token(candidate, self.champion, texts, [g.text for g in made])
                     kls.append(float(kl.mean()))
                 rows.append([strategy, name, seed, *(f"{kl:.4f}" for kl in kls)])
-                print(rows[-1], flush=True)
+                print(*rows[-1], flush=True)
                 self.limits.check(
                     kls[1] < kls[0], f"{strategy}, seed {seed}: KL {kls[0]:.4f} → {kls[1]:.4f}"
                 )
@@ -192,7 +192,7 @@ class Bench:
             n_held += lost < LARGEST_LOSS
             figures = f"{smooth[0]:+.2f}", f"{peak:+.2f}", f"{smooth[-1]:+.2f}", f"{lost:.2f}"
             rows.append([seed, *(stop or ("-", "never")), *figures])
-            print(rows[-1], flush=True)
+            print(*rows[-1], flush=True)
         header = ["seed", "stopped at step", "by", "true reward at start", "peak", "at the end"]
         print_table(
             f"GRPO, {STEPS * largest:,} samples, a terse taste plus {LENGTH_REWARD} per ten words",
