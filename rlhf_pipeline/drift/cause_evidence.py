@@ -146,14 +146,15 @@ def _describe_annotators(votes: ChangedVotes, is_after: Bools, chosen: Bools) ->
 
 
 def _list_figures(votes: ChangedVotes, is_after: Bools, chosen: Bools) -> Iterator[Evidence]:
-    """Votes and errors of each chosen annotator after the change."""
+    """Votes and errors of each chosen annotator after the change, and the votes before it."""
     for index in np.flatnonzero(chosen)[:MAX_NAMED]:
         own = is_after & (votes.annotator == index)
         yield {
             "annotator_id": votes.annotators[index],
             "n_votes": int(own.sum()),
+            "n_votes_before": int(votes.count_before(is_after)[index]),
             "error": _rate(votes.error[own]),
-            "expected_error": _rate(votes.expected[1.0][own]),
+            "expected_error": _rate(votes.usual_error[own]),
         }
 
 
@@ -168,9 +169,10 @@ def _describe_careless(votes: ChangedVotes, is_after: Bools, weights: CauseWeigh
                 _list_figures(votes, is_after, chosen), weights.careless[chosen], strict=False
             )
         ],
-        "n_active": len(np.unique(votes.annotator[is_after])),
-        "n_votes_of_all": int(is_after.sum()),
-        "expected_error": _rate(votes.expected[1.0][own]),
+        # in a burst, hardly anybody else votes
+        "n_active": len(np.unique(votes.annotator)),
+        "n_votes_of_all_before": int(votes.count_before(is_after).sum()),
+        "expected_error": _rate(votes.usual_error[own]),
         "time_over_usual": round(float(np.exp(np.median(pace))), 3) if len(pace) else None,
         "share_for_side_a": _rate(votes.side_a[own & np.isfinite(votes.side_a)]),
     }

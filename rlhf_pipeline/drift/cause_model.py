@@ -98,7 +98,8 @@ def _average_at(
 ) -> tuple[float, CauseWeights]:
     """The log weight of one start and stretch, and the averages given these."""
     changed = np.arange(len(votes.error)) >= start
-    base = np.where(changed, votes.expected[stretch], votes.expected[1.0])
+    expected = np.where(changed, votes.expected[stretch], votes.expected[1.0])
+    base = votes.add_rhythm(expected)
     fixed = float((votes.weight * log_chance(votes.error, base))[~changed].sum())
     fixed += prior + log_stretch(votes, changed, stretch)
     fixed += np.log(1 - PRIOR if stretch == 1 else PRIOR / (len(STRETCHES) - 1))
@@ -133,8 +134,8 @@ def _average_at(
         "aoc,sgco->a", p_careless_new[is_new], weight[..., 1:]
     )
     rises = _rises(votes, changed, base, shifts, p_careless, p_careless_new)
-    rises["mix"] = rises["mix"] + float(base[changed].mean()) - before
-    rises["calibration"] = np.array(np.abs(base - votes.expected[1.0])[changed].mean())
+    rises["mix"] = rises["mix"] + float(expected[changed].mean()) - before
+    rises["calibration"] = np.array(np.abs(expected - votes.expected[1.0])[changed].mean())
     sizes = np.stack([np.broadcast_to(rise, weight.shape) for rise in rises.values()])
     is_rise = sizes.max(axis=0) >= NO_RISE
     is_rise[:, 1:] = True  # in a category, however few of the votes are in it

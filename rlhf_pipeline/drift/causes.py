@@ -9,20 +9,20 @@ from rlhf_pipeline.drift.cause_evidence import collect_evidence, measure_rise, s
 from rlhf_pipeline.drift.cause_model import NO_RISE, weigh_causes
 from rlhf_pipeline.drift.changed_votes import ChangedVotes, describe_votes
 from rlhf_pipeline.drift.expected_errors import expect_reference, learn_expected_errors
+from rlhf_pipeline.drift.rhythm import RhythmParams, expected_excess
 from rlhf_pipeline.drift.stream import Level
 from rlhf_pipeline.errors import FrameError, NotEnoughData
-from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Cause, ChangeCauses, DriftEvent
 
 N_STARTS = 8  # votes tried as the beginning of the change, from the detected one on
 MIN_AFTER = 30  # votes after a change at least
 YOUNG_VOTES = 1000  # first votes that a model's reference is compared with
 LIKELY_ERROR = 50  # votes by which a change is often dated wrongly
-CAUSE_VOTES = 500  # votes after a detection up to which its causes are found again
+CAUSE_VOTES = 1000  # votes after a detection up to which its causes are found again
 KNOWN_VOTES = 20_000  # that causes are found in
 
 
-class CauseParams(Parameters):
+class CauseParams(RhythmParams):
     """How the causes of a change are found."""
 
     cause_margin: int = Field(
@@ -52,14 +52,17 @@ def find_causes(
     `votes` is an error stream up to now: seq and error, and where they are known category,
     policy_version, source, annotator_id, comparison_id, duration_s, expected_error and p. With a
     column `reward_model`, the latest vote's model is examined; other models' votes only tell which
-    annotators are known and how fast they are. `reference` is what is known of a model that has few
-    votes before the change.
+    annotators are known and how fast they are. With a column `day`, the rhythm of the week is no
+    rise. `reference` is what is known of a model that has few votes before the change.
 
     Raises FrameError for missing columns and duplicate seqs, InvalidScores for an error outside
     [0, 1], NotEnoughData if the model has no vote at `change_seq` or later.
     """
     params = params or CauseParams()
     rows = _check_votes(votes)
+    rows["rhythm"] = 0.0
+    if params.rhythm_weeks and "day" in rows.columns:
+        rows["rhythm"] = expected_excess(rows, params.rhythm_weeks)
     own = rows
     if "reward_model" in rows.columns:
         own = rows[rows["reward_model"] == rows["reward_model"].iloc[-1]].reset_index(drop=True)
@@ -93,7 +96,9 @@ def find_causes(
     before = level.error_rate
     expected_before = float(expected.predict(settled).mean()) if len(settled) else before
     weights = weigh_causes(changed, _starts(margin, len(around)), expected_before)
-    rise = measure_rise(before, level.n, own["error"].iloc[n_before:])
+    after = own.iloc[n_before:]
+    expected_after = float(np.clip(before + after["rhythm"].mean(), 0, 1))
+    rise = measure_rise(expected_after, level.n, after["error"])
     total = max(sum(weights.rises.values()), rise.low, NO_RISE)
     evidence = dict(collect_evidence(settled, around, changed, weights))
     if not knows_annotators:

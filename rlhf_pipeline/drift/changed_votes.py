@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.drift.base import Floats
-from rlhf_pipeline.drift.expected_errors import ExpectedErrors, stated_odds
+from rlhf_pipeline.drift.expected_errors import HIGHEST, LOWEST, ExpectedErrors, stated_odds
 from rlhf_pipeline.drift.stream import Level
 
 Ints = npt.NDArray[np.int64]
@@ -26,12 +26,15 @@ class ChangedVotes:
     """The votes around a change in vote order, (n,) each unless another unit is named."""
 
     error: Floats
-    expected: dict[float, Floats]  # errors, by how much the stated log odds are stretched
+    # errors without the rhythm of the week, by how much the stated log odds are stretched
+    expected: dict[float, Floats]
+    rhythm: Floats  # by how much the usual error rate of the vote's weekday and hour is higher
     category: Ints
     categories: tuple[str, ...]
     annotator: Ints
     annotators: tuple[str, ...]
     is_new: Bools  # by annotator: first vote at the change
+    n_usual: Ints  # by annotator: votes before those around the change
     is_unfamiliar: Bools  # of a policy or source with a much larger share than before
     side_a: Floats  # 1 if side a was preferred, 0 if side b, NaN if unknown
     pace: Floats  # logarithm of the time taken over the annotator's usual time, or NaN
@@ -42,6 +45,18 @@ class ChangedVotes:
     n_before: Floats  # settled votes before the change, by category
     n_reference: int  # predictions that tell the level before the change beside them
     weight: Floats  # below 1 where votes on one comparison repeat each other
+
+    @property
+    def usual_error(self) -> Floats:
+        """The expected errors with the rhythm of the week."""
+        return self.add_rhythm(self.expected[1.0])
+
+    def count_before(self, is_after: Bools) -> Ints:
+        """Votes before the change, by annotator."""
+        return self.n_usual + np.bincount(self.annotator[~is_after], minlength=len(self.n_usual))
+
+    def add_rhythm(self, expected: Floats) -> Floats:
+        return np.asarray(np.clip(expected + self.rhythm, LOWEST, HIGHEST), dtype=float)
 
 
 def describe_votes(
@@ -69,11 +84,13 @@ def describe_votes(
     return ChangedVotes(
         error=around["error"].to_numpy(dtype=float),
         expected={by: expected.predict(around, by) for by in STRETCHES},
+        rhythm=around["rhythm"].to_numpy(dtype=float),
         category=category,
         categories=categories,
         annotator=annotator,
         annotators=annotators,
         is_new=is_new,
+        n_usual=_count(usual, "annotator_id", annotators),
         is_unfamiliar=_find_unfamiliar(around, settled),
         side_a=_preferred_sides(around),
         pace=pace,
@@ -81,7 +98,7 @@ def describe_votes(
         odds=odds if np.isfinite(usual_odds).all() else np.full(len(odds), np.nan),
         usual_odds=usual_odds,
         odds_spread=odds_spread,
-        n_before=_count_before(settled, categories),
+        n_before=_count(settled, "category", categories).astype(float),
         n_reference=reference.n if reference else 0,
         weight=_weights(around),
     )
@@ -160,10 +177,11 @@ def _usual_odds(
     return usual.to_numpy(dtype=float), max(spread, MIN_SPREAD)
 
 
-def _count_before(settled: pd.DataFrame, categories: tuple[str, ...]) -> Floats:
-    index, found = _number(settled, "category")
+def _count(rows: pd.DataFrame, column: str, names: tuple[str, ...]) -> Ints:
+    """Rows of each name."""
+    index, found = _number(rows, column)
     counts = dict(zip(found, np.bincount(index, minlength=len(found)).tolist(), strict=True))
-    return np.array([counts.get(name, 0) for name in categories], dtype=float)
+    return np.array([counts.get(name, 0) for name in names], dtype=np.int64)
 
 
 def _weights(rows: pd.DataFrame) -> Floats:

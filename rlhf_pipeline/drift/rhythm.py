@@ -6,12 +6,26 @@ from datetime import date
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import Field
 
 from rlhf_pipeline.drift.base import Floats
+from rlhf_pipeline.parameters import Parameters
 
 HOURS_PER_SLOT = 3
 WEEKEND = np.array([0, 0, 0, 0, 0, 1, 1])
 Ints = npt.NDArray[np.int64]
+
+
+class RhythmParams(Parameters):
+    """How long the rhythm of the week is learnt."""
+
+    rhythm_weeks: int = Field(
+        default=3,
+        ge=0,
+        le=52,
+        description="Weeks after which the usual error rate of a weekday and an hour is "
+        "no sign of a change; 0 = never",
+    )
 
 
 def expected_excess(errors: pd.DataFrame, min_weeks: int) -> Floats:

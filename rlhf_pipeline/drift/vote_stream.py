@@ -9,15 +9,14 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.drift.haste import HastyVotes, find_hasty_votes
-from rlhf_pipeline.drift.rhythm import expected_excess, subtract
-from rlhf_pipeline.parameters import Parameters
+from rlhf_pipeline.drift.rhythm import RhythmParams, expected_excess, subtract
 from rlhf_pipeline.votes import NO_QUARANTINES, Quarantines
 
 READ, REPEATED, HASTY, QUARANTINED = "", "repeated", "hasty", "quarantined"
 TIMED = {"annotator_id", "duration_s"}  # columns from which haste is known
 
 
-class StreamParams(Parameters):
+class StreamParams(RhythmParams):
     """Which votes the detectors read, and what is subtracted from their errors."""
 
     first_votes_only: bool = Field(
@@ -31,13 +30,6 @@ class StreamParams(Parameters):
         le=1,
         description="Votes of annotators far faster than usual are left out, unless more than this "
         "share of the active annotators is; 0 = read all votes",
-    )
-    rhythm_weeks: int = Field(
-        default=3,
-        ge=0,
-        le=52,
-        description="Weeks after which the usual error rate of a weekday and an hour is "
-        "subtracted; 0 = never",
     )
 
 

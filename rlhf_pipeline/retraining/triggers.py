@@ -72,9 +72,10 @@ class TriggerParams(ConfirmationParams, FollowUpParams):
     max_cause_votes: int = Field(
         default=400,
         ge=0,
-        le=CAUSE_VOTES,
+        le=CAUSE_VOTES // 2,
         description="Votes after the confirmation at which an unclear cause is answered as it "
-        "stands, or dismissed if probably nothing rose",
+        "stands, or dismissed if probably nothing rose; twice as many where careless annotators "
+        "or newcomers may be behind it",
     )
 
 
@@ -86,7 +87,8 @@ class TriggerParams(ConfirmationParams, FollowUpParams):
 # 3: a change has one retraining, however much the next would gain.
 # 4: calibration tests that fail for days have the calibrator fitted again, whatever made them fail.
 #    A change without a likely cause retrains; one whose cause explains too little counts as clear.
-RULE_VERSION = 5
+# 5: a change that careless annotators may be behind waits no longer than any other.
+RULE_VERSION = 6
 
 REMEDIES: dict[CauseName, Remedy] = {
     "taste": "retrain",
@@ -344,8 +346,8 @@ def name_annotators(causes: ChangeCauses, confirmed: Sequence[DriftEvent]) -> Qu
 
 def name_careless(cause: Cause) -> tuple[str, ...]:
     """The annotators who are likely careless and err more often than expected. Nobody, where that
-    is more than half of those who vote, or who cast more than half of the votes: then everybody
-    has changed.
+    is more than half of those who voted around the change, or who cast more than half of the votes
+    before it: then everybody has changed.
     """
     found = [
         one
@@ -354,10 +356,12 @@ def name_careless(cause: Cause) -> tuple[str, ...]:
         and one["probability"] > LIKELY_CARELESS
         and one["error"] > one["expected_error"]
     ]
-    n_votes = sum(one["n_votes"] for one in found)
-    if 2 * len(found) > cause.evidence.get("n_active", 0):
-        return ()
-    if 2 * n_votes > cause.evidence.get("n_votes_of_all", 0):
+    evidence = cause.evidence
+    # records of earlier versions hold the votes after the change
+    counted = "n_votes" if "n_votes_of_all" in evidence else "n_votes_before"
+    n_votes = sum(one[counted] for one in found)
+    n_of_all = evidence.get("n_votes_of_all", evidence.get("n_votes_of_all_before", 0))
+    if 2 * len(found) > evidence.get("n_active", 0) or 2 * n_votes > n_of_all:
         return ()
     return tuple(one["annotator_id"] for one in found)
 
@@ -388,9 +392,12 @@ def list_doubts(
 ) -> list[str]:
     """Why the change is not answered yet: its cause is unclear, and further votes may show it."""
     n_missing = find_deadline(confirmed, params) - max_seq
+    remedy = choose_remedy(causes, params)
+    if rule_version > 5 and leaves_annotators_unclear(causes, remedy, params):
+        n_missing += params.max_cause_votes
     if n_missing <= 0:
         return _list_doubts_of_a_rise(causes, confirmed, max_seq, params, rule_version)
-    if is_clear(causes, choose_remedy(causes, params), params, rule_version):
+    if is_clear(causes, remedy, params, rule_version):
         return []
     return [
         f"cause not clear yet ({describe_probabilities(causes)}): answered as it stands after "
@@ -457,7 +464,7 @@ def is_clear(
     likeliest = causes.causes[0]
     if all(cause.probability is None for cause in causes.causes):
         return True
-    of_remedy, of_others = 0.0, 0.0
+    of_remedy = 0.0
     for cause in causes.causes:
         remedy = REMEDIES[cause.name]
         if rule_version < 5:
@@ -468,9 +475,24 @@ def is_clear(
         else:
             is_right = remedy == chosen
         of_remedy += (cause.probability or 0.0) * is_right
+    return of_remedy >= params.min_certainty and not leaves_annotators_unclear(
+        causes, chosen, params, rule_version
+    )
+
+
+def leaves_annotators_unclear(
+    causes: ChangeCauses, chosen: Remedy, params: TriggerParams, rule_version: int = RULE_VERSION
+) -> bool:
+    """Whether the chosen remedy may be wrong about who is behind the change: careless annotators or
+    newcomers, or everybody. It is not, where no cause has a probability.
+    """
+    of_others = 0.0
+    for cause in causes.causes:
+        is_main = rule_version < 5 and cause is causes.causes[0]
+        remedy = chosen if is_main else REMEDIES[cause.name]
         if (remedy in ANNOTATOR_REMEDIES) != (chosen in ANNOTATOR_REMEDIES):
             of_others += cause.probability or 0.0
-    return of_remedy >= params.min_certainty and 1 - of_others >= params.min_annotator_certainty
+    return 1 - of_others < params.min_annotator_certainty
 
 
 def describe_probabilities(causes: ChangeCauses) -> str:

@@ -72,7 +72,7 @@ def test_probabilities_say_how_clear_a_cause_is() -> None:
 
 
 def test_an_event_keeps_all_causes_found_with_ever_more_votes() -> None:
-    votes = draw("category", n_after=700)
+    votes = draw("category", n_after=1200)
     risen = DriftEvent(
         kind="drift",
         model_version="world.reward_model@1",
@@ -93,6 +93,26 @@ def test_an_event_keeps_all_causes_found_with_ever_more_votes() -> None:
     assert examine(later, votes) == later
     replayed = risen.model_copy(update={"is_replayed": True})
     assert examine(replayed, votes) == replayed
+
+
+def test_errors_of_a_usual_weekend_are_no_rise() -> None:
+    votes = draw_votes(VoteWorld(n_votes=3400, weekend_rise=0.15), 1)
+    saturday = 3301  # of the fifth week
+    assert set(votes["day"][saturday - 1 :].tolist()) == {"2026-02-07"}
+    known, unknown = (
+        find_causes(rows, saturday).rise for rows in (votes, votes.drop(columns="day"))
+    )
+    assert unknown.low > 0 > known.low
+
+
+def test_a_burst_of_a_few_annotators_tells_how_much_they_voted_before_it() -> None:
+    votes = draw_votes(VoteWorld(n_votes=650, n_bursts=1, annotators_per_burst=5), 4)
+    is_hasty = votes["duration_s"] < 6
+    start = int(votes["seq"][is_hasty.rolling(20).mean() > 0.8].min()) - 20
+    found = of(find_causes(votes[votes["seq"] < start + 150], start), "carelessness").evidence
+    assert (found["n_annotators"], found["n_active"]) == (6, 29)
+    n_before = sum(one["n_votes_before"] for one in found["each"])
+    assert 0 < n_before < found["n_votes_of_all_before"] / 3 < start / 3
 
 
 def test_a_wrongly_dated_change_has_the_same_cause() -> None:

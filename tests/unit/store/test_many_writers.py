@@ -196,10 +196,10 @@ def test_killed_deciders_and_1000_duplicate_events_leave_one_response(
 def test_killed_deciders_leave_one_wait_and_one_answer_of_an_unclear_change(
     store, url, make_comparisons, make_vote
 ):
-    store.comparisons.publish(make_comparisons(600), published_at=NOON)
+    store.comparisons.publish(make_comparisons(1000), published_at=NOON)
     store.votes.cast_many([make_vote(f"c{i}") for i in range(200)])
     duplicates = [unclear_rise(150)] * 1000
-    for n_votes, states in ((200, ["held"]), (600, ["held", "pending"])):
+    for n_votes, states in ((200, ["held"]), (1000, ["held", "pending"])):
         store.votes.cast_many([make_vote(f"c{i}") for i in range(n_votes)])
         for _ in range(2):
             processes = [start(report_and_decide, url, duplicates) for _ in range(2)]
