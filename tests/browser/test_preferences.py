@@ -51,7 +51,7 @@ def test_views_and_filters_live_in_the_address(
     page.get_by_role("link", name="by category").click()
     page.wait_for_url(lambda url: "by=category" in url and "group=page" in url)
     page.wait_for_selector("[data-chart] canvas")
-    assert page.get_by_text("How strongly a side is preferred, by category").is_visible()
+    page.get_by_text("How strongly a side is preferred, by category").wait_for()
     page.locator("[data-chart] summary").nth(2).click()
     row = page.locator("[data-chart] tbody tr").first
     assert "33.3 %" in row.inner_text()

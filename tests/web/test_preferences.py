@@ -75,7 +75,6 @@ def test_charts_show_what_metric_points_and_frames_show(web: Web):
     assert undecided == {0.0: (pytest.approx(whole.share_of_ties), whole.n_votes)}
 
 
-@on_sqlite
 def test_a_vote_shows_at_once_whether_the_others_are_counted_or_not(web: Web):
     cast(web)
     reader = web.client("auditor")
