@@ -128,6 +128,44 @@ METRICS: dict[str, Metric] = {
             ("policy",),
             stage="evaluation",
         ),
+        Metric(
+            "production.quality",
+            "share",
+            "Mean quality of interactions in production, each from 0 to 1.",
+            ("model",),
+        ),
+        Metric(
+            "production.satisfaction",
+            "share",
+            "Mean satisfaction of users with an interaction, each from 0 to 1.",
+            ("model",),
+        ),
+        Metric(
+            "production.latency",
+            "seconds",
+            "Mean time until an interaction was answered.",
+            ("model",),
+        ),
+        Metric("production.errors", "share", "Share of interactions that failed.", ("model",)),
+        Metric(
+            "production.deflected",
+            "share",
+            "Share of interactions that needed no person.",
+            ("model",),
+        ),
+        Metric(
+            "production.resolve_time",
+            "seconds",
+            "Mean time until a user's request was resolved.",
+            ("model",),
+        ),
+        Metric(
+            "production.adoption",
+            "share",
+            "Share of users who could use the model and did.",
+            ("model",),
+        ),
+        Metric("production.cost", "currency", "Mean cost of an interaction.", ("model",)),
         Metric("champion.age_days", "days", "Time since the champion was promoted.", ("kind",)),
         Metric(
             "runs.failed", "runs", "Runs of the day that failed.", ("job",), is_count_of_day=True
@@ -152,6 +190,8 @@ METRICS: dict[str, Metric] = {
     )
 }
 
+
+PRODUCTION = tuple(name for name in METRICS if name.startswith("production."))
 
 SILENCE, LAG = "daemon.silent_seconds", "sensors.lag_seconds"  # SILENCE is 0 at each tick
 

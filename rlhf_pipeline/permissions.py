@@ -28,6 +28,7 @@ class Permission(StrEnum):
     AUDIT_READ = "audit.read"
     AUDIT_VERIFY = "audit.verify"
     METRICS_READ = "metrics.read"
+    METRICS_WRITE = "metrics.write"
     ALERTS_READ = "alerts.read"
     ALERTS_WRITE = "alerts.write"
     TOKENS_OWN = "tokens.own"
@@ -61,6 +62,7 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.PREDICTIONS_MAKE,
         P.FEEDBACK_SEND,
         P.FEEDBACK_READ,
+        P.METRICS_WRITE,
         P.ALERTS_READ,
         P.ALERTS_WRITE,
         P.TOKENS_OWN,

@@ -120,6 +120,7 @@ class AsyncClient:
     quality = _sends(calls.quality)
     metrics = _sends(calls.metrics)
     metric_points = _iterates(calls.metric_points)
+    send_production_figures = _sends(calls.send_production_figures)
     alerts = _iterates(calls.alerts)
     alert = _sends(calls.alert)
     acknowledge_alert = _sends(calls.acknowledge_alert)

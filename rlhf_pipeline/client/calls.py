@@ -30,6 +30,7 @@ from rlhf_pipeline.api_types.predictions import (
     ProbedPair,
     ProbeOut,
 )
+from rlhf_pipeline.api_types.production import ProductionFigure, StoredFigures
 from rlhf_pipeline.api_types.project import (
     AuditLinkOut,
     GuidelineOut,
@@ -374,6 +375,14 @@ def metric_points(
         "label": [f"{name}={value}" for name, value in (labels or {}).items()],
     }
     return replace(call, params={**call.params, **wanted})
+
+
+def send_production_figures(figures: Sequence[ProductionFigure]) -> Call[StoredFigures]:
+    """Store figures of models in production; each replaces that of the same day, metric and model,
+    so it may be sent again.
+    """
+    body = [one.model_dump(mode="json", exclude_none=True) for one in figures]
+    return _post("metrics/production", StoredFigures, {"figures": body})
 
 
 def alerts(

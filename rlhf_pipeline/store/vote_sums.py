@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from rlhf_pipeline.intervals import RatioSums
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SUMS = RatioSums._fields
 
 
+KEY = ("annotator_group", "category", "source", "model_version")  # after the measure
 KINDS = ("category", "source", "model_version")  # of comparisons
 
 
@@ -72,13 +73,12 @@ class VoteSums:
         cell: VoteCell = VoteCell(),  # noqa: B008 (frozen)
     ) -> tuple[SumsHead, Sequence[Any]]:
         """Rows of measure, the columns `by` and SUMS, and how far they are summed."""
-        columns = [vote_sums.c.measure, *(vote_sums.c[name] for name in by)]
-        wanted = (
-            select(*columns, *(func.sum(vote_sums.c[name]).label(name) for name in SUMS))
-            .where(self._database.in_project(vote_sums), *_conditions(measures, by, cell))
-            .group_by(*columns)
-            .order_by(*columns)
+        # First by the key up to the last column, because SQLite sorts nothing then.
+        prefix = by if "day" in by else KEY[: max((KEY.index(name) + 1 for name in by), default=0)]
+        parts = _sum_by(vote_sums, prefix).where(
+            self._database.in_project(vote_sums), *_conditions(measures, by, cell)
         )
+        wanted = _sum_by(parts.subquery(), by).order_by("measure", *by)
         with self._database.read_transaction() as connection:
             head = self._read_head(connection, version)
             return head, connection.execute(wanted).all() if head.seq else ()
@@ -210,6 +210,12 @@ class VoteSums:
             .order_by(votes.c.seq.desc())
         )
         return list({row.annotator_id: row for row in connection.execute(wanted)}.values())
+
+
+def _sum_by(table: Table | Subquery, by: Sequence[str]) -> Select[Any]:
+    columns = [table.c[name] for name in ("measure", *by)]
+    sums = (func.sum(table.c[name]).label(name) for name in SUMS)
+    return select(*columns, *sums).group_by(*columns)
 
 
 def _conditions(

@@ -20,6 +20,7 @@ from rlhf_pipeline.web.login import routes as login
 from rlhf_pipeline.web.me import routes as me
 from rlhf_pipeline.web.predictions import routes as predictions
 from rlhf_pipeline.web.preferences import routes as preferences
+from rlhf_pipeline.web.production import routes as production
 from rlhf_pipeline.web.progress import points
 from rlhf_pipeline.web.progress import routes as progress
 from rlhf_pipeline.web.quality import routes as quality
@@ -143,6 +144,15 @@ BUILT_IN = {
         label="Calibration",
         path="/calibration",
         folder=HERE / "calibration",
+    ),
+    "production": Section(
+        (production.api, production.pages),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Models",
+        label="Production",
+        path="/production",
+        folder=HERE / "production",
     ),
     "alerts": Section((alert_messages.api, alerts.api)),
     "feedback": Section(

@@ -356,6 +356,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "progress/events"),
         ("GET", "metrics"),
         ("GET", "metrics/points"),
+        ("POST", "metrics/production"),
         ("GET", "alerts"),
         ("GET", "alerts/{alert_id}"),
         ("POST", "alerts/{alert_id}:acknowledge"),
@@ -394,6 +395,11 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "healthz"),
         ("GET", "readyz"),
         ("POST", "completions:stream"),
+        ("GET", "home"),
+        ("GET", "charts/alignment"),
+        ("GET", "charts/accuracy"),
+        ("GET", "charts/preferences/{figure}"),
+        ("GET", "charts/production"),
     }
     assert known <= routes
     assert routes <= known | other

@@ -40,6 +40,7 @@ NOUNS = {
     "login": "auth",
     "alignment": "charts",
     "preferences": "charts",
+    "production": "metrics",
     "calibration": "calibrations",
     "calibration.csv": "calibrations",
     "": "home",

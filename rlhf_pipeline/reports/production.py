@@ -1,0 +1,94 @@
+"""Builds the chart of models in production: quality, cost and more, by day and model."""
+
+from collections.abc import Sequence
+from datetime import date
+
+from rlhf_pipeline.metric_catalogue import METRICS, PRODUCTION
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import Interval
+from rlhf_pipeline.reports.chart import (
+    GROUP_ROLES,
+    Axis,
+    Chart,
+    Panel,
+    Role,
+    Series,
+    day_axis,
+    day_curves,
+    percent_ticks,
+    round_ticks,
+)
+
+TITLE = "Models in production, by day"
+NO_FIGURES = (
+    "No figures of these days. Applications send them with POST /api/v1/metrics/production."
+)
+
+
+def chart_production(points: Sequence[MetricPoint], first: date, last: date) -> Chart:
+    """One panel per metric with a curve per model; a day without a figure is a gap. Of more than
+    six models, the six with the newest figures are drawn.
+    """
+    known = [point for point in points if point.value is not None]
+    newest: dict[str, date] = {}
+    for point in known:
+        model = point.labels["model"]
+        newest[model] = max(point.day, newest.get(model, point.day))
+    models = sorted(newest, key=lambda model: (newest[model], model))[-len(GROUP_ROLES) :]
+    roles = dict(zip(sorted(models), GROUP_ROLES, strict=False))
+    x = day_axis(first, last)
+    panels = [
+        _panel(name, [point for point in known if point.name == name], roles, x)
+        for name in PRODUCTION
+    ]
+    drawn = [panel for panel in panels if panel.series]
+    bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lowest panel has the days
+    drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
+    n_left_out = len(newest) - len(models)
+    notes = [f"{n_left_out} older models are left out"] if n_left_out else []
+    return Chart(
+        kind="production",
+        title=TITLE,
+        alt=f"{TITLE}, from {first} to {last}",
+        panels=tuple(drawn),
+        notes=("95 % intervals where they are known", *notes) if drawn else (NO_FIGURES,),
+    )
+
+
+def _panel(name: str, points: Sequence[MetricPoint], roles: dict[str, Role], x: Axis) -> Panel:
+    series: list[Series] = []
+    ends: list[float] = []
+    for model, role in roles.items():
+        of = sorted((p for p in points if p.labels["model"] == model), key=lambda p: p.day)
+        intervals = [_interval(point) for point in of]
+        ends += [end for i in intervals for end in (i.low, i.high)]
+        series += day_curves([point.day for point in of], intervals, role=role, name=model)
+    return Panel(
+        title=_describe(name),
+        x=x,
+        y=_axis(name, ends),
+        height=130,
+        series=tuple(series),
+    )
+
+
+def _describe(name: str) -> str:
+    words, unit = METRICS[name].description.rstrip("."), METRICS[name].unit
+    return words if unit == "share" else f"{words} ({unit})"
+
+
+def _interval(point: MetricPoint) -> Interval:
+    assert point.value is not None  # others are gaps
+    low, high = (point.value if end is None else end for end in (point.low, point.high))
+    return Interval(value=point.value, low=low, high=high, n=point.n)
+
+
+def _axis(name: str, ends: Sequence[float]) -> Axis:
+    label = name.partition(".")[2].replace("_", " ")
+    high = max(ends, default=1.0) * 1.05 or 1.0
+    if METRICS[name].unit != "share":
+        ticks = round_ticks(0.0, high)
+        return Axis(low=0, high=high, label=label, unit=METRICS[name].unit, ticks=ticks)
+    high = min(1.0, high)
+    ticks = percent_ticks(tick.value / 100 for tick in round_ticks(0.0, 100 * high))
+    return Axis(low=0, high=high, label=label, unit="share", ticks=ticks)

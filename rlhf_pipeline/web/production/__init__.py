@@ -1,0 +1,1 @@
+"""Figures of models in production, sent by applications."""

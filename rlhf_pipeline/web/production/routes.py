@@ -1,0 +1,121 @@
+"""Routes of production: applications send figures, which a chart and a page show."""
+
+from datetime import date, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from rlhf_pipeline.api_types.production import (
+    NewProductionFigures,
+    ProductionFigure,
+    StoredFigures,
+)
+from rlhf_pipeline.intervals import RatioSums, interval_of_sums
+from rlhf_pipeline.metric_catalogue import PRODUCTION
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.production import chart_production
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.site import Site
+
+api, pages = api_router("metrics"), APIRouter()
+Writer = Annotated[Principal, Depends(needs(Permission.METRICS_WRITE))]
+Reader = Annotated[
+    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the figures of a day"))
+]
+
+
+@api.post("/metrics/production")
+def send(site: AnySite, _: Writer, body: NewProductionFigures) -> StoredFigures:
+    """Store figures of models in production as metric points. A figure replaces that of the same
+    day, metric and model, so a day's sums so far can be sent again and again. All figures are
+    stored or none; an invalid one is named by its place in the list.
+    """
+    _check_figures(site, body.figures)
+    site.store.metric_points.put([_build_point(site, figure) for figure in body.figures])
+    return StoredFigures(n=len(body.figures))
+
+
+@api.get("/charts/production", response_model=Chart, responses=UNCHANGED, tags=["charts"])
+def read_chart(
+    site: AnySite, request: Request, _: Reader, days: Days, model: ChartFilter = None
+) -> Response:
+    """Quality, satisfaction, latency, errors, deflected interactions, time to resolve, adoption and
+    cost of models in production, by day. Without `until`, up to the newest day with figures;
+    without `since`, 90 days.
+    """
+    first, last = days.resolve(_find_newest_day(site))
+    points = site.store.metric_points.read(
+        PRODUCTION, since=first, until=last, labels={"model": model} if model else None
+    )
+    if days.since is None:
+        first = min((point.day for point in points), default=first)
+    return answer_chart(request, chart_production(points, first, last))
+
+
+@pages.get("/production")
+def show_page(
+    site: AnySite, request: Request, principal: Reader, days: Days, model: ChartFilter = None
+) -> Response:
+    latest = site.store.metric_points.latest(PRODUCTION)
+    return render(
+        "production/page.html",
+        request,
+        site,
+        principal,
+        models=sorted({point.labels["model"] for point in latest}),
+        filters={"since": days.since, "until": days.until, "model": model},
+    )
+
+
+def _check_figures(site: Site, figures: list[ProductionFigure]) -> None:
+    """Raises Problem 422 that names figures of days to come and repeated ones."""
+    tomorrow = site.store.database.clock.now().date() + timedelta(days=1)
+    places: dict[tuple[date, str, str], int] = {}
+    errors = []
+    for i, figure in enumerate(figures):
+        path = f"body.figures.{i}"
+        if figure.day > tomorrow:
+            errors.append((f"{path}.day", f"{figure.day} has not begun; correct the date"))
+        known = places.setdefault((figure.day, figure.metric, figure.model), i)
+        if known != i:
+            errors.append((path, f"repeats day, metric and model of body.figures.{known}"))
+    if errors:
+        path, message = errors[0]
+        raise Problem(422, f"{path}: {message}.", kind="invalid", errors=errors)
+
+
+def _build_point(site: Site, figure: ProductionFigure) -> MetricPoint:
+    squares = figure.total_squares
+    if squares is None and figure.is_share:
+        squares = figure.total  # as of measurements of 0 and 1: the widest interval
+    n, total = figure.n, figure.total
+    interval = (
+        None
+        if squares is None
+        else interval_of_sums(RatioSums(n, n, total, n, total, squares), of_shares=figure.is_share)
+    )
+    return MetricPoint(
+        day=figure.day,
+        name=figure.name,
+        labels={"model": figure.model},
+        n=n,
+        total=total,
+        total_squares=figure.total_squares,
+        value=total / n,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        measured_at=site.store.database.clock.now(),
+    )
+
+
+def _find_newest_day(site: Site) -> date | None:
+    newest, _ = site.store.metric_points.page(PRODUCTION, limit=1)
+    return newest[0].day if newest else None
