@@ -31,6 +31,7 @@ class Permission(StrEnum):
     METRICS_WRITE = "metrics.write"
     ALERTS_READ = "alerts.read"
     ALERTS_WRITE = "alerts.write"
+    DECISIONS_ANSWER = "decisions.answer"
     TOKENS_OWN = "tokens.own"
 
 
@@ -65,10 +66,11 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.METRICS_WRITE,
         P.ALERTS_READ,
         P.ALERTS_WRITE,
+        P.DECISIONS_ANSWER,
         P.TOKENS_OWN,
     },
     Role.AUDITOR: READER | {P.AUDIT_READ, P.AUDIT_VERIFY, P.VOTES_READ, P.ALERTS_READ},
-    Role.APPROVER: READER | {P.CONSENSUS_READ, P.ALERTS_READ, P.TOKENS_OWN},
+    Role.APPROVER: READER | {P.CONSENSUS_READ, P.ALERTS_READ, P.DECISIONS_ANSWER, P.TOKENS_OWN},
     Role.ADMIN: frozenset(Permission),
 }
 

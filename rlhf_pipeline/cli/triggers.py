@@ -3,10 +3,10 @@
 import csv
 import io
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,7 +25,13 @@ from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.records import Quarantine, TriggerDecision
 from rlhf_pipeline.retraining import answers
-from rlhf_pipeline.retraining.answers import Answer, find_waiting
+from rlhf_pipeline.retraining.answers import Answer
+from rlhf_pipeline.retraining.decision_words import (
+    describe_decision,
+    describe_figures,
+    describe_state,
+    summarise_decision,
+)
 from rlhf_pipeline.retraining.explanation import (
     Inputs,
     check_conditions,
@@ -67,8 +73,8 @@ def list_decisions(
     """List every decision to retrain or to hold, oldest first: when, why, its run, and who."""
     wanted, store = DayRange(first, last), open_workspace().store
     decisions = [d for d in store.decisions.all() if d.decided_at.date().isoformat() in wanted]
-    waiting = {each.decision_id for each in find_waiting(store.decisions.all())}
-    rows = [_build_row(decision, waiting) for decision in decisions]
+    answered = store.decisions.find_answers()
+    rows = [_build_row(each, answered.get(each.stored_id)) for each in decisions]
     if table is not None:
         write_atomically(table, _encode_csv(rows))
         echo(f"{len(rows)} decisions in {table}", err=as_json)
@@ -91,11 +97,13 @@ def explain(
     """Show why a decision fired or held: each condition with its threshold and the number at the
     time, the events, and whether a replay from that evidence decides the same.
     """
-    found = _find_decision(open_workspace().store, decision)
+    store = open_workspace().store
+    found = _find_decision(store, decision)
     if found is None:
         echo(NO_DECISION)
         return
-    echo(_describe_decision(found))
+    answered_by = store.decisions.find_answers().get(found.stored_id)
+    echo(f"{describe_decision(found)}: {summarise_decision(found, answered_by)}")
     for reason in found.reasons:
         echo(f"  {reason}")
     if found.actor is not None:
@@ -277,14 +285,14 @@ def _echo_made(made: TriggerDecision) -> None:
         )
 
 
-def _build_row(decision: TriggerDecision, waiting: Collection[int | None]) -> dict[str, str]:
+def _build_row(decision: TriggerDecision, answered_by: int | None) -> dict[str, str]:
     seq = known_seq(decision)
     return {
         "decision": str(decision.decision_id),
         "decided": f"{decision.decided_at:%Y-%m-%d %H:%M}",
         "vote": "-" if seq is None else f"{seq:,}",
         "action": decision.action,
-        "state": "waits for a person" if decision.decision_id in waiting else decision.state,
+        "state": describe_state(decision, answered_by),
         "remedy": decision.remedy or "-",
         "reasons": "; ".join(decision.reasons),
         "events": str(len(decision.event_ids)),
@@ -310,17 +318,6 @@ def _find_decision(store: Store, wanted: str) -> TriggerDecision | None:
         known = f"The ids go from 1 to {len(decisions)}." if decisions else "There is none yet."
         raise NotFound(f"No decision {wanted!r}. {known}")
     return decisions[wanted] if wanted != "latest" else next(reversed(decisions.values()), None)
-
-
-def _describe_decision(decision: TriggerDecision) -> str:
-    verb = "fired" if decision.action == "fire" else "held"
-    run = "" if decision.run_id is None else f", run {decision.run_id}"
-    attempt = f", attempt {decision.attempt}" if decision.attempt > 1 else ""
-    by = f" by {decision.actor}" if decision.actor else ""
-    return (
-        f"Decision {decision.decision_id} {verb}{by} on {decision.decided_at:%Y-%m-%d %H:%M} UTC "
-        f"({decision.state}{run}{attempt}):"
-    )
 
 
 def _show_inputs(decision: TriggerDecision) -> None:
@@ -355,7 +352,6 @@ def _show_inputs(decision: TriggerDecision) -> None:
 
 def _build_events(inputs: Inputs) -> Iterator[dict[str, str]]:
     for event, role in list_events(inputs):
-        figures = {k: v for k, v in event.evidence.items() if isinstance(v, int | float)}
         yield {
             "day": event.day.isoformat(),
             "vote": f"{event.seq:,}",
@@ -363,9 +359,5 @@ def _build_events(inputs: Inputs) -> Iterator[dict[str, str]]:
             "model": event.model_version,
             "change dated at vote": "-" if event.change_seq is None else f"{event.change_seq:,}",
             "role": role,
-            "figures": ", ".join(f"{k} {_format_figure(v)}" for k, v in figures.items()) or "-",
+            "figures": describe_figures(event),
         }
-
-
-def _format_figure(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -22,6 +22,7 @@ from rlhf_pipeline.api_types.alerts import (
 )
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut, ConsensusOut, Offered
+from rlhf_pipeline.api_types.drift import DecisionDetail, DecisionOut, DriftEventOut
 from rlhf_pipeline.api_types.predictions import (
     CalibrationDetail,
     CalibrationOut,
@@ -383,6 +384,47 @@ def send_production_figures(figures: Sequence[ProductionFigure]) -> Call[StoredF
     """
     body = [one.model_dump(mode="json", exclude_none=True) for one in figures]
     return _post("metrics/production", StoredFigures, {"figures": body})
+
+
+def drift_events(
+    *,
+    day: date | None = None,
+    decision_id: int | None = None,
+    is_open: bool = False,
+    limit: int = 100,
+) -> Call[Page[DriftEventOut]]:
+    """Drift and calibration events, those of the newest votes first."""
+    return _list(
+        "drift-events",
+        DriftEventOut,
+        day=day,
+        decision_id=decision_id,
+        is_open=is_open or None,
+        limit=limit,
+    )
+
+
+def decisions(*, limit: int = 100) -> Call[Page[DecisionOut]]:
+    """Decisions to retrain, to answer otherwise, or to hold, newest first."""
+    return _list("decisions", DecisionOut, limit=limit)
+
+
+def decision(decision_id: int) -> Call[DecisionDetail]:
+    """One decision with its conditions, events and gate."""
+    return _get(f"decisions/{decision_id}", DecisionDetail)
+
+
+def answer_decision(
+    decision_id: int, answer: Literal["quarantine", "retrain", "nothing"], reason: str
+) -> Call[DecisionOut]:
+    """Answer a decision that waits for a person."""
+    body = {"answer": answer, "reason": reason}
+    return _post(f"decisions/{decision_id}:answer", DecisionOut, body)
+
+
+def lift_quarantine(decision_id: int, reason: str) -> Call[DecisionOut]:
+    """End the quarantine that a decision began."""
+    return _post(f"decisions/{decision_id}:lift", DecisionOut, {"reason": reason})
 
 
 def alerts(

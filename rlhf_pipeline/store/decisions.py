@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, and_, func, or_, select
 
-from rlhf_pipeline.errors import IdempotencyConflict, StoreError
+from rlhf_pipeline.errors import IdempotencyConflict, NotFound, StoreError
 from rlhf_pipeline.records import (
     AnnotatorKind,
     Choice,
@@ -249,8 +249,8 @@ class Decisions:
             return self._find_answer(connection, decision_id)
 
     def answer(self, decision_id: int, rule: AnswerRule) -> TriggerDecision:
-        """Store what a person decides about a decision: one answer each. Raises StoreError for an
-        unknown decision and for one that was answered before.
+        """Store what a person decides about a decision: one answer each. Raises NotFound for an
+        unknown decision, StoreError for one that was answered before.
         """
         with audited_transaction(self._database) as (connection, ledger):
             answered = _build_decision(self._get_row(connection, decision_id))
@@ -301,6 +301,13 @@ class Decisions:
     def all(self) -> list[TriggerDecision]:
         return self._read()
 
+    def held_with_remedy(self) -> list[TriggerDecision]:
+        """Hold decisions about a confirmed change, oldest first: those left to people, and those
+        that dismissed it.
+        """
+        has_remedy = decisions.c.record.contains('"remedy":"')
+        return self._read(decisions.c.action == "hold", has_remedy)
+
     def since(self, moment: datetime) -> list[TriggerDecision]:
         """Those decided at `moment` or later, oldest first."""
         return self._read(decisions.c.decided_at >= moment)
@@ -316,9 +323,32 @@ class Decisions:
         return _build_decision(rows[0]) if rows else None
 
     def get(self, decision_id: int) -> TriggerDecision:
-        """Raises StoreError for an unknown id."""
+        """Raises NotFound."""
         with self._database.read_transaction() as connection:
             return _build_decision(self._get_row(connection, decision_id))
+
+    def page(self, *, before_id: int | None = None, limit: int = 50) -> list[TriggerDecision]:
+        """Newest first."""
+        wanted = (
+            select(decisions)
+            .where(self._database.in_project(decisions))
+            .order_by(decisions.c.decision_id.desc())
+            .limit(limit)
+        )
+        if before_id is not None:
+            wanted = wanted.where(decisions.c.decision_id < before_id)
+        return [_build_decision(row) for row in self._database.fetch_mappings(wanted)]
+
+    def find_answers(self) -> dict[int, int]:
+        """For each decision that a person answered, lifted or cancelled: the decision that did."""
+        # records are compact JSON; those without an answer are not parsed
+        names_one = decisions.c.record.contains('"answers":')
+        names_none = decisions.c.record.contains('"answers":null')
+        return {
+            each.answers: each.stored_id
+            for each in self._read(names_one, ~names_none)
+            if each.answers is not None
+        }
 
     def last_error(self, decision_id: int) -> str | None:
         """The error of the last attempt, if it failed."""
@@ -718,7 +748,7 @@ class Decisions:
         )
         row = connection.execute(wanted).mappings().one_or_none()
         if row is None:
-            raise StoreError(
+            raise NotFound(
                 f"There is no decision {decision_id} in project {self._database.project!r}. "
                 "Correct the id."
             )

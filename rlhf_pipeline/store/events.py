@@ -1,8 +1,9 @@
 """Drift and calibration events: inserted or ignored, open until a decision claims them."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, select
+from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from rlhf_pipeline.records import DriftEvent
 from rlhf_pipeline.store.conversion import batches, json_of
@@ -12,6 +13,13 @@ from rlhf_pipeline.store.schema import drift_events
 # A replayed event is never claimed, so that it starts no retraining.
 IS_OPEN = and_(drift_events.c.decision_id.is_(None), drift_events.c.is_replayed.is_(None))
 IN_ORDER = (drift_events.c.seq, drift_events.c.detector, drift_events.c.event_id)
+
+
+class ListedEvent(NamedTuple):
+    """An event and the decision that claimed it."""
+
+    event: DriftEvent
+    decision_id: int | None
 
 
 class Events:
@@ -39,6 +47,40 @@ class Events:
                 )
                 .values(record=_row(event)["record"])
             )
+
+    def page(
+        self,
+        *,
+        day: str | None = None,
+        decision_id: int | None = None,
+        is_open: bool = False,
+        before: tuple[int, str] | None = None,
+        limit: int = 50,
+    ) -> list[ListedEvent]:
+        """Those of the newest votes first; `before` is the seq and event id of the last one read.
+        `is_open` limits them to those that wait for a decision.
+        """
+        seq, event_id = drift_events.c.seq, drift_events.c.event_id
+        wanted = (
+            select(drift_events.c.record, drift_events.c.decision_id)
+            .where(self._database.in_project(drift_events))
+            .order_by(seq.desc(), event_id.desc())
+            .limit(limit)
+        )
+        if day is not None:
+            wanted = wanted.where(drift_events.c.day == day)
+        if decision_id is not None:
+            wanted = wanted.where(drift_events.c.decision_id == decision_id)
+        if is_open:
+            wanted = wanted.where(IS_OPEN)
+        if before is not None:
+            wanted = wanted.where(
+                or_(seq < before[0], and_(seq == before[0], event_id < before[1]))
+            )
+        return [
+            ListedEvent(DriftEvent.from_json(row["record"]), row["decision_id"])
+            for row in self._database.fetch_mappings(wanted)
+        ]
 
     def find_open(self) -> list[DriftEvent]:
         """Events that no decision has claimed, without replayed ones."""

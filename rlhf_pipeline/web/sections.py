@@ -13,6 +13,8 @@ from rlhf_pipeline.web.calibration import api as calibration_api
 from rlhf_pipeline.web.calibration import pages as calibration_pages
 from rlhf_pipeline.web.comparisons import routes as comparisons
 from rlhf_pipeline.web.consensus import routes as consensus
+from rlhf_pipeline.web.decisions import routes as decisions
+from rlhf_pipeline.web.drift_events import routes as drift_events
 from rlhf_pipeline.web.feedback import routes as feedback
 from rlhf_pipeline.web.guidelines import routes as guidelines
 from rlhf_pipeline.web.home import routes as home
@@ -153,6 +155,24 @@ BUILT_IN = {
         label="Production",
         path="/production",
         folder=HERE / "production",
+    ),
+    "drift_events": Section(
+        (drift_events.api, drift_events.pages),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Drift",
+        label="Events",
+        path="/drift-events",
+        folder=HERE / "drift_events",
+    ),
+    "decisions": Section(
+        (decisions.api, decisions.pages),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Drift",
+        label="Decisions",
+        path="/decisions",
+        folder=HERE / "decisions",
     ),
     "alerts": Section((alert_messages.api, alerts.api)),
     "feedback": Section(

@@ -57,12 +57,18 @@ REFUSED = [
             "calibrations/probe",
             "clusters",
             "consensus?method=joint_model",
+            "decisions",
+            "decisions/1",
+            "drift-events",
         )
     ),
     "/audit",
     "/calibration",
     "/calibration.csv",
     "/consensus.csv?method=joint_model",
+    "/decisions",
+    "/decisions/1",
+    "/drift-events",
 ]
 RUNNING_NUMBERS = ("seq", "last_seq", "up_to_seq", "newest_seq", "next")
 SOME = [JUDGED[0], HELD[0], SKIPPED, UNJUDGED[-2], CORRECTION]
@@ -75,11 +81,14 @@ PATHS: dict[str, list[str]] = {
     "version": ["1"],
     "user_id": [ANN],
     "alert_id": ["1"],
+    "decision_id": ["1"],
     "reward_model": ["demo.reward_model@1"],
     "figure": ["choices", "ties", "strength", "agreement", "preferred"],
 }
 QUERIES: dict[str, list[str]] = {
     "alert_id": ["1"],
+    "decision_id": ["1"],
+    "is_open": ["true"],
     "annotator_id": [ANN],
     "comparison_id": SOME,
     "day": [DAY],
@@ -305,6 +314,10 @@ def changes(vote_ids: list[str]) -> list[tuple[str, dict[str, Any]]]:
         ("comparisons:withdraw", {"ids": UNJUDGED}),
         ("predictions", {"prompt": "p", "completion_a": "a", "completion_b": "b"}),
         ("audit:verify", {}),
+        ("decisions/1:answer", {"answer": "nothing", "reason": "x"}),
+        ("decisions/1:lift", {"reason": "x"}),
+        ("/decisions/1/answer", {"answer": "nothing", "reason": "x", "is_sure": "yes"}),
+        ("/decisions/1/lift", {"reason": "x", "is_sure": "yes"}),
         (
             "feedback",
             {"kind": "thumbs", "value": 1, "completion": "text A of k1", "session_id": "s"},

@@ -18,6 +18,7 @@ from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 from tests.web.test_alert_messages import add_dead_message
 from tests.web.test_alerts import look
+from tests.web.test_decisions import ask_people
 
 THUMB = {"kind": "thumbs", "value": 1, "completion": "text", "session_id": "s"}
 CORRECTION = {"kind": "correction", "prompt": "2 + 2?", "completion": "5", "correction": "4"}
@@ -300,6 +301,8 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
     dead = add_dead_message(web.store).message_id
     look(web, 80)  # opens alert 1
     silence = {"reason": "holidays", "ends_at": (utc_now() + timedelta(hours=1)).isoformat()}
+    ask_people(web.store)  # decision 1; its answer, 2, begins a quarantine
+    quarantine = {"answer": "quarantine", "reason": "careless"}
     bodies: dict[str, tuple[str, object]] = {
         "/assignments:lease": ("/assignments:lease", {"n": 1}),
         "/assignments:extend": ("/assignments:extend", None),
@@ -325,6 +328,8 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
         "/alerts/silences": ("/alerts/silences", silence),
         "/alerts/messages/{message_id}:replay": (f"/alerts/messages/{dead}:replay", None),
         "/alerts/targets/{target}:test": ("/alerts/targets/log:test", None),
+        "/decisions/{decision_id}:answer": ("/decisions/1:answer", quarantine),
+        "/decisions/{decision_id}:lift": ("/decisions/2:lift", {"reason": "a mistake"}),
     }
     document = web.anonymous().get("/openapi.json").json()
     posts = {
@@ -346,6 +351,8 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
         "/guidelines": {"text": "Be kind."},
         "/users": {"email": "newer@example.org"},
         "/alerts/silences": {**silence, "reason": "exams"},
+        "/decisions/{decision_id}:answer": {**quarantine, "answer": "nothing"},
+        "/decisions/{decision_id}:lift": {"reason": "another mistake"},
         "/me/tokens": {"name": "cd"},
     }
     assert others.keys() == {path for path, (_, body) in bodies.items() if body is not None}

@@ -33,6 +33,7 @@ BESIDE = {
     "which": "a day, or all",
     "next": "where the page goes on",
     "says_organization_roles": "that boxes are shown",
+    "is_sure": "that it is meant",
 }
 # Pages that show what the API gives under another noun.
 NOUNS = {

@@ -32,7 +32,8 @@ from tests.web.test_organization import everywhere
 ROOT = Path(__file__).parents[2]
 # Values that are well-formed and name nothing: whoever is let in meets 404 or 422, whoever is not
 # meets 403.
-PATHS = {name: "999" for name in ("version", "feedback_id", "alert_id", "silence_id")}
+IDS = ("version", "feedback_id", "alert_id", "silence_id", "decision_id")
+PATHS = dict.fromkeys(IDS, "999")
 PATHS["figure"] = "ties"
 BLIND = (Role.ANNOTATOR.value, Role.CURATOR.value)  # roles that may vote and do not see all votes
 
@@ -59,6 +60,7 @@ def ask(client: httpx.Client, method: str, path: str) -> int:
         "reward_model",
         "alert_id",
         "silence_id",
+        "decision_id",
         "rule",
         "message_id",
         "target",

@@ -1,0 +1,124 @@
+"""Drift events, the trigger's decisions about them, and answers to those that wait for a person."""
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rlhf_pipeline.api_types.base import Answer, Request
+from rlhf_pipeline.records import Quarantine, Remedy, Text
+
+Reason = Annotated[Text, Field(min_length=1, max_length=1000)]
+
+
+class DriftEventOut(Answer):
+    """One detection of drift or of a calibration that fails."""
+
+    event_id: str
+    kind: Literal["drift", "calibration"]
+    detector: str
+    stream: str = Field(description="What it read: errors, those of a category, or calibration.")
+    model_version: str
+    seq: int = Field(description="Vote at which it was detected.")
+    change_seq: int | None = Field(description="Vote at which the change is dated.")
+    day: date
+    detected_at: datetime
+    evidence: Mapping[str, Any]
+    is_replayed: bool
+    decision_id: int | None = Field(description="The decision that claimed it; null if it waits.")
+
+
+class DecisionOut(Answer):
+    """One decision of the retraining trigger or of a person."""
+
+    decision_id: int
+    decided_at: datetime
+    action: Literal["fire", "hold"]
+    state: str = Field(description="State in words; `waits for a person` until it is answered.")
+    summary: str = Field(description="Cause, its share of the rise, and what became of it.")
+    reasons: tuple[str, ...]
+    remedy: Remedy | None
+    cause: str | None = Field(description="The likeliest cause; null if none was examined.")
+    cause_share: float | None = Field(description="Share of the rise that it explains.")
+    cause_probability: float | None = Field(
+        description="Probability that it explains most of the rise."
+    )
+    quarantine: Quarantine | None = Field(
+        description="Annotators whose votes are left out, or would be if a person agrees."
+    )
+    change_seq: int | None
+    known_seq: int | None = Field(description="The last vote that the decision knew.")
+    n_events: int
+    run_id: str | None
+    actor: str | None = Field(description="Who decided by hand; null for the trigger.")
+    answers: int | None = Field(description="The decision that this one answers.")
+    answered_by: int | None = Field(description="The decision that answers this one.")
+    parent: int | None = Field(description="The first decision about the same change.")
+    actions: tuple[Literal["answer", "lift"], ...] = Field(
+        description="What a person may do about it now."
+    )
+
+
+class ConditionOut(Answer):
+    name: str
+    required: str
+    actual: str
+    is_met: bool
+
+
+class SeenEvent(Answer):
+    """An event that the decision saw, and what it counted for."""
+
+    event_id: str
+    day: date
+    seq: int
+    detector: str
+    stream: str
+    model_version: str
+    change_seq: int | None
+    role: str
+    figures: Mapping[str, str]
+
+
+class CauseOut(Answer):
+    name: str
+    share: float
+    probability: float | None
+
+
+class DecisionGate(Answer):
+    """The gate on the candidate that the decision led to."""
+
+    candidate: str
+    champion: str
+    verdict: str
+    checks: tuple[str, ...]
+    decided_at: datetime
+
+
+class DecisionDetail(DecisionOut):
+    """A decision with everything that it rests on."""
+
+    causes: tuple[CauseOut, ...]
+    conditions: tuple[ConditionOut, ...]
+    events: tuple[SeenEvent, ...]
+    not_explained: str | None = Field(description="Why there are no conditions; null if there are.")
+    differences: tuple[str, ...] = Field(
+        description="What a replay from the same evidence decides otherwise; empty if nothing."
+    )
+    gate: DecisionGate | None
+
+
+class NewAnswer(Request):
+    answer: Literal["quarantine", "retrain", "nothing"] = Field(
+        description="quarantine: leave out the votes of the annotators that it names. retrain: "
+        "count them, and retrain. nothing: neither."
+    )
+    reason: Reason
+
+
+class Lift(Request):
+    """Ends a quarantine: its votes count again."""
+
+    reason: Reason

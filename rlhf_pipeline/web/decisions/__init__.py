@@ -1,0 +1,1 @@
+"""Decisions of the retraining trigger, and what people answer."""

@@ -1,0 +1,171 @@
+"""Composes decisions as the API returns them, with their explanation and the gate they led to."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.drift import (
+    CauseOut,
+    ConditionOut,
+    DecisionDetail,
+    DecisionGate,
+    DecisionOut,
+    SeenEvent,
+)
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.retraining.answers import waits
+from rlhf_pipeline.retraining.decision_words import (
+    describe_state,
+    format_figures,
+    read_causes,
+    summarise_decision,
+)
+from rlhf_pipeline.retraining.explanation import (
+    Inputs,
+    check_conditions,
+    find_differences,
+    list_events,
+    read_inputs,
+)
+from rlhf_pipeline.retraining.history import known_seq
+from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
+from rlhf_pipeline.web.site import Site
+
+
+def page(site: Site, *, cursor: str | None, limit: int) -> Page[DecisionOut]:
+    place = parse_cursor(cursor, int)
+    found = site.store.decisions.page(before_id=place[0] if place else None, limit=limit)
+    answers = site.store.decisions.find_answers()
+    after = make_cursor(found[-1].stored_id) if len(found) == limit else None
+    return Page(items=tuple(DecisionOut(**_describe(each, answers)) for each in found), next=after)
+
+
+def waiting(site: Site) -> tuple[DecisionOut, ...]:
+    """Those that a person may answer now, oldest first."""
+    answers = site.store.decisions.find_answers()
+    return tuple(
+        DecisionOut(**_describe(each, answers))
+        for each in site.store.decisions.held_with_remedy()
+        if waits(each) and each.stored_id not in answers
+    )
+
+
+def describe(decision: TriggerDecision) -> DecisionOut:
+    """One that nobody has answered yet."""
+    return DecisionOut(**_describe(decision, {}))
+
+
+def detail(site: Site, decision_id: int) -> DecisionDetail:
+    """Raises NotFound."""
+    decision = site.store.decisions.get(decision_id)
+    inputs, not_explained = _read_inputs(decision)
+    causes = read_causes(decision)
+    return DecisionDetail(
+        **_describe(decision, site.store.decisions.find_answers()),
+        causes=tuple(
+            CauseOut(name=each.name, share=each.share, probability=each.probability)
+            for each in (causes.causes if causes else ())
+        ),
+        conditions=tuple(
+            ConditionOut(**condition._asdict())
+            for condition in (check_conditions(inputs) if inputs else ())
+        ),
+        events=_list_events(inputs) if inputs else (),
+        not_explained=not_explained,
+        differences=tuple(find_differences(decision)) if inputs else (),
+        gate=_find_gate(site.store, decision),
+    )
+
+
+def _describe(decision: TriggerDecision, answers: Mapping[int, int]) -> dict[str, Any]:
+    causes = read_causes(decision)
+    first = causes.causes[0] if causes else None
+    answered_by = answers.get(decision.stored_id)
+    return {
+        "decision_id": decision.stored_id,
+        **decision.model_dump(
+            include={
+                *("decided_at", "action", "reasons", "remedy", "change_seq", "run_id", "actor"),
+                *("answers", "parent"),
+            }
+        ),
+        "state": describe_state(decision, answered_by),
+        "summary": summarise_decision(decision, answered_by),
+        "cause": first and first.name,
+        "cause_share": first and first.share,
+        "cause_probability": first and first.probability,
+        "quarantine": decision.quarantine,
+        "known_seq": known_seq(decision),
+        "n_events": len(decision.event_ids),
+        "answered_by": answered_by,
+        "actions": _list_actions(decision, answered_by),
+    }
+
+
+def _list_actions(
+    decision: TriggerDecision, answered_by: int | None
+) -> tuple[Literal["answer", "lift"], ...]:
+    if answered_by is not None:
+        return ()
+    if waits(decision):
+        return ("answer",)
+    began = decision.action == "fire" and decision.remedy == "quarantine"
+    return ("lift",) if began and decision.quarantine is not None else ()
+
+
+def _read_inputs(decision: TriggerDecision) -> tuple[Inputs | None, str | None]:
+    if decision.actor is not None:
+        return None, "A person decided it, so no condition of the trigger applied."
+    try:
+        return read_inputs(decision), None
+    except ConfigurationError as cause:
+        return None, str(cause)
+
+
+def _list_events(inputs: Inputs) -> tuple[SeenEvent, ...]:
+    return tuple(
+        SeenEvent(
+            **event.model_dump(
+                include={"day", "seq", "detector", "stream", "model_version", "change_seq"}
+            ),
+            event_id=event.event_id,
+            role=role,
+            figures=format_figures(event.evidence),
+        )
+        for event, role in list_events(inputs)
+    )
+
+
+def _find_gate(store: Store, decision: TriggerDecision) -> DecisionGate | None:
+    """The last gate between this retraining and the next one. Decisions about replayed days are
+    dated to those days, so that only the last of them is sure to have its gate.
+    """
+    if not _has_trained(decision):
+        return None
+    following = [
+        each.decided_at
+        for each in store.decisions.fires()
+        if each.stored_id > decision.stored_id and _has_trained(each)
+    ]
+    before = min(following, default=None)
+    found = [
+        gate
+        for gate in store.gates.all()
+        if gate.decided_at >= decision.decided_at and (before is None or gate.decided_at < before)
+    ]
+    if not found:
+        return None
+    gate = found[-1]
+    return DecisionGate(
+        **gate.model_dump(include={"candidate", "champion", "decided_at"}),
+        verdict=gate.verdict,
+        checks=tuple(check.reason for check in gate.checks),
+    )
+
+
+def _has_trained(decision: TriggerDecision) -> bool:
+    is_training = decision.remedy is None or decision.remedy in RETRAINING_REMEDIES
+    return decision.action == "fire" and decision.state == "succeeded" and is_training

@@ -1,0 +1,125 @@
+"""Decisions and drift events by API and page: in words, answered by people, once, and audited."""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+
+import pytest
+
+from rlhf_pipeline.records import DriftEvent, Role, TriggerDecision
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.server import WebServer
+from tests.web.conftest import UNCACHED, Web
+from tests.web.databases import on_sqlite
+
+pytestmark = on_sqlite
+NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
+REASON = "the old taste counts"
+CAUSES = {
+    "change_seq": 290,
+    "until_seq": 400,
+    "n_before": 200,
+    "n_after": 100,
+    "rise": {"value": 0.3, "low": 0.2, "high": 0.4, "n": 300},
+    "causes": [
+        {"name": "newcomers", "share": 0.94, "probability": 0.9},
+        {"name": "taste", "share": 0.06, "probability": 0.1},
+    ],
+    "summary": "94% of the rise is explained by newcomers.",
+}
+
+
+def ask_people(store: Store) -> int:
+    """Store an event, and a decision about it that waits for a person; returns its number."""
+    event = DriftEvent(
+        kind="drift",
+        model_version="demo.reward_model@1",
+        detector="rise_test",
+        params_hash="p",
+        stream="errors",
+        seq=340,
+        day=date(2026, 1, 6),
+        change_seq=290,
+        evidence={"error_before": 0.2, "n_votes": 1848},
+        detected_at=NOW,
+    )
+    store.events.add([event])
+    made = store.decisions.decide(
+        lambda evidence: TriggerDecision(
+            action="hold",
+            reasons=("newcomers with another taste: ann3, from vote 290 on",),
+            event_ids=(event.event_id,),
+            evidence={
+                "causes": CAUSES,
+                "quarantine": {"annotator_ids": ["ann3"], "from_seq": 290},
+                "looked_at": {"max_seq": 400},
+            },
+            decided_at=NOW,
+            remedy="report_two_tastes",
+        ),
+        now=NOW,
+        champion="demo.reward_model@1",
+    )
+    assert made is not None
+    return made.stored_id
+
+
+@pytest.fixture
+def paged(web: Web) -> Iterator[Web]:
+    """The same project with its pages."""
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+        yield Web(web.store, web.settings, server.url, web.clock)
+
+
+def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
+    number = ask_people(web.store)
+    reader = web.client("auditor")
+    (listed,) = reader.get("/decisions").json()["items"]
+    assert (listed["state"], listed["actions"]) == ("waits for a person", ["answer"])
+    assert listed["summary"] == (
+        "newcomers with another taste, 94 % of the rise (90 % likely); waits for a person"
+    )
+    detail = reader.get(f"/decisions/{number}").json()
+    assert [cause["share"] for cause in detail["causes"]] == [0.94, 0.06]
+    assert "cannot be explained" in detail["not_explained"]
+    (event,) = reader.get(f"/drift-events?decision_id={number}").json()["items"]
+    assert (event["detector"], event["decision_id"]) == ("rise_test", number)
+    assert reader.get("/drift-events?is_open=true").json()["items"] == []
+    assert reader.get("/decisions/9").status_code == 404
+
+
+def test_a_person_answers_once_and_ends_the_quarantine(web: Web):
+    number = ask_people(web.store)
+    engineer = web.client("engineer")
+    body = {"answer": "quarantine", "reason": REASON}
+    assert web.client("auditor").post(f"/decisions/{number}:answer", json=body).status_code == 403
+    made = engineer.post(f"/decisions/{number}:answer", json=body).json()
+    assert (made["remedy"], made["actor"]) == ("quarantine", engineer.user.user_id)
+    assert (made["answers"], made["actions"]) == (number, ["lift"])
+    again = engineer.post(f"/decisions/{number}:answer", json=body)
+    assert (again.status_code, again.json()["type"]) == (409, "urn:rlhf:problem:decision_state")
+    states = [each["state"] for each in engineer.get("/decisions").json()["items"]]
+    assert states == ["pending", f"answered by decision {made['decision_id']}"]
+    lifted = engineer.post(f"/decisions/{made['decision_id']}:lift", json={"reason": "no"}).json()
+    assert lifted["remedy"] == "lift_quarantine"
+    assert engineer.post(f"/decisions/{number}:lift", json={"reason": "no"}).status_code == 409
+    actors = {link.actor for link in web.store.audit.page(action="decision.*")[0]}
+    assert engineer.user.user_id in actors
+
+
+def test_the_page_asks_for_a_reason_and_a_confirmation(paged: Web):
+    number = ask_people(paged.store)
+    browser = paged.browser(paged.add(Role.APPROVER))
+    address = f"{paged.url}/decisions/{number}"
+    assert "Waiting for a person" in browser.get(f"{paged.url}/decisions").text
+    form = {"answer": "nothing", "reason": REASON}
+    unsure = browser.post(f"{address}/answer", data=form)
+    assert unsure.status_code == 422
+    assert "tick the box" in unsure.text
+    assert len(paged.store.decisions.all()) == 1
+    sure = browser.post(f"{address}/answer", data={**form, "is_sure": "yes"})
+    assert (sure.status_code, sure.headers["location"]) == (303, "/decisions/2")
+    assert "decided by a person; nothing is done" in browser.get(f"{paged.url}/decisions/2").text
+    assert "answered by decision 2" in browser.get(address).text
+    reader = paged.browser(paged.add(Role.AUDITOR))
+    assert "Answer it" not in reader.get(address).text
