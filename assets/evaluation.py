@@ -11,7 +11,13 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation import CompletionJudge, EvaluationParams, JudgedPolicy, evaluate
+from rlhf_pipeline.evaluation import (
+    CompletionJudge,
+    EvaluationParams,
+    JudgedPolicy,
+    evaluate,
+    keep_samples,
+)
 from rlhf_pipeline.evaluation_sets import require
 from rlhf_pipeline.metrics.stages import evaluation_points
 from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
@@ -89,9 +95,8 @@ def evaluation(
     # Many small steps can add up, so the candidate is also compared with the project's first
     # policy.
     base = champions.base_policy() or champion
-    from_base = (
-        result.win_rate if base.label == champion.label else evaluate_against(base)[0].win_rate
-    )
+    first = (result, samples) if base.label == champion.label else evaluate_against(base)
+    from_base = first[0].win_rate
     result = result.model_copy(
         update={
             "base": base.label,
@@ -101,6 +106,7 @@ def evaluation(
         }
     )
     by_labels = result.win_rate_by_labels
+    judged = {base.label: first, champion.label: (result, samples)}
     files = Artefacts(settings.frames, store.file_hashes)
     page = render_evaluation_page(
         EvaluationEvidence(settings.project, result, samples, candidate_model)
@@ -141,7 +147,15 @@ def evaluation(
                 "samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False),
                 "evaluation.html": page,
             },
-            pages={files.evaluation_path(result.candidate): page},
+            pages={
+                **{
+                    files.samples_path(result.candidate, other): keep_samples(
+                        *each
+                    ).model_dump_json()
+                    for other, each in judged.items()
+                },
+                files.evaluation_path(result.candidate): page,
+            },
             points=evaluation_points(result),
         ),
         checks=[

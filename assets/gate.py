@@ -51,6 +51,7 @@ def gate(
             *_list_mismatches(evaluation, candidate_model, champions),
         ],
     )
+    decision = decision.model_copy(update={"registered": candidate_model, "run_id": context.run_id})
     if decision.promoted:
         fault = champions.serve(settings, candidate_model)
         decision = decision.model_copy(update={"not_served": fault})

@@ -7,6 +7,7 @@ Parquet file changes a value in 6 of 1,000 cases.
 
 import contextlib
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +27,7 @@ from rlhf_pipeline.records import (
     CalibrationWindow,
     DayClusters,
     Evaluation,
+    EvaluationSamples,
     GateDecision,
     ModelVersion,
     PolicyDay,
@@ -136,6 +138,37 @@ class Artefacts:
     def evaluation_path(self, candidate: str) -> UPath:
         """Path of the evaluation of a candidate (`name@version`) as an HTML page."""
         return self.base / "reports" / f"evaluation_{candidate.replace('@', '_')}.html"
+
+    def read_evaluation_page(self, candidate: str) -> bytes | None:
+        """The page of that candidate, or None. Raises ArtefactError if it was changed since it was
+        written.
+        """
+        return self._read_content(self.evaluation_path(candidate), "evaluation")
+
+    def samples_path(self, candidate: str, opponent: str) -> UPath:
+        """Path of the completions that the evaluation of a candidate judged, beside those of
+        `opponent` (both `name@version`).
+        """
+        name = f"samples_{candidate}_{opponent}".replace("@", "_")
+        return self.base / "reports" / f"{name}.json"
+
+    def read_samples(self, candidate: str, opponent: str) -> EvaluationSamples | None:
+        """Those completions, or None. Raises ArtefactError for a file that was changed since it was
+        written, or that does not parse.
+        """
+        path = self.samples_path(candidate, opponent)
+        content = self._read_content(path, "evaluation")
+        try:
+            return None if content is None else EvaluationSamples.from_json(content.decode())
+        except ValueError as cause:
+            raise ArtefactError(
+                f"{path} does not hold valid samples: {cause}. Materialise evaluation again."
+            ) from cause
+
+    def evaluation_files(self) -> frozenset[str]:
+        """Names of all pages and samples of evaluations."""
+        names = list_names(self.base / "reports")
+        return frozenset(name for name in names if name.startswith(("evaluation_", "samples_")))
 
     def window_path(self, day: str) -> UPath:
         """Path of the calibration window that ends on `day`, stored with the hash of its inputs."""
@@ -257,6 +290,21 @@ class Artefacts:
         except (OSError, pa.ArrowException) as cause:
             raise ArtefactError(f"{path} cannot be read ({cause}). Materialise {stage}.") from cause
         return n_rows
+
+    def count_values(self, stage: str, day: str, column: str) -> dict[str | None, int]:
+        """Rows of one file by the value of one text column, which may be missing; nothing else of
+        the file is read. Raises as `count_rows`.
+        """
+        path = self.path(stage, day)
+        try:
+            with path.open("rb") as file:
+                table = pq.read_table(file, columns=[column])
+        except FileNotFoundError as cause:
+            raise MissingPartition(f"{stage} has no file at {path}. Materialise it.") from cause
+        except (OSError, pa.ArrowException) as cause:
+            raise ArtefactError(f"{path} cannot be read ({cause}). Materialise {stage}.") from cause
+        is_there = column in table.column_names
+        return dict(Counter(table[column].to_pylist() if is_there else [None] * table.num_rows))
 
     def read_record(self, stage: str, kind: type[R]) -> R:
         """The stage's record. Raises MissingPartition if there is none, ArtefactError if it does

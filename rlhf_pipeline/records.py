@@ -827,12 +827,40 @@ class Evaluation(Record):
         default=None, description="different word pairs over all word pairs of the completions"
     )
     diversity_champion: float | None = None
+    length_candidate: Interval | None = Field(
+        default=None,
+        description="`mean_length_candidate` with its interval over prompts; None for older "
+        "records",
+    )
     by_category: tuple[CategoryComparison, ...] = ()
     evaluated_at: datetime = Field(default_factory=utc_now)
 
     @property
     def length_ratio(self) -> float:
         return self.mean_length_candidate / self.mean_length_champion
+
+
+class JudgedSample(Record):
+    """Completions of one prompt by two policies. Scores are logits of the reward model."""
+
+    prompt_id: str
+    prompt: str
+    category: str
+    sample_index: int
+    completion_candidate: str
+    completion_champion: str
+    score_candidate: float
+    score_champion: float
+    p_win: float | None = Field(description="calibrated P(candidate preferred) by a person")
+    right_candidate: bool | None = Field(description="None if the prompt has no checkable answer")
+    right_champion: bool | None
+
+
+class EvaluationSamples(Record):
+    """The completions that an evaluation judged."""
+
+    evaluation: Evaluation
+    rows: tuple[JudgedSample, ...]
 
 
 class GateCheck(Record):
@@ -850,6 +878,12 @@ class GateDecision(Record):
     not_served: str | None = Field(
         default=None, description="why completions do not come from a promoted candidate"
     )
+    registered: ModelVersion | None = Field(
+        default=None,
+        description="the candidate's registry entry, with its parent and the hash of its "
+        "retraining set; None in older decisions",
+    )
+    run_id: str | None = Field(default=None, description="the run that decided")
     decided_at: datetime = Field(default_factory=utc_now)
 
     @property

@@ -101,6 +101,9 @@ class CalibrationOut(Answer):
     noise_ceiling: Interval | None = Field(
         description="Accuracy of a perfect model on the same votes; null if unknown."
     )
+    refusal: str | None = Field(
+        default=None, description="Why the reward model was not made champion; null if it may be."
+    )
 
 
 class CalibrationDetail(CalibrationOut):

@@ -1,7 +1,13 @@
 """Compares a candidate policy with the champion on frozen prompts, and decides on its promotion."""
 
 from rlhf_pipeline.evaluation.gate import GateParams, decide_promotion
-from rlhf_pipeline.evaluation.judge import CompletionJudge, EvaluationParams, JudgedPolicy, evaluate
+from rlhf_pipeline.evaluation.judge import (
+    CompletionJudge,
+    EvaluationParams,
+    JudgedPolicy,
+    evaluate,
+    keep_samples,
+)
 from rlhf_pipeline.evaluation.prompt_set import (
     frozen_prompt_ids,
     frozen_prompts,
@@ -19,5 +25,6 @@ __all__ = [
     "frozen_prompt_ids",
     "frozen_prompts",
     "hold_out",
+    "keep_samples",
     "prompts_hash",
 ]

@@ -29,7 +29,7 @@ from rlhf_pipeline.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, WorkLedger, ignore_progress
-from rlhf_pipeline.records import Evaluation, content_hash
+from rlhf_pipeline.records import Evaluation, EvaluationSamples, JudgedSample, content_hash
 from rlhf_pipeline.reward_model.base import RewardModel
 
 MIN_PROMPTS_OF_CATEGORY = 10
@@ -131,6 +131,15 @@ def evaluate(
         "reward_model": judge.label,
     }
     return Evaluation(**labels, **evaluation), samples
+
+
+def keep_samples(evaluation: Evaluation, samples: pd.DataFrame) -> EvaluationSamples:
+    """The judged completions that `evaluate` returns, as a record."""
+    kept = samples[list(JudgedSample.model_fields)].astype(object)
+    rows = kept.where(kept.notna(), None).to_dict("records")
+    return EvaluationSamples(
+        evaluation=evaluation, rows=tuple(JudgedSample.model_validate(row) for row in rows)
+    )
 
 
 def _sample_prompts(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataFrame:
@@ -251,6 +260,9 @@ def _summarise(
         "checkable_difference": right.difference if right else None,
         "mean_length_candidate": float(samples["completion_candidate"].str.len().mean()),
         "mean_length_champion": float(samples["completion_champion"].str.len().mean()),
+        "length_candidate": mean_over_prompts(
+            samples.assign(length=samples["completion_candidate"].str.len()), "length", **drawn
+        ),
         "length_controlled_win_rate": length_controlled_win_rate(samples, **drawn),
         "diversity_candidate": distinct_share(samples["completion_candidate"].tolist()),
         "diversity_champion": distinct_share(samples["completion_champion"].tolist()),

@@ -11,10 +11,12 @@ from rlhf_pipeline.web.annotate import routes as annotate
 from rlhf_pipeline.web.audit import routes as audit
 from rlhf_pipeline.web.calibration import api as calibration_api
 from rlhf_pipeline.web.calibration import pages as calibration_pages
+from rlhf_pipeline.web.compare import routes as compare
 from rlhf_pipeline.web.comparisons import routes as comparisons
 from rlhf_pipeline.web.consensus import routes as consensus
 from rlhf_pipeline.web.decisions import routes as decisions
 from rlhf_pipeline.web.drift_events import routes as drift_events
+from rlhf_pipeline.web.evolution import routes as evolution
 from rlhf_pipeline.web.feedback import routes as feedback
 from rlhf_pipeline.web.guidelines import routes as guidelines
 from rlhf_pipeline.web.home import routes as home
@@ -155,6 +157,24 @@ BUILT_IN = {
         label="Production",
         path="/production",
         folder=HERE / "production",
+    ),
+    "evolution": Section(
+        (evolution.api, evolution.pages),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Models",
+        label="Evolution",
+        path="/evolution",
+        folder=HERE / "evolution",
+    ),
+    "compare": Section(
+        (compare.api, compare.pages),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Models",
+        label="Compare",
+        path="/compare",
+        folder=HERE / "compare",
     ),
     "drift_events": Section(
         (drift_events.api, drift_events.pages),

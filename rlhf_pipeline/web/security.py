@@ -56,7 +56,9 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = [*message.get("headers", ()), *self._headers]
+                given = list(message.get("headers", ()))
+                named = {name for name, _ in given}  # a route may set a policy of its own
+                headers = [*given, *(one for one in self._headers if one[0] not in named)]
                 if not any(name == b"cache-control" for name, _ in headers):
                     headers.append(REVALIDATE if is_static else NO_STORE)
                 message = {**message, "headers": headers}

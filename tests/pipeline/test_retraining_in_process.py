@@ -218,6 +218,8 @@ def test_evaluation_compares_both_policies_on_the_frozen_prompts(retrained: Any)
     assert evaluation.length_controlled_win_rate is not None
     page = retrained.files.evaluation_path("demo.policy@2").read_text(encoding="utf-8")
     assert "Evaluation of demo.policy@2" in page
+    samples = retrained.files.read_samples("demo.policy@2", "demo.policy@1")
+    assert (samples.evaluation, len(samples.rows)) == (evaluation, evaluation.n_prompts)
     assert evaluation.reward_model.startswith(
         retrained.files.read_record("reward_model", ModelVersion).label
     )
@@ -246,6 +248,8 @@ def test_a_candidate_is_judged_against_the_first_policy_too(
 def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any) -> None:
     decision = retrained.files.read_record("gate", GateDecision)
     assert retrained.store.gates.all() == [decision]
+    assert decision.registered == retrained.files.read_record("candidate_model", ModelVersion)
+    assert decision.run_id in {run.run_id for run in retrained.instance.get_runs()}
     assert {c.name for c in decision.checks} == {
         "win_rate",
         "categories",

@@ -86,6 +86,9 @@ PATHS: dict[str, list[str]] = {
     "figure": ["choices", "ties", "strength", "agreement", "preferred"],
 }
 QUERIES: dict[str, list[str]] = {
+    "a": ["1"],
+    "b": ["2"],
+    "order": ["b"],
     "alert_id": ["1"],
     "decision_id": ["1"],
     "is_open": ["true"],

@@ -44,6 +44,7 @@ NOUNS = {
     "production": "metrics",
     "calibration": "calibrations",
     "calibration.csv": "calibrations",
+    "compare.csv": "compare",
     "": "home",
 }
 

@@ -97,4 +97,5 @@ def _describe_entry(entry: LoggedCalibration) -> CalibrationOut:
         slope_calibrated=calibrated.slope,
         accuracy=calibrated.accuracy,
         noise_ceiling=report.noise_ceiling,
+        refusal=None if report.refusal is None else report.refusal.cause,
     )

@@ -26,6 +26,7 @@ STAGE_PAGES = {
     "reward_model": "/alignment",
     "calibration": "/calibration",
     "drift_report": "/alignment",
+    "candidate_model": "/evolution",
 }
 
 

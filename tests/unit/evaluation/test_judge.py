@@ -10,10 +10,12 @@ from rlhf_pipeline.evaluation import (
     evaluate,
     frozen_prompt_ids,
     frozen_prompts,
+    keep_samples,
     prompts_hash,
 )
 from rlhf_pipeline.evaluation.divergence import kl_per_token
 from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy
+from rlhf_pipeline.records import EvaluationSamples
 from rlhf_pipeline.store import Store
 from tests.ledgers import temporary_ledger
 
@@ -109,6 +111,18 @@ def test_a_policy_against_itself_wins_half_and_has_not_moved(champion, prompts):
     assert samples["completion_candidate"].tolist() == samples["completion_champion"].tolist()
     assert result.expected_win_rate is None
     assert result.n_prompts == 20
+
+
+def test_judged_completions_are_kept_as_a_record(champion, prompts):
+    result, samples = judge(tiny_policy(1), champion, prompts, LikesLength(), PARAMS)
+    kept = keep_samples(result, samples)
+    assert EvaluationSamples.from_json(kept.model_dump_json()) == kept
+    assert [row.completion_candidate for row in kept.rows] == samples[
+        "completion_candidate"
+    ].tolist()
+    assert {row.p_win for row in kept.rows} == {None}
+    assert {row.right_champion for row in kept.rows} >= {None, False}
+    assert result.length_candidate.value == pytest.approx(result.mean_length_candidate)
 
 
 def test_the_members_that_labelled_have_a_win_rate_of_their_own(champion, prompts):

@@ -1,0 +1,81 @@
+"""Versions of policies and reward models: what the gate decided, why, and what they learnt from."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf_pipeline.api_types.base import Answer
+from rlhf_pipeline.api_types.home import LastDecision
+from rlhf_pipeline.api_types.predictions import CalibrationOut
+from rlhf_pipeline.records import Evaluation, GateCheck
+
+
+class PromotionOut(Answer):
+    """The last time that a version became champion."""
+
+    promoted_at: datetime
+    reason: str
+    actor: str
+
+
+class PolicyTraining(Answer):
+    """What a policy was trained on."""
+
+    parent: str | None = Field(description="The policy it was trained from, as name@version.")
+    strategy: str | None
+    data_hash: str | None = Field(description="Hash of its retraining set.")
+    n_pairs: int | None = Field(description="Null if the file of that set is not kept any more.")
+    by_origin: dict[str, int] = Field(
+        description="Pairs by who says which completion is better: `vote`, `relabelled` and "
+        "`hard_negative` by the reward model, `on_policy` by its labels of own completions."
+    )
+
+
+class GateOut(Answer):
+    """The gate's last decision on a candidate."""
+
+    champion: str = Field(description="What it was compared with, as name@version.")
+    verdict: str
+    checks: tuple[GateCheck, ...]
+    evaluation: Evaluation | None
+    decided_at: datetime
+    n_decisions: int = Field(description="How often the gate decided on this candidate.")
+
+
+class PolicyVersionOut(Answer):
+    version: int
+    label: str
+    state: Literal["champion", "earlier champion", "refused"]
+    gate: GateOut | None = Field(description="Null for a policy that no gate decided on.")
+    promotion: PromotionOut | None
+    decision: LastDecision | None = Field(
+        description="The retraining decision that started it; null if none is recorded."
+    )
+    training: PolicyTraining | None = Field(
+        description="Null for first policies and for gate decisions that did not record it."
+    )
+    has_report: bool = Field(description="Whether its evaluation can be read as a page.")
+    compared_with: tuple[int, ...] = Field(
+        description="Versions with completions of the same prompts, from its own evaluation."
+    )
+
+
+class RewardModelVersionOut(Answer):
+    version: int
+    label: str
+    state: Literal["champion", "earlier champion", "refused", "not promoted"]
+    calibration: CalibrationOut | None = Field(description="Its newest calibrator made here.")
+    promotion: PromotionOut | None
+    decision: LastDecision | None
+    data_seq: int | None = Field(
+        description="Number of the last vote that it may have learnt from; null if it never was "
+        "champion."
+    )
+
+
+class EvolutionOut(Answer):
+    """All versions that the gate decided on or that were champion, the newest first."""
+
+    policies: tuple[PolicyVersionOut, ...]
+    reward_models: tuple[RewardModelVersionOut, ...]

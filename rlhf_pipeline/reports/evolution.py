@@ -1,0 +1,164 @@
+"""Builds the chart of policy versions: win rate, correct answers, KL and length of each."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rlhf_pipeline.records import Evaluation, Interval
+from rlhf_pipeline.reports.chart import (
+    Axis,
+    Chart,
+    Mark,
+    Panel,
+    Role,
+    Series,
+    Tick,
+    percent_ticks,
+    pick_spaced,
+    point_series,
+    round_ticks,
+)
+
+TITLE = "Policy versions: win rate, correct answers, KL and length"
+NO_VERSIONS = (
+    "No candidate was evaluated yet. The job `retraining` trains one and compares it with the "
+    "champion."
+)
+MAX_TICKS = 12
+SPREAD = 9  # pixels between series of one version
+Values = Mapping[str, Sequence[Interval | None]]
+
+
+def chart_evolution(
+    evaluations: Mapping[int, Evaluation],
+    champion: int | None = None,
+    link: Callable[[int], str] | None = None,
+) -> Chart:
+    """One point per evaluated version, by version. A line marks the champion if it was evaluated;
+    `link` leads from a version to its decision.
+    """
+    if not evaluations:
+        return Chart(kind="evolution", title=TITLE, alt=TITLE, panels=(), notes=(NO_VERSIONS,))
+    versions = sorted(evaluations)
+    found = [evaluations[version] for version in versions]
+    links = tuple(link(version) for version in versions) if link else ()
+    x = Axis(low=versions[0] - 0.6, high=versions[-1] + 0.6, unit="version", has_grid=False)
+    marks = _mark_champion(champion if champion in evaluations else None)
+    panels = [
+        _share_panel(
+            "Win rate against the champion of that time",
+            "win rate",
+            versions,
+            {
+                "by the judge": [each.win_rate for each in found],
+                "at equal length": [each.length_controlled_win_rate for each in found],
+                "by the votes that labelled its training set": [
+                    each.win_rate_by_labels for each in found
+                ],
+            },
+            (Mark(style="line", role="perfect", y=(0.5, 0.5), name="equally good"),),
+        ),
+        _share_panel(
+            "Checkable answers that are right",
+            "share right",
+            versions,
+            {
+                "this version": [each.checkable_candidate for each in found],
+                "champion of that time": [each.checkable_champion for each in found],
+            },
+        ),
+        _panel(
+            "KL from the champion of that time, in nats per token",
+            "nats per token",
+            versions,
+            {"this version": [each.kl for each in found]},
+        ),
+        _panel(
+            "Mean length, in characters",
+            "characters",
+            versions,
+            {
+                "this version": [
+                    each.length_candidate or _bare(each.mean_length_candidate, each)
+                    for each in found
+                ],
+                "champion of that time": [_bare(each.mean_length_champion, each) for each in found],
+            },
+        ),
+    ]
+    drawn = [
+        panel.model_copy(
+            update={
+                "x": x,
+                "marks": (*panel.marks, *marks),
+                "series": tuple(_link(series, versions, links) for series in panel.series),
+            }
+        )
+        for panel in panels
+        if panel.series
+    ]
+    last = {"label": "policy version", "ticks": _version_ticks(versions, champion)}
+    drawn[-1] = drawn[-1].model_copy(update={"x": x.model_copy(update=last)})
+    return Chart(
+        kind="evolution",
+        title=TITLE,
+        alt=f"{TITLE}, versions {versions[0]} to {versions[-1]}",
+        panels=tuple(drawn),
+        notes=("Lines are 95 % intervals over prompts; a dot without one has none on record.",),
+    )
+
+
+def _share_panel(
+    title: str, label: str, versions: Sequence[int], values: Values, marks: tuple[Mark, ...] = ()
+) -> Panel:
+    panel = _panel(title, label, versions, values)
+    y = Axis(low=0, high=1, label=label, unit="share", ticks=percent_ticks((0, 0.25, 0.5, 0.75, 1)))
+    return panel.model_copy(update={"y": y, "height": 150, "marks": marks})
+
+
+def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> Panel:
+    roles: tuple[Role, ...] = ("now", "group2", "group3")
+    if "champion of that time" in values:
+        roles = ("now", "ref")
+    known = {name: each for name, each in values.items() if any(each)}
+    ends = [end for each in known.values() for i in each if i for end in (i.low, i.high)]
+    low, high = min([0.0, *ends]), max(ends, default=1.0) * 1.08 or 1.0
+    return Panel(
+        title=title,
+        x=Axis(low=0, high=1),  # replaced by the versions'
+        y=Axis(low=low, high=high, label=label, unit=label, ticks=round_ticks(low, high, 3)),
+        height=90,
+        series=tuple(
+            point_series(
+                versions,
+                each,
+                role=roles[list(values).index(name)],
+                name=name,
+                offset=SPREAD * (i - (len(known) - 1) / 2),
+            )
+            for i, (name, each) in enumerate(known.items())
+        ),
+    )
+
+
+def _bare(value: float, evaluation: Evaluation) -> Interval:
+    """A mean whose interval is not on record."""
+    return Interval(value=value, low=value, high=value, n=evaluation.n_prompts)
+
+
+def _link(series: Series, versions: Sequence[int], links: Sequence[str]) -> Series:
+    by_version = dict(zip(versions, links, strict=False))
+    found = tuple(by_version[round(x)] for x in series.x) if links else ()
+    return series.model_copy(update={"links": found})
+
+
+def _mark_champion(champion: int | None) -> tuple[Mark, ...]:
+    if champion is None:
+        return ()
+    return (Mark(style="line", role="model", x=(champion, champion), name="champion now"),)
+
+
+def _version_ticks(versions: Sequence[int], champion: int | None) -> tuple[Tick, ...]:
+    least = (versions[-1] - versions[0]) / MAX_TICKS
+    return tuple(
+        Tick(value=versions[i], label=str(versions[i]), strong=versions[i] == champion)
+        for i in pick_spaced(versions, least)
+    )

@@ -1,0 +1,1 @@
+"""Two policy versions on the same prompts: completions and scores."""

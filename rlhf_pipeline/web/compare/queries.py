@@ -1,0 +1,217 @@
+"""Finds completions of two policy versions on the same prompts among the kept evaluations."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_pipeline.api_types.compare import ComparedPrompt, ComparedVersions
+from rlhf_pipeline.records import Evaluation, EvaluationSamples, JudgedSample
+from rlhf_pipeline.web.evolution.queries import list_versions, name_of
+from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.site import Site
+
+Order = Literal["disagreement", "a", "b"]
+Pair = tuple[int, int]  # candidate and the version beside it in its evaluation
+MAX_NAMED = 10  # pairs in a message
+
+
+@dataclass(frozen=True)
+class CompareFilter:
+    """Which prompts are shown, and in which order."""
+
+    category: str | None = None
+    q: str | None = None
+    order: Order = "disagreement"
+
+
+@dataclass(frozen=True)
+class _Compared:
+    evaluation: Evaluation | None  # of both versions, if one judged both
+    evaluation_set: int | None
+    is_turned: bool  # a is the candidate
+    rows: Sequence[ComparedPrompt]
+
+
+def list_pairs(site: Site) -> list[Pair]:
+    """The pairs of versions with kept completions, the newest candidate and its newest opponent
+    first.
+    """
+    names, versions = site.files.evaluation_files(), list_versions(site)
+    return [
+        (candidate, other)
+        for candidate in versions
+        for other in versions
+        if other != candidate
+        and site.files.samples_path(_label(site, candidate), _label(site, other)).name in names
+    ]
+
+
+def compare(
+    site: Site, a: int, b: int, chosen: CompareFilter, *, cursor: str | None, limit: int
+) -> ComparedVersions:
+    """Raises Problem 404 for versions without completions of the same prompts, 422 for one
+    version twice.
+    """
+    found = _find_rows(site, a, b, list_pairs(site))
+    rows = sorted((row for row in found.rows if _matches(row, chosen)), key=_make_key(chosen.order))
+    start = _read_place(cursor)
+    shown = rows[start : start + limit]
+    evaluation = found.evaluation
+    rate = None if evaluation is None else evaluation.win_rate
+    return ComparedVersions(
+        items=tuple(shown),
+        next=make_cursor(start + limit) if start + limit < len(rows) else None,
+        a=_label(site, a),
+        b=_label(site, b),
+        reward_model=None if evaluation is None else evaluation.reward_model,
+        evaluation_set=found.evaluation_set,
+        win_rate=rate.complement() if rate is not None and found.is_turned else rate,
+        categories=tuple(sorted({row.category for row in found.rows})),
+        n_rows=len(rows),
+        n_better_a=sum((row.difference or 0) < 0 for row in rows),
+        n_better_b=sum((row.difference or 0) > 0 for row in rows),
+        n_same=sum(row.completion_a == row.completion_b for row in rows),
+    )
+
+
+def describe_pairs(pairs: Iterable[Pair]) -> str:
+    named = [f"{candidate} and {other}" for candidate, other in pairs]
+    if not named:
+        return (
+            "No evaluation has kept completions yet. Each evaluation of a candidate keeps them: "
+            "run `retraining`, or materialise evaluation again."
+        )
+    rest = f", and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
+    return f"Evaluated together: versions {'; '.join(named[:MAX_NAMED])}{rest}."
+
+
+def _find_rows(site: Site, a: int, b: int, pairs: Sequence[Pair]) -> _Compared:
+    if a == b:
+        raise Problem(
+            422,
+            "a and b are the same version. Name two versions.",
+            kind="invalid",
+            errors=[("query.b", "is the version of a")],
+        )
+    if (b, a) in pairs or (a, b) in pairs:
+        is_turned = (b, a) not in pairs
+        samples = _read(site, (a, b) if is_turned else (b, a))
+        rows = [_build_row(each, is_turned) for each in samples.rows]
+        evaluation = samples.evaluation
+        return _Compared(evaluation, evaluation.evaluation_set, is_turned, rows)
+    joined = _join_evaluations(site, a, b, pairs)
+    if joined is None:
+        raise Problem(
+            404,
+            f"There are no completions of the same prompts by versions {a} and {b}. "
+            f"{describe_pairs(pairs)}",
+            kind="not_found",
+        )
+    return joined
+
+
+def _join_evaluations(site: Site, a: int, b: int, pairs: Sequence[Pair]) -> _Compared | None:
+    """Texts of two evaluations on the same prompts. Their scores are left out: each evaluation fits
+    its own judge.
+    """
+    sources = [_find_source(version, pairs) for version in (a, b)]
+    if sources[0] is None or sources[1] is None:
+        return None
+    first, second = (_read(site, source) for source in sources if source is not None)
+    texts_b = {
+        (row.prompt_id, row.sample_index): _side(row, b == sources[1][0]) for row in second.rows
+    }
+    rows = []
+    for row in first.rows:
+        key = (row.prompt_id, row.sample_index)
+        if key in texts_b:
+            _, text_a, right_a = _side(row, a == sources[0][0])
+            _, text_b, right_b = texts_b[key]
+            rows.append(
+                ComparedPrompt(
+                    prompt_id=row.prompt_id,
+                    prompt=row.prompt,
+                    category=row.category,
+                    sample_index=row.sample_index,
+                    completion_a=text_a,
+                    completion_b=text_b,
+                    score_a=None,
+                    score_b=None,
+                    difference=None,
+                    p_b=None,
+                    right_a=right_a,
+                    right_b=right_b,
+                )
+            )
+    return _Compared(None, first.evaluation.evaluation_set, False, rows) if rows else None
+
+
+def _find_source(version: int, pairs: Sequence[Pair]) -> Pair | None:
+    """Its own evaluation, else the newest one that it was the champion of."""
+    own = sorted((pair for pair in pairs if version in pair), key=lambda pair: pair[0] != version)
+    return own[0] if own else None
+
+
+def _read(site: Site, pair: Pair) -> EvaluationSamples:
+    labels = [_label(site, version) for version in pair]
+    samples = site.files.read_samples(*labels)
+    if samples is None:  # deleted since it was listed
+        raise Problem(404, f"The completions of {' and '.join(labels)} are gone.", kind="not_found")
+    return samples
+
+
+def _side(row: JudgedSample, is_candidate: bool) -> tuple[float, str, bool | None]:
+    """Score, completion and whether it is right."""
+    if is_candidate:
+        return row.score_candidate, row.completion_candidate, row.right_candidate
+    return row.score_champion, row.completion_champion, row.right_champion
+
+
+def _build_row(row: JudgedSample, is_turned: bool) -> ComparedPrompt:
+    score_a, text_a, right_a = _side(row, is_turned)
+    score_b, text_b, right_b = _side(row, not is_turned)
+    p_b = None if row.p_win is None else 1 - row.p_win if is_turned else row.p_win
+    return ComparedPrompt(
+        prompt_id=row.prompt_id,
+        prompt=row.prompt,
+        category=row.category,
+        sample_index=row.sample_index,
+        completion_a=text_a,
+        completion_b=text_b,
+        score_a=score_a,
+        score_b=score_b,
+        difference=score_b - score_a,
+        p_b=p_b,
+        right_a=right_a,
+        right_b=right_b,
+    )
+
+
+def _matches(row: ComparedPrompt, chosen: CompareFilter) -> bool:
+    if chosen.category is not None and row.category != chosen.category:
+        return False
+    texts = (row.prompt, row.completion_a, row.completion_b)
+    return chosen.q is None or any(chosen.q.casefold() in text.casefold() for text in texts)
+
+
+def _make_key(order: Order) -> Callable[[ComparedPrompt], tuple[bool, float, str, int]]:
+    """Largest difference first; equal texts last, which is all that is known without scores."""
+
+    def key(row: ComparedPrompt) -> tuple[bool, float, str, int]:
+        gap = row.difference or 0.0
+        rank = {"disagreement": -abs(gap), "a": gap, "b": -gap}[order]
+        return row.completion_a == row.completion_b, rank, row.prompt_id, row.sample_index
+
+    return key
+
+
+def _read_place(cursor: str | None) -> int:
+    place = parse_cursor(cursor, int)
+    if place is not None and place[0] < 0:
+        raise cursor_problem()
+    return 0 if place is None else int(place[0])
+
+
+def _label(site: Site, version: int) -> str:
+    return f"{name_of(site, 'policy')}@{version}"

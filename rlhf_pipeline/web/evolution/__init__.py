@@ -1,0 +1,1 @@
+"""Versions of policies and reward models, with gate decisions and training data."""

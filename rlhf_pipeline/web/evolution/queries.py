@@ -1,0 +1,206 @@
+"""Composes the versions of policies and reward models from promotions, gate decisions and files."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from rlhf_pipeline.api_types.evolution import (
+    EvolutionOut,
+    GateOut,
+    PolicyTraining,
+    PolicyVersionOut,
+    PromotionOut,
+    RewardModelVersionOut,
+)
+from rlhf_pipeline.api_types.home import LastDecision
+from rlhf_pipeline.api_types.predictions import CalibrationOut
+from rlhf_pipeline.errors import MissingPartition
+from rlhf_pipeline.records import GateDecision, ModelVersion, Promotion, TriggerDecision
+from rlhf_pipeline.web.site import Site
+
+MAX_CALIBRATIONS = 1000  # of which the newest of each reward model is shown
+RUN = "run "  # how a promotion names the run that made it
+
+
+def read_evolution(site: Site) -> EvolutionOut:
+    return EvolutionOut(
+        policies=tuple(read_policies(site)), reward_models=tuple(_read_reward_models(site))
+    )
+
+
+def read_policies(site: Site) -> list[PolicyVersionOut]:
+    """The newest first."""
+    history, gates = _read_history(site)
+    promoted = {promotion.version: promotion for promotion in history}  # the last one of each
+    started = {each.run_id: each for each in site.store.decisions.fires() if each.run_id}
+    files = site.files.evaluation_files()
+    versions = sorted({*promoted, *gates}, reverse=True)
+    return [
+        _describe_policy(
+            site, version, gates.get(version, []), promoted.get(version), history, started
+        ).model_copy(update=_find_files(site, version, versions, files))
+        for version in versions
+    ]
+
+
+def list_versions(site: Site) -> list[int]:
+    """The versions of policies, the newest first."""
+    history, gates = _read_history(site)
+    return sorted({*gates, *(promotion.version for promotion in history)}, reverse=True)
+
+
+def _read_history(site: Site) -> tuple[list[Promotion], dict[int, list[GateDecision]]]:
+    """Promotions of policies, and the gate's decisions by version of the candidate; oldest
+    first.
+    """
+    gates: dict[int, list[GateDecision]] = {}
+    for decision in site.store.gates.all():
+        gates.setdefault(version_of(decision.candidate), []).append(decision)
+    return site.store.promotions.history(name_of(site, "policy")), gates
+
+
+def name_of(site: Site, kind: str) -> str:
+    """The name of the project's models of a kind, as the registry has it."""
+    return f"{site.settings.project}.{kind}"
+
+
+def version_of(label: str) -> int:
+    """
+    >>> version_of("demo.policy@3")
+    3
+    """
+    return int(label.rpartition("@")[2])
+
+
+def _describe_policy(
+    site: Site,
+    version: int,
+    gates: Sequence[GateDecision],
+    promotion: Promotion | None,
+    history: Sequence[Promotion],
+    started: Mapping[str, TriggerDecision],
+) -> PolicyVersionOut:
+    last = gates[-1] if gates else None
+    is_champion = bool(history) and history[-1].version == version
+    return PolicyVersionOut(
+        version=version,
+        label=f"{name_of(site, 'policy')}@{version}",
+        state="champion" if is_champion else "earlier champion" if promotion else "refused",
+        gate=None
+        if last is None
+        else GateOut.model_validate(
+            last.model_dump()
+            | {
+                "verdict": last.verdict,
+                "checks": last.checks,
+                "evaluation": last.evaluation,
+                "n_decisions": len(gates),
+            }
+        ),
+        promotion=_describe_promotion(promotion),
+        decision=_find_decision(promotion, last.run_id if last else None, started),
+        training=None
+        if last is None or last.registered is None
+        else _describe_training(site, last.registered),
+        has_report=False,
+        compared_with=(),
+    )
+
+
+def _find_files(
+    site: Site, version: int, versions: Sequence[int], files: frozenset[str]
+) -> dict[str, object]:
+    name = name_of(site, "policy")
+    label = f"{name}@{version}"
+    return {
+        "has_report": site.files.evaluation_path(label).name in files,
+        "compared_with": tuple(
+            other
+            for other in versions
+            if other != version and site.files.samples_path(label, f"{name}@{other}").name in files
+        ),
+    }
+
+
+def _describe_promotion(promotion: Promotion | None) -> PromotionOut | None:
+    return None if promotion is None else PromotionOut.model_validate(promotion.model_dump())
+
+
+def _find_decision(
+    promotion: Promotion | None, run_id: str | None, started: Mapping[str, TriggerDecision]
+) -> LastDecision | None:
+    """The decision whose run decided on the version, or promoted it."""
+    if run_id is None and promotion is not None and promotion.actor.startswith(RUN):
+        run_id = promotion.actor.removeprefix(RUN)
+    found = started.get(run_id or "")
+    return None if found is None else LastDecision.model_validate(found.model_dump())
+
+
+def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
+    by_origin: dict[str, int] = {}
+    if version.data_hash is not None:
+        with suppress(MissingPartition):  # retention deletes old sets
+            counted = site.files.count_values("retraining_set", version.data_hash, "origin")
+            for origin, n in counted.items():
+                # older sets have votes only, and no origin
+                by_origin[origin or "vote"] = by_origin.get(origin or "vote", 0) + n
+    return PolicyTraining(
+        parent=version.parent,
+        strategy=version.params.get("strategy"),
+        data_hash=version.data_hash,
+        n_pairs=sum(by_origin.values()) or None,
+        by_origin=by_origin,
+    )
+
+
+def _read_reward_models(site: Site) -> list[RewardModelVersionOut]:
+    name = name_of(site, "reward_model")
+    history = site.store.promotions.history(name)
+    promoted = {promotion.version: promotion for promotion in history}
+    champion = history[-1] if history else None
+    calibrated = _read_calibrations(site, name, champion.label if champion else None)
+    started = {each.run_id: each for each in site.store.decisions.fires() if each.run_id}
+    return [
+        _describe_reward_model(
+            f"{name}@{version}", promoted.get(version), champion, calibrated.get(version), started
+        )
+        for version in sorted({*promoted, *calibrated}, reverse=True)
+    ]
+
+
+def _describe_reward_model(
+    label: str,
+    promotion: Promotion | None,
+    champion: Promotion | None,
+    calibration: CalibrationOut | None,
+    started: Mapping[str, TriggerDecision],
+) -> RewardModelVersionOut:
+    is_refused = calibration is not None and calibration.refusal is not None
+    return RewardModelVersionOut(
+        version=version_of(label),
+        label=label,
+        state="champion"
+        if champion is not None and champion.label == label
+        else "earlier champion"
+        if promotion
+        else "refused"
+        if is_refused
+        else "not promoted",
+        calibration=calibration,
+        promotion=_describe_promotion(promotion),
+        decision=_find_decision(promotion, None, started),
+        data_seq=promotion.data_seq if promotion else None,
+    )
+
+
+def _read_calibrations(site: Site, name: str, champion: str | None) -> dict[int, CalibrationOut]:
+    """The newest calibrator of each reward model of the project; imported reports are left out."""
+    keys = [
+        (label, version)
+        for _, label, version in site.store.calibrations.entry_keys(limit=MAX_CALIBRATIONS)
+        if label.rpartition("@")[0] == name and label.rpartition("@")[2].isdecimal()
+    ]
+    newest: dict[int, CalibrationOut] = {}
+    for one in site.calibrations.entries(list(dict(reversed(keys)).items()), champion):
+        if one.state != "imported":
+            newest[version_of(one.reward_model)] = one
+    return newest

@@ -1,0 +1,101 @@
+"""Routes of evolution: versions as a list, a chart and a page; the page of an evaluation."""
+
+import base64
+import hashlib
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+
+from rlhf_pipeline.api_types.evolution import EvolutionOut
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.evaluation_page import judge_win_rate
+from rlhf_pipeline.reports.evolution import chart_evolution
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.charts import UNCHANGED, answer_chart
+from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.evolution import queries
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.routing import api_router
+
+api, pages = api_router("evolution"), APIRouter()
+Reader = Annotated[
+    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the versions of the models"))
+]
+STYLE = re.compile(rb"<style>(.*?)</style>", re.DOTALL)
+ORIGINS = {
+    "vote": "labelled by votes",
+    "relabelled": "relabelled by the reward model, because taste changed since the vote",
+    "hard_negative": "hard negatives of the reward model",
+    "on_policy": "completions of the candidate itself, labelled by the reward model",
+}
+
+
+@api.get("/evolution")
+def read(site: AnySite, _: Reader) -> EvolutionOut:
+    """Policy versions with the gate's decision, its reasons and the evaluation, what they were
+    trained on and which decision started them; reward models with accuracy, noise ceiling and the
+    reason of their promotion or refusal. The newest first.
+    """
+    return queries.read_evolution(site)
+
+
+@api.get("/charts/evolution", response_model=Chart, responses=UNCHANGED)
+def read_chart(site: AnySite, request: Request, _: Reader) -> Response:
+    """Win rate, correct answers, KL and length of each evaluated policy version, with intervals."""
+    policies = queries.read_policies(site)
+    evaluations = {
+        each.version: each.gate.evaluation
+        for each in policies
+        if each.gate and each.gate.evaluation
+    }
+    champion = next((each.version for each in policies if each.state == "champion"), None)
+    chart = chart_evolution(evaluations, champion, lambda version: f"/evolution#policy-{version}")
+    return answer_chart(request, chart)
+
+
+@pages.get("/evolution")
+def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
+    return render(
+        "evolution/page.html",
+        request,
+        site,
+        principal,
+        evolution=queries.read_evolution(site),
+        origins=ORIGINS,
+        judge=judge_win_rate,
+    )
+
+
+@pages.get("/evolution/{version}/report")
+def show_report(
+    site: AnySite, _: Reader, version: Annotated[int, Path(ge=1, lt=2**31)]
+) -> Response:
+    """The evaluation of a candidate as the page that its stage wrote."""
+    label = f"{queries.name_of(site, 'policy')}@{version}"
+    page = site.files.read_evaluation_page(label)
+    if page is None:
+        raise Problem(
+            404,
+            f"There is no evaluation page of {label}. The stage evaluation writes one for each "
+            "candidate; /evolution shows which versions have one.",
+            kind="not_found",
+        )
+    return Response(
+        page,
+        media_type="text/html; charset=utf-8",
+        headers={"content-security-policy": _allow_style(page)},
+    )
+
+
+def _allow_style(page: bytes) -> str:
+    """A policy for a page that stands alone: its own style, and nothing else."""
+    digests = [hashlib.sha256(style).digest() for style in STYLE.findall(page)]
+    hashes = " ".join(f"'sha256-{base64.b64encode(one).decode()}'" for one in digests)
+    return (
+        f"default-src 'none'; style-src 'self' {hashes}; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    )

@@ -1,0 +1,151 @@
+"""Three policy versions as a loop leaves them: the first, one that was promoted, one refused."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.evaluation import GateParams, decide_promotion
+from rlhf_pipeline.frames import RETRAINING_SET, check_frame
+from rlhf_pipeline.records import (
+    Evaluation,
+    EvaluationSamples,
+    Interval,
+    JudgedSample,
+    ModelVersion,
+    Promotion,
+)
+from rlhf_pipeline.store import Store
+
+N_PROMPTS = 30
+CATEGORIES = ("coding", "creative")
+PAGE = b"<!doctype html><html><head><style>p{margin:0}</style></head><p>Evaluated</html>"
+
+
+def interval(value: float, half: float = 0.05, n: int = N_PROMPTS) -> Interval:
+    return Interval(value=value, low=value - half, high=value + half, n=n)
+
+
+def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
+    """Version 2, started by a decision made by hand, beats 1; 3 is worse than 2. Returns the hash
+    of the retraining set of 2; that of 3 is gone.
+    """
+    files = Artefacts(frames, store.file_hashes)
+    kept = files.keep_version("retraining_set", _retraining_set())
+    now = datetime(2026, 1, 2, 12, tzinfo=UTC)
+    decision = store.decisions.fire_by_hand("a test", actor="eve", now=now, run_id="run-2")
+    assert decision.decision_id is not None
+    _promote(store, project, 1, "first policy of the project")
+    for version, win_rate, data_hash in ((2, 0.7, kept), (3, 0.4, "gone")):
+        evaluation = _evaluation(project, version, win_rate)
+        gate = decide_promotion(evaluation, GateParams()).model_copy(
+            update={
+                "registered": _register(project, version, data_hash),
+                "run_id": f"run-{version}",
+            }
+        )
+        store.gates.record(gate)
+        samples = EvaluationSamples(evaluation=evaluation, rows=_rows(version))
+        files.write(
+            {
+                files.samples_path(
+                    evaluation.candidate, evaluation.champion
+                ): samples.model_dump_json().encode(),
+                files.evaluation_path(evaluation.candidate): PAGE,
+            }
+        )
+        if gate.promoted:
+            _promote(store, project, version, "better")
+    return kept
+
+
+def _evaluation(project: str, version: int, win_rate: float) -> Evaluation:
+    return Evaluation(
+        candidate=f"{project}.policy@{version}",
+        champion=f"{project}.policy@{version - 1}",
+        reward_model=f"{project}.reward_model@1",
+        n_prompts=N_PROMPTS,
+        prompts_hash="h",
+        win_rate=interval(win_rate),
+        mean_reward_candidate=interval(0.5),
+        mean_reward_champion=interval(0.1),
+        kl=interval(0.1, 0.02),
+        checkable_candidate=None,
+        checkable_champion=None,
+        mean_length_candidate=70.0,
+        mean_length_champion=65.0,
+        length_candidate=interval(70.0, 4.0) if version == 3 else None,
+        length_controlled_win_rate=interval(win_rate - 0.05),
+        win_rate_by_labels=interval(win_rate + 0.1),
+        shares_votes=False,
+        evaluation_set=1,
+    )
+
+
+def _register(project: str, version: int, data_hash: str) -> ModelVersion:
+    return ModelVersion(
+        name=f"{project}.policy",
+        version=version,
+        kind="policy",
+        uri="runs:/x",
+        content_hash="c",
+        parent=f"{project}.policy@{version - 1}",
+        data_hash=data_hash,
+        params={"strategy": "dpo"},
+    )
+
+
+def _promote(store: Store, project: str, version: int, reason: str) -> None:
+    store.promotions.record(
+        Promotion(
+            model_name=f"{project}.policy",
+            version=version,
+            previous_version=version - 1 or None,
+            data_seq=None,
+            reason=reason,
+            actor=f"run run-{version}",
+        )
+    )
+
+
+def _rows(version: int) -> tuple[JudgedSample, ...]:
+    """The candidate is better by i / 10 on even prompts, worse on odd ones, equal on prompt 0."""
+    return tuple(
+        JudgedSample(
+            prompt_id=f"p{i:02}",
+            prompt=f"Question {i}?",
+            category=CATEGORIES[i % 2],
+            sample_index=0,
+            completion_candidate=f"Policy {version} on {i}." if i else "Same.",
+            completion_champion=f"Policy {version - 1} on {i}." if i else "Same.",
+            score_candidate=(i if i % 2 == 0 else -i) / 10,
+            score_champion=0.0,
+            p_win=0.8 if i % 2 == 0 else 0.3,
+            right_candidate=None if i % 3 else True,
+            right_champion=None if i % 3 else False,
+        )
+        for i in range(N_PROMPTS)
+    )
+
+
+def _retraining_set() -> pd.DataFrame:
+    rows = [
+        {
+            "comparison_id": f"c{i}",
+            "prompt_id": f"p{i}",
+            "prompt": "Why?",
+            "chosen": "yes",
+            "rejected": "no",
+            "margin": 0.5,
+            "weight": 1.0,
+            "origin": "vote" if i < 3 else "relabelled",
+            "information": 0.1,
+            "difficulty": 0.5,
+            "reason": "uncertain",
+            "split": "train",
+            "day": "2026-01-02",
+        }
+        for i in range(5)
+    ]
+    return check_frame(pd.DataFrame(rows), RETRAINING_SET)
