@@ -12,6 +12,8 @@ from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.parameters import Parameters
 
 HOURS_PER_SLOT = 3
+USUAL_VOTES = 2000  # whose error rate is the usual one
+LOWEST, HIGHEST = 0.01, 0.99  # error rates
 WEEKEND = np.array([0, 0, 0, 0, 0, 1, 1])
 Ints = npt.NDArray[np.int64]
 
@@ -97,7 +99,7 @@ def slot_effects(n: Floats, wrong: Floats) -> Floats:
 
     Least squares with a free rate per period, so that a change between periods is no effect of a
     slot; shrunk by the estimated variance of the effects (DerSimonian, Laird 1986), and zero where
-    slots differ no more than by chance. Their mean over the votes is zero: subtracting them must
+    slots differ no more than by chance. Their mean over the votes is zero: removing them must
     not move the level that detectors have learnt.
     """
     kept = n.sum(axis=1) > 0
@@ -122,15 +124,24 @@ def slot_effects(n: Floats, wrong: Floats) -> Floats:
     return effects
 
 
-def subtract(error: Floats, excess: Floats) -> Floats:
-    """`error - excess` within [0, 1]: what the bounds cut off is carried over to the next vote, so
-    that sums stay true.
+def remove_rhythm(error: Floats, excess: Floats) -> Floats:
+    """The errors as they would be without the rhythm, (n,): where errors are usually more frequent,
+    each counts for less, and where they are less frequent, each correct prediction does.
+
+    At the rate of the latest earlier votes the mean is that of a week, and the spread is at most
+    that of single errors, so a detector that expects those gives no more false alarms. Of
+    `error - excess` the spread is larger where errors are more frequent.
     """
     if not excess.any():
         return error
-    result, carried = np.empty(len(error)), 0.0
-    for i, value in enumerate((error - excess).tolist()):
-        wanted = value + carried
-        result[i] = min(1.0, max(0.0, wanted))
-        carried = wanted - result[i]
-    return result
+    ends = np.arange(len(error))
+    starts = np.maximum(ends - USUAL_VOTES, 0)
+    sums = np.concatenate([[0.0], np.cumsum(error)])
+    usual = (sums[ends] - sums[starts] + 1) / (ends - starts + 4)
+    of_slot = np.clip(usual + excess, LOWEST, HIGHEST)
+    result: Floats = np.where(
+        of_slot > usual,
+        error * usual / of_slot,
+        1 - (1 - error) * (1 - usual) / (1 - of_slot),
+    )
+    return np.clip(result, 0.0, 1.0)

@@ -9,7 +9,7 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.drift.haste import HastyVotes, find_hasty_votes
-from rlhf_pipeline.drift.rhythm import RhythmParams, expected_excess, subtract
+from rlhf_pipeline.drift.rhythm import RhythmParams, expected_excess, remove_rhythm
 from rlhf_pipeline.votes import NO_QUARANTINES, Quarantines
 
 READ, REPEATED, HASTY, QUARANTINED = "", "repeated", "hasty", "quarantined"
@@ -17,7 +17,7 @@ TIMED = {"annotator_id", "duration_s"}  # columns from which haste is known
 
 
 class StreamParams(RhythmParams):
-    """Which votes the detectors read, and what is subtracted from their errors."""
+    """Which votes the detectors read, and how their rhythm is learnt."""
 
     first_votes_only: bool = Field(
         default=True,
@@ -57,7 +57,7 @@ def prepare_stream(
     if params.rhythm_weeks:
         read = left_out == READ
         kept = rows[read]
-        adjusted = subtract(
+        adjusted = remove_rhythm(
             kept["error"].to_numpy(dtype=float), expected_excess(kept, params.rhythm_weeks)
         )
         rows["error"] = rows["error"].astype(float)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.drift.haste import find_hasty_votes
-from rlhf_pipeline.drift.rhythm import expected_excess, subtract
+from rlhf_pipeline.drift.rhythm import expected_excess, remove_rhythm
 from rlhf_pipeline.drift.stream import Level, scan, votes_for
 from rlhf_pipeline.drift.vote_stream import (
     HASTY,
@@ -106,21 +106,24 @@ def test_a_change_between_weeks_is_no_rhythm() -> None:
     assert np.abs(expected_excess(votes, 3)).max() < 0.04
 
 
-def test_subtracting_keeps_sums_and_bounds() -> None:
+def test_without_the_rhythm_errors_keep_their_usual_mean_and_spread_no_more() -> None:
     rng = np.random.default_rng(2)
-    error = (rng.random(5000) < 0.3).astype(float)
-    excess = rng.uniform(-0.1, 0.1, 5000)
-    adjusted = subtract(error, excess)
-    assert adjusted.min() >= 0
-    assert adjusted.max() <= 1
-    assert np.abs(np.cumsum(adjusted) - np.cumsum(error - excess)).max() < 1.5
+    excess = np.where(np.arange(40_000) % 7 >= 5, 0.1, -0.04)
+    error = (rng.random(40_000) < 0.25 + excess).astype(float)
+    adjusted = remove_rhythm(error, excess)
+    for slot in (excess > 0, excess < 0):
+        assert adjusted[slot].mean() == pytest.approx(0.25, abs=0.01)
+        assert adjusted[slot].std() <= np.sqrt(0.25 * 0.75) + 0.01
+    assert 0 <= adjusted.min() <= adjusted.max() <= 1
+    assert (adjusted[:5000] == remove_rhythm(error[:5000], excess[:5000])).all()
+    assert remove_rhythm(error, np.zeros(len(error))) is error
 
 
 def test_votes_on_other_models_teach_and_give_no_events() -> None:
-    votes = draw_votes(VoteWorld(n_votes=4000, repeats=0), 5)
-    votes.loc[votes["seq"] > 2000, "error"] = 1.0
-    votes["reward_model"] = np.where(votes["seq"] > 2000, "world.reward_model@2", MODEL)
-    assert scan(votes, model_version=MODEL).states["rise_test"]["last_seq"] == 2000
+    votes = draw_votes(VoteWorld(n_votes=2000, repeats=0), 5)
+    votes.loc[votes["seq"] > 1000, "error"] = 1.0
+    votes["reward_model"] = np.where(votes["seq"] > 1000, "world.reward_model@2", MODEL)
+    assert scan(votes, model_version=MODEL).states["rise_test"]["last_seq"] == 1000
     assert not scan(votes, model_version=MODEL).events
     events = scan(votes, model_version="world.reward_model@2", reference=Level(300, 0.25)).events
     assert {e.detector for e in events} == {"rise_test"}, "the others have no earlier rate"
