@@ -73,6 +73,7 @@ def add(
 def list_users() -> None:
     """List all users with their roles, including disabled ones."""
     workspace = Workspace.open_current()
+    groups = workspace.store.vote_sums.tags()
     rows = [
         {
             "e-mail": user.email,
@@ -80,6 +81,7 @@ def list_users() -> None:
             "user id": user.user_id,
             "kind": user.kind,
             "roles": _format_roles(user) or "none",
+            "group": groups.get(user.user_id, ""),
             "login": "disabled"
             if user.disabled_at
             else "password"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from urllib.parse import urlencode
 
 from rlhf_pipeline.intervals import RatioSums, interval_of_sums
 from rlhf_pipeline.records import Interval
@@ -257,6 +258,11 @@ def _group_panel(
             for name in names
         ]
         ends += [interval for interval in intervals if interval]
+        links = [
+            "/comparisons?" + urlencode({"category": name})
+            for name, interval in zip(names, intervals, strict=True)
+            if interval and by == "category"
+        ]
         if any(intervals):
             series.append(
                 point_series(
@@ -265,6 +271,7 @@ def _group_panel(
                     along="x",
                     role=role,
                     name=plot.measures[measure],
+                    links=tuple(links),
                     offset=SPREAD * (i - (len(sums) - 1) / 2),
                 )
             )

@@ -85,10 +85,13 @@ class VoteSums:
 
     def add(self, rows: pd.DataFrame, *, after: SumsHead, up_to_seq: int, version: int) -> bool:
         """Add what the votes after the head change, and place new annotators in the group of their
-        first vote's origin. False, and nothing is added, if the head has moved meanwhile.
+        first vote's origin. False, and nothing is added, if the head has moved meanwhile or a later
+        version of the measures has begun.
         """
+        newest = select(vote_sums_head.c.version).where(self._database.in_project(vote_sums_head))
         with self._database.write_transaction() as connection:
-            if self._read_head(connection, version) != after:
+            is_outdated = (connection.execute(newest).scalar() or 0) > version
+            if is_outdated or self._read_head(connection, version) != after:
                 return False
             if after.seq == 0:
                 of = self._database.in_project(vote_sums)

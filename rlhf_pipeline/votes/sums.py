@@ -45,8 +45,9 @@ def sum_votes(
 ) -> pd.DataFrame:
     """KEY and SUMS of the counting votes of people among VOTES.
 
-    `comparisons` has the COMPARISONS of these votes, `groups` the group of each annotator. Give all
-    votes on a comparison or none: pairs of them measure agreement. Raises FrameError.
+    `comparisons` has the COMPARISONS of these votes, `groups` the group of each annotator, by
+    default the vote's origin. Give all votes on a comparison or none: pairs of them measure
+    agreement. Raises FrameError.
     """
     counted = drop_machine_votes(counting(votes))
     if counted.empty:
@@ -94,7 +95,7 @@ def _describe_cells(
     source = comparisons["source"].to_numpy(dtype=object)
     return pd.DataFrame(
         {
-            "annotator_group": [groups[who] for who in votes["annotator_id"]],
+            "annotator_group": votes["annotator_id"].map(groups).fillna(votes["origin"]),
             "category": comparisons["category"].to_numpy(dtype=object),
             "source": np.where(pd.isna(source), OWN_SOURCE, source),
             "model_version": np.where(a == b, a, SEVERAL),

@@ -128,6 +128,8 @@ def test_small_groups_are_withheld(web: Web):
     withheld = read(reader, "ties", group="api")
     assert withheld.panels == ()
     assert "1 annotator" in withheld.notes[-1]
+    (whole,) = read(reader, "ties", by="category").panels
+    assert whole.series[0].links == ("/comparisons?category=factual",)
     few = read(reader, "ties", by="category", until=DAYS[0].isoformat())
     assert few.panels == ()
     assert "8 comparisons: too few" in few.notes[-1]

@@ -19,7 +19,9 @@ from rlhf_pipeline.web.memory_cache import ExpiringCache
 log = logging.getLogger(__name__)
 
 COUNTED = "choice.skip"  # the measure that counts every vote
-LIVE_VOTES = 1_000  # as many are added to the stored sums within a request: about 80 ms
+# As many are added to the stored sums within a request, a few in 0.1 s and all of them in a second:
+# so the first look at a small project shows its votes.
+LIVE_VOTES = 10_000
 COUNTED_FROM = 200  # waiting votes from which a thread counts them
 KEPT = 64  # answers of the store
 

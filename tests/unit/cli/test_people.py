@@ -129,6 +129,7 @@ def test_a_user_is_placed_in_a_group_and_taken_out(rlhf, store):
     ann = store.users.with_email("ann@example.org").user_id
     assert "is now in group experts" in rlhf("users", "group", "ann@example.org", "experts")
     assert store.vote_sums.tags() == {ann: "experts"}
+    assert "experts" in rlhf("users", "list")
     assert "is now in no named group" in rlhf("users", "group", "ann@example.org")
     assert store.vote_sums.tags() == {}
 

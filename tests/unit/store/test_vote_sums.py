@@ -96,6 +96,8 @@ def test_another_version_of_the_measures_counts_again(cast):
     )
     _, rows = cast.vote_sums.read(VERSION + 1, ["choice.skip"])
     assert rows[0].n == 31
+    assert count_new_votes(cast) == cast.votes.max_seq(), "this version leaves it to the later one"
+    assert cast.vote_sums.head(VERSION + 1).seq == cast.votes.max_seq()
 
 
 def test_an_annotator_belongs_to_the_origin_of_the_first_vote(cast):
