@@ -20,7 +20,7 @@ from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
 from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
 from rlhf_pipeline.web.calibration.log import CalibrationLog
-from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes
+from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, ExpiringCache
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
 from rlhf_pipeline.web.readiness import ReadinessCheck
 from rlhf_pipeline.web.streams import Streams
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 # a lease costs three times as much as a vote; SQLite has a single writer, so more would only
 # keep votes waiting
 LEASES_AT_ONCE = 8
+MAX_CACHED_SETS = 1000
 # older points are no news, and bound the cost of a scrape however old the project is
 SCRAPED_DAYS = 30
 
@@ -68,6 +69,8 @@ class Site:
         self.cards = CardDealer(store)
         self.vote_counter = VoteCounter(store, cache_times)
         self.calibrations = CalibrationLog(store)
+        # pairs by origin, by the hash of their retraining set
+        self.pair_origins = ExpiringCache[str, dict[str, int]](MAX_CACHED_SETS)
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)
         self.readiness = ReadinessCheck(settings, store)

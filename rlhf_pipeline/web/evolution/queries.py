@@ -1,7 +1,7 @@
 """Composes the versions of policies and reward models from promotions, gate decisions and files."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from rlhf_pipeline.api_types.evolution import (
     EvolutionOut,
@@ -14,7 +14,13 @@ from rlhf_pipeline.api_types.evolution import (
 from rlhf_pipeline.api_types.home import LastDecision
 from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.errors import MissingPartition
-from rlhf_pipeline.records import GateDecision, ModelVersion, Promotion, TriggerDecision
+from rlhf_pipeline.records import (
+    Evaluation,
+    GateDecision,
+    ModelVersion,
+    Promotion,
+    TriggerDecision,
+)
 from rlhf_pipeline.web.site import Site
 
 MAX_CALIBRATIONS = 1000  # of which the newest of each reward model is shown
@@ -40,6 +46,16 @@ def read_policies(site: Site) -> list[PolicyVersionOut]:
         ).model_copy(update=_find_files(site, version, versions, files))
         for version in versions
     ]
+
+
+def read_evaluations(site: Site) -> tuple[dict[int, Evaluation], int | None]:
+    """The last evaluation of each version that the gate decided on, and the champion's version."""
+    history, gates = _read_history(site)
+    last = {version: decisions[-1].evaluation for version, decisions in gates.items()}
+    return (
+        {version: evaluation for version, evaluation in last.items() if evaluation is not None},
+        history[-1].version if history else None,
+    )
 
 
 def list_versions(site: Site) -> list[int]:
@@ -136,13 +152,7 @@ def _find_decision(
 
 
 def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
-    by_origin: dict[str, int] = {}
-    if version.data_hash is not None:
-        with suppress(MissingPartition):  # retention deletes old sets
-            counted = site.files.count_values("retraining_set", version.data_hash, "origin")
-            for origin, n in counted.items():
-                # older sets have votes only, and no origin
-                by_origin[origin or "vote"] = by_origin.get(origin or "vote", 0) + n
+    by_origin = {} if version.data_hash is None else _count_origins(site, version.data_hash)
     return PolicyTraining(
         parent=version.parent,
         strategy=version.params.get("strategy"),
@@ -150,6 +160,22 @@ def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
         n_pairs=sum(by_origin.values()) or None,
         by_origin=by_origin,
     )
+
+
+def _count_origins(site: Site, data_hash: str) -> dict[str, int]:
+    """Pairs of a retraining set by origin; empty if its file was deleted."""
+    known = site.pair_origins.get(data_hash)
+    if known is not None:
+        return known
+    counted: Counter[str] = Counter()
+    try:
+        found = site.files.count_values("retraining_set", data_hash, "origin")
+    except MissingPartition:  # retention deletes old sets
+        return {}
+    for origin, n in found.items():
+        counted[origin or "vote"] += n  # older sets have votes only, and no origin
+    site.pair_origins.put(data_hash, dict(counted))
+    return dict(counted)
 
 
 def _read_reward_models(site: Site) -> list[RewardModelVersionOut]:

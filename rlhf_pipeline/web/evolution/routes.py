@@ -46,13 +46,7 @@ def read(site: AnySite, _: Reader) -> EvolutionOut:
 @api.get("/charts/evolution", response_model=Chart, responses=UNCHANGED)
 def read_chart(site: AnySite, request: Request, _: Reader) -> Response:
     """Win rate, correct answers, KL and length of each evaluated policy version, with intervals."""
-    policies = queries.read_policies(site)
-    evaluations = {
-        each.version: each.gate.evaluation
-        for each in policies
-        if each.gate and each.gate.evaluation
-    }
-    champion = next((each.version for each in policies if each.state == "champion"), None)
+    evaluations, champion = queries.read_evaluations(site)
     chart = chart_evolution(evaluations, champion, lambda version: f"/evolution#policy-{version}")
     return answer_chart(request, chart)
 
