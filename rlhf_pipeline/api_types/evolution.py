@@ -46,7 +46,9 @@ class GateOut(Answer):
 class PolicyVersionOut(Answer):
     version: int
     label: str
-    state: Literal["champion", "earlier champion", "refused"]
+    state: Literal["champion", "earlier champion", "refused", "promoted"] = Field(
+        description="`promoted`: the gate let it through, but it was not made champion."
+    )
     gate: GateOut | None = Field(description="Null for a policy that no gate decided on.")
     promotion: PromotionOut | None
     decision: LastDecision | None = Field(

@@ -100,7 +100,13 @@ def _describe_policy(
     return PolicyVersionOut(
         version=version,
         label=f"{name_of(site, 'policy')}@{version}",
-        state="champion" if is_champion else "earlier champion" if promotion else "refused",
+        state="champion"
+        if is_champion
+        else "earlier champion"
+        if promotion
+        else "promoted"
+        if last is not None and last.promoted
+        else "refused",
         gate=None
         if last is None
         else GateOut.model_validate(
