@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Request
-from rlhf_pipeline.records import Quarantine, Remedy, Text
+from rlhf_pipeline.records import Quarantine, Remedy, Text, Verdict
 
 Reason = Annotated[Text, Field(min_length=1, max_length=1000)]
 
@@ -27,6 +27,28 @@ class DriftEventOut(Answer):
     evidence: Mapping[str, Any]
     is_replayed: bool
     decision_id: int | None = Field(description="The decision that claimed it; null if it waits.")
+
+
+class DriftTest(Answer):
+    """One detector or test of a day's drift report."""
+
+    day: date
+    space: str
+    detector: str
+    model_version: str
+    verdict: Verdict
+    statistic: float | None
+    threshold: float | None
+    p_value: float | None
+    effect: float | None = Field(
+        description="Size of the change; of a detector, the rise of errors at its last event."
+    )
+    n_reference: int
+    n_current: int
+
+
+class DriftTestOut(DriftTest):
+    evidence: Mapping[str, Any] = Field(description="The figures behind the verdict.")
 
 
 class DecisionOut(Answer):

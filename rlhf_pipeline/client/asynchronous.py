@@ -121,6 +121,7 @@ class AsyncClient:
     metrics = _sends(calls.metrics)
     metric_points = _iterates(calls.metric_points)
     send_production_figures = _sends(calls.send_production_figures)
+    drift_tests = _iterates(calls.drift_tests)
     drift_events = _iterates(calls.drift_events)
     decisions = _iterates(calls.decisions)
     decision = _sends(calls.decision)

@@ -22,7 +22,7 @@ from rlhf_pipeline.api_types.alerts import (
 )
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut, ConsensusOut, Offered
-from rlhf_pipeline.api_types.drift import DecisionDetail, DecisionOut, DriftEventOut
+from rlhf_pipeline.api_types.drift import DecisionDetail, DecisionOut, DriftEventOut, DriftTestOut
 from rlhf_pipeline.api_types.predictions import (
     CalibrationDetail,
     CalibrationOut,
@@ -384,6 +384,11 @@ def send_production_figures(figures: Sequence[ProductionFigure]) -> Call[StoredF
     """
     body = [one.model_dump(mode="json", exclude_none=True) for one in figures]
     return _post("metrics/production", StoredFigures, {"figures": body})
+
+
+def drift_tests(*, day: date | None = None) -> Call[Page[DriftTestOut]]:
+    """The detectors and tests of a day's drift report, by default the newest; drift first."""
+    return _list("drift-tests", DriftTestOut, day=day)
 
 
 def drift_events(

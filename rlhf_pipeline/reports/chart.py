@@ -70,7 +70,8 @@ class Series(Record):
 
     `name` is the legend's entry, shared by series with the same name. `width` is the width of bars,
     in units of x. `offset` shifts points by pixels, so two series do not hide each other. `n` holds
-    how many measurements each point rests on, `links` where a click on it leads; both may be empty.
+    how many measurements each point rests on, `links` where a click on it leads, `evidence` more
+    words about it; all may be empty.
     """
 
     style: Literal["dots", "curve", "bars", "triangles"]
@@ -85,6 +86,7 @@ class Series(Record):
     labels: tuple[str, ...] = ()
     n: tuple[int, ...] = ()
     links: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
     width: float = 0.0
     offset: float = 0.0
 

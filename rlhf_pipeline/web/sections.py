@@ -15,6 +15,7 @@ from rlhf_pipeline.web.compare import routes as compare
 from rlhf_pipeline.web.comparisons import routes as comparisons
 from rlhf_pipeline.web.consensus import routes as consensus
 from rlhf_pipeline.web.decisions import routes as decisions
+from rlhf_pipeline.web.drift import routes as drift
 from rlhf_pipeline.web.drift_events import routes as drift_events
 from rlhf_pipeline.web.evolution import routes as evolution
 from rlhf_pipeline.web.feedback import routes as feedback
@@ -175,6 +176,15 @@ BUILT_IN = {
         label="Compare",
         path="/compare",
         folder=HERE / "compare",
+    ),
+    "drift": Section(
+        (drift.api, drift.pages),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Drift",
+        label="Timeline",
+        path="/drift",
+        folder=HERE / "drift",
     ),
     "drift_events": Section(
         (drift_events.api, drift_events.pages),

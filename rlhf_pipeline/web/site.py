@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rlhf_pipeline.artefacts import Artefacts
     from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
+    from rlhf_pipeline.web.drift.reports import DriftReports
     from rlhf_pipeline.web.home.stages import StageFile
     from rlhf_pipeline.web.predictions.completer import Completer
     from rlhf_pipeline.web.predictions.predictor import Predictor
@@ -113,6 +114,12 @@ class Site:
         from rlhf_pipeline.web.preferences.sums_reader import SumsReader
 
         return SumsReader(self.store)
+
+    @cached_property
+    def drift_reports(self) -> DriftReports:
+        from rlhf_pipeline.web.drift.reports import DriftReports
+
+        return DriftReports(self.store, self.files)
 
     @cached_property
     def probe_counter(self) -> ProbeCounter:

@@ -60,6 +60,8 @@ REFUSED = [
             "decisions",
             "decisions/1",
             "drift-events",
+            "drift-tests",
+            "charts/drift",
         )
     ),
     "/audit",
@@ -69,6 +71,8 @@ REFUSED = [
     "/decisions",
     "/decisions/1",
     "/drift-events",
+    "/drift",
+    "/drift/2026-01-02",
 ]
 RUNNING_NUMBERS = ("seq", "last_seq", "up_to_seq", "newest_seq", "next")
 SOME = [JUDGED[0], HELD[0], SKIPPED, UNJUDGED[-2], CORRECTION]
@@ -76,6 +80,7 @@ SOME = [JUDGED[0], HELD[0], SKIPPED, UNJUDGED[-2], CORRECTION]
 # What stands for each parameter of a path or query. A route with another one fails until a value
 # stands here.
 PATHS: dict[str, list[str]] = {
+    "day": [DAY],
     "comparison_id": [*SOME, "none"],
     "feedback_id": ["1", "2", "3"],
     "version": ["1"],
@@ -115,6 +120,7 @@ QUERIES: dict[str, list[str]] = {
     "rule": ["drift"],
     "by": ["group"],
     "source": ["this project"],
+    "space": ["errors"],
     "group": ["page"],
     "name": ["votes.cast"],
     "label": ["source=page"],

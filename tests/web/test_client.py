@@ -357,6 +357,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "metrics"),
         ("GET", "metrics/points"),
         ("POST", "metrics/production"),
+        ("GET", "drift-tests"),
         ("GET", "drift-events"),
         ("GET", "decisions"),
         ("GET", "decisions/{decision_id}"),
@@ -403,6 +404,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "home"),
         ("GET", "charts/alignment"),
         ("GET", "charts/accuracy"),
+        ("GET", "charts/drift"),
         ("GET", "charts/preferences/{figure}"),
         ("GET", "charts/production"),
     }

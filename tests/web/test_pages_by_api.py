@@ -41,6 +41,7 @@ NOUNS = {
     "login": "auth",
     "alignment": "charts",
     "preferences": "charts",
+    "drift": "drift-tests",
     "production": "metrics",
     "calibration": "calibrations",
     "calibration.csv": "calibrations",

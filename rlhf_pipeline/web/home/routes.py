@@ -25,7 +25,7 @@ STAGE_PAGES = {
     "votes": "/votes",
     "reward_model": "/alignment",
     "calibration": "/calibration",
-    "drift_report": "/alignment",
+    "drift_report": "/drift",
     "candidate_model": "/evolution",
 }
 

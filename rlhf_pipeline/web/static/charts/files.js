@@ -2,7 +2,7 @@
 
 import { hasNames, isoDay, words } from "./values.js";
 
-const COLUMNS = ["panel", "series", "x", "y", "low", "high", "n"];
+const COLUMNS = ["panel", "series", "x", "y", "low", "high", "n", "evidence"];
 const SCALE = 2; // pixels of the PNG per pixel of the screen
 const EDGE = 12; // pixels
 
@@ -12,6 +12,8 @@ function rowsOf(chart) {
   );
 }
 
+const hasEvidence = (row) => row.series.evidence.length > 0;
+
 export const countPoints = (chart) => rowsOf(chart).length;
 
 export function fillTable(table, chart) {
@@ -20,14 +22,14 @@ export function fillTable(table, chart) {
   const used = {
     panel: panels.length > 1, series: rows.some((row) => row.series.name), x: true, y: true,
     low: rows.some((row) => row.series.low.length), high: rows.some((r) => r.series.high.length),
-    n: rows.some((row) => row.series.n.length),
+    n: rows.some((row) => row.series.n.length), evidence: rows.some(hasEvidence),
   };
   const names = COLUMNS.filter((name) => used[name]);
   const first = panels[0];
   const heads = {
     panel: "Panel", series: "Series", x: panels.at(-1)?.x.label || "x",
     y: panels.length === 1 ? first.y.label || first.title || "value" : "value",
-    low: "95 % low", high: "95 % high", n: "n",
+    low: "95 % low", high: "95 % high", n: "n", evidence: "Evidence",
   };
   const head = table.createTHead().insertRow();
   for (const name of names) {
@@ -45,6 +47,7 @@ export function fillTable(table, chart) {
       low: series.low.length ? words(series.low[i], measured) : "",
       high: series.high.length ? words(series.high[i], measured) : "",
       n: series.n.length ? series.n[i].toLocaleString("en") : "",
+      evidence: series.evidence[i] ?? "",
     };
     const row = body.insertRow();
     for (const name of names) {
@@ -60,11 +63,14 @@ export function fillTable(table, chart) {
 }
 
 export function downloadCsv(chart) {
-  const lines = rowsOf(chart).map(({ panel, series, i }) => [
+  const rows = rowsOf(chart);
+  const names = rows.some(hasEvidence) ? COLUMNS : COLUMNS.slice(0, -1);
+  const lines = rows.map(({ panel, series, i }) => [
     panel.title || panel.y.label, series.name, exact(series.x[i], panel.x),
     exact(series.y[i], panel.y), series.low[i], series.high[i], series.n[i],
-  ]);
-  const text = [COLUMNS, ...lines].map((line) => line.map(csvCell).join(",")).join("\r\n");
+    series.evidence[i],
+  ].slice(0, names.length));
+  const text = [names, ...lines].map((line) => line.map(csvCell).join(",")).join("\r\n");
   save(new Blob([`${text}\r\n`], { type: "text/csv" }), `${fileName(chart)}.csv`);
 }
 

@@ -30,4 +30,5 @@ export function pointWords(series, i, panel) {
 }
 
 export const countWords = (series, i) =>
-  series.n.length ? `, n = ${series.n[i].toLocaleString("en")}` : "";
+  (series.n.length ? `, n = ${series.n[i].toLocaleString("en")}` : "") +
+  (series.evidence[i] ? `, ${series.evidence[i]}` : "");

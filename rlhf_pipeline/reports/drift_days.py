@@ -1,0 +1,174 @@
+"""Builds the chart of drift over days: verdicts by space and detector, decisions, model changes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from itertools import pairwise
+
+from rlhf_pipeline.api_types.drift import DriftTest
+from rlhf_pipeline.records import Verdict
+from rlhf_pipeline.reports.chart import (
+    Axis,
+    Chart,
+    Mark,
+    Panel,
+    Role,
+    Series,
+    Tick,
+    day_axis,
+    day_value,
+)
+from rlhf_pipeline.reports.words import display_name, format_p_value, format_value
+
+TITLE = "Drift by day, space and detector"
+NO_TESTS = (
+    "No drift report of these days yet. The job `feedback` writes one for each day with votes."
+)
+LANE = 18  # pixels
+VERDICTS: dict[Verdict, tuple[str, Role]] = {
+    Verdict.INSUFFICIENT: ("dots", "small"),
+    Verdict.STABLE: ("dots", "ref"),
+    Verdict.WARNING: ("triangles", "warned"),
+    Verdict.DRIFT: ("triangles", "fired"),
+}
+WORDS = {Verdict.INSUFFICIENT: "insufficient data"}
+# spaces in the order of the report: what people decided on first, then what moved beside it
+FIRST_SPACES = ("overall", "errors", "calibration")
+# of a decision: its day, words and address
+Decided = tuple[date, str, str]
+
+
+def chart_drift_days(
+    tests: Sequence[DriftTest],
+    first: date,
+    last: date,
+    *,
+    decisions: Sequence[Decided] = (),
+    policies: Mapping[date, str] | None = None,
+    link: Callable[[date], str] | None = None,
+) -> Chart:
+    """One lane per space and detector; a day without a report is a gap. Lines mark days on which
+    another reward model or policy is deployed than on the day before; `policies` holds the policy
+    of each day. `link` leads from a day to its tests.
+    """
+    if not tests:
+        return Chart(kind="drift_days", title=TITLE, alt=TITLE, panels=(), notes=(NO_TESTS,))
+    names = _order({(test.space, test.detector) for test in tests})
+    lanes = {name: float(i) for i, name in enumerate(names)}
+    x = day_axis(first, last)
+    reward_models = {test.day: test.model_version for test in tests if test.model_version != "none"}
+    marks = _mark_changes({"reward model": reward_models, "policy": policies or {}})
+    panels = (
+        _decision_panel(x, decisions, marks),
+        _verdict_panel(x, tests, lanes, marks, link),
+    )
+    bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lower panel has the days
+    return Chart(
+        kind="drift_days",
+        title=TITLE,
+        alt=f"{TITLE}, from {first} to {last}",
+        panels=(panels[0].model_copy(update=bare), panels[1]) if decisions else panels[1:],
+    )
+
+
+def _order(names: set[tuple[str, str]]) -> list[tuple[str, str]]:
+    def place(name: tuple[str, str]) -> tuple[int, str, str]:
+        space, detector = name
+        known = FIRST_SPACES.index(space) if space in FIRST_SPACES else len(FIRST_SPACES)
+        return known, space, detector
+
+    return sorted(names, key=place)
+
+
+def _decision_panel(x: Axis, decisions: Sequence[Decided], marks: Sequence[Mark]) -> Panel:
+    shown = [each for each in decisions if x.low <= day_value(each[0]) <= x.high]
+    return Panel(
+        title="Decisions of the trigger and of people",
+        x=x,
+        y=Axis(low=0.5, high=-0.5, ticks=(Tick(value=0.0, label="decision"),)),
+        height=2 * LANE,
+        series=(
+            Series(
+                style="triangles",
+                role="now",
+                name="decision",
+                x=tuple(day_value(day) for day, _, _ in shown),
+                y=(0.0,) * len(shown),
+                evidence=tuple(words for _, words, _ in shown),
+                links=tuple(address for _, _, address in shown),
+            ),
+        )
+        if shown
+        else (),
+        marks=tuple(marks),
+    )
+
+
+def _verdict_panel(
+    x: Axis,
+    tests: Sequence[DriftTest],
+    lanes: Mapping[tuple[str, str], float],
+    marks: Sequence[Mark],
+    link: Callable[[date], str] | None,
+) -> Panel:
+    return Panel(
+        title="Verdict of each day's drift report",
+        x=x,
+        y=Axis(
+            low=len(lanes) - 0.5,
+            high=-0.5,
+            label="space: detector",
+            ticks=tuple(
+                Tick(value=at, label=f"{display_name(space)}: {detector}")
+                for (space, detector), at in lanes.items()
+            ),
+        ),
+        height=LANE * len(lanes) + LANE,
+        series=tuple(
+            Series(
+                style="triangles" if style == "triangles" else "dots",
+                role=role,
+                name=WORDS.get(verdict, verdict.value),
+                x=tuple(day_value(test.day) for test in given),
+                y=tuple(lanes[test.space, test.detector] for test in given),
+                n=tuple(test.n_current for test in given),
+                faint=(verdict == Verdict.INSUFFICIENT,) * len(given),
+                evidence=tuple(describe_test(test) for test in given),
+                links=tuple(link(test.day) for test in given) if link else (),
+            )
+            for verdict, (style, role) in VERDICTS.items()
+            if (given := [test for test in tests if test.verdict == verdict])
+        ),
+        marks=tuple(mark.model_copy(update={"label": ""}) for mark in marks),
+    )
+
+
+def describe_test(test: DriftTest) -> str:
+    """Its statistic, threshold, effect and p-value, as far as it has them."""
+    parts = {
+        "statistic": test.statistic,
+        "threshold": test.threshold,
+        "effect": test.effect,
+    }
+    words = [f"{name} {format_value(value)}" for name, value in parts.items() if value is not None]
+    if test.p_value is not None:
+        words.append(f"p {format_p_value(test.p_value).removeprefix('= ')}")
+    return ", ".join(words)
+
+
+def _mark_changes(deployed: Mapping[str, Mapping[date, str]]) -> list[Mark]:
+    """One line per day, whatever changed on it."""
+    changes: dict[date, list[str]] = {}
+    for what, versions in deployed.items():
+        for (_, before), (day, now) in pairwise(sorted(versions.items())):
+            if before != now:
+                changes.setdefault(day, []).append(f"{what} @{now.rpartition('@')[2]}")
+    return [
+        Mark(
+            style="line",
+            role="model",
+            x=(day_value(day),) * 2,
+            label=", ".join(words),
+            name="champion changed",
+        )
+        for day, words in sorted(changes.items())
+    ]

@@ -1,0 +1,1 @@
+"""Drift over days: the verdict of every detector, and the tests of one day."""

@@ -1,0 +1,81 @@
+"""Keeps the tests of drift reports in memory; a day is read again once its file was replaced."""
+
+import json
+import math
+import threading
+from collections.abc import Iterator
+from datetime import date, datetime
+from pathlib import PurePosixPath
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.api_types.drift import DriftTest, DriftTestOut
+from rlhf_pipeline.artefacts import FOLDER, Artefacts
+from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.store import Store
+
+STAGE = "drift_report"
+NUMBERS = ("statistic", "threshold", "p_value")
+
+
+class DriftReports:
+    """The tests of each day, without their evidence, which is ten times as large."""
+
+    def __init__(self, store: Store, files: Artefacts):
+        self._store, self._files = store, files
+        self._lock = threading.Lock()
+        self._known: dict[date, tuple[datetime, tuple[DriftTest, ...]]] = {}
+
+    def find_days(self) -> dict[date, datetime]:
+        """When the report of each day was written."""
+        return {
+            date.fromisoformat(PurePosixPath(path).stem): written_at
+            for path, written_at in self._store.file_hashes.list_written(f"{FOLDER}/{STAGE}/")
+        }
+
+    def read(self, first: date, last: date) -> list[DriftTest]:
+        """Oldest first."""
+        written = {day: at for day, at in self.find_days().items() if first <= day <= last}
+        with self._lock:
+            changed = [
+                day.isoformat()
+                for day, at in written.items()
+                if day not in self._known or self._known[day][0] != at
+            ]
+            if changed:
+                found: dict[date, list[DriftTest]] = {}
+                for values in _read_rows(self._files.read_days(STAGE, changed)):
+                    test = DriftTest.model_validate(values)
+                    found.setdefault(test.day, []).append(test)
+                for name in changed:
+                    day = date.fromisoformat(name)
+                    self._known[day] = written[day], tuple(found.get(day, ()))
+            return [test for day in sorted(written) for test in self._known[day][1]]
+
+    def read_day(self, day: date) -> list[DriftTestOut]:
+        """With evidence. Raises NotFound for a day without a report."""
+        rows = self._files.read_days(STAGE, [day.isoformat()])
+        if rows.empty:
+            raise NotFound(
+                f"There is no drift report of {day}. The job `feedback` writes one for each day "
+                "with votes."
+            )
+        return [DriftTestOut.model_validate(values) for values in _read_rows(rows)]
+
+
+def _read_rows(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    for values in frame.to_dict("records"):
+        evidence = json.loads(values["evidence"])
+        figures = {name: _to_number(values[name]) for name in NUMBERS}
+        figures["effect"] = evidence.get("effect")
+        # a detector reads vote by vote: its figures are those of its last event
+        for event in evidence.get("events", ())[-1:]:
+            figures |= {name: event.get(name) for name in ("statistic", "threshold")}
+            if {"error_before", "error_after"} <= event.keys():
+                figures["effect"] = event["error_after"] - event["error_before"]
+        yield {**values, **figures, "evidence": evidence}
+
+
+def _to_number(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) or math.isinf(value) else float(value)

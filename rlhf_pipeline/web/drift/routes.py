@@ -1,0 +1,123 @@
+"""Routes of drift over days: a chart of all detectors, and the tests of one day."""
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.drift import DriftTestOut
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import Verdict
+from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.drift_days import Decided, chart_drift_days
+from rlhf_pipeline.retraining.decision_words import summarise_decision
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.site import Site
+
+api, pages = api_router("charts", "drift-tests"), APIRouter()
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, "drift reports"))]
+POLICY = "policy.length"  # a figure of every day on which a policy wrote completions
+WORST_FIRST = (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICIENT)
+
+
+@api.get("/charts/drift", response_model=Chart, responses=UNCHANGED)
+def read_chart(
+    site: AnySite, request: Request, _: Reader, days: Days, space: ChartFilter = None
+) -> Response:
+    """The verdict of each space and detector by day with its evidence, the decisions, and the days
+    on which the champion changed. Without `until`, up to the newest report; without `since`, 90
+    days.
+    """
+    known = site.drift_reports.find_days()
+    first, last = days.resolve(max(known, default=None))
+    if days.since is None:
+        first = min((day for day in known if first <= day <= last), default=first)
+    tests = site.drift_reports.read(first, last)
+    chart = chart_drift_days(
+        [test for test in tests if space in (None, test.space)],
+        first,
+        last,
+        decisions=_list_decisions(site),
+        policies=_read_policies(site, first, last),
+        link=lambda day: f"/drift/{day}",
+    )
+    return answer_chart(request, chart)
+
+
+@api.get("/drift-tests", responses=problem_responses(404))
+def read_day(
+    site: AnySite,
+    _: Reader,
+    day: Annotated[date | None, Query(description="Default: the newest report.")] = None,
+) -> Page[DriftTestOut]:
+    """The detectors and tests of a day's drift report, those that found drift first."""
+    known = site.drift_reports.find_days()
+    wanted = day or max(known, default=None)
+    return Page(items=_read_day(site, wanted) if wanted else (), next=None)
+
+
+@pages.get("/drift")
+def show_page(
+    site: AnySite, request: Request, principal: Reader, days: Days, space: ChartFilter = None
+) -> Response:
+    known = site.drift_reports.find_days()
+    newest = max(known, default=None)
+    tests = site.drift_reports.read(newest, newest) if newest else []
+    return render(
+        "drift/page.html",
+        request,
+        site,
+        principal,
+        newest=newest,
+        found=[test for test in tests if test.verdict in WORST_FIRST[:2]],
+        overall=next((test.verdict for test in tests if test.space == "overall"), None),
+        spaces=sorted({test.space for test in tests}),
+        filters={"since": days.since, "until": days.until, "space": space},
+    )
+
+
+@pages.get("/drift/{day}")
+def show_day(site: AnySite, request: Request, principal: Reader, day: date) -> Response:
+    tests = _read_day(site, day)
+    ordered = sorted(site.drift_reports.find_days())
+    place = ordered.index(day) if day in ordered else 0
+    return render(
+        "drift/day.html",
+        request,
+        site,
+        principal,
+        day=day,
+        tests=tests,
+        before=ordered[place - 1] if place else None,
+        after=ordered[place + 1] if place + 1 < len(ordered) else None,
+        n_events=len(site.store.events.for_days([day.isoformat()])),
+    )
+
+
+def _read_day(site: Site, day: date) -> tuple[DriftTestOut, ...]:
+    found = site.drift_reports.read_day(day)
+    return tuple(sorted(found, key=lambda test: WORST_FIRST.index(test.verdict)))
+
+
+def _list_decisions(site: Site) -> list[Decided]:
+    answers = site.store.decisions.find_answers()
+    return [
+        (
+            each.decided_at.date(),
+            summarise_decision(each, answers.get(each.stored_id)),
+            f"/decisions/{each.decision_id}",
+        )
+        for each in site.store.decisions.all()
+    ]
+
+
+def _read_policies(site: Site, first: date, last: date) -> Mapping[date, str]:
+    points = site.store.metric_points.read([POLICY], since=first, until=last)
+    return {point.day: point.labels["policy"] for point in points}
