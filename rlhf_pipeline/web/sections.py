@@ -5,6 +5,7 @@ from pathlib import Path
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.web.alerts import messages as alert_messages
+from rlhf_pipeline.web.alerts import pages as alert_pages
 from rlhf_pipeline.web.alerts import routes as alerts
 from rlhf_pipeline.web.alignment import routes as alignment
 from rlhf_pipeline.web.annotate import routes as annotate
@@ -204,7 +205,15 @@ BUILT_IN = {
         path="/decisions",
         folder=HERE / "decisions",
     ),
-    "alerts": Section((alert_messages.api, alerts.api)),
+    "alerts": Section(
+        (alert_messages.api, alerts.api, alert_pages.pages),
+        Permission.ALERTS_READ,
+        needs_all_votes=True,
+        group="Drift",
+        label="Alerts",
+        path="/alerts",
+        folder=HERE / "alerts",
+    ),
     "feedback": Section(
         (feedback.api, feedback.pages),
         Permission.FEEDBACK_READ,

@@ -7,7 +7,9 @@ import pytest
 from rlhf_pipeline.alert_rounds import AlertPlan, advance_alerts
 from rlhf_pipeline.alerts.findings import Reading
 from rlhf_pipeline.records import utc_now
-from tests.web.conftest import Web
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.server import WebServer
+from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
 pytestmark = on_sqlite
@@ -79,3 +81,25 @@ def test_reading_alerts_does_not_allow_changing_them(web: Web):
     assert len(auditor.get(ALERTS).json()["items"]) == 1
     assert auditor.post(f"{ALERTS}/1:resolve").status_code == 403
     assert web.client("annotator").get(ALERTS).status_code == 403
+
+
+def test_the_page_acknowledges_silences_and_resolves(web: Web):
+    look(web, 80)
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+        paged = Web(web.store, web.settings, server.url, web.clock)
+        browser, address = paged.browser(paged.add("engineer")), f"{server.url}/alerts"
+        assert "Acknowledge" in browser.get(address).text
+        assert browser.post(f"{address}/1/acknowledge").status_code == 303
+        assert browser.post(f"{address}/1/acknowledge").status_code == 409
+        form = {"rule": "queue_age", "subject": "", "reason": "holidays", "hours": "8"}
+        assert browser.post(f"{address}/silences", data={**form, "hours": "9"}).status_code == 422
+        assert browser.post(f"{address}/silences", data=form).status_code == 303
+        (silence,) = web.store.silences.all()
+        assert timedelta(hours=7.9) < silence.ends_at - silence.created_at <= timedelta(hours=8)
+        assert "Silenced now" in browser.get(address).text
+        assert browser.post(f"{address}/silences/1/end").status_code == 303
+        assert browser.post(f"{address}/1/resolve").status_code == 303
+        assert "No open alerts" in browser.get(address).text
+        assert "resolved" in browser.get(f"{address}?state=resolved").text
+        reader = paged.browser(paged.add("approver"))
+        assert "Silence all" not in reader.get(address).text

@@ -64,6 +64,7 @@ REFUSED = [
             "charts/drift",
         )
     ),
+    "/alerts",
     "/audit",
     "/calibration",
     "/calibration.csv",

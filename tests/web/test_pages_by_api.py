@@ -23,6 +23,7 @@ SAID_OTHERWISE = {
     "/users/{}": ("patch", "/users/{}"),
     "/users/{}/disable": ("patch", "/users/{}"),
     "/users/{}/enable": ("patch", "/users/{}"),
+    "/alerts/silences/{}/end": ("delete", "/alerts/silences/{}"),
     "/me/tokens/{}/revoke": ("delete", "/me/tokens/{}"),
 }
 # Fields of forms that are no part of the act, or stand elsewhere in its request.
@@ -34,6 +35,7 @@ BESIDE = {
     "next": "where the page goes on",
     "says_organization_roles": "that boxes are shown",
     "is_sure": "that it is meant",
+    "hours": "an end, counted from now",
 }
 # Pages that show what the API gives under another noun.
 NOUNS = {

@@ -30,6 +30,7 @@ from rlhf_pipeline.web.site import Site
 api = api_router("alerts")
 # A drift alert tells how people voted, so who may vote does not read it.
 READER = [Depends(needs_all_votes(Permission.ALERTS_READ, "alerts"))]
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.ALERTS_READ, "alerts"))]
 Editor = Annotated[Principal, Depends(needs_all_votes(Permission.ALERTS_WRITE, "alerts"))]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 RulePath = Annotated[RuleName, Path()]

@@ -1,0 +1,114 @@
+"""The page of alerts: open, acknowledged and resolved ones, and what silences them."""
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from rlhf_pipeline.api_types.alerts import NewSilence
+from rlhf_pipeline.monitoring import AlertState
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web.alerts import routes
+from rlhf_pipeline.web.alerts.routes import Editor, Number, Reader
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.pagination import Cursor
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
+from rlhf_pipeline.web.site import Site
+
+pages = APIRouter()
+Shown = Annotated[Literal["", "open", "acknowledged", "resolved"], Query(alias="state")]
+VIEWS: dict[str, tuple[str, list[AlertState]]] = {
+    "": ("not resolved", ["open", "acknowledged"]),
+    "open": ("open", ["open"]),
+    "acknowledged": ("acknowledged", ["acknowledged"]),
+    "resolved": ("resolved", ["resolved"]),
+}
+HOURS = {1: "1 hour", 8: "8 hours", 24: "1 day", 168: "1 week"}
+SHOWN = 50
+
+
+@pages.get("/alerts")
+def show_page(
+    site: AnySite, request: Request, principal: Reader, shown: Shown = "", cursor: Cursor = None
+) -> Response:
+    return _render_page(site, request, principal, shown=shown, cursor=cursor)
+
+
+@pages.post("/alerts/{alert_id}/acknowledge")
+def submit_acknowledgement(
+    site: AnySite, request: Request, principal: Editor, alert_id: Number
+) -> Response:
+    done, problem = attempt(lambda: routes.acknowledge(site, principal, alert_id))
+    return see_other("/alerts") if done else _render_page(site, request, principal, problem)
+
+
+@pages.post("/alerts/{alert_id}/resolve")
+def submit_resolution(
+    site: AnySite, request: Request, principal: Editor, alert_id: Number
+) -> Response:
+    done, problem = attempt(lambda: routes.resolve(site, principal, alert_id))
+    return see_other("/alerts") if done else _render_page(site, request, principal, problem)
+
+
+@pages.post("/alerts/silences")
+def submit_silence(site: AnySite, request: Request, principal: Editor, form: Form) -> Response:
+    done, problem = attempt(lambda: routes.add_silence(site, principal, _parse_silence(site, form)))
+    return see_other("/alerts") if done else _render_page(site, request, principal, problem)
+
+
+@pages.post("/alerts/silences/{silence_id}/end")
+def submit_end(site: AnySite, request: Request, principal: Editor, silence_id: Number) -> Response:
+    _, problem = attempt(lambda: routes.end_silence(site, principal, silence_id))
+    return _render_page(site, request, principal, problem) if problem else see_other("/alerts")
+
+
+def _parse_silence(site: Site, form: Fields) -> NewSilence:
+    hours = form.number("hours")
+    if hours not in HOURS:
+        raise Problem(
+            422,
+            f"hours is {hours}; choose one of {', '.join(map(str, HOURS))}.",
+            kind="invalid",
+            errors=[("hours", "is not a choice of the form")],
+        )
+    return validate(
+        NewSilence,
+        {
+            "rule": form.text("rule") or None,
+            "subject": form.text("subject") or None,
+            "reason": form.text("reason").strip(),
+            "ends_at": site.store.database.clock.now() + timedelta(hours=hours),
+        },
+    )
+
+
+def _render_page(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    problem: Problem | None = None,
+    *,
+    shown: str = "",
+    cursor: str | None = None,
+) -> Response:
+    may_read = principal.may(Permission.ALERTS_READ)
+    now = site.store.database.clock.now()
+    found = routes.read_all(site, VIEWS[shown][1], None, cursor, SHOWN) if may_read else None
+    return render(
+        "alerts/page.html",
+        request,
+        site,
+        principal,
+        status=problem.status if problem else 200,
+        problem=problem.detail if problem else None,
+        page=found or {"items": [], "next": None},
+        views={name: words for name, (words, _) in VIEWS.items()},
+        shown=shown,
+        query=query_of({"state": shown}),
+        silences=[one for one in site.store.silences.all() if one.ends_at > now],
+        hours=HOURS,
+        names=names_for(site, principal),
+    )
