@@ -48,6 +48,7 @@ class LastDecision(Answer):
     decision_id: int
     action: Literal["fire", "hold"]
     state: str
+    summary: str = Field(description="Cause, its share of the rise, and what became of it.")
     reasons: tuple[str, ...]
     decided_at: datetime
 

@@ -86,6 +86,9 @@ def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
     assert (event["detector"], event["decision_id"]) == ("rise_test", number)
     assert reader.get("/drift-events?is_open=true").json()["items"] == []
     assert reader.get("/decisions/9").status_code == 404
+    home = reader.get("/home").json()
+    assert home["decision"]["summary"] == listed["summary"]
+    assert {"text": "decision 1 waits for a person", "link": "/decisions/1"} in home["attention"]
 
 
 def test_a_person_answers_once_and_ends_the_quarantine(web: Web):

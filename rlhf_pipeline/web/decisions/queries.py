@@ -43,14 +43,11 @@ def page(site: Site, *, cursor: str | None, limit: int) -> Page[DecisionOut]:
     return Page(items=tuple(DecisionOut(**_describe(each, answers)) for each in found), next=after)
 
 
-def waiting(site: Site) -> tuple[DecisionOut, ...]:
+def find_waiting(store: Store) -> list[TriggerDecision]:
     """Those that a person may answer now, oldest first."""
-    answers = site.store.decisions.find_answers()
-    return tuple(
-        DecisionOut(**_describe(each, answers))
-        for each in site.store.decisions.held_with_remedy()
-        if waits(each) and each.stored_id not in answers
-    )
+    held = [each for each in store.decisions.held_with_remedy() if waits(each)]
+    answers = store.decisions.find_answers() if held else {}
+    return [each for each in held if each.stored_id not in answers]
 
 
 def describe(decision: TriggerDecision) -> DecisionOut:

@@ -71,7 +71,7 @@ def show_list(
         site,
         principal,
         page=queries.page(site, cursor=cursor, limit=SHOWN),
-        waiting=queries.waiting(site),
+        waiting=[queries.describe(each) for each in queries.find_waiting(site.store)],
         names=names_for(site, principal),
     )
 

@@ -19,8 +19,10 @@ from rlhf_pipeline.api_types.home import (
 from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.records import Role, TriggerDecision
+from rlhf_pipeline.retraining.decision_words import describe_state, summarise_decision
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.decisions.queries import find_waiting
 from rlhf_pipeline.web.home.stages import describe_stages
 from rlhf_pipeline.web.site import Site
 
@@ -53,7 +55,9 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     steps = () if work is None or work.n_votes else tuple(_list_next_steps(site))
     return HomeOut(
         measured_at=now,
-        attention=tuple(_find_attention(stages, figures, alerts or (), events, points)),
+        attention=tuple(
+            _find_attention(stages, figures, alerts or (), events, points, find_waiting(site.store))
+        ),
         next_steps=steps,
         stages=stages,
         champions=_read_champions(site),
@@ -73,6 +77,7 @@ def _find_attention(
     alerts: Sequence[AlertOut],
     events: Sequence[OpenDriftEvent],
     points: Sequence[MetricPoint],
+    waiting: Sequence[TriggerDecision],
 ) -> Iterator[Attention]:
     if n_open := sum(alert.state == "open" for alert in alerts):
         yield Attention(text=f"{_count(n_open, 'alert')} open", link="#alerts")
@@ -81,6 +86,11 @@ def _find_attention(
     if events:
         yield Attention(
             text=f"{_count(len(events), 'drift event')} without a decision", link="#drift"
+        )
+    for decision in waiting:
+        yield Attention(
+            text=f"decision {decision.decision_id} waits for a person",
+            link=f"/decisions/{decision.decision_id}",
         )
     by_name = {point.name: point for point in figures}
     accuracy, ceiling = (by_name.get(name) for name in MODEL_FIGURES[:2])
@@ -189,7 +199,16 @@ def _read_alerts(site: Site, principal: Principal) -> tuple[AlertOut, ...] | Non
 
 def _read_decision(site: Site) -> LastDecision | None:
     decision = site.store.decisions.latest()
-    return None if decision is None else LastDecision.model_validate(decision.model_dump())
+    if decision is None:
+        return None
+    answered_by = site.store.decisions.find_answers().get(decision.stored_id)
+    return LastDecision.model_validate(
+        decision.model_dump()
+        | {
+            "state": describe_state(decision, answered_by),
+            "summary": summarise_decision(decision, answered_by),
+        }
+    )
 
 
 def _read_gate(site: Site) -> LastGate | None:
