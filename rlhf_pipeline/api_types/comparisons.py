@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Id, Request
-from rlhf_pipeline.records import Choice
+from rlhf_pipeline.records import Choice, ClusterDay
 
 
 class ComparisonOut(Answer):
@@ -87,6 +87,8 @@ class ClusterOut(Answer):
     model_version: str = Field(description="The reward model whose errors are counted.")
     n_prompts: int
     error: float | None = Field(description="Error rate; null if there are too few prompts.")
+    error_low: float | None
+    error_high: float | None
     noise_ceiling: float | None = Field(
         description="Accuracy that the day's votes allow: their noise ceiling; null if unknown."
     )
@@ -98,6 +100,7 @@ class ClusterOut(Answer):
     change: Literal["grew", "shrank", "steady"]
     examples: tuple[str, ...] = Field(description="Comparison ids nearest the centre.")
     comparison_ids: tuple[str, ...]
+    trend: tuple[ClusterDay, ...] = Field(description="The days on which it was found.")
 
 
 class Withdrawal(Request):

@@ -12,6 +12,7 @@ from rlhf_pipeline.web.annotate import routes as annotate
 from rlhf_pipeline.web.audit import routes as audit
 from rlhf_pipeline.web.calibration import api as calibration_api
 from rlhf_pipeline.web.calibration import pages as calibration_pages
+from rlhf_pipeline.web.clusters import routes as clusters
 from rlhf_pipeline.web.compare import routes as compare
 from rlhf_pipeline.web.comparisons import routes as comparisons
 from rlhf_pipeline.web.consensus import routes as consensus
@@ -195,6 +196,15 @@ BUILT_IN = {
         label="Events",
         path="/drift-events",
         folder=HERE / "drift_events",
+    ),
+    "clusters": Section(
+        (clusters.api, clusters.pages),
+        Permission.VOTES_READ,
+        needs_all_votes=True,
+        group="Drift",
+        label="Error clusters",
+        path="/clusters",
+        folder=HERE / "clusters",
     ),
     "decisions": Section(
         (decisions.api, decisions.pages),

@@ -62,6 +62,7 @@ REFUSED = [
             "drift-events",
             "drift-tests",
             "charts/drift",
+            "charts/clusters",
         )
     ),
     "/alerts",
@@ -72,6 +73,8 @@ REFUSED = [
     "/decisions",
     "/decisions/1",
     "/drift-events",
+    "/clusters",
+    "/clusters/2026-01-02-A",
     "/drift",
     "/drift/2026-01-02",
 ]
@@ -81,6 +84,7 @@ SOME = [JUDGED[0], HELD[0], SKIPPED, UNJUDGED[-2], CORRECTION]
 # What stands for each parameter of a path or query. A route with another one fails until a value
 # stands here.
 PATHS: dict[str, list[str]] = {
+    "cluster_id": ["2026-01-02-A"],
     "day": [DAY],
     "comparison_id": [*SOME, "none"],
     "feedback_id": ["1", "2", "3"],

@@ -115,6 +115,8 @@ def _build_cluster(of: DayClusters, one: PromptCluster) -> ClusterOut:
         model_version=of.model_version,
         n_prompts=one.n_prompts,
         error=one.error_current.value if one.error_current else None,
+        error_low=one.error_current.low if one.error_current else None,
+        error_high=one.error_current.high if one.error_current else None,
         noise_ceiling=of.noise_ceiling.value if of.noise_ceiling else None,
         lift=one.lift.value if one.lift else None,
         lift_low=one.lift.low if one.lift else None,
@@ -124,4 +126,5 @@ def _build_cluster(of: DayClusters, one: PromptCluster) -> ClusterOut:
         change=one.change,
         examples=one.examples,
         comparison_ids=one.comparison_ids,
+        trend=one.trend,
     )

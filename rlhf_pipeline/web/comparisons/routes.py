@@ -233,6 +233,8 @@ def _parse_offer(form: Fields) -> Offer:
         asked["overlap"] = form.number("overlap")
     if which == "day":
         asked["day"] = form.text("day") or None
+    elif which == "cluster":
+        asked["cluster"] = form.text("cluster")
     elif which == "ids":
         asked["ids"] = _parse_ids(form)
     else:

@@ -1,0 +1,71 @@
+"""Builds the chart of error clusters over days: the error rate of each on the days it was found."""
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+
+import numpy as np
+
+from rlhf_pipeline.intervals import interval_of_share
+from rlhf_pipeline.records import PromptCluster
+from rlhf_pipeline.reports.chart import (
+    GROUP_ROLES,
+    Axis,
+    Chart,
+    Panel,
+    Role,
+    Series,
+    day_axis,
+    day_curves,
+    percent_ticks,
+    to_day,
+)
+
+TITLE = "Error rate of each cluster by day"
+NO_DAYS = (
+    "No cluster of this day has enough judged prompts for an error rate, so that none can be "
+    "followed over days."
+)
+
+
+def chart_cluster_days(clusters: Sequence[PromptCluster]) -> Chart:
+    """The first clusters, as many as there are colours; a day with too few prompts is a gap."""
+    shown = [one for one in clusters if any(day.error is not None for day in one.trend)]
+    followed = shown[: len(GROUP_ROLES)]
+    days = [date.fromisoformat(day.day) for one in followed for day in one.trend]
+    if not days:
+        return Chart(kind="cluster_days", title=TITLE, alt=TITLE, panels=(), notes=(NO_DAYS,))
+    series = [
+        run for role, one in zip(GROUP_ROLES, followed, strict=False) for run in _follow(one, role)
+    ]
+    panel = Panel(
+        title="Share of the cluster's judged prompts that were predicted wrong",
+        x=day_axis(min(days), max(days)),
+        y=Axis(
+            low=0,
+            high=1,
+            label="error rate",
+            unit="share",
+            ticks=percent_ticks(np.arange(0, 6) / 5),
+        ),
+        height=180,
+        series=tuple(series),
+    )
+    n_more = len(shown) - len(followed)
+    return Chart(
+        kind="cluster_days",
+        title=TITLE,
+        alt=f"{TITLE}, from {min(days)} to {max(days)}",
+        panels=(panel,),
+        notes=(
+            "bands: 95 % intervals",
+            *([f"{n_more} more clusters are listed below"] if n_more else []),
+        ),
+    )
+
+
+def _follow(one: PromptCluster, role: Role) -> Iterator[Series]:
+    known = {date.fromisoformat(day.day): day for day in one.trend if day.error is not None}
+    intervals = [interval_of_share(day.error or 0.0, day.n_prompts) for day in known.values()]
+    for run in day_curves(list(known), intervals, role=role, name=one.name):
+        links = tuple(f"/clusters/{one.cluster_id}?day={to_day(x)}" for x in run.x)
+        yield run.model_copy(update={"links": links})

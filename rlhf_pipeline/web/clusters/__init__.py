@@ -1,0 +1,1 @@
+"""Clusters of prompts in which the reward model errs, followed over days."""

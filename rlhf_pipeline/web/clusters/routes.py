@@ -1,0 +1,68 @@
+"""Pages and chart of error clusters; their comparisons can be offered to people again."""
+
+from datetime import date
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.cluster_days import chart_cluster_days
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.charts import UNCHANGED, Day, answer_chart
+from rlhf_pipeline.web.comparisons import queries
+from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.routing import api_router
+
+api, pages = api_router("charts"), APIRouter()
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.VOTES_READ, "clusters of errors"))]
+MOST_ROWS = 50
+MOST_PEOPLE = 9  # that may judge one comparison
+
+
+@api.get("/charts/clusters", response_model=Chart, responses=UNCHANGED)
+def read_chart(site: AnySite, request: Request, _: Reader, day: Day = None) -> Response:
+    """Error rates of the clusters of a day, by default of the last day with any, over the days on
+    which they were found.
+    """
+    days = site.files.cluster_days()
+    wanted = [one for one in days if day is None or one == day.isoformat()][-1:]
+    found = [one for of in site.files.read_clusters(wanted).values() for one in of.clusters]
+    return answer_chart(request, chart_cluster_days(found))
+
+
+@pages.get("/clusters")
+def show_list(site: AnySite, request: Request, principal: Reader, day: Day = None) -> Response:
+    days = site.files.cluster_days()
+    return render(
+        "clusters/page.html",
+        request,
+        site,
+        principal,
+        clusters=queries.clusters(site, day).items,
+        days=days[::-1],
+        day=str(day or (days[-1] if days else "")),
+    )
+
+
+@pages.get("/clusters/{cluster_id}")
+def show_one(
+    site: AnySite, request: Request, principal: Reader, cluster_id: str, day: Day = None
+) -> Response:
+    found = site.files.find_cluster(cluster_id, day.isoformat() if day else None)
+    # an id begins with the day on which the cluster was first found
+    on_day = date.fromisoformat(found.trend[-1].day if found.trend else cluster_id[:10])
+    listed = queries.clusters(site, on_day).items
+    one = next(each for each in listed if each.cluster_id == cluster_id)
+    rows = site.store.comparisons.with_ids(list(one.comparison_ids[:MOST_ROWS]))
+    return render(
+        "clusters/cluster.html",
+        request,
+        site,
+        principal,
+        one=one,
+        rows=rows[["comparison_id", "prompt", "category"]].to_dict("records"),
+        overlap=min(MOST_PEOPLE, site.terms().rules.overlap + 1),
+    )
