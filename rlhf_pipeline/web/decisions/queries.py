@@ -137,21 +137,25 @@ def _list_events(inputs: Inputs) -> tuple[SeenEvent, ...]:
 
 
 def _find_gate(store: Store, decision: TriggerDecision) -> DecisionGate | None:
-    """The last gate between this retraining and the next one. Decisions about replayed days are
-    dated to those days, so that only the last of them is sure to have its gate.
+    """The gate of the decision's run; of a gate that recorded no run, the last one between this
+    retraining and the next. Decisions about replayed days are dated to those days, so that then
+    only the last of them is sure to have its gate.
     """
     if not _has_trained(decision):
         return None
+    gates = store.gates.all()
     following = [
         each.decided_at
         for each in store.decisions.fires()
         if each.stored_id > decision.stored_id and _has_trained(each)
     ]
     before = min(following, default=None)
-    found = [
+    found = [gate for gate in gates if gate.run_id and gate.run_id == decision.run_id] or [
         gate
-        for gate in store.gates.all()
-        if gate.decided_at >= decision.decided_at and (before is None or gate.decided_at < before)
+        for gate in gates
+        if gate.run_id is None
+        and gate.decided_at >= decision.decided_at
+        and (before is None or gate.decided_at < before)
     ]
     if not found:
         return None
