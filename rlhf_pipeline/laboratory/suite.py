@@ -21,7 +21,7 @@ RETRAINING_BARS = {
 }
 # False retrainings per 1,000 independent votes in docs/laboratory.md: the rate of the CUSUM beside
 # where that row is not run.
-USUAL_RATE = 0.02
+USUAL_RATE = 0.025
 
 
 class SuiteRow(Record):

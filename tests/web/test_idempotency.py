@@ -303,7 +303,9 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
     silence = {"reason": "holidays", "ends_at": (utc_now() + timedelta(hours=1)).isoformat()}
     ask_people(web.store)  # decision 1; its answer, 2, begins a quarantine
     quarantine = {"answer": "quarantine", "reason": "careless"}
+    figure = {"day": "2026-01-05", "metric": "errors", "model": "m", "n": 10, "total": 1}
     bodies: dict[str, tuple[str, object]] = {
+        "/metrics/production": ("/metrics/production", {"figures": [figure]}),
         "/assignments:lease": ("/assignments:lease", {"n": 1}),
         "/assignments:extend": ("/assignments:extend", None),
         "/assignments/{assignment_id}:release": (
@@ -354,6 +356,7 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
         "/decisions/{decision_id}:answer": {**quarantine, "answer": "nothing"},
         "/decisions/{decision_id}:lift": {"reason": "another mistake"},
         "/me/tokens": {"name": "cd"},
+        "/metrics/production": {"figures": [{**figure, "total": 2}]},
     }
     assert others.keys() == {path for path, (_, body) in bodies.items() if body is not None}
     for path, (address, body) in bodies.items():
