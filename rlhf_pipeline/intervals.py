@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from pydantic import Field
 
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.parameters import Parameters
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.records import Interval, RatioSums
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -251,19 +251,6 @@ def interval_of_ratio(
     half = np.sqrt(_squared_quantile(level)) * deviation
     low, high = float(np.exp(middle - half)), float(np.exp(middle + half))
     return Interval(value=ratio, low=min(low, ratio), high=max(high, ratio), n=n, level=level)
-
-
-class RatioSums(NamedTuple):
-    """Sums of a mean, `total` of `n` values, over groups whose values resemble each other, such as
-    the votes on a comparison: of the groups' own n and total also the squares and products.
-    """
-
-    n_groups: float
-    n: float
-    total: float
-    n_squares: float
-    products: float
-    total_squares: float
 
 
 def interval_of_sums(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -295,6 +295,19 @@ class Interval(Record):
             f"{self.value:.3f} [{self.low:.3f}, "
             f"{self.high:.3f}]{few}{'' if self.basis is None else f' from {self.basis}'}"
         )
+
+
+class RatioSums(NamedTuple):
+    """Sums of a mean, `total` of `n` values, over groups whose values resemble each other, such as
+    the votes on a comparison: of the groups' own n and total also the squares and products.
+    """
+
+    n_groups: float
+    n: float
+    total: float
+    n_squares: float
+    products: float
+    total_squares: float
 
 
 class BrierParts(Record):

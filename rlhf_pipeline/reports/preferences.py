@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import date
 from urllib.parse import urlencode
 
-from rlhf_pipeline.intervals import RatioSums, interval_of_sums
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.intervals import interval_of_sums
+from rlhf_pipeline.records import Interval, RatioSums
 from rlhf_pipeline.reports.chart import (
     GROUP_ROLES,
     Axis,

@@ -189,11 +189,12 @@ def _check_cause(inputs: Inputs) -> Iterator[Condition]:
             f"{chance_of_nothing(causes):.0%} likely that nothing rose",
             not is_false_alarm(confirming, evidence.max_seq, params),
         )
+    longer = f", {2 * params.max_cause_votes:,} if annotators are in doubt"
     yield Condition(
         "certainty",
         f"a remedy right with {params.min_certainty:.0%}, careless annotators or newcomers (or "
         f"none) with {params.min_annotator_certainty:.0%}, or {params.max_cause_votes:,} votes "
-        "since the confirmation",
+        f"since the confirmation{longer if rule_version > 5 else ''}",
         "not examined" if causes is None else describe_probabilities(causes),
         causes is None
         or only_calibration

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, Subquery, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from rlhf_pipeline.intervals import RatioSums
-from rlhf_pipeline.records import AnnotatorKind, Record, content_hash
+from rlhf_pipeline.records import AnnotatorKind, RatioSums, Record, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database

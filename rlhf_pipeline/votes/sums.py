@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rlhf_pipeline.intervals import RatioSums
-from rlhf_pipeline.records import Choice
+from rlhf_pipeline.records import Choice, RatioSums
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 
 VERSION = 2  # of the measures: another one counts all votes again

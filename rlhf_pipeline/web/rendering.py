@@ -218,6 +218,7 @@ def _format_short_time(moment: datetime) -> str:
 
 def _format_age(moment: datetime, now: datetime) -> str:
     """
+    >>> from datetime import timedelta
     >>> noon = datetime(2026, 1, 2, 12, tzinfo=UTC)
     >>> [_format_age(noon, noon + timedelta(minutes=m)) for m in (0.5, 5, 150, 4000)]
     ['just now', '5 min ago', '2 h ago', '2 days ago']

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
-from rlhf_pipeline.intervals import RatioSums
+from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.preferences import Figure, chart_by_day, chart_by_group, figures
 from rlhf_pipeline.store.vote_sums import VoteCell

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.intervals import RatioSums
 from rlhf_pipeline.metrics.vote_sums import count_new_votes, sum_change
+from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
 from rlhf_pipeline.votes.sums import KEY, SUMS, VERSION

@@ -10,10 +10,11 @@ from rlhf_pipeline.api_types.production import (
     ProductionFigure,
     StoredFigures,
 )
-from rlhf_pipeline.intervals import RatioSums, interval_of_sums
+from rlhf_pipeline.intervals import interval_of_sums
 from rlhf_pipeline.metric_catalogue import PRODUCTION
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.production import chart_production
 from rlhf_pipeline.web.auth import Principal

@@ -2,7 +2,7 @@
 
 from datetime import date
 
-from rlhf_pipeline.intervals import RatioSums
+from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.reports.preferences import chart_by_day, chart_by_group, figures
 

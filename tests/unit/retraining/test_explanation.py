@@ -92,7 +92,7 @@ def test_each_condition_shows_threshold_and_number() -> None:
         "cause": ("a change that needs no person", "not examined", True),
         "certainty": (
             "a remedy right with 60%, careless annotators or newcomers (or none) with 93%, or "
-            "400 votes since the confirmation",
+            "400 votes since the confirmation, 800 if annotators are in doubt",
             "not examined",
             True,
         ),

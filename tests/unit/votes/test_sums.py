@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
-from rlhf_pipeline.intervals import RatioSums, interval_of_sums
+from rlhf_pipeline.intervals import interval_of_sums
+from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.votes import agreement
 from rlhf_pipeline.votes.sums import ALL, KEY, SEVERAL, SUMS, subtract_sums, sum_votes
 
