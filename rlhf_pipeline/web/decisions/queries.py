@@ -12,6 +12,7 @@ from rlhf_pipeline.api_types.drift import (
     DecisionOut,
     SeenEvent,
 )
+from rlhf_pipeline.api_types.home import LastDecision
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.retraining.answers import waits
@@ -53,6 +54,18 @@ def find_waiting(store: Store) -> list[TriggerDecision]:
 def describe(decision: TriggerDecision) -> DecisionOut:
     """One that nobody has answered yet."""
     return DecisionOut(**_describe(decision, {}))
+
+
+def describe_briefly(decision: TriggerDecision, answers: Mapping[int, int]) -> LastDecision:
+    """The decision and what became of it, for other pages."""
+    answered_by = answers.get(decision.stored_id)
+    return LastDecision.model_validate(
+        decision.model_dump()
+        | {
+            "state": describe_state(decision, answered_by),
+            "summary": summarise_decision(decision, answered_by),
+        }
+    )
 
 
 def detail(site: Site, decision_id: int) -> DecisionDetail:

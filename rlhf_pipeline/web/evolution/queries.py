@@ -19,8 +19,8 @@ from rlhf_pipeline.records import (
     GateDecision,
     ModelVersion,
     Promotion,
-    TriggerDecision,
 )
+from rlhf_pipeline.web.decisions.queries import describe_briefly
 from rlhf_pipeline.web.site import Site
 
 MAX_CALIBRATIONS = 1000  # of which the newest of each reward model is shown
@@ -37,7 +37,7 @@ def read_policies(site: Site) -> list[PolicyVersionOut]:
     """The newest first."""
     history, gates = _read_history(site)
     promoted = {promotion.version: promotion for promotion in history}  # the last one of each
-    started = {each.run_id: each for each in site.store.decisions.fires() if each.run_id}
+    started = _read_started(site)
     files = site.files.evaluation_files()
     versions = sorted({*promoted, *gates}, reverse=True)
     return [
@@ -93,7 +93,7 @@ def _describe_policy(
     gates: Sequence[GateDecision],
     promotion: Promotion | None,
     history: Sequence[Promotion],
-    started: Mapping[str, TriggerDecision],
+    started: Mapping[str, LastDecision],
 ) -> PolicyVersionOut:
     last = gates[-1] if gates else None
     is_champion = bool(history) and history[-1].version == version
@@ -148,13 +148,19 @@ def _describe_promotion(promotion: Promotion | None) -> PromotionOut | None:
 
 
 def _find_decision(
-    promotion: Promotion | None, run_id: str | None, started: Mapping[str, TriggerDecision]
+    promotion: Promotion | None, run_id: str | None, started: Mapping[str, LastDecision]
 ) -> LastDecision | None:
     """The decision whose run decided on the version, or promoted it."""
     if run_id is None and promotion is not None and promotion.actor.startswith(RUN):
         run_id = promotion.actor.removeprefix(RUN)
-    found = started.get(run_id or "")
-    return None if found is None else LastDecision.model_validate(found.model_dump())
+    return started.get(run_id or "")
+
+
+def _read_started(site: Site) -> dict[str, LastDecision]:
+    """The decisions that started a run, by its id."""
+    answers = site.store.decisions.find_answers()
+    fires = site.store.decisions.fires()
+    return {each.run_id: describe_briefly(each, answers) for each in fires if each.run_id}
 
 
 def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
@@ -190,7 +196,7 @@ def _read_reward_models(site: Site) -> list[RewardModelVersionOut]:
     promoted = {promotion.version: promotion for promotion in history}
     champion = history[-1] if history else None
     calibrated = _read_calibrations(site, name, champion.label if champion else None)
-    started = {each.run_id: each for each in site.store.decisions.fires() if each.run_id}
+    started = _read_started(site)
     return [
         _describe_reward_model(
             f"{name}@{version}", promoted.get(version), champion, calibrated.get(version), started
@@ -204,7 +210,7 @@ def _describe_reward_model(
     promotion: Promotion | None,
     champion: Promotion | None,
     calibration: CalibrationOut | None,
-    started: Mapping[str, TriggerDecision],
+    started: Mapping[str, LastDecision],
 ) -> RewardModelVersionOut:
     is_refused = calibration is not None and calibration.refusal is not None
     return RewardModelVersionOut(

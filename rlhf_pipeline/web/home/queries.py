@@ -20,9 +20,8 @@ from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role, TriggerDecision
-from rlhf_pipeline.retraining.decision_words import describe_state, summarise_decision
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.decisions.queries import find_waiting
+from rlhf_pipeline.web.decisions.queries import describe_briefly, find_waiting
 from rlhf_pipeline.web.home.stages import describe_stages
 from rlhf_pipeline.web.site import Site
 
@@ -201,14 +200,7 @@ def _read_decision(site: Site) -> LastDecision | None:
     decision = site.store.decisions.latest()
     if decision is None:
         return None
-    answered_by = site.store.decisions.find_answers().get(decision.stored_id)
-    return LastDecision.model_validate(
-        decision.model_dump()
-        | {
-            "state": describe_state(decision, answered_by),
-            "summary": summarise_decision(decision, answered_by),
-        }
-    )
+    return describe_briefly(decision, site.store.decisions.find_answers())
 
 
 def _read_gate(site: Site) -> LastGate | None:
