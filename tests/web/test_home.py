@@ -146,6 +146,12 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
     assert "promoted 3 days ago" in page
     scoped = paged.client("engineer", scopes=["metrics.read"])
     assert scoped.get("/home").json()["alerts"] is None
+    # while the window holds predictions of two models, it says nothing about the new one
+    yesterday = paged.clock.now().date() - timedelta(days=1)
+    former = point(paged, "model.accuracy", 0.5, reward_model="demo.reward_model@0")
+    paged.store.metric_points.put([former.model_copy(update={"day": yesterday})])
+    texts = [one["text"] for one in reader.get("/home").json()["attention"]]
+    assert not any("worse than the votes allow" in text for text in texts)
 
 
 @on_sqlite

@@ -16,6 +16,7 @@ from rlhf_pipeline.api_types.home import (
     StageState,
     WorkNow,
 )
+from rlhf_pipeline.calibration.calibration_windows import OverTimeParams
 from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.permissions import Permission
@@ -55,7 +56,14 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     return HomeOut(
         measured_at=now,
         attention=tuple(
-            _find_attention(stages, figures, alerts or (), events, points, find_waiting(site.store))
+            _find_attention(
+                stages,
+                () if _have_two_models(site, figures) else figures,
+                alerts or (),
+                events,
+                points,
+                find_waiting(site.store),
+            )
         ),
         next_steps=steps,
         stages=stages,
@@ -68,6 +76,18 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         decision=_read_decision(site),
         gate=_read_gate(site),
     )
+
+
+def _have_two_models(site: Site, figures: Sequence[MetricPoint]) -> bool:
+    """Whether the window of the accuracy also holds predictions of a former champion, which say
+    nothing about this one.
+    """
+    accuracy = next((point for point in figures if point.name == MODEL_FIGURES[0]), None)
+    if accuracy is None:
+        return False
+    since = accuracy.day - timedelta(days=OverTimeParams().window_days)
+    known = site.store.metric_points.read([accuracy.name], since=since, until=accuracy.day)
+    return len({point.labels["reward_model"] for point in known}) > 1
 
 
 def _find_attention(
