@@ -48,7 +48,7 @@ CHANGE_SEQ_DESCRIPTION = (
     "First vote seq of an additional change of taste, for this run only; recorded changes always "
     "apply"
 )
-# Some seconds; the web app counts the rest of an import while somebody looks.
+# Takes a few seconds; the web app counts the rest of an import when its pages are read.
 MOST_SUMMED = 20_000
 
 

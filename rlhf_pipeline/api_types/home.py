@@ -78,7 +78,7 @@ class SpendingNow(Answer):
 
 
 class Attention(Answer):
-    """Something that somebody should look at."""
+    """Something on the start page that needs a person."""
 
     text: str
     link: str
