@@ -52,8 +52,8 @@ class Lease(Answer):
     rules: RulesShown
     guideline_version: int | None
     remaining: int = Field(
-        description="Approximate number of judgements open for you, rounded up to tens, at most "
-        "200."
+        description="Number of judgements open for you, rounded up to tens; from 200 on an "
+        "estimate, up to half a minute old."
     )
     reason_empty: (
         Literal[

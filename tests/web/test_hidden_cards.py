@@ -93,6 +93,13 @@ def test_what_is_left_tells_no_hidden_card(web: Web):
 
 
 @on_sqlite
+def test_what_is_left_is_told_where_it_is_much(web: Web):
+    web.publish(431)
+    lease = web.client("annotator").post("/assignments:lease", json={"n": 1}).json()
+    assert lease["remaining"] == 440
+
+
+@on_sqlite
 def test_cards_that_are_given_back_and_leased_again_are_the_same_whatever_their_kind(web: Web):
     """As a page does that is loaded anew."""
     web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)

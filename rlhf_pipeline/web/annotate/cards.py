@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import AnnotationRules, Assignment
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.assignments import RemainingCards
+from rlhf_pipeline.store.card_queue import MOST_COUNTED
 from rlhf_pipeline.store.comparisons import Texts
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
-from rlhf_pipeline.web.memory_cache import ExpiringCache
+from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
 
 MAX_CACHED_CARDS = 20_000
 MAX_CACHED_TEXTS = 2_000
+MAX_CACHED_ANNOTATORS = 1_000
 
 
 @dataclass(frozen=True)
@@ -38,15 +41,27 @@ class CardContent:
 class CardDealer:
     """Deals cards from the store and remembers them, so that a vote needs no second read."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
         self._store = store
         self._assignments = ExpiringCache[str, Assignment](MAX_CACHED_CARDS)
         self._texts = ExpiringCache[str, tuple[Texts, bool]](MAX_CACHED_TEXTS)
+        self._estimates = ExpiringCache[str, int](MAX_CACHED_ANNOTATORS, cache_times.remaining_s)
 
     def deal(self, annotator_id: str, n: int, rules: AnnotationRules) -> list[CardContent]:
         dealt = self._store.assignments.deal(annotator_id, n, rules)
         self._load_texts([assignment.comparison_id for assignment in dealt])
         return [self._build_card(assignment) for assignment in dealt]
+
+    def count_remaining(self, annotator_id: str, rules: AnnotationRules) -> RemainingCards:
+        """The cards that one annotator could be dealt now; many are estimated, now and then."""
+        left = self._store.assignments.remaining_for(annotator_id, rules)
+        if left.n < MOST_COUNTED:
+            return left
+        n = self._estimates.get(annotator_id)
+        if n is None:
+            n = self._store.assignments.estimate_remaining(annotator_id, rules)
+            self._estimates.put(annotator_id, n)
+        return left.model_copy(update={"n": n})
 
     def get(self, assignment_id: str, annotator_id: str) -> CardContent:
         """Raises NotFound, in the same words whether the card does not exist or belongs to another

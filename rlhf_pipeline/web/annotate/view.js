@@ -34,14 +34,12 @@ const MESSAGES = {
   ],
 };
 
-// The server rounds the number up to tens, lest it reveal a hidden card, and counts at most 200.
+// The server rounds the number up to tens, lest it reveal a hidden card.
 const STEP = 10;
-const MOST_COUNTED = 200;
 
 function formatRemaining(n) {
   if (n === null) return "–";
-  if (n >= MOST_COUNTED) return `${MOST_COUNTED}+`;
-  return n === STEP ? `≤ ${STEP}` : n === 0 ? "0" : `~${n}`;
+  return n === STEP ? `≤ ${STEP}` : n === 0 ? "0" : `about ${n.toLocaleString("en")}`;
 }
 
 export class View {
