@@ -36,8 +36,8 @@ CHOICES: dict[str, tuple[Choice, int | None]] = {
     "s": (Choice.SKIP, None),
 }
 KEYS = """\
-1 2 3 4   left is better: by far, clearly, somewhat, slightly     5  equally good
-9 8 7 6   right is better: by far, clearly, somewhat, slightly    0  both bad     s  skip
+1 2 3 4   left is much, clearly, somewhat, slightly better        5  equally good
+9 8 7 6   right is much, clearly, somewhat, slightly better       0  both bad     s  skip
           each may be followed by a reason: 7 it answers the question
 c 80      how sure you are of the next vote, in percent           f  personal data shown
 d helpful=a correct=tie   which is better in one dimension        u  undo         g  guidelines

@@ -27,7 +27,7 @@ STATIC = HERE / "static"
 # then groups of installed packages
 MENU_GROUPS = ("", "Label", "Data", "People", "Models", "Drift", "Runs", "Governance")
 THEMES = ("dark", "light")
-STRENGTHS = {1: "slightly", 2: "somewhat", 3: "clearly", 4: "by far"}
+STRENGTHS = {1: "slightly", 2: "somewhat", 3: "clearly", 4: "much"}
 CHOICES = {"tie": "equally good", "both_bad": "both bad", "skip": "skipped"}
 
 
@@ -199,7 +199,7 @@ def split_code_spans(text: str) -> list[str]:
 def choice_words(choice: str, strength: int | None) -> str:
     """
     >>> choice_words("a", 4), choice_words("b", None), choice_words("both_bad", None)
-    ('A by far better', 'B better', 'both bad')
+    ('A much better', 'B better', 'both bad')
     """
     if choice in CHOICES:
         return CHOICES[choice]

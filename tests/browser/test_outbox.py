@@ -205,7 +205,7 @@ def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(
             route.continue_()
 
     context.route("**/api/v1/votes", gone)
-    prompts = [vote(page, key)[0] for key in "12"]  # by far, clearly
+    prompts = [vote(page, key)[0] for key in "12"]  # much, clearly
     vote(page, "3")
     until(lambda: voted(page, site, ann, 1), "the vote behind them")
     page.get_by_text("2 votes wait on this device").wait_for()
@@ -311,7 +311,7 @@ def test_an_undo_that_is_discarded_lets_its_vote_stand_and_takes_what_was_to_rep
     page.locator("#waiting").get_by_role("button", name="Close").click()
     said = page.inner_text("#notice-text")
     assert said == (
-        "Not taken back: the vote stands (A by far better). Discarded with it, as it was to stand "
+        "Not taken back: the vote stands (A much better). Discarded with it, as it was to stand "
         "in its place: A clearly better."
     ), said
     all_sent(page)

@@ -11,7 +11,7 @@ import { View } from "./view.js";
 import { Waiting } from "./waiting.js";
 
 const UNDOABLE = 10; // votes
-const STRENGTHS = { 4: "by far", 3: "clearly", 2: "somewhat", 1: "slightly" };
+const STRENGTHS = { 4: "much", 3: "clearly", 2: "somewhat", 1: "slightly" };
 const WORDS = { tie: "equally good", both_bad: "both bad", skip: "skipped" };
 const LOOK_AT_FIGURES_EVERY = 20; // votes
 // after a card is painted: too short to judge it, so a key pressed twice casts no second vote
@@ -109,6 +109,13 @@ function paintFigures() {
 
 function choose(choice, strength) {
   if (!card || isPaused) return;
+  const unseen = choice === "skip" ? undefined : view.unseenSide;
+  if (unseen) {
+    showSide(unseen);
+    settle(); // a double tap casts no vote
+    view.notice(`Read completion ${unseen.toUpperCase()} too, then vote.`);
+    return;
+  }
   draft.choice = choice;
   draft.strength = strength;
   const lacksReason = queue.rules.requires_reason && choice !== "skip" && !draft.reason.trim();
@@ -452,9 +459,22 @@ function setRaw(raw) {
   setting("raw", raw ? "yes" : "no");
   view.at("raw").setAttribute("aria-pressed", String(raw));
   if (!card) return;
-  for (const side of ["a", "b"]) view.repaint(side, card, draft, isRaw);
-  view.panes.prompt.replaceChildren(render(card.prompt, { isRaw }));
+  view.repaintAll(card, draft, isRaw);
   prepareNext();
+}
+
+function setDifferences(isOn) {
+  view.showsDifferences = isOn;
+  setting("differences", isOn ? "yes" : "no");
+  view.at("differences").setAttribute("aria-pressed", String(isOn));
+  if (!card || !view.differences) return;
+  for (const side of ["a", "b"]) view.repaint(side, card, draft, isRaw);
+  view.say(isOn ? "Words in which the completions differ are marked." : "Differences hidden.");
+}
+
+function showSide(side) {
+  view.showSide(side);
+  view.say(`Completion ${side.toUpperCase()}.`);
 }
 
 /** Store the setting in this browser, if it allows storage. */
@@ -491,6 +511,8 @@ const COMMANDS = {
   m: () => setRaw(!isRaw),
   p: () => pause(!isPaused),
   v: () => setCareful(!isCareful),
+  w: () => view.at("differences").disabled || setDifferences(!view.showsDifferences),
+  t: () => showSide(view.at("sides").dataset.shown === "a" ? "b" : "a"),
   o: () => view.at("unfold").hidden || view.at("unfold").click(),
   "?": () => view.at("keys").showModal(),
   Enter: cast,
@@ -583,6 +605,9 @@ const CLICKS = {
   cast,
   raw: () => setRaw(!isRaw),
   mode: () => setCareful(!isCareful),
+  differences: () => setDifferences(!view.showsDifferences),
+  "show-a": () => showSide("a"),
+  "show-b": () => showSide("b"),
   pause: () => pause(!isPaused),
   resume: () => pause(false),
   help: () => view.at("keys").showModal(),
@@ -657,6 +682,7 @@ setInterval(() => {
 view.at("more").open = innerHeight >= 680 && innerWidth >= 900;
 setCareful(isCareful);
 setRaw(isRaw);
+setDifferences(setting("differences") === "yes");
 view.say("");
 view.paintEmpty(null);
 outbox.addEventListener(

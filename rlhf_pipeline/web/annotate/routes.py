@@ -87,11 +87,11 @@ class ScaleStep:
 
 
 def _scale_step(side: str, degree: str) -> ScaleStep:
-    return ScaleStep(side, degree, f"{side} is {degree} better")
+    return ScaleStep(side, f"{degree} better", f"{side} is {degree} better")
 
 
 SCALE = (
-    ("1", "a", 4, _scale_step("A", "by far")),
+    ("1", "a", 4, _scale_step("A", "much")),
     ("2", "a", 3, _scale_step("A", "clearly")),
     ("3", "a", 2, _scale_step("A", "somewhat")),
     ("4", "a", 1, _scale_step("A", "slightly")),
@@ -99,13 +99,13 @@ SCALE = (
     ("6", "b", 1, _scale_step("B", "slightly")),
     ("7", "b", 2, _scale_step("B", "somewhat")),
     ("8", "b", 3, _scale_step("B", "clearly")),
-    ("9", "b", 4, _scale_step("B", "by far")),
+    ("9", "b", 4, _scale_step("B", "much")),
 )
 
 KEY_MAP = (
-    ("1234", "A is better: by far, clearly, somewhat, slightly"),
+    ("1234", "A is much, clearly, somewhat, slightly better"),
     ("5=", "equally good"),
-    ("6789", "B is better: slightly, somewhat, clearly, by far"),
+    ("6789", "B is slightly, somewhat, clearly, much better"),
     ("0", "both bad"),
     ("s", "skip: leave it to other annotators"),
     (
@@ -128,6 +128,8 @@ KEY_MAP = (
     ("x", "flag: unreadable"),
     ("m", "show the text with or without formatting"),
     ("o", "show the whole prompt"),
+    ("w", "mark the words in which nearly equal completions differ"),
+    ("t", "on a narrow screen: show the other completion"),
     (("↑", "↓", "Space"), "scroll both completions"),
     ("g", "guidelines"),
     ("p", "pause: hide the comparison and stop the clock"),

@@ -156,7 +156,9 @@ export class Tools {
       );
       document.getSelection().focusNode?.parentElement?.scrollIntoView({ block: "nearest" });
     } else if (key === "Tab") {
-      selectFirstWord(panes[side === "a" ? "b" : "a"]);
+      const other = side === "a" ? "b" : "a";
+      this.view.showSide(other);
+      selectFirstWord(panes[other]);
     } else if (key === "+" || key === "-") {
       if (this.highlight(key)) selectFirstWord(panes[side]);
     } else {

@@ -1,6 +1,8 @@
 // Draws the annotate page.
 
+import { combineMarks, findDifferences } from "./differences.js";
 import { render } from "../markdown.js";
+import { renderPrompt } from "./turns.js";
 
 const MESSAGES = {
   no_comparisons: [
@@ -49,6 +51,9 @@ export class View {
     this.panes = { prompt: this.at("prompt"), a: this.at("left"), b: this.at("right") };
     this.choices = [...root.querySelectorAll("[data-choice]")];
     this.prepared = new WeakMap();
+    this.showsDifferences = false;
+    this.differences = null; // between the completions of the card that is shown
+    this.seen = new Set(); // sides of it
     this.keepInStep();
   }
 
@@ -58,25 +63,27 @@ export class View {
     if (known && known.isRaw === isRaw) return known;
     const made = {
       isRaw,
-      prompt: render(card.prompt, { isRaw }),
+      prompt: renderPrompt(card.prompt, isRaw),
       a: render(card.left, { isRaw }),
       b: render(card.right, { isRaw }),
+      differences: findDifferences(card.left, card.right),
     };
     this.prepared.set(card, made);
     return made;
   }
 
   paintCard(card, draft, { isRaw, showsLength, dimensions }) {
-    const { prompt, a, b } = this.prepare(card, isRaw);
+    const { prompt, a, b, differences } = this.prepare(card, isRaw);
     this.prepared.delete(card); // its nodes move into the page
     this.panes.prompt.replaceChildren(prompt);
-    this.panes.a.replaceChildren(
-      draft.marks.a.length ? render(card.left, { isRaw, marks: draft.marks.a }) : a,
-    );
-    this.panes.b.replaceChildren(
-      draft.marks.b.length ? render(card.right, { isRaw, marks: draft.marks.b }) : b,
-    );
+    this.panes.a.replaceChildren(a);
+    this.panes.b.replaceChildren(b);
     for (const pane of Object.values(this.panes)) pane.scrollTop = 0;
+    this.seen.clear();
+    this.showSide("a");
+    this.offerDifferences(differences);
+    for (const side of ["a", "b"])
+      if (this.marksOf(side, draft).length) this.repaint(side, card, draft, isRaw);
     this.at("prompt-box").classList.remove("unfolded");
     this.at("unfold").setAttribute("aria-expanded", "false");
     this.at("unfold").textContent = "Show all";
@@ -91,6 +98,7 @@ export class View {
     // Only a prompt that is cut off needs a button to unfold it; asked after the paint, because it
     // forces a layout.
     requestAnimationFrame(() => {
+      this.scrollToLastTurn();
       this.at("unfold").hidden =
         this.panes.prompt.scrollHeight <= this.panes.prompt.clientHeight + 2;
     });
@@ -100,9 +108,48 @@ export class View {
     const pane = this.panes[side];
     const top = pane.scrollTop;
     pane.replaceChildren(
-      render(side === "a" ? card.left : card.right, { isRaw, marks: draft.marks[side] }),
+      render(side === "a" ? card.left : card.right, { isRaw, marks: this.marksOf(side, draft) }),
     );
     pane.scrollTop = top;
+  }
+
+  repaintAll(card, draft, isRaw) {
+    for (const side of ["a", "b"]) this.repaint(side, card, draft, isRaw);
+    this.panes.prompt.replaceChildren(renderPrompt(card.prompt, isRaw));
+    this.scrollToLastTurn();
+  }
+
+  /** What a dialogue asks stands in its last turn. */
+  scrollToLastTurn() {
+    const { prompt } = this.panes;
+    const last = prompt.querySelector(".turn:last-child");
+    if (last) prompt.scrollTop = last.offsetTop - prompt.offsetTop;
+  }
+
+  offerDifferences(differences) {
+    this.differences = differences;
+    const button = this.at("differences");
+    button.disabled = differences === null;
+    button.title = differences
+      ? "Mark the words in which the completions differ (w)"
+      : "The completions differ in most of their words";
+  }
+
+  marksOf(side, draft) {
+    const differences = this.showsDifferences ? this.differences?.[side] : null;
+    return combineMarks(draft.marks[side], differences ?? []);
+  }
+
+  /** On a narrow screen, where one completion is shown at a time. */
+  showSide(side) {
+    this.seen.add(side);
+    this.at("sides").dataset.shown = side;
+    for (const one of ["a", "b"]) press(this.at(`show-${one}`), one === side);
+  }
+
+  get unseenSide() {
+    const isNarrow = this.at("tabs").offsetParent !== null;
+    return isNarrow ? ["a", "b"].find((side) => !this.seen.has(side)) : undefined;
   }
 
   paintDimensions(names) {

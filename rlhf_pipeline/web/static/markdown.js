@@ -23,8 +23,8 @@ const TABLE = new RegExp(
 );
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
 
-/** A fragment that shows `raw`; `marks` are spans {start, end, sign} of it, sorted, none
- * overlapping; it stands below a heading of `level`. */
+/** A fragment that shows `raw`; `marks` are spans {start, end, sign, isDifferent} of it, sorted,
+ * none overlapping; it stands below a heading of `level`. */
 export function render(raw, { marks = [], isRaw = false, level = 2 } = {}) {
   const painter = new Painter(raw, marks, level);
   const fragment = document.createDocumentFragment();
@@ -47,6 +47,11 @@ function element(parent, name, className) {
   if (className) made.className = className;
   parent.append(made);
   return made;
+}
+
+function classOf({ sign, isDifferent }) {
+  const names = [{ "+": "plus", "-": "minus" }[sign], isDifferent && "differs"];
+  return names.filter(Boolean).join(" ");
 }
 
 function linesOf(raw) {
@@ -83,7 +88,7 @@ class Painter {
       if (mark.start > at) this.node(parent, at, mark.start);
       const from = Math.max(at, mark.start);
       const to = Math.min(end, mark.end);
-      const marked = element(parent, "mark", mark.sign === "+" ? "plus" : "minus");
+      const marked = element(parent, "mark", classOf(mark));
       this.node(marked, from, to);
       at = to;
     }

@@ -1,0 +1,134 @@
+"""What helps to read a card: turns of a dialogue, differences of nearly equal completions, tabs."""
+
+from typing import Any
+
+import pytest
+
+from tests.browser.hands import all_sent, at_the_desk, log_in, press, until, vote
+from tests.browser.people import People
+from tests.browser.test_access import faults
+
+DIALOGUE = (
+    "\n\nHuman: Name a **colour**.\n\nAssistant: Blue, the colour of the sky. "
+    + "It is scattered most. " * 60
+    + "\n\nHuman: Another one?\n\nAssistant:"
+)
+LONG = "So it is with all the colours of the rainbow. " * 40
+NEAR = (f"Red is a warm colour. {LONG}", f"Red is a cold colour, they say. {LONG}")
+FAR = ("Sunlight is a mix of all colours", "One two three four five six seven")
+
+SPLIT = """async (raw) => {
+    const { splitTurns } = await import("/static/annotate/turns.js");
+    return splitTurns(raw)?.map(({ name, text }) => [name, text]) ?? null;
+}"""
+DIFFER = """async ([a, b]) => {
+    const { findDifferences } = await import("/static/annotate/differences.js");
+    const found = findDifferences(a, b);
+    const cut = (text, spans) => spans.map(({ start, end }) => text.slice(start, end));
+    return found && [cut(a, found.a), cut(b, found.b)];
+}"""
+
+
+@pytest.fixture
+def page(context: Any) -> Any:
+    return context.new_page()
+
+
+def test_dialogues_split_into_turns_and_other_texts_do_not(site: People, page: Any) -> None:
+    page.goto(site.url + "/login")
+    chat = '[{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]'
+    for raw, turns in (
+        ("Human: a\nb\n\nAssistant: c", [["Human", "a\nb"], ["Assistant", "c"]]),
+        ("\n\nHuman: a\n\nAssistant:", [["Human", "a"]]),
+        (chat, [["System", "Be kind."], ["User", "Hi"]]),
+        ("Say hello.\n\nHuman: a\n\nAssistant: b", None),
+        ("System: Linux\nUser: root", None),
+        ("[1, 2]", None),
+        ("[not JSON", None),
+    ):
+        assert page.evaluate(SPLIT, raw) == turns, raw
+
+
+def test_differences_are_the_fewest_words_of_nearly_equal_texts(site: People, page: Any) -> None:
+    page.goto(site.url + "/login")
+    for a, b, words in (
+        ("a b c d e", "a b x d e f", [["c"], ["x", "f"]]),
+        ("It costs $5, now.", "It costs $6 now.", [["5,"], ["6"]]),
+        ("天気が良い", "天気は良い", [["が"], ["は"]]),
+        ("the same", "the  same", [[], []]),
+        (*FAR, None),
+    ):
+        assert page.evaluate(DIFFER, [a, b]) == words, a
+
+
+def test_a_dialogue_is_shown_as_turns_scrolled_to_the_last(site: People, page: Any) -> None:
+    site.publish([(DIALOGUE, *NEAR)])
+    log_in(page, site, site.add("ann@example.org"))
+    at_the_desk(page)
+    assert page.locator("#prompt .speaker").all_inner_texts() == ["Human", "Assistant", "Human"]
+    assert page.locator("#prompt strong").inner_text() == "colour"
+    prompt, last = page.locator("#prompt"), page.locator("#prompt .turn:last-child")
+    until(lambda: prompt.evaluate("box => box.scrollTop") > 0, "a scrolled prompt")
+    box, turn = prompt.bounding_box(), last.bounding_box()
+    assert box["y"] <= turn["y"] < turn["y"] + turn["height"] <= box["y"] + box["height"]
+    press(page, "m")
+    assert page.locator("#prompt .turn").count() == 0
+    assert "Human: Name a **colour**" in page.inner_text("#prompt")
+
+
+def test_differences_are_marked_by_a_key_on_every_card(site: People, page: Any) -> None:
+    site.publish([("One.", *NEAR), ("Two.", *NEAR)])
+    site.publish([("Three.", *FAR)], prefix="z")
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    at_the_desk(page)
+    text = page.inner_text("#left")
+    marks = page.locator("#left mark.differs, #right mark.differs")
+    assert marks.count() == 0
+    press(page, "w")
+    assert sorted(marks.all_inner_texts()) == [", they say", "cold", "warm"]
+    assert page.inner_text("#left") == text
+    seen = set()
+    for _ in range(3):
+        is_near = "warm" in page.inner_text("#sides")
+        assert page.locator("#differences").is_enabled() == is_near
+        assert (marks.count() > 0) == is_near
+        seen.add(is_near)
+        vote(page, "4")
+    assert seen == {True, False}
+    all_sent(page)
+    assert [one.strength for one in site.votes(ann)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_both_completions_before_a_vote(
+    site: People, browser: Any, scheme: str
+) -> None:
+    site.publish([(DIALOGUE, *NEAR), ("Two.", *NEAR)])
+    ann = site.add("ann@example.org")
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, color_scheme=scheme
+    )
+    page = context.new_page()
+    log_in(page, site, ann)
+    at_the_desk(page)
+    page.get_by_role("button", name="Diff").tap()
+    assert (page.is_visible("#left"), page.is_visible("#right")) == (True, False)
+    assert faults(page) == []
+    page.locator("#left").evaluate("pane => (pane.scrollTop = pane.scrollHeight)")
+    prompt = page.inner_text("#prompt")
+    better = page.locator('[data-choice="b"][data-strength="3"]')
+    better.tap()  # shows B, and casts nothing
+    assert (page.is_visible("#left"), page.is_visible("#right")) == (False, True)
+    assert page.inner_text("#prompt") == prompt
+    until(
+        lambda: page.locator("#right").evaluate("pane => pane.scrollTop") > 0,
+        "the other completion at the same place",
+    )
+    at_the_desk(page)
+    better.tap()
+    until(lambda: page.inner_text("#prompt") != prompt, "the next comparison")
+    assert page.is_visible("#left"), "every card begins with A"
+    all_sent(page)
+    assert [one.strength for one in site.votes(ann)] == [3]
+    context.close()
