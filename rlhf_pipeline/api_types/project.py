@@ -110,8 +110,8 @@ class AnnotatorQuality(Answer):
 
 
 class QualityOut(Answer):
-    """Data quality by annotator, the most doubtful first: ordered by the highest lower bound of
-    the shares, `same_as_before` above one half.
+    """Data quality by annotator, by default the most doubtful first: ordered by the highest lower
+    bound of the shares, `same_as_before` above one half.
     """
 
     up_to_seq: int = Field(
@@ -119,8 +119,9 @@ class QualityOut(Answer):
         "start."
     )
     newest_seq: int
-    n_annotators: int
-    annotators: tuple[AnnotatorQuality, ...] = Field(description="At most 500 annotators.")
+    n_annotators: int = Field(description="All that match `q`, on this page and on others.")
+    annotators: tuple[AnnotatorQuality, ...]
+    next: str | None = Field(None, description="Cursor of the next page; null on the last one.")
 
 
 class Metrics(Answer):

@@ -352,9 +352,14 @@ def progress() -> Call[ProgressOut]:
     return _get("progress", ProgressOut)
 
 
-def quality() -> Call[QualityOut]:
-    """Data quality by annotator, the most doubtful first."""
-    return _get("quality", QualityOut)
+def quality(
+    *, q: str | None = None, sort: str | None = None, cursor: str | None = None
+) -> Call[QualityOut]:
+    """Data quality of at most 500 annotators, by default the most doubtful first; `cursor` is
+    `next` of the previous page.
+    """
+    params = _drop_missing({"q": q, "sort": sort, "cursor": cursor})
+    return Call("GET", "quality", QualityOut.model_validate, params=params)
 
 
 def metrics() -> Call[Metrics]:

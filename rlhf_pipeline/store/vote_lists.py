@@ -67,6 +67,14 @@ class VoteSignals(NamedTuple):
     revision_no: int
 
 
+class JudgedComparison(NamedTuple):
+    """A vote's day and comparison, with the original of a repeat."""
+
+    day: str
+    comparison_id: str
+    repeat_of: str | None
+
+
 class VoteLists:
     """The part of `Votes` that pages read.
 
@@ -151,6 +159,32 @@ class VoteLists:
         )
         rows = self._database.fetch_mappings(wanted)
         return [vote_of(row, ListedVote) for row in rows]
+
+    def newest_day_of(self, annotator_id: str) -> date | None:
+        """The latest day with a vote of an annotator; None without votes."""
+        wanted = select(func.max(votes.c.day)).where(
+            self._database.in_project(votes), votes.c.annotator_id == annotator_id
+        )
+        newest = self._database.fetch_scalar(wanted)
+        return None if newest is None else date.fromisoformat(newest)
+
+    def find_judged(
+        self, annotator_id: str, since: date, until: date, *, limit: int
+    ) -> list[JudgedComparison]:
+        """What an annotator voted on in these days, the latest day first, at most `limit` votes."""
+        wanted = (
+            select(votes.c.day, votes.c.comparison_id, comparisons.c.repeat_of)
+            .join(comparisons, is_on_comparison())
+            .where(
+                self._database.in_project(votes),
+                votes.c.annotator_id == annotator_id,
+                votes.c.day >= since.isoformat(),
+                votes.c.day <= until.isoformat(),
+            )
+            .order_by(votes.c.day.desc(), votes.c.seq.desc())
+            .limit(limit)
+        )
+        return [JudgedComparison(*row) for row in self._database.fetch_all(wanted)]
 
     def max_seq(self) -> int:
         """The newest seq; 0 if there is none."""

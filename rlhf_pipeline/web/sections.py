@@ -124,7 +124,7 @@ BUILT_IN = {
         folder=HERE / "progress",
     ),
     "quality": Section(
-        (quality.api, quality.pages),
+        (quality.api, quality.charts, quality.pages),
         Permission.VOTES_READ,
         group="People",
         label="Data quality",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rlhf_pipeline.web.predictions.predictor import Predictor
     from rlhf_pipeline.web.preferences.sums_reader import SumsReader
     from rlhf_pipeline.web.quality.counters import QualityCounters
+    from rlhf_pipeline.web.quality.week_reader import WeekReader
 
 # a lease costs three times as much as a vote; SQLite has a single writer, so more would only
 # keep votes waiting
@@ -96,6 +97,12 @@ class Site:
         from rlhf_pipeline.web.quality.counters import QualityCounters
 
         return QualityCounters(self.store, self._cache_times)
+
+    @cached_property
+    def annotator_weeks(self) -> WeekReader:
+        from rlhf_pipeline.web.quality.week_reader import WeekReader
+
+        return WeekReader(self.store)
 
     @cached_property
     def predictor(self) -> Predictor:

@@ -90,7 +90,9 @@ def test_no_other_page_has_a_fault_that_axe_finds(site: People, browser: Any, sc
         created_by=user.user_id,
     )
     site.store.guidelines.add("# Kind", after=0, actor="test")
-    for path in (*PAGES, "/consensus?state=all", f"/comparisons/{ids[0]}", "/nowhere", "/login"):
+    annotator = f"/quality/annotator?annotator_id={user.user_id}"
+    more = "/consensus?state=all", f"/comparisons/{ids[0]}", annotator, "/nowhere", "/login"
+    for path in (*PAGES, *more):
         page.goto(site.url + path)
         page.wait_for_load_state()
         page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")

@@ -415,6 +415,10 @@ def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(
     assert page.get_by_label("Mark").input_value() == "same_as_before"
     page.set_viewport_size({"width": 360, "height": 700})
     page.goto(site.url + "/quality")
+    page.get_by_role("link", name="Held", exact=True).click()
+    page.wait_for_selector("[data-chart] canvas")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.goto(site.url + "/quality")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

@@ -410,6 +410,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "charts/drift"),
         ("GET", "charts/clusters"),
         ("GET", "charts/preferences/{figure}"),
+        ("GET", "charts/annotator/{figure}"),
         ("GET", "charts/production"),
     }
     assert known <= routes

@@ -3,11 +3,18 @@ and nothing told to who votes.
 """
 
 import uuid
+from datetime import UTC, date, datetime, timedelta
 
 import httpx
+import pytest
 
 from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.reports.annotator_weeks import FIGURES
+from rlhf_pipeline.reports.chart import Chart, day_value
+from rlhf_pipeline.votes.annotators_over_time import annotators_over_time
+from rlhf_pipeline.votes.statistics import interval_columns
 from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.quality import week_reader
 from rlhf_pipeline.web.quality.counters import QualityCounters
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web
@@ -211,3 +218,136 @@ def test_the_page_shows_what_the_api_tells(web: Web):
         assert "only votes on comparisons that you have judged" in blind
         refused = curator.get(f"{server.url}/votes", params={"mark": "same_as_before"})
         assert refused.status_code == 403
+
+
+@on_sqlite
+def test_the_list_is_searched_sorted_and_read_page_by_page(web: Web):
+    ids = web.publish(4)
+    people = [web.add("annotator", email=f"{name}@example.org") for name in ("zoe", "ann", "bob")]
+    for n, user in enumerate(people, 2):
+        for comparison_id in ids[:n]:
+            web.store.votes.cast(
+                NewVote(
+                    comparison_id=comparison_id,
+                    annotator_id=user.user_id,
+                    annotator_kind="human",
+                    choice="a",
+                    voted_at=NOON,
+                    origin="page",
+                    idempotency_key=f"{user.user_id}/{comparison_id}",
+                )
+            )
+    admin = web.client("admin")
+
+    def names(**params: object) -> list[str]:
+        found, cursor = [], None
+        while True:
+            page = admin.get("/quality", params=params | ({"cursor": cursor} if cursor else {}))
+            assert page.status_code == 200, page.text
+            found += [one["name"] for one in page.json()["annotators"]]
+            cursor = page.json()["next"]
+            if cursor is None:
+                return found
+
+    assert names(sort="name", limit=2) == ["ann", "bob", "zoe"]
+    assert names(sort="votes", limit=1) == ["bob", "ann", "zoe"]
+    assert names(q="ANN") == ["ann"]
+    assert names(q=people[0].user_id) == ["zoe"]
+    assert names(q="nobody") == []
+    assert admin.get("/quality", params={"cursor": "x"}).status_code == 422
+    curator = web.client("curator")
+    assert curator.get("/quality", params={"sort": "same_as_before"}).status_code == 403
+
+
+WEEKS = [datetime(2026, 1, 5, 12, tzinfo=UTC) + timedelta(days=7 * n) for n in range(3)]
+
+
+def cast_weeks(web: Web) -> None:
+    """Three people on 12 comparisons a week, every second one with a known answer."""
+    ids = [
+        *web.publish(18, prefix="g", gold="a", offer=False),
+        *web.publish(18, prefix="n", offer=False),
+    ]
+    web.store.votes.cast_many(
+        [
+            NewVote(
+                comparison_id=ids[i],
+                annotator_id=who,
+                annotator_kind="human",
+                choice=("a", "a", "b", "tie")[(i + j) % 4],
+                voted_at=WEEKS[i % 3],
+                duration_s=5.0 + i + j,
+                is_swapped=i % 2 == 0,
+                origin="page",
+                idempotency_key=f"{i}/{who}",
+            )
+            for i in range(len(ids))
+            for j, who in enumerate(("ann", "bob", "eve"))
+        ]
+    )
+
+
+@on_sqlite
+def test_weeks_of_an_annotator_equal_those_of_the_command(web: Web):
+    cast_weeks(web)
+    (shown,) = web.store.comparisons.stream(100)
+    frame = annotators_over_time(web.store.votes.log(), shown)
+    own = frame[frame["annotator_id"] == "ann"]
+    reader = web.client("auditor")
+    for name, figure in FIGURES.items():
+        answer = reader.get(f"/charts/annotator/{name}", params={"annotator_id": "ann"})
+        assert answer.status_code == 200, answer.text
+        drawn = {
+            panel.title: panel.series[0]
+            for panel in Chart.model_validate(answer.json()).panels
+            if panel
+        }
+        for plot in figure.plots:
+            if plot.measure == "self_consistency":  # nobody judged anything twice
+                assert plot.title not in drawn
+                continue
+            series = drawn[plot.title]
+            assert series.x == tuple(day_value(day.date()) for day in WEEKS)
+            drawn_ends = (series.y, series.low, series.high)
+            for values, column in zip(drawn_ends, interval_columns(plot.measure), strict=True):
+                assert values == pytest.approx(own[column].tolist())
+
+
+@on_sqlite
+def test_days_of_a_chart_are_whole_weeks(web: Web, monkeypatch: pytest.MonkeyPatch):
+    cast_weeks(web)
+    reader = web.client("auditor")
+
+    def days(**params: object) -> list[float]:
+        answer = reader.get("/charts/annotator/speed", params={"annotator_id": "ann", **params})
+        chart = Chart.model_validate(answer.json())
+        return [x for panel in chart.panels[:1] if panel for x in panel.series[0].x]
+
+    second = day_value(date(2026, 1, 12))
+    assert days(since="2026-01-14", until="2026-01-14") == [second]
+    monkeypatch.setattr(week_reader, "MAX_VOTES", 30)
+    assert days(until="2026-02-01") == [second, second + 7]
+    empty = reader.get("/charts/annotator/gold", params={"annotator_id": "nobody"}).json()
+    assert (empty["panels"], "No week has 5" in empty["notes"][0]) == ([], True)
+
+
+@on_sqlite
+def test_pictures_of_an_annotator_are_for_readers_of_all_votes(web: Web):
+    cast_weeks(web)
+    path = "/charts/annotator/gold"
+    for role in ("annotator", "curator"):
+        refused = web.client(role).get(path, params={"annotator_id": "ann"})
+        assert refused.status_code == 403
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+        pages = Web(web.store, web.settings, server.url, web.clock)
+        admin, curator = (pages.browser(web.add(role)) for role in ("admin", "curator"))
+        page = admin.get(f"{server.url}/quality/annotator", params={"annotator_id": "ann"})
+        assert 'data-chart="/api/v1/charts/annotator/gold?annotator_id=ann"' in page.text
+        unknown = admin.get(f"{server.url}/quality/annotator", params={"annotator_id": "x"})
+        assert unknown.status_code == 404
+        assert "/quality/annotator?annotator_id=ann" in admin.get(f"{server.url}/quality").text
+        assert "/quality/annotator?annotator_id=" in admin.get(f"{server.url}/users").text
+        found = curator.get(f"{server.url}/quality").text
+        assert "/quality/annotator" not in found
+        hidden = curator.get(f"{server.url}/quality/annotator", params={"annotator_id": "ann"})
+        assert hidden.status_code == 403

@@ -1,43 +1,87 @@
-"""Routes of data quality: figures by annotator, as a page and as a file."""
+"""Routes of data quality: a list of annotators, a page and charts of each, and a file."""
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.project import AnnotatorQuality, QualityOut
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
+from rlhf_pipeline.web.blindness import blind_reader_id, needs_all_votes
+from rlhf_pipeline.web.charts import UNCHANGED, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import csv_of
+from rlhf_pipeline.web.pagination import Cursor
+from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import queries
-from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.quality.queries import QualityList, Sort
+from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router
 
-api = api_router("quality")
+api, charts = api_router("quality"), api_router("charts")
 pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
+AllVotesReader = Annotated[
+    Principal, Depends(needs_all_votes(Permission.VOTES_READ, "the figures of an annotator"))
+]
+FigureName = Literal["speed", "sides", "gold", "agreement"]
+AnnotatorId = Annotated[str, Query(min_length=1, max_length=200)]
+Words = Annotated[str, Query(max_length=200, description="Words in the name or the id.")]
+SHOWN = 50
 WORDS: dict[Mark, str] = {
     "too_fast": "too fast to read",
     "same_as_before": "same side as before",
     "duplicate": "duplicate pair",
 }
+SORTS: dict[Sort, str] = {"doubt": "most doubtful", "votes": "most judgements", "name": "name"}
 
 
 @api.get("/quality")
 def read(
-    site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
+    site: AnySite,
+    principal: Reader,
+    q: Words = "",
+    sort: Annotated[
+        Sort, Query(description="`doubt`: by the most doubtful mark; a mark: by that alone.")
+    ] = "doubt",
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 500,
 ) -> QualityOut:
     """Marked votes per annotator: too fast, same side as before, or duplicate pair, each with an
-    interval. The most doubtful annotators come first. `GET votes` with `mark` lists the votes.
-    Votes by machines are not counted."""
-    return queries.project_quality(site, principal)
+    interval. `GET votes` with `mark` lists the votes. Votes by machines are not counted."""
+    return queries.project_quality(site, principal, QualityList(_clean(q), sort, cursor, limit))
+
+
+@charts.get("/charts/annotator/{figure}", response_model=Chart, responses=UNCHANGED)
+def read_chart(
+    site: AnySite,
+    request: Request,
+    _: AllVotesReader,
+    figure: FigureName,
+    annotator_id: AnnotatorId,
+    days: Days,
+) -> Response:
+    """One annotator by week: speed, sides, known answers, or agreement with others and with
+    themselves, as in `rlhf votes annotators --over-time`. Weeks with fewer than 5 such votes are
+    withheld. Without `until`, up to the annotator's newest vote; without `since`, 90 days.
+    """
+    return answer_chart(request, site.annotator_weeks.draw(annotator_id, figure, days))
 
 
 @pages.get("/quality")
-def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
+def show_page(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    q: Words = "",
+    sort: Sort = "doubt",
+    cursor: Cursor = None,
+) -> Response:
     sees_all = blind_reader_id(principal) is None
+    marks = {mark: WORDS[mark] for mark in queries.visible_marks(principal)}
+    asked = QualityList(_clean(q), sort, cursor, SHOWN)
     return render(
         "quality/page.html",
         request,
@@ -46,17 +90,50 @@ def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
         notice=None
         if sees_all
         else "You may vote, so this page counts only votes on comparisons that you have judged.",
-        found=queries.project_quality(site, principal),
-        marks={
-            mark: words for mark, words in WORDS.items() if mark in queries.visible_marks(principal)
-        },
+        found=queries.project_quality(site, principal, asked),
+        marks=marks,
+        asked=asked,
+        sorts=SORTS | marks,
+        query=query_of({"q": asked.q, "sort": sort if sort != "doubt" else ""}),
+        sees_all=sees_all,
+    )
+
+
+@pages.get("/quality/annotator")
+def show_annotator(
+    site: AnySite,
+    request: Request,
+    principal: AllVotesReader,
+    annotator_id: AnnotatorId,
+    days: Days,
+) -> Response:
+    newest = site.store.votes.newest_day_of(annotator_id)
+    name = names_for(site, principal).get(annotator_id)
+    if newest is None and name is None:
+        raise Problem(
+            404, f"No user or annotator {annotator_id!r} in this project.", kind="not_found"
+        )
+    return render(
+        "quality/annotator.html",
+        request,
+        site,
+        principal,
+        annotator_id=annotator_id,
+        annotator_name=name,
+        newest=newest,
+        one=queries.annotator_quality(site, principal, annotator_id),
+        marks={mark: WORDS[mark] for mark in queries.visible_marks(principal)},
+        filters={"since": days.since, "until": days.until},
+        figures=get_args(FigureName),
     )
 
 
 @pages.get("/quality.csv")
-def download(site: AnySite, principal: Reader) -> Response:
-    return csv_of(
-        "quality",
-        list(AnnotatorQuality.model_fields),
-        queries.project_quality(site, principal).annotators,
-    )
+def download(site: AnySite, principal: Reader, q: Words = "", sort: Sort = "doubt") -> Response:
+    everybody = QualityList(_clean(q), sort, limit=queries.ALL)
+    rows = queries.project_quality(site, principal, everybody).annotators
+    return csv_of("quality", list(AnnotatorQuality.model_fields), rows)
+
+
+def _clean(q: str) -> str:
+    return q.strip().replace("\x00", "")

@@ -10,6 +10,7 @@ from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import IfMatch, etag_of_record, require_etag
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
@@ -280,6 +281,7 @@ def _render_page(
         status=problem.status if problem else 200,
         notice=notice,
         users=users,
+        sees_votes=principal.may(Permission.VOTES_READ) and blind_reader_id(principal) is None,
         is_later=cursor is not None,
         of_organization=principal.may_everywhere(Permission.USERS_WRITE),
         etags={user.user_id: etag_of_record(user) for user in users.items},
