@@ -90,6 +90,8 @@ class AsyncClient:
 
     me = _sends(calls.me)
     statistics = _sends(calls.statistics)
+    practice = _sends(calls.practice)
+    reveal_answer = _sends(calls.reveal_answer)
     lease = _sends(calls.lease)
     release = _sends(calls.release)
     extend = _sends(calls.extend)

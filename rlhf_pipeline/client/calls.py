@@ -23,6 +23,7 @@ from rlhf_pipeline.api_types.alerts import (
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut, ConsensusOut, Offered
 from rlhf_pipeline.api_types.drift import DecisionDetail, DecisionOut, DriftEventOut, DriftTestOut
+from rlhf_pipeline.api_types.practice import PracticeAnswer, PracticeOut
 from rlhf_pipeline.api_types.predictions import (
     CalibrationDetail,
     CalibrationOut,
@@ -120,6 +121,17 @@ def me() -> Call[Me]:
 def statistics() -> Call[Statistics]:
     """Your own voting statistics."""
     return _get("me/statistics", Statistics)
+
+
+def practice() -> Call[PracticeOut]:
+    """Your practice round, before your first vote."""
+    return _get("practice", PracticeOut)
+
+
+def reveal_answer(comparison_id: str) -> Call[PracticeAnswer]:
+    """The known answer of a comparison of your practice round."""
+    path = f"practice/{_id(comparison_id)}:reveal"
+    return Call("POST", path, PracticeAnswer.model_validate, key=_new_key())
 
 
 def lease(n: int = 5) -> Call[Lease]:

@@ -30,6 +30,7 @@ from rlhf_pipeline.store.imports import Import, Imports, UnfinishedImport
 from rlhf_pipeline.store.loop_settings import LoopSettingsLog
 from rlhf_pipeline.store.metric_points import MetricPoints
 from rlhf_pipeline.store.postgres import SILENT_S
+from rlhf_pipeline.store.practice import PracticeRounds
 from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
 from rlhf_pipeline.store.promotions import Gates, Promotions
 from rlhf_pipeline.store.replays import Replays
@@ -80,6 +81,7 @@ class Store:
         self.completions_cache = CompletionsCache(database)
         self.generation = GenerationLedger(database, self.completions_cache)
         self.assignments = Assignments(database)
+        self.practice = PracticeRounds(database)
         self.users = Users(database)
         self.tokens = Tokens(database)
         self.failed_logins = FailedLogins(database)

@@ -24,7 +24,13 @@ from rlhf_pipeline.store.card_queue import (
 )
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import assignments, comparisons, slots, votes
+from rlhf_pipeline.store.schema import (
+    assignments,
+    comparisons,
+    practised_comparisons,
+    slots,
+    votes,
+)
 
 
 class RemainingWork(Record):
@@ -116,7 +122,7 @@ class Assignments:
         """Ask one annotator for a judgement of each comparison, in addition to open work; returns
         the number of new slots.
 
-        Skips comparisons that they have judged, hold or were asked for already, and flagged ones,
+        Skips comparisons that they judged, practised on, hold or were asked for, and flagged ones,
         which nobody is dealt. These cards are dealt before anything else; skipped ones are open to
         anybody. A comparison that they wrote gets a slot and is never dealt to them: leaving it
         out of the number would reveal who wrote which text. Raises UnknownComparison.
@@ -169,6 +175,9 @@ class Assignments:
         met = select_ids(
             assignments, assignments.c.annotator_id == annotator_id, ~gone
         ) | select_ids(votes, votes.c.annotator_id == annotator_id)
+        met |= select_ids(
+            practised_comparisons, practised_comparisons.c.annotator_id == annotator_id
+        )
         asked = select_ids(slots, slots.c.annotator_id == annotator_id, slots.c.state != "done")
         # They judged these by writing them, which must not be revealed.
         written = select_ids(comparisons, comparisons.c.written_by == annotator_id)

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from rlhf_pipeline.records import AnnotationRules, Assignment, AssignmentKind, content_id
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, scope_of
-from rlhf_pipeline.store.schema import assignments, comparisons, slots
+from rlhf_pipeline.store.schema import assignments, comparisons, practised_comparisons, slots
 
 WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
 MOST_COUNTED = 200  # open cards that are counted one by one for one annotator; 17 µs each
@@ -237,19 +237,19 @@ class AnnotatorQueue:
         open slots, the card takes one: else that work would vanish for this annotator without a
         vote.
         """
-        chosen = next((c for c in self._gold_slots if c not in drawn), None)
+        chosen = next((c for c in self.gold_slots if c not in drawn), None)
         if chosen is None:
             return None
         return self._build_hidden_card(
             chosen,
             AssignmentKind.GOLD,
             pass_no=1,
-            is_swapped=self._is_swapped(chosen),
-            slot_no=self._gold_slots[chosen],
+            is_swapped=self.is_swapped(chosen),
+            slot_no=self.gold_slots[chosen],
         )
 
     @cached_property
-    def _gold_slots(self) -> dict[str, int | None]:
+    def gold_slots(self) -> dict[str, int | None]:
         """comparison -> a free slot of it, in the order drawn. Read once per queue."""
         rows = _SELECT_GOLD.rows(self.connection, self._parameters(most=WINDOW))
         return {
@@ -296,7 +296,7 @@ class AnnotatorQueue:
             free, key=lambda c: (c not in named, free[c].priority, self._drawn_number("order", c))
         ):
             own = free[c]  # a card that was released or expired long ago keeps its sides
-            is_swapped = self._is_swapped(c) if own.assignment_id is None else own.is_swapped
+            is_swapped = self.is_swapped(c) if own.assignment_id is None else own.is_swapped
             card = self._build_card(
                 c, AssignmentKind.NORMAL, pass_no=1, is_swapped=is_swapped, slot_no=own.slot_no
             )
@@ -340,7 +340,7 @@ class AnnotatorQueue:
     def _midnight(self) -> datetime:
         return self.now.replace(hour=0, minute=0, second=0, microsecond=0)
 
-    def _is_swapped(self, comparison_id: str) -> bool:
+    def is_swapped(self, comparison_id: str) -> bool:
         return bool(self._drawn_number("side", comparison_id) & 1)
 
     def _drawn_number(self, what: str, of: str | int) -> int:
@@ -393,14 +393,17 @@ def _is_returned(table: Any) -> ColumnElement[bool]:
 
 
 def _is_met(comparison_id: Any) -> ColumnElement[bool]:
-    """The annotator has judged a card of the comparison, or holds one."""
+    """The annotator has judged a card of the comparison, holds one, or practised on it."""
     own = assignments.alias("own")
-    return (
-        select(literal(1))
-        .select_from(own)
-        .where(_is_own(own), own.c.comparison_id == comparison_id, ~_is_returned(own))
-        .exists()
+    card = select(literal(1)).where(
+        _is_own(own), own.c.comparison_id == comparison_id, ~_is_returned(own)
     )
+    return or_(card.exists(), _is_practised(comparison_id))
+
+
+def _is_practised(comparison_id: Any) -> ColumnElement[bool]:
+    own = practised_comparisons.alias("practised")
+    return select(literal(1)).where(_is_own(own), own.c.comparison_id == comparison_id).exists()
 
 
 def _is_eligible() -> ColumnElement[bool]:
@@ -478,6 +481,7 @@ def _select_open_slots(whose: ColumnElement[bool]) -> Select[Any]:
             is_free(bindparam("now")),
             _is_eligible(),
             or_(own.c.assignment_id.is_(None), _is_returned(own)),
+            ~_is_practised(slots.c.comparison_id),
         )
         .order_by(slots.c.priority, slots.c.comparison_id, slots.c.slot_no)
         .limit(bindparam("most"))

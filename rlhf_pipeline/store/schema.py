@@ -615,6 +615,14 @@ slots = _table(
     key=("comparison_id", "slot_no"),
 )
 
+practised_comparisons = _table(
+    "practised_comparisons",
+    _id("annotator_id"),
+    _id("comparison_id"),
+    _time("practised_at"),
+    key=("annotator_id", "comparison_id"),
+)
+
 users = _table(
     "users",
     _id("user_id"),

@@ -8,6 +8,7 @@ from rlhf_pipeline.web.alerts import messages as alert_messages
 from rlhf_pipeline.web.alerts import pages as alert_pages
 from rlhf_pipeline.web.alerts import routes as alerts
 from rlhf_pipeline.web.alignment import routes as alignment
+from rlhf_pipeline.web.annotate import practice
 from rlhf_pipeline.web.annotate import routes as annotate
 from rlhf_pipeline.web.audit import routes as audit
 from rlhf_pipeline.web.calibration import api as calibration_api
@@ -49,7 +50,7 @@ BUILT_IN = {
         folder=HERE / "votes",
     ),
     "annotate": Section(
-        (annotate.api, annotate.pages),
+        (annotate.api, practice.api, annotate.pages),
         Permission.VOTES_CAST,
         group="Label",
         label="Annotate",

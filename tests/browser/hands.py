@@ -33,6 +33,10 @@ def log_in(page: Any, site: People, user: User, path: str = "/annotate") -> None
 
 
 def at_the_desk(page: Any) -> None:
+    """Wait for a card; the guidelines of a first visit are closed unread."""
+    page.wait_for_selector("#desk:not([hidden]), #guidelines[open]")
+    if page.is_visible("#guidelines"):
+        page.keyboard.press("Escape")
     page.wait_for_selector("#desk:not([hidden])")
     accepts_votes(page)
 

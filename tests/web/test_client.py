@@ -330,6 +330,8 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
     known = {
         ("GET", "me"),
         ("GET", "me/statistics"),
+        ("GET", "practice"),
+        ("POST", "practice/{comparison_id}:reveal"),
         ("POST", "assignments:lease"),
         ("POST", "assignments/{assignment_id}:release"),
         ("POST", "assignments:extend"),

@@ -300,6 +300,8 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
     card = admin.post("/assignments:lease", json={"n": 2}).json()["cards"]
     dead = add_dead_message(web.store).message_id
     look(web, 80)  # opens alert 1
+    web.publish(4, prefix="g", offer=False, gold="a")
+    known = admin.get("/practice").json()["cards"][0]["comparison_id"]
     silence = {"reason": "holidays", "ends_at": (utc_now() + timedelta(hours=1)).isoformat()}
     ask_people(web.store)  # decision 1; its answer, 2, begins a quarantine
     quarantine = {"answer": "quarantine", "reason": "careless"}
@@ -312,6 +314,7 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
             f"/assignments/{card[0]['assignment_id']}:release",
             None,
         ),
+        "/practice/{comparison_id}:reveal": (f"/practice/{known}:reveal", None),
         "/votes": ("/votes", {"assignment_id": card[1]["assignment_id"], "choice": "a"}),
         "/votes:batch": (
             "/votes:batch",

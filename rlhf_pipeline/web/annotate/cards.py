@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlhf_pipeline.api_types.votes import RulesShown
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import AnnotationRules, Assignment
 from rlhf_pipeline.store import Store
@@ -35,7 +36,18 @@ class CardContent:
 
     def swap_side(self, side: str) -> str:
         """Map a side of the card to the side of the comparison, or back: a is left, b is right."""
-        return {"a": "b", "b": "a"}.get(side, side) if self.assignment.is_swapped else side
+        return swap_side(side, self.assignment.is_swapped)
+
+
+def swap_side(side: str, is_swapped: bool) -> str:
+    return {"a": "b", "b": "a"}.get(side, side) if is_swapped else side
+
+
+def build_visible_rules(rules: AnnotationRules) -> RulesShown:
+    return RulesShown(
+        dimensions=list(rules.dimensions),
+        **{n: getattr(rules, n) for n in RulesShown.model_fields if n != "dimensions"},
+    )
 
 
 class CardDealer:

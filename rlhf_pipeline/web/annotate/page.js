@@ -6,6 +6,7 @@ import { Draft } from "./draft.js";
 import { CardQueue } from "./card_queue.js";
 import { isLogin, newKey, Outbox } from "./outbox.js";
 import { render } from "../markdown.js";
+import { cardOf, Practice } from "./practice.js";
 import { Tools } from "./tools.js";
 import { View } from "./view.js";
 import { Waiting } from "./waiting.js";
@@ -18,6 +19,7 @@ const LOOK_AT_FIGURES_EVERY = 20; // votes
 const SETTLE_MS = 150;
 
 const root = document.querySelector("#annotate");
+const WELCOMED = `welcomed-${root.dataset.user}`; // read: the guidelines; done: all of it
 const view = new View(root);
 const outbox = new Outbox(root.dataset.user);
 const queue = new CardQueue(root.dataset.user, () => outbox.unsent.length);
@@ -51,12 +53,13 @@ const tools = new Tools(view, {
   },
 });
 
+const practice = new Practice(view, root.dataset.user);
 const waiting = new Waiting(view, outbox, describeVote);
 
 // --- showing -------------------------------------------------------------------------------------
 
 function showNext() {
-  card = queue.next();
+  card = (practice.isOn && practice.next()) || queue.next();
   draft = card && Draft.of(card);
   paint();
 }
@@ -109,6 +112,10 @@ function paintFigures() {
 
 function choose(choice, strength) {
   if (!card || isPaused) return;
+  if (practice.isOn && (practice.known !== null || choice === "skip")) {
+    leavePracticeCard();
+    return;
+  }
   const unseen = choice === "skip" ? undefined : view.unseenSide;
   if (unseen) {
     showSide(unseen);
@@ -118,7 +125,8 @@ function choose(choice, strength) {
   }
   draft.choice = choice;
   draft.strength = strength;
-  const lacksReason = queue.rules.requires_reason && choice !== "skip" && !draft.reason.trim();
+  const lacksReason =
+    queue.rules.requires_reason && !practice.isOn && choice !== "skip" && !draft.reason.trim();
   if (lacksReason) {
     view.paintDraft(draft);
     view.at("more").open = true;
@@ -135,6 +143,10 @@ function choose(choice, strength) {
 /** Cast the chosen judgement as a vote; the next card is painted before anything is sent. */
 function cast() {
   if (!card || isPaused || !draft.choice) return;
+  if (practice.isOn) {
+    judgePracticeCard();
+    return;
+  }
   draft.lookAway();
   const { choice, strength } = draft;
   const entry = {
@@ -164,6 +176,25 @@ function cast() {
   outbox.add(entry);
   queue.refill();
   prepareNext();
+}
+
+async function judgePracticeCard() {
+  if (practice.known !== null) {
+    leavePracticeCard();
+    return;
+  }
+  view.paintDraft(draft);
+  await practice.judge(card, draft.choice);
+  settle(); // a key pressed twice does not skip the answer
+}
+
+function leavePracticeCard() {
+  draft.forget();
+  showNext();
+  if (practice.isOn) return;
+  setting(WELCOMED, "done");
+  view.notice("The practice round is over. From now on your votes count.");
+  queue.refill();
 }
 
 /** The newest vote, if it may still be taken back: a vote more, which says that the other one
@@ -352,7 +383,7 @@ queue.addEventListener("dealt", () => {
 });
 
 queue.addEventListener("empty", ({ detail }) => {
-  if (!isPaused) view.paintEmpty(detail.reason);
+  if (!isPaused && !practice.isOn) view.paintEmpty(detail.reason);
 });
 
 queue.addEventListener("trouble", ({ detail: { status, kind } }) => {
@@ -431,6 +462,27 @@ async function openGuidelines() {
   } catch {
     body.textContent = "Loading the guidelines failed. Check the connection and try again.";
   }
+}
+
+/** At the first visit: the guidelines once, then the practice round. */
+async function welcome() {
+  const before = setting(WELCOMED);
+  if (!("welcome" in root.dataset) || before === "done") return;
+  const first = await practice.load();
+  if (!first) return;
+  queue.rules = first.rules;
+  queue.guidelineVersion = first.guideline_version;
+  if (first.guideline_version !== null && before !== "read") {
+    isPaused = true; // no card is shown beneath
+    view.at("guidelines-once").hidden = false;
+    openGuidelines();
+    await new Promise((go) => view.at("guidelines").addEventListener("close", go, { once: true }));
+    view.at("guidelines-once").hidden = true;
+    setting(WELCOMED, "read");
+    isPaused = false;
+  }
+  practice.begin(first.cards.map(cardOf));
+  if (practice.isOn) showNext();
 }
 
 function pause(isOn) {
@@ -615,6 +667,11 @@ const CLICKS = {
   outbox: () => waiting.open(),
   "waiting-open": () => waiting.open(),
   "notice-close": () => view.notice(null),
+  "practice-next": leavePracticeCard,
+  "practice-end": () => {
+    practice.end();
+    leavePracticeCard();
+  },
   "mark-plus": () => tools.highlight("+"),
   "mark-minus": () => tools.highlight("-"),
   unfold: () => {
@@ -693,8 +750,8 @@ outbox.addEventListener(
       if (entry.isUndo) queue.judged.delete(entry.card.assignment_id);
       else queue.judged.add(entry.card.assignment_id);
     }
-    queue.refill();
     readFigures();
+    welcome().then(() => practice.isOn || queue.refill());
   },
   { once: true },
 );

@@ -6,9 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from rlhf_pipeline.api_types.votes import CardOut, Extended, Lease, LeaseRequest, RulesShown
+from rlhf_pipeline.api_types.votes import CardOut, Extended, Lease, LeaseRequest
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.records import AnnotationRules
+from rlhf_pipeline.web.annotate.cards import build_visible_rules
+from rlhf_pipeline.web.annotate.practice import has_welcome
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
@@ -67,13 +68,6 @@ def extend(site: AnySite, principal: Annotator) -> Extended:
     """Extend the leases of all cards you hold to `lease_minutes` from now."""
     return Extended(
         n=site.store.assignments.extend(principal.user_id, site.terms().rules.lease_minutes)
-    )
-
-
-def build_visible_rules(rules: AnnotationRules) -> RulesShown:
-    return RulesShown(
-        dimensions=list(rules.dimensions),
-        **{n: getattr(rules, n) for n in RulesShown.model_fields if n != "dimensions"},
     )
 
 
@@ -140,4 +134,12 @@ KEY_MAP = (
 
 @pages.get("/annotate")
 def show_page(site: AnySite, request: Request, principal: Annotator) -> Response:
-    return render("annotate/page.html", request, site, principal, scale=SCALE, key_map=KEY_MAP)
+    return render(
+        "annotate/page.html",
+        request,
+        site,
+        principal,
+        scale=SCALE,
+        key_map=KEY_MAP,
+        has_welcome=has_welcome(site, principal),
+    )

@@ -27,6 +27,7 @@ LATER_TABLES = (
     "vote_sums",
     "vote_sums_head",
     "annotator_groups",
+    "practised_comparisons",
 )
 
 
