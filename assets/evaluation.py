@@ -92,9 +92,9 @@ def evaluation(
         )
 
     result, samples = evaluate_against(champion)
-    # Many small steps can add up, so the candidate is also compared with the project's first
-    # policy.
-    base = champions.base_policy() or champion
+    # Many small steps can add up, so the candidate is also compared with the policy that the first
+    # of them started from.
+    base = champions.base_policy(champion)
     first = (result, samples) if base.label == champion.label else evaluate_against(base)
     from_base = first[0].win_rate
     result = result.model_copy(

@@ -819,7 +819,7 @@ class Evaluation(Record):
         default=None, description="version of the evaluation set; None for older records"
     )
     samples_hash: str | None = Field(default=None, description="hash of the judged completions")
-    base: str | None = Field(default=None, description="the first policy of the project")
+    base: str | None = Field(default=None, description="the champion's oldest ancestor")
     win_rate_against_base: Interval | None = Field(
         default=None, description="win rate against `base` with the same judge, prompts and seeds"
     )

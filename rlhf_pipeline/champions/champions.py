@@ -108,10 +108,16 @@ class Champions:
             )
         return version
 
-    def base_policy(self) -> ModelVersion | None:
-        """The policy that served first, which later ones are compared with as well; None before."""
-        served = self.store.promotions.history(self.registry.model_name("policy"))
-        return self.registry.get("policy", served[0].version) if served else None
+    def base_policy(self, version: ModelVersion) -> ModelVersion:
+        """The policy that all trainings up to `version` started from: its oldest ancestor, or
+        itself. A project whose policy was replaced by one of another family has several.
+        """
+        while version.parent is not None:
+            parent = self.registry.get("policy", version.parent.rpartition("@")[2])
+            if parent is None:
+                break
+            version = parent
+        return version
 
     def policy_folder(self, version: ModelVersion | None = None) -> Path:
         """Return the folder of `version`, or of the champion policy; fetched into the cache if
@@ -135,7 +141,7 @@ class Champions:
             return self.policy_folder(champion), champion.label
 
         champion = self.registry.get("policy", "champion") if settings.load_adapters else None
-        if champion is not None and champion != self.base_policy():
+        if champion is not None and champion != self.base_policy(champion):
             fault = self.serve(settings, champion)
             if fault is None:
                 settings = settings.model_copy(update={"api_model": champion.label})
@@ -147,7 +153,7 @@ class Champions:
         """Let the backend complete with `version`; returns the reason if it does not: see
         `serving.serve`.
         """
-        return serve(settings, version, self.policy_folder(version), self.base_policy())
+        return serve(settings, version, self.policy_folder(version), self.base_policy(version))
 
     def version(self, label: str) -> ModelVersion:
         """Return the reward model `name@version`. Raises ModelNotFound."""

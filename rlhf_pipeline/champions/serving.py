@@ -11,13 +11,14 @@ from rlhf_pipeline.secret_files import provider_key
 
 
 def serve(
-    settings: Settings, version: ModelVersion, folder: Path, base: ModelVersion | None
+    settings: Settings, version: ModelVersion, folder: Path, base: ModelVersion
 ) -> str | None:
     """Let the backend of the settings complete with `version`, whose files are in `folder`; returns
     the reason if it does not.
 
     The local backend loads the champion itself. A server gets the LoRA adapter, which fits only the
-    weights it was trained on: those of `base`, the first policy, which the server holds.
+    weights it was trained on: those of `base`, the first policy of its line, which the server
+    holds.
     """
     backend = settings.completion_backend
     if backend == "local":
@@ -33,7 +34,7 @@ def serve(
             f"{version.label} has no LoRA adapter to load into {settings.api_model}. Train with "
             "lora_rank above 0, or serve its merged files"
         )
-    if base is None or read_base_hash(folder / ADAPTER) != base.content_hash:
+    if read_base_hash(folder / ADAPTER) != base.content_hash:
         return (
             f"the adapter of {version.label} was not trained on the first policy, whose weights "
             "the server holds. Serve its merged files"

@@ -90,6 +90,7 @@ def build_online_arguments(
         "max_completion_length": params.max_new_tokens,
         "temperature": online.sampling_temperature,
         "beta": online.kl_penalty,
+        "shuffle_dataset": not params.curriculum,
     }
 
 

@@ -18,7 +18,7 @@ from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.retraining.adapters import load_reference
 from rlhf_pipeline.retraining.online import OnlineParams, clean_text
 from rlhf_pipeline.retraining.rewards import RewardFunction, score_members
-from rlhf_pipeline.retraining.sentinels import SAMPLED_LENGTH
+from rlhf_pipeline.retraining.sentinels import SAMPLED_LENGTH, evaluation_mode
 from rlhf_pipeline.retraining.training import TrainingParams
 
 STATE = "ppo.pt"  # in a checkpoint: the value head and the KL penalty
@@ -224,9 +224,11 @@ def build_ppo_trainer(
             texts = [text for text in texts for _ in range(own.n_samples)]
             with torch.no_grad():
                 ids, attention, width = self._encode(texts)
-                ids = model.generate(
-                    input_ids=ids, attention_mask=attention, generation_config=generation
-                )
+                # while training, gradient checkpointing drops the cache that generation reads
+                with evaluation_mode(model):
+                    ids = model.generate(
+                        input_ids=ids, attention_mask=attention, generation_config=generation
+                    )
                 made = ids[:, width:]
                 is_end = torch.isin(made, torch.tensor(ends, device=made.device))
                 mask = (is_end.cumsum(-1) - is_end.int() == 0).float()

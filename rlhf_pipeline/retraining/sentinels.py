@@ -301,7 +301,7 @@ def _minus(value: float | None, loss: float | None) -> float | None:
 
 
 @contextmanager
-def _in_evaluation(model: Any) -> Iterator[Any]:
+def evaluation_mode(model: Any) -> Iterator[Any]:
     """The model without dropout; generation needs the cache that a training may have off."""
     was_training, had_cache = model.training, getattr(model.config, "use_cache", None)
     model.eval()
@@ -324,7 +324,7 @@ def make_sentinel_callback(watch: SentinelWatch, tokenizer: Any) -> Any:
         """Stops the training at the first broken limit, without a checkpoint."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            with _in_evaluation(more["model"]) as model:
+            with evaluation_mode(more["model"]) as model:
                 watch.start(Policy(model, tokenizer, name="policy"), state.global_step)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -344,7 +344,7 @@ def make_sentinel_callback(watch: SentinelWatch, tokenizer: Any) -> Any:
                 self._check(state, control, more["model"])
 
         def _check(self, state: Any, control: Any, model: Any) -> None:
-            with _in_evaluation(model):
+            with evaluation_mode(model):
                 is_healthy = watch.check(Policy(model, tokenizer, name="policy"), state.global_step)
             if not is_healthy:
                 control.should_save = False

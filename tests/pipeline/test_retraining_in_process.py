@@ -27,9 +27,11 @@ from rlhf_pipeline.records import (
     folder_hash,
 )
 from rlhf_pipeline.registry import is_accuracy, list_openings
+from rlhf_pipeline.retraining.adapters import ADAPTER, read_base_hash
 from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.retraining.vote_halves import has_votes_for_judging, is_for_judging
 from rlhf_pipeline.reward_model import EmbeddingRewardModel
+from rlhf_pipeline.testing.strategies import build_policy
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
 
 STAGES = (
@@ -243,6 +245,29 @@ def test_a_candidate_is_judged_against_the_first_policy_too(
     second = project.files.read_record("evaluation", Evaluation)
     assert (second.champion, second.win_rate.value) == ("demo.policy@2", 0.5)  # against itself
     assert (second.base, second.win_rate_against_base) == ("demo.policy@1", first.win_rate)
+
+
+def test_a_promoted_policy_of_another_vocabulary_is_trained_and_gated(
+    retrained: Any, branch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Its adapters lead from that policy, which a server would hold."""
+    project = branch(retrained)
+    own = project.champions.register_policy(
+        str(build_policy(tmp_path / "own", family="gpt2")), {"stage": "own model"}
+    )
+    project.champions.promote("policy", own, reason="test", actor="test")
+    training = {"lora_rank": 2, "max_length": 128, "sentinels": {"every": 0}}
+    stages = ["candidate_model", "evaluation", "gate"]
+    config = quick(candidate_model=training, evaluation={"max_new_tokens": 8})
+    del config["ops"]["calibration"], config["ops"]["retraining_set"]
+    project.materialise(stages, config=config)
+    evaluation = project.files.read_record("evaluation", Evaluation)
+    assert evaluation.champion == evaluation.base == own.label
+    candidate = project.files.read_record("candidate_model", ModelVersion)
+    assert project.files.read_record("gate", GateDecision).candidate == candidate.label
+    adapter = project.champions.policy_folder(candidate) / ADAPTER
+    base = project.champions.base_policy(candidate)
+    assert read_base_hash(adapter) == base.content_hash == own.content_hash
 
 
 def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any) -> None:

@@ -14,8 +14,9 @@ from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.adapters import ADAPTER, read_base_hash
 from rlhf_pipeline.retraining.parameters import StrategyParams
-from rlhf_pipeline.retraining.strategies import train_candidate
-from rlhf_pipeline.testing.strategies import build_pairs, build_policy
+from rlhf_pipeline.retraining.sentinels import SentinelParams
+from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
+from rlhf_pipeline.testing.strategies import VowelReward, build_pairs, build_policy
 
 PARAMS = StrategyParams(
     batch_size=16, checkpoint_every=2, learning_rate=1e-3, epochs=2, min_steps=0, min_pairs=10
@@ -128,16 +129,19 @@ def test_a_killed_training_of_adapters_ends_with_the_same_files(tmp_path, polici
     assert resumed.content_hash == whole.content_hash
 
 
-@pytest.mark.parametrize("strategy", ["dpo", "sft"])
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 @pytest.mark.parametrize("saving", [{"gradient_accumulation": 4}, {"gradient_checkpointing": True}])
 def test_steps_in_less_memory_are_those_of_the_whole_batch(tmp_path, policies, strategy, saving):
     """40 rows fill two and a half batches: the last one is accumulated too."""
-    weights = []
-    for number, params in enumerate((PARAMS, change(**saving))):
+    # TRL estimates the divergence of KTO from the rows of each part
+    tolerance = 1e-4 if strategy == "kto" and "gradient_accumulation" in saving else 1e-6
+    quick = {"max_new_tokens": 8, "sentinels": SentinelParams(every=0)}
+    weights, reward = [], VowelReward()
+    for number, params in enumerate((change(**quick), change(**quick, **saving))):
         out = tmp_path / str(number)
-        train_candidate(strategy, policies / "llama", build_pairs(40), out, params)
+        train_candidate(strategy, policies / "llama", build_pairs(40), out, params, reward=reward)
         weights.append(load_policy(out / "model").model.state_dict())
     moved = load_policy(policies / "llama").model.state_dict()
     for name, part in weights[0].items():
-        assert (part - weights[1][name]).abs().max() < 1e-6
+        assert (part - weights[1][name]).abs().max() < tolerance
         assert (part - moved[name]).abs().max() > 1e-4

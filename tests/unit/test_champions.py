@@ -94,8 +94,26 @@ def test_project_without_a_policy_names_the_cure(champions):
         champions.backend(Settings())
 
 
-def test_base_policy_is_the_one_that_served_first(champions):
-    assert champions.base_policy() is None
+class Policies:
+    """A registry of policies: number -> number of the parent."""
+
+    def __init__(self, parents):
+        self.parents = parents
+
+    def get(self, kind, number):
+        if int(number) not in self.parents:
+            return None
+        parent = self.parents[int(number)]
+        label = None if parent is None else f"demo.policy@{parent}"
+        return version(int(number)).model_copy(update={"name": "demo.policy", "parent": label})
+
+
+def test_the_base_policy_is_the_oldest_ancestor(champions):
+    """Version 3 is a model of one's own, put in place of the line of 1."""
+    registry = Policies({1: None, 2: 1, 3: None, 4: 3, 5: 4, 7: 6})
+    lines = Champions(champions.store, registry, champions.cache)
+    bases = {n: lines.base_policy(registry.get("policy", n)).version for n in (1, 2, 3, 4, 5, 7)}
+    assert bases == {1: 1, 2: 1, 3: 3, 4: 3, 5: 3, 7: 7}
 
 
 def test_before_the_first_reward_model_nobody_judges(champions):

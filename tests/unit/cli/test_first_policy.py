@@ -20,9 +20,8 @@ def test_first_policy_is_registered_once_when_it_is_needed(
     with ThreadPoolExecutor(2) as pool:
         labels = {found.label for found in pool.map(lambda _: workspace.champions.policy(), "ab")}
     assert labels == {"demo.policy@1"}
-    base = workspace.champions.base_policy()
-    assert base is not None
-    assert base.label == "demo.policy@1"
+    champion = workspace.champions.policy()
+    assert workspace.champions.base_policy(champion) == champion
     assert workspace.registry.get("policy", 2) is None
     facts = HomeFacts.load(tmp_path)
     assert facts is not None
