@@ -338,10 +338,13 @@ class Champions:
 
     def register_policy(self, source: str, tags: Mapping[str, str]) -> ModelVersion:
         """Register any causal LM that transformers can load, from a folder or the hub. The same
-        files are registered once. `tags` go to the MLflow run.
+        files are registered once. `tags` go to the MLflow run. Raises as `load_policy` and
+        `check_tokenizer`.
         """
+        policy = load_policy(source)
+        policy.check_tokenizer(source)
         with tempfile.TemporaryDirectory() as folder:
-            load_policy(source).save(Path(folder) / "policy")
+            policy.save(Path(folder) / "policy")
             return self._register_policy(Path(folder) / "policy", tags, {})
 
     def _register_policy(

@@ -92,15 +92,18 @@ def _refuse_unknown_part(change: str) -> None:
 
 def check_inputs(workspace: Workspace, order: TrainingOrder) -> list[str]:
     """`check_pairs` of the current preference pairs. Raises ConfigurationError where a stage before
-    the job has not run.
+    the job has not run, and ModelError for a champion that cannot be trained.
     """
     pairs = _read_pairs(workspace)
+    champion = workspace.champions.policy()
+    policy = load_prompt_format(workspace.champions.policy_folder(champion))
+    policy.check_tokenizer(champion.label)
     sets = workspace.store.evaluation_sets
     frozen = sets.latest()
     return check_pairs(
         pairs,
         order,
-        load_prompt_format(workspace.champions.policy_folder()),
+        policy,
         frozen_prompt_ids(sets.prompts(frozen.version)) if frozen else frozenset(),
     )
 

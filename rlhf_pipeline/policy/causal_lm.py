@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ModelNotFound
+from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ModelError, ModelNotFound
 from rlhf_pipeline.parameters import Dtype
 from rlhf_pipeline.policy.devices import Placement, choose_placement
 from rlhf_pipeline.policy.sampling import Noise, choose_tokens, open_noise
@@ -119,17 +119,24 @@ def read_config(name_or_folder: str | Path) -> Any:
     except LOADING_ERRORS as cause:
         raise _damaged(name_or_folder, cause) from cause
     built_for = list(config.architectures or ())
-    # transformers would load an encoder, or a classifier, with a new random head
-    if config.is_encoder_decoder or (
-        built_for and not any(name.endswith(CAUSAL_ARCHITECTURES) for name in built_for)
-    ):
-        kind = "a sequence-to-sequence model" if config.is_encoder_decoder else "no causal LM"
+    is_causal = not built_for or any(name.endswith(CAUSAL_ARCHITECTURES) for name in built_for)
+    # transformers would load a classifier with a new random head, and an encoder, such as a BERT,
+    # as a model that sees the tokens that it predicts
+    kind = "a sequence-to-sequence model" if config.is_encoder_decoder else "no causal LM"
+    if config.is_encoder_decoder or not is_causal or _is_encoder(config):
         raise ModelNotFound(
             f"{name_or_folder} holds {kind} ({', '.join(built_for) or config.model_type}). Give "
             "a model that continues text, saved from AutoModelForCausalLM, such as a Llama or "
             "GPT-2."
         )
     return config
+
+
+def _is_encoder(config: Any) -> bool:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    reads_both_ways = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return reads_both_ways and not getattr(config, "is_decoder", False)
 
 
 def _quantise(place: Placement) -> dict[str, Any]:
@@ -176,6 +183,24 @@ class PromptFormat:
                 [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
             )
         )
+
+    def check_tokenizer(self, name: str) -> None:
+        """Raise ModelError, which names the policy `name`, if its tokenizer has no end token or
+        more tokens than the model.
+        """
+        if self.tokenizer.eos_token_id is None:
+            raise ModelError(
+                f"The tokenizer of {name} has no end token, so a completion would never end. Set "
+                "eos_token in its tokenizer_config.json."
+            )
+        n_tokens = max(self.tokenizer.get_vocab().values()) + 1
+        n_known = self.config.get_text_config().vocab_size
+        if n_tokens > n_known:
+            raise ModelError(
+                f"The tokenizer of {name} has {n_tokens} tokens, but the model knows {n_known}. "
+                "Give the tokenizer that it was trained with, or call resize_token_embeddings "
+                f"({n_tokens}) and save it again."
+            )
 
     def count_prompt_tokens(self, text: str) -> int:
         """Number of tokens of the formatted prompt."""

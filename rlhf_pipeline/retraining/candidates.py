@@ -13,7 +13,7 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.config import silence_telemetry
-from rlhf_pipeline.errors import ModelError, NotEnoughVotes
+from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import frame_hash
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy
@@ -120,9 +120,15 @@ def train_and_report(
 ) -> TrainingReport:
     """Return a training already done, or resume or run it; write model and report to `out`.
 
-    `rows` are the examples drawn from the checked `pairs`. Raises NotEnoughVotes if no example fits
-    max_length.
+    `rows` are the examples drawn from the checked `pairs`. Raises NotEnoughVotes without any, and
+    if none fits max_length.
     """
+    if rows.empty:
+        raise NotEnoughVotes(
+            f"None of {len(pairs)} rows of the retraining set gives a training example: their "
+            "weights sum up to less than 1, or their completions are chosen as often as rejected. "
+            "Weigh more rows above 0, or collect more votes."
+        )
     silence_telemetry()
     shape, place = read_shape(policy_folder, params.lora_targets), place_training(params)
     params = complete_params(
@@ -229,17 +235,10 @@ def _open_watch(
 
 
 def check_tokenizer(policy: Policy) -> None:
-    """Raise ModelError if the tokenizer has no end token; without a pad token, padding is the end
-    token.
-    """
-    tokenizer = policy.tokenizer
-    if tokenizer.eos_token_id is None:
-        raise ModelError(
-            f"The tokenizer of {policy.name} has no end token, so a completion would never end. "
-            "Set eos_token in its tokenizer_config.json."
-        )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    """Raise as `Policy.check_tokenizer`; without a pad token, padding is the end token."""
+    policy.check_tokenizer(policy.name)
+    if policy.tokenizer.pad_token_id is None:
+        policy.tokenizer.pad_token = policy.tokenizer.eos_token
 
 
 def _select_fitting_rows(
@@ -253,9 +252,9 @@ def _select_fitting_rows(
         fitting = order_easy_to_hard(fitting)
     if fitting.empty:
         raise NotEnoughVotes(
-            f"None of {len(rows)} training examples is left: every prompt alone fills the {limit} "
-            "tokens of max_length or of the policy's context, or all weights are 0. Raise "
-            "max_length or weigh more rows above 0."
+            f"None of {len(rows)} training examples is left: no prompt leaves {room} of "
+            f"the {limit} tokens of max_length or of the policy's context. Raise max_length, or "
+            "shorten the prompts."
         )
     return fitting
 

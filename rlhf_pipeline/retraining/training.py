@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from rlhf_pipeline.errors import OutOfMemory, TrainingFailed
+from rlhf_pipeline.errors import OutOfMemory, PipelineError, TrainingFailed
 from rlhf_pipeline.files import WRITE_REFUSALS, find_refusal
 from rlhf_pipeline.parameters import Device, Dtype
 from rlhf_pipeline.policy.causal_lm import Policy
@@ -279,11 +279,10 @@ def run_to_end(
     `watch` stops the training, the policy gets the weights of the last checkpoint, which is from
     before the harm.
 
-    Raises TrainingFailed at the first loss or weight that is NaN or infinite, if the disk refuses,
-    and if a sentinel stops before the first checkpoint, OutOfMemory if the GPU is full;
+    Raises TrainingFailed at the first loss, weight or logit that is NaN or infinite, if the disk
+    refuses, and if a sentinel stops before the first checkpoint, OutOfMemory if the GPU is full;
     `model_folder` then keeps its previous content.
     """
-    import torch
     from transformers import PrinterCallback
 
     started = time.monotonic()
@@ -300,21 +299,11 @@ def run_to_end(
         stop = None if watch is None else _undo_harm(trainer, checkpoints, watch)
         _refuse_broken_weights(trainer.model)
         content_hash = _save_model(trainer, checkpoints / "model.tmp", model_folder, texts)
-    except torch.OutOfMemoryError as cause:
-        raise OutOfMemory(
-            f"The training needs more memory than the GPU has ({str(cause).partition('. ')[0]}). "
-            "Raise gradient_accumulation, set gradient_checkpointing, lower batch_size or "
-            "max_length, or train adapters alone (lora_rank: 16)."
-        ) from cause
     except Exception as cause:
-        refusal = find_refusal(cause)
-        if refusal is None or refusal.errno not in WRITE_REFUSALS:  # as of a file that it reads
+        fault = _find_fault(cause, trainer, checkpoints.parent)
+        if fault is None:
             raise
-        raise TrainingFailed(
-            f"Training could not write below {checkpoints.parent}: {refusal.strerror}. Free some "
-            "space, or make the folder writable, and run again: it continues from the last "
-            "complete checkpoint."
-        ) from cause
+        raise fault from cause
     spent = time.monotonic() - started + (resume.seconds if resume else 0.0)
     log = tuple(_to_floats(row) for row in trainer.state.log_history if "loss" in row)
     return FinishedTraining(
@@ -324,6 +313,31 @@ def run_to_end(
         spent,
         resume.step if resume else None,
         stop,
+    )
+
+
+def _find_fault(cause: Exception, trainer: Any, folder: Path) -> PipelineError | None:
+    """What an error of torch or of the disk means for the training; None for any other."""
+    import torch
+
+    if isinstance(cause, torch.OutOfMemoryError):
+        return OutOfMemory(
+            f"The training needs more memory than the GPU has ({str(cause).partition('. ')[0]}). "
+            "Raise gradient_accumulation, set gradient_checkpointing, lower batch_size or "
+            "max_length, or train adapters alone (lora_rank: 16)."
+        )
+    if "probability tensor contains" in str(cause):  # torch.multinomial, on the CPU
+        state = trainer.state
+        return TrainingFailed(
+            f"Training broke at step {state.global_step} of {state.max_steps}: the policy's logits "
+            "are not finite. Lower the learning rate; at step 0, restore the parent policy."
+        )
+    refusal = find_refusal(cause)
+    if refusal is None or refusal.errno not in WRITE_REFUSALS:  # as of a file that it reads
+        return None
+    return TrainingFailed(
+        f"Training could not write below {folder}: {refusal.strerror}. Free some space, or make "
+        "the folder writable, and run again: it continues from the last complete checkpoint."
     )
 
 

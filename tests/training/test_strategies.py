@@ -181,6 +181,19 @@ def test_a_nan_loss_stops_training_and_keeps_the_last_good_model(tmp_path, polic
     assert folder_hash(tmp_path / "out" / "model") == good.content_hash
 
 
+@pytest.mark.parametrize("strategy", ["grpo", "ppo", "rloo"])
+def test_logits_that_are_not_finite_are_named_where_completions_are_sampled(
+    tmp_path, policy, strategy
+):
+    broken = load_policy(policy)
+    broken.model.model.norm.weight.data[0] = float("nan")
+    broken.save(tmp_path / "broken")
+    with pytest.raises(TrainingFailed, match="at step 0 of 4: the policy's logits are not finite"):
+        train_candidate(
+            strategy, tmp_path / "broken", build_pairs(), tmp_path, SHORT, reward=VowelReward()
+        )
+
+
 # in bytes: the weights of the policy have 120,000, its optimiser's state 240,000
 @pytest.mark.parametrize("largest", [100_000, 140_000])
 def test_a_full_disk_at_a_checkpoint_is_named_and_a_rerun_completes(tmp_path, policy, largest):

@@ -1,5 +1,6 @@
 """What `rlhf models` shows, and a champion moved by hand."""
 
+import json
 import shutil
 
 import pytest
@@ -8,7 +9,13 @@ from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import format_metrics
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound, ModelRefused
+from rlhf_pipeline.errors import (
+    ConfigurationError,
+    ModelError,
+    ModelHashMismatch,
+    ModelNotFound,
+    ModelRefused,
+)
 from rlhf_pipeline.records import CalibrationReport, Refusal
 
 
@@ -247,6 +254,16 @@ def test_registered_policy_waits_for_its_promotion(rlhf, home, tiny_policy, tmp_
     output = rlhf("models", "register", "policy", str(changed), "--reason", why, home=home).output
     assert "demo.policy@3 is registered" in output
     assert world(home).champions.policy().label == "demo.policy@2"
+
+
+def test_a_policy_without_an_end_token_is_not_registered(rlhf, home, tiny_policy, tmp_path):
+    endless = tmp_path / "endless"
+    shutil.copytree(tiny_policy, endless)
+    path = endless / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": None}))
+    with pytest.raises(ModelError, match=rf"tokenizer of {endless} has no end token"):
+        world(home).champions.register_policy(str(endless), {"stage": "test"})
+    assert world(home).registry.get("policy", 3) is None
 
 
 def test_only_policies_are_registered_and_only_with_a_reason(rlhf, home, tiny_policy):

@@ -1,6 +1,9 @@
 """`rlhf policy`: orders are checked before anything starts."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,12 +16,13 @@ from rlhf_pipeline.cli.training_orders import (
     list_set_parameters,
 )
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, ExpectationFailed, NotEnoughVotes
+from rlhf_pipeline.errors import ConfigurationError, ExpectationFailed, ModelError, NotEnoughVotes
 from rlhf_pipeline.evaluation import GateParams
 from rlhf_pipeline.loop_settings import CandidateParams, LoopSettings
 from rlhf_pipeline.policy.causal_lm import PromptFormat, load_prompt_format
 from rlhf_pipeline.records import TrainingOrder, utc_now
 from rlhf_pipeline.retraining.jobs import JobState, TrainingJob
+from rlhf_pipeline.testing.strategies import build_policy
 from tests.unit.retraining.test_selection import pairs
 
 LOOP = LoopSettings.parse({"candidate_model": {"beta": 0.2, "sentinels": {"every": 5}}})
@@ -140,6 +144,18 @@ def test_id_of_digits_is_left_out_and_unknown_ones_are_reported(policy: PromptFo
         "4 of 5 preference pairs can be trained on",
         "leave_out names no current pair: typo",
     ]
+
+
+def test_a_champion_that_cannot_be_trained_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = build_policy(tmp_path) / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": None}))
+    files = SimpleNamespace(read_record=lambda *_: None, read_frame=lambda _: pairs(5))
+    champions = SimpleNamespace(
+        policy=lambda: SimpleNamespace(label="demo.policy@2"), policy_folder=lambda _: tmp_path
+    )
+    workspace: Any = SimpleNamespace(files=files, champions=champions)
+    with pytest.raises(ModelError, match=r"tokenizer of demo\.policy@2 has no end token"):
+        check_inputs(workspace, order())
 
 
 def test_training_before_the_first_reward_model_is_refused(tmp_path: Path) -> None:

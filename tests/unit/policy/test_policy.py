@@ -3,8 +3,15 @@ import json
 import numpy as np
 import pytest
 
-from rlhf_pipeline.errors import CompletionError, ConfigurationError, ModelNotFound, TrainingFailed
+from rlhf_pipeline.errors import (
+    CompletionError,
+    ConfigurationError,
+    ModelError,
+    ModelNotFound,
+    TrainingFailed,
+)
 from rlhf_pipeline.policy import PretrainingParams, load_policy, pretrain
+from rlhf_pipeline.policy.causal_lm import load_prompt_format, read_config
 from rlhf_pipeline.policy.corpus import CorpusParams
 from rlhf_pipeline.records import folder_hash
 
@@ -282,6 +289,7 @@ def test_a_missing_or_damaged_folder_is_not_found(folder, tmp_path):
     ("kind", "names"),
     [
         ("BertForMaskedLM", "no causal LM"),
+        ("BertLMHeadModel", "no causal LM"),
         ("T5ForConditionalGeneration", "a sequence-to-sequence model"),
         ("LlamaForSequenceClassification", "no causal LM"),
     ],
@@ -298,6 +306,28 @@ def test_a_folder_of_another_family_is_refused(policy, tmp_path, kind, names):
     policy.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ModelNotFound, match=rf"holds {names} \({kind}\)\. Give a model that"):
         load_policy(tmp_path)
+
+
+def test_an_encoder_is_refused_without_the_name_of_its_class_too(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ModelNotFound, match=r"holds no causal LM \(bert\)"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "is_decoder": true}')
+    assert read_config(tmp_path).is_decoder
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert read_config(tmp_path).model_type == "llama"
+
+
+def test_a_tokenizer_that_the_model_cannot_follow_is_named(folder):
+    policy = load_prompt_format(folder)
+    policy.check_tokenizer("demo.policy@2")
+    n = len(policy.tokenizer)
+    policy.tokenizer.add_tokens(["<new>"])
+    with pytest.raises(ModelError, match=rf"policy@2 has {n + 1} tokens, but the model knows {n}"):
+        policy.check_tokenizer("demo.policy@2")
+    policy.tokenizer.eos_token = None
+    with pytest.raises(ModelError, match=r"of demo\.policy@2 has no end token.*Set eos_token"):
+        policy.check_tokenizer("demo.policy@2")
 
 
 def test_a_folder_that_lacks_weights_is_refused(folder, tmp_path):

@@ -1,10 +1,12 @@
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import ExpectationFailed, FrameError, NotEnoughVotes
+from rlhf_pipeline.errors import ConfigurationError, ExpectationFailed, FrameError, NotEnoughVotes
 from rlhf_pipeline.frames import RETRAINING_SET
+from rlhf_pipeline.retraining.strategies import train_candidate
 from rlhf_pipeline.retraining.strategies.base import check_trainable_pairs, sample_by_weight
 from rlhf_pipeline.retraining.strategies.sft import select_best_completions
+from rlhf_pipeline.testing.strategies import PARAMS
 
 
 def weighted(weights):
@@ -112,3 +114,24 @@ def test_best_of_n_may_keep_several_with_ids_of_their_own():
     best = select_best_completions(pairs, keep=2)
     assert best["chosen"].tolist() == ["a", "b"]
     assert best["example_id"].tolist() == ["p/0", "p/1"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rows"),
+    [
+        ("dpo", retraining_set(2, weight=0.2)),
+        ("kto", retraining_set(2, weight=0.2)),
+        ("sft", retraining_set(2, chosen=["a", "b"], rejected=["b", "a"])),
+    ],
+)
+def test_rows_without_a_training_example_are_refused_before_the_start(tmp_path, strategy, rows):
+    params = PARAMS.model_copy(update={"min_pairs": 1})
+    with pytest.raises(NotEnoughVotes, match="None of 2 rows of the retraining set gives"):
+        train_candidate(strategy, tmp_path / "none", rows, tmp_path, params)
+
+
+@pytest.mark.parametrize("n_parts", [1, 4])
+def test_kto_needs_two_rows_per_part(tmp_path, n_parts):
+    params = PARAMS.model_copy(update={"batch_size": n_parts, "gradient_accumulation": n_parts})
+    with pytest.raises(ConfigurationError, match=f"batch_size {n_parts} in {n_parts} parts gives"):
+        train_candidate("kto", tmp_path / "none", retraining_set(20), tmp_path, params)
