@@ -187,6 +187,16 @@ def measure(
             ("votes whose reason says so", lambda: "/api/v1/votes?q=freedom"),
             (NOBODY, lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}"),
             ("votes too fast to have read", lambda: "/api/v1/votes?mark=too_fast"),
+            ("votes that count, of a source", lambda: "/api/v1/votes?status=counting&source=bench"),
+            (
+                "comparisons that an annotator voted on",
+                lambda: f"/api/v1/comparisons?annotator_id={quote(rng.choice(annotators))}",
+            ),
+            (
+                "comparisons of a source that wait",
+                lambda: "/api/v1/comparisons?source=bench&status=waiting",
+            ),
+            ("comparisons whose prompt says so", lambda: "/api/v1/comparisons?q=freedom"),
             ("comparisons", lambda: "/api/v1/comparisons"),
             (
                 "comparisons, page 2 to 21",
@@ -240,6 +250,12 @@ def measure(
             ("page /, the state of the project", lambda: "/"),
             ("page /alignment", lambda: "/alignment"),
             ("chart of accuracy, 30 days", lambda: "/api/v1/charts/accuracy"),
+            (
+                "chart of an annotator's weeks",
+                lambda: (
+                    f"/api/v1/charts/annotator/speed?annotator_id={quote(rng.choice(annotators))}"
+                ),
+            ),
             ("chart of alignment, 90 days", lambda: "/api/v1/charts/alignment"),
             ("chart of alignment, 400 days", lambda: f"/api/v1/charts/alignment?since={long_ago}"),
         ]

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_pipeline.errors import FrameError
-from rlhf_pipeline.records import AnnotatorKind, Choice, Difficulty, Verdict, content_hash
+from rlhf_pipeline.records import (
+    PEOPLE_FLAGS,
+    AnnotatorKind,
+    Choice,
+    Difficulty,
+    Verdict,
+    content_hash,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +112,7 @@ def json_text(description: str, **more: Any) -> Column:
     return Column("json", description, **more)
 
 
-FLAGS = ("identical", "repeated")
+FLAGS = ("identical", "repeated", *PEOPLE_FLAGS)
 DAY = text("UTC day of the partition, YYYY-MM-DD")
 PROBABILITY = {"low": 0.0, "high": 1.0}
 
@@ -172,7 +179,7 @@ IMPORTED = {
     "gold": text("known correct choice", nullable=True, optional=True, values=("a", "b", "tie")),
     "flag": text(
         "why it gives no training pair: identical completions, or the same two completions as "
-        "another comparison",
+        "another comparison, as imported; pii, identity or broken, as a person flagged it",
         nullable=True,
         optional=True,
         values=FLAGS,

@@ -192,6 +192,10 @@ class VoteDetails(Record):
         return not (self.dimensions or self.highlights or self.flags)
 
 
+PEOPLE_FLAGS = ("pii", "identity", "broken")  # for which people take a comparison out of use
+OWN_SOURCE = "this project"  # names the missing source of comparisons that were not imported
+
+
 class NewVote(Record):
     """A vote as submitted. `strength` is 1 (slight) to 4 (strong), only with choice a or b.
 

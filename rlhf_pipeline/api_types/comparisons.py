@@ -103,6 +103,22 @@ class ClusterOut(Answer):
     trend: tuple[ClusterDay, ...] = Field(description="The days on which it was found.")
 
 
+class Flagging(Request):
+    """Takes comparisons out of use, or with a null flag back into use. Flags of an import stay."""
+
+    ids: list[Id] = Field(min_length=1, max_length=10_000)
+    flag: Literal["pii", "identity", "broken"] | None = Field(
+        description="Contains personal data; names its maker; is unreadable."
+    )
+
+
+class Flagged(Answer):
+    n_comparisons: int = Field(description="Number of comparisons whose flag changed.")
+    n_withdrawn: int | None = Field(
+        description="Open judgements that were withdrawn; null for users who may vote."
+    )
+
+
 class Withdrawal(Request):
     ids: list[Id] = Field(min_length=1, max_length=10_000)
 

@@ -103,6 +103,7 @@ class AsyncClient:
     clusters = _iterates(calls.clusters)
     offer = _sends(calls.offer)
     withdraw = _sends(calls.withdraw)
+    flag = _sends(calls.flag)
     consensus = _iterates(calls.consensus)
     predict = _sends(calls.predict)
     guidelines = _iterates(calls.guidelines)

@@ -21,7 +21,13 @@ from rlhf_pipeline.api_types.alerts import (
     TestMessageOut,
 )
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut, ConsensusOut, Offered
+from rlhf_pipeline.api_types.comparisons import (
+    ClusterOut,
+    ComparisonOut,
+    ConsensusOut,
+    Flagged,
+    Offered,
+)
 from rlhf_pipeline.api_types.drift import DecisionDetail, DecisionOut, DriftEventOut, DriftTestOut
 from rlhf_pipeline.api_types.practice import PracticeAnswer, PracticeOut
 from rlhf_pipeline.api_types.predictions import (
@@ -73,6 +79,33 @@ class VoteBody(VoteOptions):
     """A complete vote."""
 
     choice: Choice | str
+
+
+class VoteQuery(TypedDict, total=False):
+    """Filters of a list of votes; `category`, `source` and words (`q`) of their comparisons too."""
+
+    annotator_id: str | None
+    comparison_id: str | None
+    day: date | None
+    since: date | None
+    until: date | None
+    status: str | None
+    flag: str | None
+    category: str | None
+    source: str | None
+    q: str | None
+    mark: str | None
+
+
+class ComparisonQuery(TypedDict, total=False):
+    """Filters of a list of comparisons."""
+
+    category: str | None
+    source: str | None
+    flag: str | None
+    status: str | None
+    annotator_id: str | None
+    q: str | None
 
 
 class ReadUser(UserOut):
@@ -167,31 +200,16 @@ def vote_batch(votes: Sequence[VoteBody]) -> Call[tuple[BatchResult, ...]]:
     return Call("POST", "votes:batch", read, body={"votes": bodies}, key=_new_key())
 
 
-def votes(
-    *,
-    annotator_id: str | None = None,
-    day: date | None = None,
-    comparison_id: str | None = None,
-    q: str | None = None,
-    mark: str | None = None,
-    limit: int = 100,
-) -> Call[Page[VoteOut]]:
+def votes(*, limit: int = 100, **filters: Unpack[VoteQuery]) -> Call[Page[VoteOut]]:
     """Recorded votes, newest first. `mark` is one of the marks that `quality` counts."""
-    return _list(
-        "votes",
-        VoteOut,
-        annotator_id=annotator_id,
-        day=day,
-        comparison_id=comparison_id,
-        q=q,
-        mark=mark,
-        limit=limit,
-    )
+    return _list("votes", VoteOut, limit=limit, **filters)
 
 
-def comparisons(*, category: str | None = None, limit: int = 100) -> Call[Page[ComparisonOut]]:
+def comparisons(
+    *, limit: int = 100, **filters: Unpack[ComparisonQuery]
+) -> Call[Page[ComparisonOut]]:
     """Comparisons, those of the newest day first."""
-    return _list("comparisons", ComparisonOut, category=category, limit=limit)
+    return _list("comparisons", ComparisonOut, limit=limit, **filters)
 
 
 def comparison(comparison_id: str) -> Call[ComparisonOut]:
@@ -223,6 +241,11 @@ def offer(
     }
     how = {"overlap": overlap, "priority": priority, "annotator_id": annotator_id}
     return _post("comparisons:offer", Offered, _drop_missing(which | how))
+
+
+def flag(ids: Sequence[str], flag: str | None) -> Call[Flagged]:
+    """Take comparisons out of use (`pii`, `identity`, `broken`), or with None back into use."""
+    return _post("comparisons:flag", Flagged, {"ids": list(ids), "flag": flag})
 
 
 def withdraw(ids: Sequence[str]) -> Call[int | None]:

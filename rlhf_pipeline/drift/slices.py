@@ -10,8 +10,7 @@ from rlhf_pipeline.drift.two_sample import adjust_p_values, error_rate_rise
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import REFLECTIONS, check_frame
 from rlhf_pipeline.intervals import interval_of_ratio, interval_of_share
-from rlhf_pipeline.records import ErrorSlice
-from rlhf_pipeline.votes.sums import OWN_SOURCE
+from rlhf_pipeline.records import OWN_SOURCE, ErrorSlice
 
 # Characters by which the preferred completion is longer, over the longer one's length: votes that
 # go against the model by length alone stand at the ends.

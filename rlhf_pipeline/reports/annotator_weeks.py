@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
+from urllib.parse import urlencode
 
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reports.chart import (
@@ -152,6 +153,7 @@ def _build_panel(plot: WeekPlot, weeks: Sequence[Week], x: Axis) -> Panel:
                 intervals,
                 role="now",
                 name="this annotator",
+                links=tuple(_link(week) for week in weeks),
                 evidence=tuple(f"{week['first_day']} to {week['last_day']}" for week in weeks),
             ),
         ),
@@ -164,6 +166,16 @@ def _build_panel(plot: WeekPlot, weeks: Sequence[Week], x: Axis) -> Panel:
 def _interval(plot: WeekPlot, week: Week) -> Interval:
     value, low, high = (week[name] for name in interval_columns(plot.measure))
     return Interval(value=value, low=low, high=high, n=week[plot.counted])
+
+
+def _link(week: Week) -> str:
+    """The votes of the week."""
+    of = {
+        "annotator_id": week["annotator_id"],
+        "since": week["first_day"],
+        "until": week["last_day"],
+    }
+    return "/votes?" + urlencode(of)
 
 
 def _axis(plot: WeekPlot, intervals: Sequence[Interval]) -> Axis:

@@ -12,16 +12,14 @@ from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
 from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_id
 from rlhf_pipeline.store.audit import Ledger, audited_transaction, rows_digest
+from rlhf_pipeline.store.comparison_lists import FRAME_COLUMNS, ComparisonLists
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
-from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
-from rlhf_pipeline.store.judgements import judged_ids
+from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS
 from rlhf_pipeline.store.prepared_statements import in_scope, is_among, scope_of
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FRAME_COLUMNS = [comparisons.c[name] for name in COMPARISONS.columns]
 
 
 class PublishResult(Record):
@@ -59,11 +57,8 @@ def pair_key(prompt: str, completion_a: str, completion_b: str) -> str:
     return content_id(prompt, *sorted((completion_a, completion_b)))
 
 
-class Comparisons:
+class Comparisons(ComparisonLists):
     """Insert or ignore by comparison_id: publishing again changes nothing."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def publish(
         self, frame: pd.DataFrame, predicted: pd.DataFrame | None = None, *, published_at: datetime
@@ -158,32 +153,6 @@ class Comparisons:
                 return
             yield frame_of(rows, COMPARISONS)
             after = rows[-1]
-
-    def page(
-        self,
-        *,
-        before: tuple[str, int, str] | None = None,
-        category: str | None = None,
-        judged_by: str | None = None,
-        limit: int = 50,
-    ) -> pd.DataFrame:
-        """COMPARISONS, the last one of the newest day first, at most `limit`; with `category` of
-        that category, with `judged_by` those with a standing judgement of that annotator. The next
-        page is `before` the last row's (day, position, comparison_id); the hundredth costs what the
-        first one does.
-        """
-        place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
-        earlier = () if before is None else (place < before,)
-        of: list[Any] = [] if category is None else [comparisons.c.category == category]
-        if judged_by is not None:
-            of.append(comparisons.c.comparison_id.in_(judged_ids(self._database, judged_by)))
-        wanted = select(*FRAME_COLUMNS).where(self._database.in_project(comparisons), *earlier, *of)
-        return frame_of(
-            self._database.fetch_all(
-                wanted.order_by(*(c.desc() for c in place.clauses)).limit(limit)
-            ),
-            COMPARISONS,
-        )
 
     def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """source_pair_id -> comparison_id of the imported comparisons among `ids`; unknown ones are

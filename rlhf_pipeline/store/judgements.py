@@ -199,7 +199,7 @@ def is_visible_vote(database: Database, reader_id: str) -> ColumnElement[bool]:
     The votes on a few judged comparisons are looked up, however old they are; for a reader who
     judged many, the list is searched.
     """
-    if _has_few_votes(database, reader_id):
+    if has_few_votes(database, reader_id):
         return votes.c.seq.in_(_select_visible_seqs(database, reader_id))
     return or_(
         votes.c.annotator_id == reader_id, has_judged(database, reader_id, votes.c.comparison_id)
@@ -223,7 +223,8 @@ def _select_visible_seqs(database: Database, reader_id: str) -> Any:
     )
 
 
-def _has_few_votes(database: Database, reader_id: str) -> bool:
+def has_few_votes(database: Database, reader_id: str) -> bool:
+    """Whether the user cast at most FEW votes."""
     some = (
         select(literal(1))
         .where(database.in_project(votes), votes.c.annotator_id == reader_id)

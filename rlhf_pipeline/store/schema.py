@@ -164,6 +164,19 @@ comparisons = _table(
     _id("written_by", nullable=True),
     _index("ix_comparisons_day", "day", "position", "comparison_id"),
     _index("ix_comparisons_category", "category", "day", "position", "comparison_id"),
+    *(
+        Index(
+            f"ix_comparisons_{column}",
+            *SCOPE,
+            column,
+            "day",
+            "position",
+            "comparison_id",
+            sqlite_where=text(f"{column} IS NOT NULL"),
+            postgresql_where=text(f"{column} IS NOT NULL"),
+        )
+        for column in ("source", "flag")
+    ),
     _index("ix_comparisons_pair_key", "pair_key"),
     _index("ix_comparisons_prompt", "comparison_id", "prompt_id", "repeat_of"),
     Index(

@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, case, func, literal, select
 
-from rlhf_pipeline.records import AnnotatorKind, Choice, Record, Vote
+from rlhf_pipeline.records import OWN_SOURCE, AnnotatorKind, Choice, Record, Vote
 from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing, supersedes
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.judgements import is_visible_vote, judged_ids
+from rlhf_pipeline.store.judgements import has_judged, is_visible_vote, judged_ids
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
-SEARCH_LOOKS_AT = 50_000  # votes that a page of a search reads at most
+SEARCH_LOOKS_AT = 30_000  # votes that a page of a search reads at most
+VoteStatus = Literal["counting", "replaced", "not_counting"]
 
 
 class VoteTally(Record):
@@ -65,6 +66,20 @@ class VoteSignals(NamedTuple):
     n_characters: int
     pass_no: int
     revision_no: int
+
+
+class VoteFilter(Record):
+    """Which votes a list has; what is missing takes all. Days as YYYY-MM-DD."""
+
+    annotator_id: str | None = None
+    comparison_id: str | None = None
+    first_day: str | None = None
+    last_day: str | None = None
+    status: VoteStatus | None = None
+    flag: str | None = None  # one of the vote's own
+    category: str | None = None  # of its comparison
+    source: str | None = None
+    words: str | None = None  # of the reason or the prompt, in any case
 
 
 class JudgedComparison(NamedTuple):
@@ -122,29 +137,94 @@ class VoteLists:
 
     def search(
         self,
-        text: str,
+        only: VoteFilter,
         *,
         before_seq: int | None = None,
         seen_by: str | None = None,
         limit: int = 50,
     ) -> tuple[list[ListedVote], int | None]:
-        """`page` of the votes whose reason contains `text` in any case, and `before_seq` of the
-        next page (None at the beginning).
+        """`page` of the votes that the filter takes, and `before_seq` of the next page (None at
+        the beginning).
 
         A page reads at most SEARCH_LOOKS_AT votes: it may be empty and still have a next.
         """
-        upper = before_seq if before_seq is not None else self.max_seq() + 1
-        lower = max(1, upper - SEARCH_LOOKS_AT)
-        found = self._list_newest_first(
-            votes.c.seq < upper,
-            votes.c.seq >= lower,
-            *self._visibility_conditions(seen_by),
-            votes.c.reason.icontains(text, autoescape=True),
-            limit=limit,
+        given = (
+            (votes.c.annotator_id, only.annotator_id),
+            (votes.c.comparison_id, only.comparison_id),
+            (votes.c.day, only.first_day if only.first_day == only.last_day else None),
         )
-        if len(found) == limit:
-            lower = found[-1].seq
-        return found, lower if lower > 1 else None
+        where = [
+            votes.c.seq < (LATEST if before_seq is None else before_seq),
+            *(column == value for column, value in given if value is not None),
+            *self._visibility_conditions(seen_by),
+        ]
+        if only.annotator_id is None and only.comparison_id is None:
+            where += self._seqs_of_days(only)
+        checked = self._check_by_row(only, seen_by)
+        if not checked:
+            found = self._list_newest_first(*where, limit=limit)
+            return found, found[-1].seq if len(found) == limit else None
+        lowest = (
+            select(votes.c.seq)
+            .where(self._database.in_project(votes), *where)
+            .order_by(votes.c.seq.desc())
+            .offset(SEARCH_LOOKS_AT - 1)
+            .limit(1)
+        )
+        last = self._database.fetch_scalar(lowest)
+        if last is not None:
+            where.append(votes.c.seq >= last)
+        found = self._list_newest_first(*where, *checked, limit=limit)
+        return found, found[-1].seq if len(found) == limit else last
+
+    def _seqs_of_days(self, only: VoteFilter) -> list[ColumnElement[bool]]:
+        """The range of seqs of a range of days, so that a search begins there."""
+        days = []
+        if only.first_day is not None:
+            days.append(votes.c.day >= only.first_day)
+        if only.last_day is not None:
+            days.append(votes.c.day <= only.last_day)
+        if not days or only.first_day == only.last_day:
+            return []
+        ends = select(func.min(votes.c.seq), func.max(votes.c.seq)).where(
+            self._database.in_project(votes), *days
+        )
+        ((lowest, highest),) = self._database.fetch_all(ends)
+        return [votes.c.seq >= (lowest or 0), votes.c.seq <= (highest or 0)]
+
+    def _check_by_row(self, only: VoteFilter, seen_by: str | None) -> list[ColumnElement[bool]]:
+        """The conditions that no index answers."""
+        found: list[ColumnElement[bool]] = []
+        if only.first_day != only.last_day:
+            if only.first_day is not None:
+                found.append(votes.c.day >= only.first_day)
+            if only.last_day is not None:
+                found.append(votes.c.day <= only.last_day)
+        if only.status == "counting":
+            found.append(is_counting(self._database, LATEST))
+        elif only.status == "replaced":
+            found.append(~is_standing(self._database, votes, up_to_seq=LATEST))
+        elif only.status == "not_counting":
+            found.append(is_standing(self._database, votes, up_to_seq=LATEST))
+            found.append(~is_counting(self._database, LATEST))
+        if only.flag is not None:
+            found.append(votes.c.details.like(f'%"flags":[%"{only.flag}"%'))
+        of: list[ColumnElement[bool]] = []
+        if only.category is not None:
+            of.append(comparisons.c.category == only.category)
+        if only.source is not None:
+            is_own = only.source == OWN_SOURCE
+            source = comparisons.c.source
+            of.append(source.is_(None) if is_own else source == only.source)
+        if of:
+            found.append(_is_on_any(of))
+            if seen_by is not None:  # skipped ones too stay hidden until they are judged
+                found.append(has_judged(self._database, seen_by, votes.c.comparison_id))
+        if only.words is not None:
+            in_prompt = comparisons.c.prompt.icontains(only.words, autoescape=True)
+            in_reason = votes.c.reason.icontains(only.words, autoescape=True)
+            found.append(in_reason | _is_on_any([in_prompt]))
+        return found
 
     def _list_newest_first(self, *conditions: ColumnElement[bool], limit: int) -> list[ListedVote]:
         wanted = (
@@ -359,6 +439,17 @@ class VoteLists:
 
     def _visibility_conditions(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
         return () if seen_by is None else (is_visible_vote(self._database, seen_by),)
+
+
+def _is_on_any(conditions: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
+    """The vote is on a comparison that meets the conditions."""
+    return (
+        select(literal(1))
+        .select_from(comparisons)
+        .where(is_on_comparison(), *conditions)
+        .correlate(votes)
+        .exists()
+    )
 
 
 def is_on_comparison() -> ColumnElement[bool]:

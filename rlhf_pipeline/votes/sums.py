@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rlhf_pipeline.records import Choice, RatioSums
+from rlhf_pipeline.records import OWN_SOURCE, Choice, RatioSums
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 
 VERSION = 2  # of the measures: another one counts all votes again
@@ -21,7 +21,6 @@ CELL = ["annotator_group", "category", "source", "model_version", "day"]
 KEY = ["measure", *CELL]
 SUMS = list(RatioSums._fields)
 
-OWN_SOURCE = "this project"  # of comparisons that were not imported
 SEVERAL = "several"  # models, of a comparison between two
 # The group in which all votes are summed once more; and the category, source and model of the sums
 # of all of them, so that what is asked most reads few rows.

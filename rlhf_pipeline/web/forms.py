@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from rlhf_pipeline.web.problems import Problem, problem_of
 
-MOST_FIELDS = 200
+MOST_FIELDS = 1_000
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 

@@ -144,7 +144,7 @@ def test_work_is_offered_and_taken_back_by_forms(site: People, page: Any, admin:
     page.goto(site.url + "/comparisons")
     page.get_by_text("Offer comparisons to annotators").click()
     page.get_by_label("People per comparison").fill("2")
-    page.get_by_role("button", name="Offer").click()
+    page.get_by_role("button", name="Offer", exact=True).click()
     page.get_by_text("Requested 10 judgements of 5 comparisons").wait_for()
     assert site.store.assignments.remaining_work().n_slots == 10
     page.get_by_role("link", name="Explain to a curious").first.click()
@@ -160,12 +160,12 @@ def test_work_is_offered_to_one_person_by_keyboard(site: People, page: Any, admi
     site.furnish(3, offered=False)
     page.goto(site.url + "/comparisons")
     page.get_by_text("Offer comparisons to annotators").press("Enter")
-    whom = page.get_by_label("Annotator")
+    whom = page.locator("details").get_by_label("Annotator")
     assert whom.input_value() == ""
     whom.focus()
     page.keyboard.type("Ann")
     assert whom.input_value() == ann.user_id
-    page.get_by_role("button", name="Offer").press("Enter")
+    page.get_by_role("button", name="Offer", exact=True).press("Enter")
     page.get_by_text("Requested 3 judgements of 3 comparisons from Ann.").wait_for()
     assert len(site.store.assignments.deal(ann.user_id, 5, site.store.rules.latest()[1])) == 3
 
@@ -260,17 +260,30 @@ def test_votes_are_filtered_by_the_address_and_searched(
     assert page.locator(".row").count() == 50
     page.get_by_role("link", name="More").click()
     until(lambda: page.locator(".row").count() == 60, "the rest of the list")
-    page.get_by_label("Words in the reason").fill("ocean")
+    page.get_by_label("Words in reason or prompt").fill("mirror")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/votes?q=ocean*")
+    page.wait_for_url("**/votes?q=mirror*")
     assert page.locator(".row").count() == 1
     page.goto(site.url + f"/votes?comparison_id={ids[3]}")
     assert page.locator(".row").count() == 1
     assert "Ann Lee" in page.inner_text(".row")
     assert page.goto(site.url + "/votes?day=tomorrow").status == 422
-    assert "Invalid day" in page.inner_text("main")
+    assert "query.day" in page.inner_text("main")
     page.goto(site.url + "/votes?q=nothing+like+it")
     page.get_by_text("No matching votes").wait_for()
+
+
+def test_one_box_ticks_all_rows_also_those_loaded_later(
+    site: People, page: Any, admin: Any
+) -> None:
+    site.furnish(60, offered=False)
+    page.goto(site.url + "/comparisons?q=a")
+    page.get_by_label("all shown").check()
+    page.get_by_role("link", name="More").click()
+    until(lambda: page.locator("input[name=id]:checked").count() == 60, "all rows ticked")
+    page.get_by_role("button", name="Flag ticked").click()
+    page.get_by_text("Flagged 60 comparisons.").wait_for()
+    assert "q=a" in page.url
 
 
 def test_a_download_starts_no_formula_and_is_read_as_it_was(

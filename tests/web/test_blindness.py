@@ -93,7 +93,7 @@ PATHS: dict[str, list[str]] = {
     "alert_id": ["1"],
     "decision_id": ["1"],
     "reward_model": ["demo.reward_model@1"],
-    "figure": ["choices", "ties", "strength", "agreement", "preferred"],
+    "figure": ["choices", "ties", "strength", "agreement", "preferred", "speed", "sides", "gold"],
 }
 QUERIES: dict[str, list[str]] = {
     "a": ["1"],
@@ -108,6 +108,9 @@ QUERIES: dict[str, list[str]] = {
     "q": ["led by style"],
     "mark": ["duplicate", "too_fast", "same_as_before"],
     "category": ["correction", "factual"],
+    "status": ["not_offered", "waiting", "done", "counting", "replaced", "not_counting"],
+    "flag": ["pii", "broken", "undone"],
+    "sort": ["duplicate", "votes", "name", "same_as_before"],
     "limit": ["3"],
     "state": ["open", "disputed", "agreed"],
     "method": ["joint_model"],
@@ -124,7 +127,7 @@ QUERIES: dict[str, list[str]] = {
     "bin": ["0.8"],
     "rule": ["drift"],
     "by": ["group"],
-    "source": ["this project"],
+    "source": ["this project", "feedback"],
     "space": ["errors"],
     "group": ["page"],
     "name": ["votes.cast"],

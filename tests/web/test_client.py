@@ -165,6 +165,9 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
     offered = admin.offer(ids=["c0000"], overlap=3)
     assert (offered.n_comparisons, offered.n_slots) == (1, 1)
     assert admin.withdraw(["c0000"]) >= 1
+    assert admin.flag(["c0000"], "broken").n_comparisons == 1
+    assert [one.comparison_id for one in admin.comparisons(flag="broken")] == ["c0000"]
+    assert admin.flag(["c0000"], None).n_comparisons == 1
     with Client(server.address, server.token("named@client.test", Role.ANNOTATOR)) as named:
         assert admin.offer(ids=["c0050"], annotator_id=named.me().user_id).n_slots == 1
         assert [card.prompt for card in named.lease(1).cards] == ["prompt 50"]
@@ -343,6 +346,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "clusters"),
         ("POST", "comparisons:offer"),
         ("POST", "comparisons:withdraw"),
+        ("POST", "comparisons:flag"),
         ("GET", "consensus"),
         ("POST", "predictions"),
         ("GET", "guidelines"),

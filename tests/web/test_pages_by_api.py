@@ -36,6 +36,8 @@ BESIDE = {
     "says_organization_roles": "that boxes are shown",
     "is_sure": "that it is meant",
     "hours": "an end, counted from now",
+    "id": "one of the ids, a ticked row",
+    "flag": "of another button of the form",
 }
 # Pages that show what the API gives under another noun.
 NOUNS = {
@@ -96,8 +98,11 @@ def forms() -> list[tuple[str, str, set[str]]]:
             for attribute in ("action", "hx-post"):
                 said = re.search(rf'{attribute}="([^"]*(?:\{{\{{.*?\}}\}}[^"]*)*)"', head)
                 found += [
-                    (name, address, fields) for address in (expanded(said.group(1)) if said else ())
+                    (name, address.partition("?")[0], fields)
+                    for address in (expanded(said.group(1)) if said else ())
                 ]
+            # another button of the form, which sends the same fields
+            found += [(name, one, set()) for one in re.findall(r'formaction="([^"?]*)', inside)]
     return found
 
 
@@ -210,7 +215,7 @@ def test_what_scripts_and_attributes_ask_for_is_of_the_api_or_a_page(settings, o
     asked = {
         bare(one)
         for source in sources.values()
-        for address in re.findall(rf"[\"'`]({API}/[^\"'`\s]*)", source)
+        for address in re.findall(rf"[\"'`]({API}/[^\"'`\s?]*)", source)
         for one in expanded(address)
     }
     assert asked <= known, asked - known

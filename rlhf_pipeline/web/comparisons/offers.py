@@ -1,8 +1,14 @@
-"""Offers comparisons to annotators and withdraws open slots."""
+"""Offers comparisons to annotators, withdraws open slots, and flags comparisons."""
 
 from collections.abc import Sequence
 
-from rlhf_pipeline.api_types.comparisons import Offer, Offered, Withdrawn
+from rlhf_pipeline.api_types.comparisons import (
+    Flagged,
+    Flagging,
+    Offer,
+    Offered,
+    Withdrawn,
+)
 from rlhf_pipeline.permissions import Permission, permissions_of
 from rlhf_pipeline.records import User
 from rlhf_pipeline.web.auth import Principal
@@ -54,6 +60,15 @@ def withdraw(site: Site, principal: Principal, comparison_ids: Sequence[str]) ->
     """Withdraw open judgements; return how many, or None for a blind reader."""
     n = site.store.assignments.withdraw(comparison_ids, actor=principal.user_id)
     return Withdrawn(n_slots=n if blind_reader_id(principal) is None else None)
+
+
+def flag(site: Site, principal: Principal, asked: Flagging) -> Flagged:
+    """Flags comparisons and withdraws their open judgements, or removes the flag. Raises
+    UnknownComparison.
+    """
+    n = site.store.comparisons.flag(asked.ids, asked.flag, actor=principal.user_id)
+    withdrawn = 0 if asked.flag is None else withdraw(site, principal, asked.ids).n_slots
+    return Flagged(n_comparisons=n, n_withdrawn=withdrawn)
 
 
 def may_be_asked(user: User) -> bool:

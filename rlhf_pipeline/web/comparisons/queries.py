@@ -6,8 +6,14 @@ from typing import Any
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut
 from rlhf_pipeline.records import DayClusters, PromptCluster
+from rlhf_pipeline.store.comparison_lists import ComparisonFilter
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged, hides_answers
+from rlhf_pipeline.web.blindness import (
+    blind_reader_id,
+    filter_unjudged,
+    hides_answers,
+    refuse_blind,
+)
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem
@@ -21,24 +27,35 @@ SLOTS = ("n_slots", "n_done")
 
 
 def comparisons(
-    site: Site, principal: Principal, *, category: str | None = None, cursor: str | None, limit: int
+    site: Site, principal: Principal, only: ComparisonFilter, *, cursor: str | None, limit: int
 ) -> Page[ComparisonOut]:
-    """Comparisons, newest day first. With a category, comparisons whose category is hidden from the
-    reader are left out, also from `next`.
+    """Comparisons, newest day first. By category, source or annotator, those whose kind is hidden
+    from the reader are left out, also from `next`. Raises Problem 403 for a blind reader who asks
+    for a status, which may reveal a known answer.
 
     A cursor contains the last id, because the position of a correction would reveal it.
     """
+    if only.status is not None:
+        refuse_blind(principal, "whether a comparison waits for judgements")
     place = _place_of(site, cursor)
-    judged_by = None if category is None else blind_reader_id(principal)
-    found = site.store.comparisons.page(
-        before=place, category=category, judged_by=judged_by, limit=limit
+    hides_some = is_by_kind(only)
+    found, following = site.store.comparisons.page(
+        only,
+        before=place,
+        judged_by=blind_reader_id(principal) if hides_some else None,
+        limit=limit,
     )
     rows = plain_rows(found)
-    following = make_cursor(rows[-1]["comparison_id"]) if len(rows) == limit else None
-    if category is not None:
+    if hides_some:
         hidden = filter_unjudged(site, principal, [row["comparison_id"] for row in rows])
         rows = [row for row in rows if row["comparison_id"] not in hidden]
-    return Page(items=_build_comparisons(site, principal, rows), next=following)
+    items = _build_comparisons(site, principal, rows)
+    return Page(items=items, next=make_cursor(following) if following else None)
+
+
+def is_by_kind(only: ComparisonFilter) -> bool:
+    """Whether a blind reader gets only comparisons that they have judged."""
+    return any((only.category, only.source, only.annotator_id))
 
 
 def _place_of(site: Site, cursor: str | None) -> tuple[str, int, str] | None:

@@ -1,15 +1,18 @@
-"""Routes of comparisons: read them and their clusters, offer them to annotators, withdraw slots."""
+"""Routes of comparisons: list them and their clusters, offer, withdraw and flag them."""
 
 import re
 from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BeforeValidator
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import (
     ClusterOut,
     ComparisonOut,
+    Flagged,
+    Flagging,
     Offer,
     Offered,
     Withdrawal,
@@ -17,14 +20,23 @@ from rlhf_pipeline.api_types.comparisons import (
 )
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.records import Category, Text
+from rlhf_pipeline.store.comparison_lists import ComparisonFilter, Status
+from rlhf_pipeline.store.vote_lists import VoteFilter
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged, needs_all_votes
+from rlhf_pipeline.web.charts import ChartFilter
 from rlhf_pipeline.web.comparisons import offers, queries
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.pick_lists import (
+    COMPARISON_FLAG_WORDS,
+    PEOPLE_FLAG_WORDS,
+    list_annotators,
+    list_categories,
+    list_sources,
+)
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -38,24 +50,58 @@ ClusterReader = Annotated[
     Principal, Depends(needs_all_votes(Permission.VOTES_READ, "clusters of errors"))
 ]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
-OfCategory = Annotated[str, Query(alias="category", max_length=200)]
 SHOWN = 50
+STATUSES: dict[Status, str] = {
+    "not_offered": "not offered",
+    "waiting": "waits for judgements",
+    "done": "judged as requested",
+}
+
+
+class ComparisonFilters:
+    """Filters of the list; empty means all."""
+
+    def __init__(
+        self,
+        category: ChartFilter = None,
+        source: ChartFilter = None,
+        flag: ChartFilter = None,
+        status: Annotated[
+            Status | None,
+            BeforeValidator(lambda value: value or None),
+            Query(description="Of the judgements requested from people."),
+        ] = None,
+        annotator_id: Annotated[ChartFilter, Query(description="Who voted on it.")] = None,
+        q: Annotated[ChartFilter, Query(description="Words in the prompt.")] = None,
+    ):
+        self.only = ComparisonFilter(
+            category=category,
+            source=source,
+            flag=flag,
+            status=status,
+            annotator_id=annotator_id,
+            words=q,
+        )
+        # as the address and the form have them
+        values = {"q": q} | self.only.model_dump(exclude={"words"})
+        self.values: dict[str, str] = {name: value or "" for name, value in values.items()}
+
+
+Filters = Annotated[ComparisonFilters, Depends()]
 
 
 @api.get("/comparisons")
 def read_all(
     site: AnySite,
     principal: Reader,
-    category: Annotated[
-        Text | None, Query(max_length=200, description="Only comparisons of this category.")
-    ] = None,
+    filters: Filters,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ComparisonOut]:
     """Comparisons, those of the newest day first. Model names and known answers are hidden from
-    users who may vote; by category these find only comparisons they have judged, so that a page may
-    be short and still have a `next`."""
-    return queries.comparisons(site, principal, category=category, cursor=cursor, limit=limit)
+    users who may vote; by category, source or annotator these find only comparisons they have
+    judged. A page may be short and still have a `next`."""
+    return queries.comparisons(site, principal, filters.only, cursor=cursor, limit=limit)
 
 
 @api.get("/comparisons/{comparison_id}")
@@ -90,23 +136,26 @@ def withdraw(site: AnySite, principal: Offerer, body: Withdrawal) -> Withdrawn:
     return offers.withdraw(site, principal, body.ids)
 
 
+@api.post("/comparisons:flag", responses=problem_responses(404))
+def flag(site: AnySite, principal: Offerer, body: Flagging) -> Flagged:
+    """Take comparisons out of use: nobody is dealt them, their open judgements are withdrawn, and
+    the next fit learns nothing from their votes. A null flag takes them back into use."""
+    return offers.flag(site, principal, body)
+
+
 @pages.get("/comparisons")
 def show_list(
-    site: AnySite,
-    request: Request,
-    principal: Reader,
-    category: OfCategory = "",
-    cursor: Cursor = None,
+    site: AnySite, request: Request, principal: Reader, filters: Filters, cursor: Cursor = None
 ) -> Response:
-    return _render_list(site, request, principal, category=_clean_text(category), cursor=cursor)
+    return _render_list(site, request, principal, filters, cursor=cursor)
 
 
 @pages.get("/comparisons.csv")
-def download(site: AnySite, principal: Reader, category: OfCategory = "") -> Response:
-    only = _clean_text(category) or None
+def download(site: AnySite, principal: Reader, filters: Filters) -> Response:
+    queries.comparisons(site, principal, filters.only, cursor=None, limit=1)  # may be refused
     rows = read_all_pages(
         lambda cursor: queries.comparisons(
-            site, principal, category=only, cursor=cursor, limit=AT_ONCE
+            site, principal, filters.only, cursor=cursor, limit=AT_ONCE
         )
     )
     return csv_of("comparisons", list(ComparisonOut.model_fields), rows)
@@ -122,8 +171,8 @@ def show_comparison(
         if filter_unjudged(site, principal, [comparison_id]):
             notice = "You see others' votes on this comparison after you have judged it."
         else:
-            only = {"annotator_id": None, "day": None, "comparison_id": comparison_id}
-            votes = vote_queries.votes(site, principal, only, None, cursor=None, limit=AT_ONCE)
+            only = VoteFilter(comparison_id=comparison_id)
+            votes = vote_queries.votes(site, principal, only, cursor=None, limit=AT_ONCE)
     return render(
         "comparisons/comparison.html",
         request,
@@ -133,54 +182,79 @@ def show_comparison(
         one=one,
         votes=votes,
         names=names_for(site, principal),
+        flags=PEOPLE_FLAG_WORDS,
     )
 
 
 @pages.post("/comparisons/offer")
-def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
+def offer_some(
+    site: AnySite, request: Request, principal: Offerer, filters: Filters, form: Form
+) -> Response:
     done, problem = attempt(
         lambda: offers.offer(site, principal, _parse_offer(form)), NotFound, UnknownComparison
     )
-    if done is None:
-        return _render_list(site, request, principal, problem=problem)
-    if done.n_slots is None:
-        return _render_list(
-            site,
-            request,
-            principal,
-            notice="The comparisons are offered. The number of new judgements is hidden, because "
-            "it would reveal what others judged.",
-        )
-    notice = f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons."
-    if who := form.text("annotator_id"):
-        name = names_for(site, principal).get(who) or who
-        notice = (
-            f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons from "
-            f"{name}."
-        )
-    if not done.n_slots:
-        notice = "No new judgements requested: the comparisons were offered before, or none match."
-    return _render_list(site, request, principal, notice=notice)
+    who = form.text("annotator_id")
+    notice = None if done is None else _describe_offer(site, principal, done, who)
+    return _render_list(site, request, principal, filters, notice=notice, problem=problem)
 
 
 @pages.post("/comparisons/withdraw")
-def withdraw_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
+def withdraw_some(
+    site: AnySite, request: Request, principal: Offerer, filters: Filters, form: Form
+) -> Response:
     ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
     n = offers.withdraw(site, principal, ids).n_slots
     notice = "Withdrew open judgements." if n is None else f"Withdrew {n:,} open judgements."
-    return _render_list(site, request, principal, notice=notice)
+    return _render_list(site, request, principal, filters, notice=notice)
+
+
+@pages.post("/comparisons/flag")
+def flag_some(
+    site: AnySite, request: Request, principal: Offerer, filters: Filters, form: Form
+) -> Response:
+    asked: dict[str, object] = {"ids": _parse_ids(form), "flag": form.text("flag") or None}
+    done, problem = attempt(
+        lambda: offers.flag(site, principal, validate(Flagging, asked)), UnknownComparison
+    )
+    notice = None
+    if done is not None:
+        act = "Flagged" if asked["flag"] else "Removed the flag of"
+        notice = f"{act} {done.n_comparisons:,} comparisons."
+        if done.n_withdrawn:
+            notice += f" Withdrew {done.n_withdrawn:,} open judgements."
+    return _render_list(site, request, principal, filters, notice=notice, problem=problem)
+
+
+def _describe_offer(site: Site, principal: Principal, done: Offered, annotator_id: str) -> str:
+    if done.n_slots is None:
+        return (
+            "The comparisons are offered. The number of new judgements is hidden, because it would "
+            "reveal what others judged."
+        )
+    if not done.n_slots:
+        return "No new judgements requested: the comparisons were offered before, or none match."
+    said = f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons"
+    if annotator_id:
+        said += f" from {names_for(site, principal).get(annotator_id) or annotator_id}"
+    return f"{said}."
 
 
 def _render_list(
     site: Site,
     request: Request,
     principal: Principal,
+    filters: ComparisonFilters,
     *,
-    category: str = "",
     cursor: str | None = None,
     notice: str | None = None,
     problem: Problem | None = None,
 ) -> Response:
+    is_blind = blind_reader_id(principal) is not None
+    picks = {
+        "status": {} if is_blind else STATUSES,
+        "source": {one: one for one in list_sources(site)},
+        "flag": COMPARISON_FLAG_WORDS,
+    }
     return render(
         "comparisons/page.html",
         request,
@@ -188,14 +262,15 @@ def _render_list(
         principal,
         status=problem.status if problem else 200,
         notice=notice,
-        page=queries.comparisons(
-            site, principal, category=category or None, cursor=cursor, limit=SHOWN
-        ),
-        category=category,
-        categories=list(Category),
-        query=query_of({"category": category}),
+        page=queries.comparisons(site, principal, filters.only, cursor=cursor, limit=SHOWN),
+        filters=filters.values,
+        picks=picks,
+        categories=list_categories(site),
+        annotators=list_annotators(site, principal) if principal.may(Permission.VOTES_READ) else {},
+        flags=PEOPLE_FLAG_WORDS,
+        query=query_of(filters.values),
         # Explained only to readers who could take the list for complete.
-        is_partly_hidden=bool(category) and blind_reader_id(principal) is not None,
+        is_partly_hidden=is_blind and queries.is_by_kind(filters.only),
         overlap=site.terms().rules.overlap,
         people=_assignable_people(site, principal)
         if principal.may(Permission.COMPARISONS_OFFER)
@@ -219,10 +294,6 @@ def _assignable_people(site: Site, principal: Principal) -> list[tuple[str, str]
     return sorted(words, key=lambda one: one[1].casefold())
 
 
-def _clean_text(said: str) -> str:
-    return said.strip().replace("\x00", "")
-
-
 def _parse_offer(form: Fields) -> Offer:
     which = form.text("which")
     asked: dict[str, object] = {"priority": form.number("priority") or 0}
@@ -243,4 +314,5 @@ def _parse_offer(form: Fields) -> Offer:
 
 
 def _parse_ids(form: Fields) -> list[str]:
-    return [one for one in re.split(r"[\s,;]+", form.text("ids")) if one]
+    """The ticked rows, and those of a text field."""
+    return form.all("id") + [one for one in re.split(r"[\s,;]+", form.text("ids")) if one]

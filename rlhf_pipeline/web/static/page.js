@@ -56,6 +56,17 @@ for (const button of document.querySelectorAll("[data-copy]")) {
   });
 }
 
+// one box ticks all rows of a list, those loaded later too
+for (const form of document.querySelectorAll("[data-ticks]")) {
+  const all = form.querySelector("[data-tick-all]");
+  const tick = () => {
+    for (const box of form.querySelectorAll("input[name=id]")) box.checked = all.control.checked;
+  };
+  all.hidden = false;
+  all.addEventListener("change", tick);
+  document.addEventListener("htmx:after:swap", () => all.control.checked && tick());
+}
+
 // 0.7 MB that only pages with charts load
 const loadCharts = () => document.querySelector("[data-chart]") && import("./charts/chart.js");
 loadCharts();

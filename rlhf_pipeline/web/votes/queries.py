@@ -5,7 +5,7 @@ from typing import Any
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.votes import VoteOut
 from rlhf_pipeline.records import VoteDetails
-from rlhf_pipeline.store.vote_lists import ListedVote
+from rlhf_pipeline.store.vote_lists import ListedVote, VoteFilter
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged
@@ -20,8 +20,7 @@ NOTHING = VoteDetails()
 def votes(
     site: Site,
     principal: Principal,
-    only: dict[str, str | None],
-    words: str | None,
+    only: VoteFilter,
     *,
     mark: Mark | None = None,
     cursor: str | None,
@@ -30,14 +29,13 @@ def votes(
     """Votes, newest first, without those hidden from the reader; `next` does not reveal them
     either.
 
-    Raises Problem 422 for a text search with other filters, and for a mark with filters other than
-    the annotator; 403 as `check_mark`.
+    Raises Problem 422 for a mark with filters other than the annotator; 403 as `check_mark`.
     """
     place = parse_cursor(cursor, int)
     before = place[0] if place else None
     seen_by = blind_reader_id(principal)
     if mark is not None:
-        if words or only.get("day") or only.get("comparison_id"):
+        if only != VoteFilter(annotator_id=only.annotator_id):
             wrong = [("query.mark", "can only be combined with annotator_id")]
             raise Problem(
                 422,
@@ -47,7 +45,7 @@ def votes(
             )
         check_mark(principal, mark)
         seqs = site.quality_counters.find_marked(
-            mark, only.get("annotator_id"), before_seq=before, limit=limit, seen_by=seen_by
+            mark, only.annotator_id, before_seq=before, limit=limit, seen_by=seen_by
         )
         found = site.store.votes.with_seqs(seqs)
         following = seqs[-1] if len(seqs) == limit else None
@@ -59,20 +57,10 @@ def votes(
                 for vote in found
                 if vote.comparison_id not in hidden or vote.annotator_id == seen_by
             ]
-    elif words:
-        if any(only.values()):
-            raise Problem(
-                422,
-                "q cannot be combined with other filters. Remove them.",
-                kind="invalid",
-                errors=[("query.q", "cannot be combined")],
-            )
-        found, following = site.store.votes.search(
-            words, before_seq=before, seen_by=seen_by, limit=limit
-        )
     else:
-        found = site.store.votes.page(before_seq=before, seen_by=seen_by, limit=limit, **only)
-        following = found[-1].seq if len(found) == limit else None
+        found, following = site.store.votes.search(
+            only, before_seq=before, seen_by=seen_by, limit=limit
+        )
     items = [_build_vote(vote) for vote in found]
     return Page(items=items, next=make_cursor(following) if following else None)
 

@@ -16,6 +16,7 @@ from sqlalchemy import create_engine, event, inspect, text
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store, migrations
+from rlhf_pipeline.store.comparison_lists import ComparisonFilter
 from rlhf_pipeline.store.schema import SCOPE, metadata
 from tests.unit.store.databases import on_postgres, on_sqlite
 
@@ -253,7 +254,8 @@ def _constraints(connection) -> set[tuple[str, ...]]:
 def test_a_page_of_a_category_reads_no_comparison_of_another(store, make_comparisons, before):
     """A rare one, or one that there is not, made the list read every comparison, texts and all."""
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
-    plan = _plan(store, lambda: store.comparisons.page(before=before, category="rare"))
+    rare = ComparisonFilter(category="rare")
+    plan = _plan(store, lambda: store.comparisons.page(rare, before=before))
     used = [step for step in plan if step.startswith(("SEARCH comparisons", "SCAN comparisons"))]
     assert used[0].startswith(
         "SEARCH comparisons USING INDEX ix_comparisons_category (organization_id=? AND "

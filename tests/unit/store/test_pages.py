@@ -4,7 +4,15 @@ meanwhile.
 
 from datetime import UTC, datetime, timedelta
 
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS
+from rlhf_pipeline.records import VoteDetails
+from rlhf_pipeline.store import comparison_lists, vote_lists
+from rlhf_pipeline.store.comparison_lists import ComparisonFilter
+from rlhf_pipeline.store.vote_lists import VoteFilter
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -42,11 +50,12 @@ def test_pages_of_comparisons_hold_each_once(store, make_comparisons):
     twin = make_comparisons(1, prefix="twin")  # same day and position as another
     store.comparisons.publish(twin, published_at=NOON)
     seen: list[str] = []
-    page = store.comparisons.page(limit=2)
+    page, following = store.comparisons.page(limit=2)
     while not page.empty:
         seen += page["comparison_id"].tolist()
         last = page.iloc[-1]
-        page = store.comparisons.page(
+        assert following in (None, last["comparison_id"])
+        page, following = store.comparisons.page(
             limit=2, before=(last["day"], int(last["position"]), last["comparison_id"])
         )
     ordered = store.comparisons.for_days(["2026-01-01", "2026-01-02"])["comparison_id"].tolist()
@@ -93,3 +102,119 @@ def test_voted_comparisons_are_counted_alike_whether_few_or_most_votes_are_asked
         6,
         6,
     ]
+
+
+def list_ids(store, **only) -> list[str]:
+    """Over all pages."""
+    found: list[str] = []
+    before = None
+    while True:
+        page, following = store.comparisons.page(ComparisonFilter(**only), before=before, limit=2)
+        found += page["comparison_id"].tolist()
+        if following is None:
+            return sorted(found)
+        row = store.comparisons.with_ids([following]).iloc[0]
+        before = row["day"], int(row["position"]), row["comparison_id"]
+
+
+def publish_kinds(store, make_comparisons) -> None:
+    """c0 to c3 are this project's, of two categories; i0 and i1 are imported."""
+    own = make_comparisons(4).assign(category=["poetry", "factual", "factual", "poetry"])
+    imported = make_comparisons(2, prefix="i").assign(
+        source=pd.Series(["arena", "forum"], dtype="str"),
+        source_pair_id=pd.Series(["1", "2"], dtype="str"),
+        category="factual",
+    )
+    store.comparisons.publish(own, published_at=NOON)
+    store.comparisons.publish(imported, published_at=NOON)
+
+
+@pytest.mark.parametrize("looks_at", [1, 3, 100])
+def test_filters_of_comparisons_combine(store, make_comparisons, make_vote, monkeypatch, looks_at):
+    monkeypatch.setattr(comparison_lists, "LOOKS_AT", looks_at)
+    publish_kinds(store, make_comparisons)
+    store.assignments.offer(["c0", "c1"], overlap=1)
+    store.votes.cast(make_vote("c0"))
+    store.votes.cast(make_vote("i1", "other"))
+    store.comparisons.flag(["c1", "i0"], "broken", actor="me")
+    assert list_ids(store) == ["c0", "c1", "c2", "c3", "i0", "i1"]
+    assert list_ids(store, category="poetry") == ["c0", "c3"]
+    assert list_ids(store, source="this project", category="factual") == ["c1", "c2"]
+    assert list_ids(store, source="arena") == ["i0"]
+    assert list_ids(store, flag="broken") == ["c1", "i0"]
+    assert list_ids(store, flag="broken", source="arena", category="factual") == ["i0"]
+    assert list_ids(store, flag="broken", source="forum") == []
+    assert list_ids(store, status="waiting") == ["c0", "c1"]
+    assert list_ids(store, status="not_offered", category="poetry") == ["c3"]
+    assert list_ids(store, status="done") == []
+    (voter, other) = (vote.annotator_id for vote in reversed(store.votes.page()))
+    assert voter != other
+    assert list_ids(store, annotator_id=other) == ["i1"]
+    assert list_ids(store, annotator_id=voter, category="factual") == []
+    words = store.comparisons.with_ids(["c2"])["prompt"].iloc[0].upper()
+    assert "c2" in list_ids(store, words=words)
+    assert list_ids(store, words="100%_") == []
+
+
+def test_the_values_of_filters_are_those_that_there_are(store, make_comparisons):
+    assert store.comparisons.values_of("category") == []
+    assert not store.comparisons.has_own()
+    publish_kinds(store, make_comparisons)
+    assert store.comparisons.values_of("category") == ["factual", "poetry"]
+    assert store.comparisons.values_of("source") == ["arena", "forum"]
+    assert store.comparisons.values_of("flag") == []
+    assert store.comparisons.has_own()
+
+
+def test_a_flag_is_set_removed_and_audited_but_an_imported_one_stays(store, make_comparisons):
+    store.comparisons.publish(make_comparisons(2), published_at=NOON)
+    twin = make_comparisons(1, prefix="t").assign(flag=pd.Series(["identical"], dtype="str"))
+    store.comparisons.publish(twin, published_at=NOON)
+    ids = ["c0", "c1", "t0"]
+    assert store.comparisons.flag(ids, "pii", actor="me") == 2
+    assert store.comparisons.flag(ids, "pii", actor="me") == 0
+    assert list_ids(store, flag="pii") == ["c0", "c1"]
+    assert store.comparisons.flag(ids, None, actor="me") == 2
+    assert list_ids(store, flag="identical") == ["t0"]
+    links, _ = store.audit.page(limit=9)
+    acts = [link.object_id for link in links if link.action == "comparisons.flag"]
+    assert sorted(acts) == ["2 comparisons: no flag", "2 comparisons: pii"]
+    with pytest.raises(UnknownComparison, match="'c9'"):
+        store.comparisons.flag(["c0", "c9"], "pii", actor="me")
+
+
+@pytest.mark.parametrize("looks_at", [1, 2, 100])
+def test_filters_of_votes_combine(store, make_comparisons, make_vote, monkeypatch, looks_at):
+    monkeypatch.setattr(vote_lists, "SEARCH_LOOKS_AT", looks_at)
+    publish_kinds(store, make_comparisons)
+    late = NOON + timedelta(days=2)
+    first = store.votes.cast(make_vote("c0"))
+    store.votes.cast(make_vote("c0", choice="b", supersedes=first.vote_id, idempotency_key="k2"))
+    flagged = VoteDetails(flags=("pii",))
+    store.votes.cast(make_vote("i0", voted_at=late, details=flagged, reason="too LONG"))
+    store.votes.cast(make_vote("c1", voted_at=late + timedelta(days=1)))
+
+    def seqs(**only) -> list[int]:
+        found: list[int] = []
+        before = None
+        while True:
+            page, before = store.votes.search(VoteFilter(**only), before_seq=before, limit=2)
+            found += [vote.seq for vote in page]
+            if before is None:
+                return found
+
+    assert seqs() == [4, 3, 2, 1]
+    assert seqs(status="replaced") == [1]
+    assert seqs(status="counting", category="poetry") == [2]
+    assert seqs(status="not_counting") == []
+    assert seqs(source="this project") == [4, 2, 1]
+    assert seqs(source="arena", annotator_id=first.annotator_id) == [3]
+    assert seqs(flag="pii") == [3]
+    assert seqs(flag="broken") == []
+    day = late.date().isoformat()
+    assert seqs(first_day=day) == [4, 3]
+    assert seqs(last_day=day) == [3, 2, 1]
+    assert seqs(first_day=day, last_day=day) == [3]
+    assert seqs(words="long") == [3]
+    prompt = store.comparisons.with_ids(["c1"])["prompt"].iloc[0]
+    assert 4 in seqs(words=prompt.upper())

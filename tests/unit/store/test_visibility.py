@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from rlhf_pipeline.records import Choice, NewVote, VoteDetails
 from rlhf_pipeline.store import Store, judgements
+from rlhf_pipeline.store.vote_lists import VoteFilter
 from tests.unit.store.conftest import NOON
 
 READER, OTHERS = "reader", ("ann", "bob")
@@ -71,7 +72,7 @@ def read(store: Store) -> tuple[Any, ...]:
     votes = store.votes
     return (
         votes.page(seen_by=READER, limit=100),
-        votes.search("x", seen_by=READER),
+        votes.search(VoteFilter(words="x"), seen_by=READER),
         votes.judged_comparisons(seen_by=READER, limit=100),
         sorted(map(repr, votes.tallies(seen_by=READER))),
         sorted(map(repr, votes.superseded_tallies(seen_by=READER))),

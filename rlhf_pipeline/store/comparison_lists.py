@@ -1,0 +1,169 @@
+"""Lists comparisons for pages, by their properties and words, and flags them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from sqlalchemy import ColumnElement, func, literal, select, tuple_
+
+from rlhf_pipeline.errors import UnknownComparison
+from rlhf_pipeline.frames import COMPARISONS
+from rlhf_pipeline.records import OWN_SOURCE, PEOPLE_FLAGS, Record, content_hash
+from rlhf_pipeline.store.audit import audited_transaction
+from rlhf_pipeline.store.conversion import batches, frame_of
+from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.judgements import has_few_votes, judged_ids
+from rlhf_pipeline.store.schema import comparisons, slots, votes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FRAME_COLUMNS = [comparisons.c[name] for name in COMPARISONS.columns]
+Place = tuple[str, int, str]  # day, position, comparison_id
+Status = Literal["not_offered", "waiting", "done"]
+Listed = Literal["category", "source", "flag"]
+LOOKS_AT = 30_000  # comparisons that a page of a search reads at most
+MAX_VALUES = 100
+
+
+class ComparisonFilter(Record):
+    """Which comparisons a list has; what is missing takes all."""
+
+    category: str | None = None
+    source: str | None = None
+    flag: str | None = None
+    status: Status | None = None
+    annotator_id: str | None = None  # who voted on it
+    words: str | None = None  # of the prompt, in any case
+
+
+class ComparisonLists:
+    """The part of `Comparisons` that pages read, and the flags that people set there."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def page(
+        self,
+        only: ComparisonFilter = ComparisonFilter(),  # noqa: B008 (frozen)
+        *,
+        before: Place | None = None,
+        judged_by: str | None = None,
+        limit: int = 50,
+    ) -> tuple[pd.DataFrame, str | None]:
+        """COMPARISONS, the last one of the newest day first, at most `limit`, and the id after
+        which the next page begins (None at the end); with `judged_by` those with a standing
+        judgement of that annotator.
+
+        The hundredth page costs what the first one does. Conditions without an index are checked
+        on LOOKS_AT comparisons at most: such a page may be short and still have a next.
+        """
+        place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
+        newest_first = [c.desc() for c in place.clauses]
+        indexed, checked = self._conditions(only)
+        where = [self._database.in_project(comparisons), *indexed]
+        if before is not None:
+            where.append(place < before)
+        if judged_by is not None:
+            where.append(comparisons.c.comparison_id.in_(judged_ids(self._database, judged_by)))
+        last: Any = None
+        if checked:
+            lowest = select(*place.clauses).where(*where).order_by(*newest_first)
+            last = self._database.fetch_first(lowest.offset(LOOKS_AT - 1).limit(1))
+            if last is not None:
+                where.append(place >= tuple(last))
+        rows = self._database.fetch_all(
+            select(*FRAME_COLUMNS).where(*where, *checked).order_by(*newest_first).limit(limit)
+        )
+        following = None if last is None else last.comparison_id
+        if len(rows) == limit:
+            following = rows[-1].comparison_id
+        return frame_of(rows, COMPARISONS), following
+
+    def values_of(self, column: Listed) -> list[str]:
+        """The values of a column, at most MAX_VALUES; each costs one look into its index."""
+        value, mine = comparisons.c[column], self._database.in_project(comparisons)
+        first = select(func.min(value).label("value")).where(mine, value.is_not(None))
+        found = first.cte(recursive=True)
+        after = select(func.min(value)).where(mine, value > found.c.value).scalar_subquery()
+        found = found.union_all(select(after).where(found.c.value.is_not(None)))
+        wanted = select(found.c.value).where(found.c.value.is_not(None)).limit(MAX_VALUES)
+        return list(self._database.fetch_scalars(wanted))
+
+    def has_own(self) -> bool:
+        """Whether any comparison was not imported."""
+        own = select(literal(1)).where(
+            self._database.in_project(comparisons), comparisons.c.source.is_(None)
+        )
+        return self._database.fetch_first(own.limit(1)) is not None
+
+    def flag(self, comparison_ids: Sequence[str], flag: str | None, *, actor: str) -> int:
+        """Take comparisons out of use for one of PEOPLE_FLAGS, or with None back into use; returns
+        how many changed. Flags of an import stay. Raises UnknownComparison.
+        """
+        n_changed = 0
+        changeable = comparisons.c.flag.is_(None) | comparisons.c.flag.in_(PEOPLE_FLAGS)
+        for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
+            mine = self._database.in_project(comparisons), comparisons.c.comparison_id.in_(ids)
+            with audited_transaction(self._database) as (connection, ledger):
+                known = select(comparisons.c.comparison_id).where(*mine)
+                unknown = set(ids) - set(connection.execute(known).scalars())
+                if unknown:
+                    raise UnknownComparison(
+                        f"Comparison {min(unknown)!r} was never published here. Correct the id."
+                    )
+                other = comparisons.c.flag.is_distinct_from(flag)
+                wanted = known.where(changeable, other).order_by(comparisons.c.comparison_id)
+                changed = list(connection.execute(wanted).scalars())
+                if not changed:
+                    continue
+                connection.execute(
+                    comparisons.update()
+                    .where(mine[0], comparisons.c.comparison_id.in_(changed))
+                    .values(flag=flag)
+                )
+                ledger.append(
+                    actor=actor,
+                    action="comparisons.flag",
+                    object_id=f"{len(changed)} comparisons: {flag or 'no flag'}",
+                    digest=content_hash([changed, flag]),
+                )
+            n_changed += len(changed)
+        return n_changed
+
+    def _conditions(
+        self, only: ComparisonFilter
+    ) -> tuple[list[ColumnElement[bool]], list[ColumnElement[bool]]]:
+        """The condition that an index answers, if there is one, and those to check row by row."""
+        indexed: list[ColumnElement[bool]] = []
+        checked: list[ColumnElement[bool]] = []
+        if only.annotator_id is not None:
+            voted = select(votes.c.comparison_id).where(
+                self._database.in_project(votes), votes.c.annotator_id == only.annotator_id
+            )
+            on_this = voted.where(votes.c.comparison_id == comparisons.c.comparison_id)
+            if has_few_votes(self._database, only.annotator_id):
+                indexed.append(comparisons.c.comparison_id.in_(voted))
+            else:  # sorting all of theirs would take longer than finding a page of them
+                checked.append(on_this.exists())
+        for column in ("flag", "source", "category"):
+            value = getattr(only, column)
+            if column == "source" and value == OWN_SOURCE:
+                checked.append(comparisons.c.source.is_(None))
+            elif value is not None:
+                (checked if indexed else indexed).append(comparisons.c[column] == value)
+        if only.status is not None:
+            checked.append(self._has_status(only.status))
+        if only.words is not None:
+            checked.append(comparisons.c.prompt.icontains(only.words, autoescape=True))
+        return indexed, checked
+
+    def _has_status(self, status: Status) -> ColumnElement[bool]:
+        asked = select(literal(1)).where(
+            self._database.in_project(slots), slots.c.comparison_id == comparisons.c.comparison_id
+        )
+        if status == "not_offered":
+            return ~asked.exists()
+        waits = asked.where(slots.c.state != "done").exists()
+        return waits if status == "waiting" else asked.exists() & ~waits
