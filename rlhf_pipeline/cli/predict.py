@@ -170,14 +170,14 @@ def describe_answer(answer: PairPrediction) -> str:
     >>> rest |= dict(reward_model="demo.reward_model@1", calibrator="platt@2", p_raw=0.62)
     >>> rest |= dict(p_calibrated=0.6, predicted_at=datetime(2026, 1, 1, tzinfo=UTC))
     >>> describe_answer(PairPrediction(**rest))
-    'a is preferred with 60.0 % (raw 62.0 %), margin 0.500'
+    'a is preferred with 60.0% (raw 62.0%), margin 0.500'
     """
     p, raw = answer.p_calibrated, answer.p_raw
     if p == 0.5:
-        return "neither is preferred: 50 %"
+        return "neither is preferred: 50%"
     side = "a" if p > 0.5 else "b"
     return (
-        f"{side} is preferred with {100 * max(p, 1 - p):.1f} % (raw "
-        f"{100 * (raw if side == 'a' else 1 - raw):.1f} %), margin "
+        f"{side} is preferred with {100 * max(p, 1 - p):.1f}% (raw "
+        f"{100 * (raw if side == 'a' else 1 - raw):.1f}%), margin "
         + (f"{abs(answer.score_a - answer.score_b):.3f}")
     )

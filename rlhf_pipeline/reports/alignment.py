@@ -82,7 +82,7 @@ def chart_alignment(
         alt=f"{TITLE}, from {first} to {last}",
         panels=tuple(drawn),
         notes=(
-            "bands: 95 % intervals",
+            "bands: 95% intervals",
             *(
                 [f"noise ceiling unknown on {n_unknown} days: no comparison was judged twice"]
                 if n_unknown

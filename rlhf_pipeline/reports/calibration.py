@@ -36,7 +36,7 @@ MIN_IN_BIN = 10  # comparisons or votes; a share of fewer is too uncertain
 N_COLUMNS, MAX_PANELS = 3, 12
 NAME_WIDTH = 24  # characters of a group's name
 COIN_BRIER = 0.25  # Brier score of always predicting 0.5
-INTERVALS = "bars: 95 % intervals"
+INTERVALS = "bars: 95% intervals"
 MAX_WINDOW_LABELS = 14  # more would be unreadable
 CONFIDENCE = Axis(low=0.49, high=1.01, unit="share", has_grid=False)
 SHARE = Axis(

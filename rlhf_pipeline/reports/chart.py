@@ -252,7 +252,7 @@ def mark_ceiling(
 
 
 def percent_ticks(values: Iterable[float]) -> tuple[Tick, ...]:
-    return tuple(Tick(value=float(v), label=f"{100 * v:.0f} %") for v in values)
+    return tuple(Tick(value=float(v), label=f"{100 * v:.0f}%") for v in values)
 
 
 def round_ticks(low: float, high: float, n: int = 4) -> tuple[Tick, ...]:

@@ -57,7 +57,7 @@ def chart_cluster_days(clusters: Sequence[PromptCluster]) -> Chart:
         alt=f"{TITLE}, from {min(days)} to {max(days)}",
         panels=(panel,),
         notes=(
-            "bands: 95 % intervals",
+            "bands: 95% intervals",
             *([f"{n_more} more clusters are listed below"] if n_more else []),
         ),
     )

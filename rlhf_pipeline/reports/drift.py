@@ -49,7 +49,7 @@ def chart_timeline(
     day: str | None = None,
     title: str = "Errors of the reward model in vote order",
 ) -> Chart:
-    """The trailing error rate in vote order with its 95 % band (votes taken one by one), and above
+    """The trailing error rate in vote order with its 95% band (votes taken one by one), and above
     it a lane per detector with its warnings and drift.
 
     `errors`: seq, day, error in any order. `models`: first seq -> label of every model that served;
@@ -125,7 +125,7 @@ def _error_rates(rows: pd.DataFrame, served: Mapping[int, str], window: int) -> 
                 Series(
                     style="curve",
                     role="now",
-                    name=f"error rate of the last {window} votes, with its 95 % band",
+                    name=f"error rate of the last {window} votes, with its 95% band",
                     x=to_numbers(rate["seq"]),
                     y=to_numbers(rate["mean"]),
                     low=to_numbers(low),

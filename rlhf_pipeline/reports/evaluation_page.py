@@ -78,9 +78,9 @@ def chart_evaluation(evaluation: Evaluation) -> Chart:
     return Chart(
         kind="evaluation",
         title=f"Win rates of {evaluation.candidate}",
-        alt="Win rates of the candidate with 95 % intervals, overall and by category",
+        alt="Win rates of the candidate with 95% intervals, overall and by category",
         columns=len(panels),
-        notes=("Lines are 95 % intervals, drawn over prompts.",),
+        notes=("Lines are 95% intervals, drawn over prompts.",),
         panels=tuple(panels),
     )
 

@@ -102,7 +102,7 @@ def chart_evolution(
         title=TITLE,
         alt=f"{TITLE}, versions {versions[0]} to {versions[-1]}",
         panels=tuple(drawn),
-        notes=("Lines are 95 % intervals over prompts; a dot without one has none on record.",),
+        notes=("Lines are 95% intervals over prompts; a dot without one has none on record.",),
     )
 
 

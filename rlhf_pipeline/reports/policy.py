@@ -18,11 +18,11 @@ from rlhf_pipeline.reports.chart import (
     round_ticks,
 )
 
-Z = 1.96  # of a 95 % interval
+Z = 1.96  # of a 95% interval
 
 
 def policy_interval(mean: PromptMean | None) -> Interval | None:
-    """The mean with its 95 % interval over prompts."""
+    """The mean with its 95% interval over prompts."""
     if mean is None:
         return None
     half = Z * float(np.sqrt(mean.variance / mean.n))
@@ -106,5 +106,5 @@ def _refusal_axis(days: Sequence[PolicyDay]) -> Axis:
         high=high,
         label="refusals",
         unit="share",
-        ticks=tuple(Tick(value=v, label=f"{100 * v:.0f} %") for v in ends),
+        ticks=tuple(Tick(value=v, label=f"{100 * v:.0f}%") for v in ends),
     )

@@ -26,7 +26,7 @@ from rlhf_pipeline.reports.chart import (
 from rlhf_pipeline.votes.sums import AGREEMENT, DIMENSION, STYLES
 
 NO_VOTES = "No votes match. With filters set, widen them."
-INTERVALS = "95 % intervals, in which votes on one comparison are not independent"
+INTERVALS = "95% intervals, in which votes on one comparison are not independent"
 ROW = 26  # pixels of a group
 SPREAD = 7  # pixels between series of one group
 MAX_ROWS = 30

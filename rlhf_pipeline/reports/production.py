@@ -51,7 +51,7 @@ def chart_production(points: Sequence[MetricPoint], first: date, last: date) -> 
         title=TITLE,
         alt=f"{TITLE}, from {first} to {last}",
         panels=tuple(drawn),
-        notes=("95 % intervals where they are known", *notes) if drawn else (NO_FIGURES,),
+        notes=("95% intervals where they are known", *notes) if drawn else (NO_FIGURES,),
     )
 
 

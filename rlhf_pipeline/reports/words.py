@@ -49,7 +49,7 @@ def format_interval(interval: Interval) -> str:
 
 
 def format_share(value: float) -> str:
-    return f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
+    return f"{100 * value:.1f}%"
 
 
 def format_value(value: float | None) -> str:

@@ -52,7 +52,7 @@ def describe_decision(decision: TriggerDecision) -> str:
 
 def summarise_decision(decision: TriggerDecision, answered_by: int | None = None) -> str:
     """One clause for the cause and one for what became of it: "a change in everybody's taste,
-    94 % of the rise; retrained".
+    94% of the rise; retrained".
     """
     if decision.actor is not None:
         cause = "decided by a person"
@@ -71,9 +71,9 @@ def describe_cause(causes: ChangeCauses) -> str:
     if first.name == "category" and first.evidence.get("category"):
         words = f"a change in category {first.evidence['category']}"
     if first.name != "calibration":
-        words += f", {100 * first.share:.0f} % of the rise"
+        words += f", {100 * first.share:.0f}% of the rise"
     if first.probability is not None:
-        words += f" ({100 * first.probability:.0f} % likely)"
+        words += f" ({100 * first.probability:.0f}% likely)"
     return words
 
 

@@ -232,7 +232,7 @@ def _format_age(moment: datetime, now: datetime) -> str:
 
 
 def _format_percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
+    return f"{share * 100:.0f}%"
 
 
 def _format_seconds(seconds: float | None) -> str:

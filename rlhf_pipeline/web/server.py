@@ -77,7 +77,7 @@ class BufferedTransport:
     """A transport that sends all data written within one step of the event loop at once.
 
     uvicorn writes the head and the body of an answer separately, each a system call and a packet:
-    together 13 % of the cost of a vote.
+    together 13% of the cost of a vote.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):

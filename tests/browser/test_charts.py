@@ -79,7 +79,7 @@ def test_a_chart_has_a_drawing_a_legend_and_a_table_with_intervals_and_counts(pa
     assert rows.count() == 3 * N_DAYS - 1 + 2 * N_DAYS
     row = page.locator("[data-chart] tbody tr", has_text="accuracy2026-01-01").last
     assert row.locator("td").all_inner_texts()[2:] == [
-        *("2026-01-01", "70.0 %", "67.0 %", "73.0 %", "1,200")
+        *("2026-01-01", "70.0%", "67.0%", "73.0%", "1,200")
     ]
 
 

@@ -69,7 +69,7 @@ def test_the_curve_of_ones_own_confidence_is_drawn(
     ]
     rows = page.locator("table").first.locator("tbody tr").all_inner_texts()
     assert [row.split() for row in rows] == [
-        ["50", "%", "2", "50", "%"],
-        ["70", "%", "3", "67", "%"],
-        ["90", "%", "9", "89", "%"],
+        ["50%", "2", "50%"],
+        ["70%", "3", "67%"],
+        ["90%", "9", "89%"],
     ]

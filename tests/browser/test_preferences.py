@@ -54,7 +54,7 @@ def test_views_and_filters_live_in_the_address(
     page.get_by_text("How strongly a side is preferred, by category").wait_for()
     page.locator("[data-chart] summary").nth(2).click()
     row = page.locator("[data-chart] tbody tr").first
-    assert "33.3 %" in row.inner_text()
+    assert "33.3%" in row.inner_text()
     assert faults(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     context.close()

@@ -11,6 +11,7 @@ from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
+from tests.web.test_hidden_cards import judge
 
 pytestmark = on_sqlite
 NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
@@ -77,7 +78,7 @@ def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
     (listed,) = reader.get("/decisions").json()["items"]
     assert (listed["state"], listed["actions"]) == ("waits for a person", ["answer"])
     assert listed["summary"] == (
-        "newcomers with another taste, 94 % of the rise (90 % likely); waits for a person"
+        "newcomers with another taste, 94% of the rise (90% likely); waits for a person"
     )
     detail = reader.get(f"/decisions/{number}").json()
     assert [cause["share"] for cause in detail["causes"]] == [0.94, 0.06]
@@ -115,6 +116,10 @@ def test_the_page_asks_for_a_reason_and_a_confirmation(paged: Web):
     browser = paged.browser(paged.add(Role.APPROVER))
     address = f"{paged.url}/decisions/{number}"
     assert "Waiting for a person" in browser.get(f"{paged.url}/decisions").text
+    paged.publish(1)
+    judge(paged.client("annotator"), 1)
+    # a decision about a past day has the time of that day, and no age
+    assert f"{NOW:%Y-%m-%d %H:%M}</time>" in browser.get(f"{paged.url}/").text
     form = {"answer": "nothing", "reason": REASON}
     unsure = browser.post(f"{address}/answer", data=form)
     assert unsure.status_code == 422

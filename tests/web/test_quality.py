@@ -200,7 +200,7 @@ def test_the_page_shows_what_the_api_tells(web: Web):
         assert f"/votes?annotator_id={ann.user.user_id}&amp;mark=too_fast" in page
         assert "6 of 6" in page
         assert "5 of 5" in page
-        assert "% to 100 %" in page
+        assert "% to 100%" in page
         assert "Same side as before" in page
         listed_page = auditor.get(
             f"{server.url}/votes",

@@ -107,7 +107,7 @@ KEY_MAP = (
         "undo the last vote, then the one before it: up to ten, within the time the project allows",
     ),
     ("r", "write a reason; Enter leaves the field and casts a vote that needs the reason"),
-    ("c", "confidence: then 5 for 50 % to 9 for 90 %, 0 for 100 %"),
+    ("c", "confidence: then 5 for 50% to 9 for 90%, 0 for 100%"),
     ("d", "rubric: then a, b or = for each dimension, arrows to move, Enter to leave"),
     (
         ("+", "-"),

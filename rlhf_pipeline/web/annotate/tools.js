@@ -49,7 +49,7 @@ export class Tools {
           "Escape ends.",
       );
     }
-    if (this.mode === "confidence") this.view.say("How sure? 5 is 50 %, 9 is 90 %, 0 is 100 %.");
+    if (this.mode === "confidence") this.view.say("How sure? 5 is 50%, 9 is 90%, 0 is 100%.");
     if (this.mode === "rubric")
       this.view.say(`Which is better in ${this.desk.dimensions[0]}? a, b or =.`);
   }
@@ -57,7 +57,7 @@ export class Tools {
   setConfidence(value) {
     this.change((draft) => (draft.confidence = draft.confidence === value ? null : value));
     const stated = this.desk.draft?.confidence;
-    this.view.say(stated ? `${Math.round(stated * 100)} % sure.` : "No confidence stated.");
+    this.view.say(stated ? `${Math.round(stated * 100)}% sure.` : "No confidence stated.");
   }
 
   setDimension(name, side) {

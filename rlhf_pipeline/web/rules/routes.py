@@ -43,8 +43,8 @@ LABELS = {
 }
 MORE_HELP = {
     "dimensions": "; separated by commas",
-    "repeat_share": "; 0.08 is 8 %",
-    "gold_share": "; 0.05 is 5 %",
+    "repeat_share": "; 0.08 is 8%",
+    "gold_share": "; 0.05 is 5%",
 }
 
 

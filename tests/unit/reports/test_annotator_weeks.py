@@ -37,7 +37,7 @@ def test_a_week_is_a_point_with_its_interval_and_count() -> None:
     assert (series.y, series.n) == ((8.0, 9.5), (30, 12))
     assert series.evidence[0] == "2026-01-05 to 2026-01-11"
     assert series.links[0] == "/votes?annotator_id=ann&since=2026-01-05&until=2026-01-11"
-    assert chart.notes == ("95 % intervals",)
+    assert chart.notes == ("95% intervals",)
     assert "<svg" in draw_svg(chart)
 
 

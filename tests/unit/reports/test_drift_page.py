@@ -239,8 +239,8 @@ def test_the_page_has_its_three_parts_and_every_picture_has_words(source: str) -
 def test_each_space_of_the_data_says_what_changed(source: str) -> None:
     text = Page(source).text
     assert "kinds of prompts ! warning 0.25 0.2" in text
-    assert "kind 0: 25.0 % before, 50.0 % today" in text
-    assert "child: 25.0 % before, 50.0 % today" in text
+    assert "kind 0: 25.0% before, 50.0% today" in text
+    assert "child: 25.0% before, 50.0% today" in text
     old = evidence()
     assert old.reference is not None
     window = Window(MODEL, old.reference.rows.drop(columns=list(LATER_COLUMNS)), np.zeros((0, 0)))
@@ -349,7 +349,7 @@ def test_the_verdict_is_written_out_and_the_worst_cluster_is_first(source: str) 
 def test_control_charts_stand_beside_their_false_alarms(source: str) -> None:
     text = Page(source).text
     part = text[text.index("Control charts Each point is 100 votes in a row.") :]
-    assert re.search(r"p-chart one point beyond 3σ \d+ of \d+ 0\.\d.% \d+\.\d.%", part)
+    assert re.search(r"p-chart one point beyond 3σ \d+ of \d+ 0\.\d% \d+\.\d%", part)
     assert re.search(r"EWMA chart the moving average beyond its limit \d+ of \d+", part)
     few = evidence()
     few = replace(few, errors=few.errors.iloc[:850])
@@ -398,7 +398,7 @@ def test_a_day_without_errors_has_no_slope() -> None:
     assert re.search(r"Calibration slope \(1 is calibrated\) \d\.\d+ \([\d. to]+\) unknown", text)
     assert re.search(
         r"source: web \d+ 1\.000 .* unknown$",
-        text[: text.index("95 % intervals. Of fewer")].strip(),
+        text[: text.index("95% intervals. Of fewer")].strip(),
     )
 
 
@@ -435,7 +435,7 @@ def test_a_followed_cluster_shows_its_age_and_errors() -> None:
     assert "failing, got worse, grew X since 2026-01-04, on 2 days errors 5" in text
 
 
-CEILING, BEST = "86.0 %", "best reachable 14.0 %"
+CEILING, BEST = "86.0%", "best reachable 14.0%"
 
 
 def test_every_accuracy_has_its_ceiling_beside_it(source: str) -> None:
@@ -462,8 +462,8 @@ def test_a_ceiling_from_repeats_is_always_marked() -> None:
     """One vote against the majority of the others is what it is not."""
     repeats = Interval(value=0.86, low=0.83, high=0.89, n=240, basis="repeats")
     page = Page(render_drift_page(replace(evidence(), noise_ceiling=repeats))).text
-    assert page.count("best reachable 14.0 % (11.0 % to 17.0 %), from repeats") == 3
-    assert "Noise ceiling, from repeats: 86.0 %" in page
+    assert page.count("best reachable 14.0% (11.0% to 17.0%), from repeats") == 3
+    assert "Noise ceiling, from repeats: 86.0%" in page
     assert "Noise ceiling, from repeats: by how often annotators repeat their own choice" in page
     assert "majority of the others" not in page
     assert "best reachable, from the noise ceiling (repeats)" in page

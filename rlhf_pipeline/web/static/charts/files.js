@@ -29,7 +29,7 @@ export function fillTable(table, chart) {
   const heads = {
     panel: "Panel", series: "Series", x: panels.at(-1)?.x.label || "x",
     y: panels.length === 1 ? first.y.label || first.title || "value" : "value",
-    low: "95 % low", high: "95 % high", n: "n", evidence: "Evidence",
+    low: "95% low", high: "95% high", n: "n", evidence: "Evidence",
   };
   const head = table.createTHead().insertRow();
   for (const name of names) {

@@ -55,7 +55,7 @@ const hasTicks = (axis) => axis.ticks.length > 0;
 // Room for the labels of the vertical axes, so that the panels of a column are aligned.
 function marginOf(panels, cell) {
   const lengths = panels.flatMap((panel) => panel.y.ticks.map((tick) => tick.label.length));
-  return Math.min(14 + CHARACTER * Math.max(0, ...lengths), cell * 0.4);
+  return Math.min(20 + CHARACTER * Math.max(0, ...lengths), cell * 0.4);
 }
 
 function wrap(text, width) {

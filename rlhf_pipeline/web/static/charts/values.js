@@ -14,7 +14,7 @@ export const hasNames = (axis) =>
 export function words(value, axis) {
   if (axis.scale === "day") return isoDay(value);
   const tick = axis.ticks.find((one) => one.value === value);
-  if (axis.unit === "share") return `${(value * 100).toFixed(1)} %`;
+  if (axis.unit === "share") return `${(value * 100).toFixed(1)}%`;
   if (tick && hasNames(axis)) return tick.label;
   const number = value.toLocaleString("en", { maximumSignificantDigits: 4 });
   return axis.unit ? `${number} ${axis.unit}` : number;
