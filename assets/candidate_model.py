@@ -28,7 +28,12 @@ from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
-from rlhf_pipeline.retraining.on_policy import describe_rounds, list_discarded, train_rounds
+from rlhf_pipeline.retraining.on_policy import (
+    add_rounds,
+    describe_rounds,
+    list_discarded,
+    train_rounds,
+)
 from rlhf_pipeline.retraining.rewards import CalibratedReward
 from rlhf_pipeline.retraining.sentinels import SentinelParams
 from rlhf_pipeline.retraining.strategies import TrainingReport, train_candidate
@@ -119,8 +124,9 @@ def candidate_model(
             config,
             train_further,
             references=known.to_dict(),
-            seed=params.seed,
+            training=params,
         )
+        report = add_rounds(report, rounds)
         for number, each in enumerate(rounds, start=1):
             log_frame(run, f"on_policy_round_{number}", each.rows, context)
         metrics = {

@@ -7,6 +7,7 @@ divergence from the champion, and pairs on which its members disagree are left o
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,10 @@ from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.prompts.references import is_right
 from rlhf_pipeline.records import content_hash, content_id
 from rlhf_pipeline.retraining.candidates import TrainingReport
+from rlhf_pipeline.retraining.training import TrainingParams
 from rlhf_pipeline.reward_model.base import preference_probability
 
+Curve = tuple[tuple[int, float], ...]  # (optimiser step, value)
 MIN_PAIRS = 20  # fewer give no round: most samples were alike, or the members disagreed
 
 
@@ -80,40 +83,58 @@ def train_rounds(
     train: Callable[[Path, pd.DataFrame, Path], TrainingReport],
     *,
     references: Mapping[str, str],
-    seed: int = 0,
+    training: TrainingParams,
 ) -> tuple[Path, list[Round]]:
     """Run the rounds from the candidate in folder `first`; return the last good candidate's folder
     and every round.
 
-    `train` trains the policy of a folder on rows into another folder. Round folders lie beside
-    `first`, and a round that was done is not repeated. A round that a sentinel stops before its
-    first checkpoint is discarded.
+    `train` trains the policy of a folder on rows into another folder; completions are sampled on
+    the device of `training`, with its seed. Round folders lie beside `first`, and a round that was
+    done is not repeated. A round that a sentinel stops before its first checkpoint is discarded.
     """
+    load = partial(load_policy, device=training.device, dtype=training.dtype)
     current = first
     rounds: list[Round] = []
     known = retraining_set[["prompt_id", "prompt", "day"]].drop_duplicates("prompt_id")
     known = known.sort_values("prompt_id")
     for number in range(1, params.on_policy_rounds + 1):
-        policy = load_policy(current)
-        drawn = int(content_hash("on-policy", seed, number)[:8], 16)
-        prompts = known.sample(min(len(known), params.on_policy_prompts), random_state=drawn)
+        policy = load(current)
+        drawn = int(content_hash("on-policy", training.seed, number)[:8], 16)
+        prompts = _sample_prompts(policy, known, params, drawn)
         rows = draw_pairs(policy, prompts, judge, params, references, drawn)
         if len(rows) < MIN_PAIRS:
-            why = f"{len(rows)} pairs with a clear best and worst, {MIN_PAIRS} are needed."
+            why = (
+                f"{len(rows)} pairs with a clear best and worst, of {len(prompts)} prompts that "
+                f"leave room for on_policy_tokens; {MIN_PAIRS} are needed."
+            )
             return current, [*rounds, Round(rows, discarded=why)]
         folder = first.parent / f"round-{number}"
         try:
             report = train(current, rows, folder)
         except StoppedBySentinel as cause:  # nothing of the round is from before the harm
             return current, [*rounds, Round(rows, discarded=str(cause))]
-        trained = load_policy(folder / "model")
-        kl = _measure_kl(trained, load_policy(champion), prompts["prompt"].tolist(), drawn)
+        kl = _measure_kl(
+            load(folder / "model"),
+            load(champion),
+            prompts["prompt"].tolist(),
+            drawn,
+            params.on_policy_tokens,
+        )
         if kl > params.max_kl:
             why = f"KL {kl:.2f} nats per token from the champion, at most {params.max_kl:g}."
             return current, [*rounds, Round(rows, kl, report, why)]
         rounds.append(Round(rows, kl, report))
         current = folder / "model"
     return current, rounds
+
+
+def _sample_prompts(
+    policy: Policy, known: pd.DataFrame, params: OnPolicyParams, seed: int
+) -> pd.DataFrame:
+    """At most `on_policy_prompts` of those that leave room for a completion."""
+    longest = policy.context_length - params.on_policy_tokens
+    fitting = known[[policy.count_prompt_tokens(text) <= longest for text in known["prompt"]]]
+    return fitting.sample(min(len(fitting), params.on_policy_prompts), random_state=seed)
 
 
 def draw_pairs(
@@ -129,6 +150,8 @@ def draw_pairs(
     A wrong answer is never preferred to a right one: among right and wrong ones, the best right one
     is chosen. Left out are pairs of equal texts and those on which the members disagree.
     """
+    if prompts.empty:
+        return RETRAINING_SET.empty_frame()
     k = params.on_policy_samples
     repeated = prompts.loc[prompts.index.repeat(k)].reset_index(drop=True)
     made = policy.generate(
@@ -175,9 +198,14 @@ def draw_pairs(
     return check_frame(pd.DataFrame(rows), RETRAINING_SET)
 
 
-def _measure_kl(candidate: Policy, champion: Policy, prompts: list[str], seed: int) -> float:
+def _measure_kl(
+    candidate: Policy, champion: Policy, prompts: list[str], seed: int, max_new_tokens: int
+) -> float:
     made = candidate.generate(
-        prompts, temperature=1.0, seeds=[seed + i for i in range(len(prompts))]
+        prompts,
+        temperature=1.0,
+        seeds=[seed + i for i in range(len(prompts))],
+        max_new_tokens=max_new_tokens,
     )
     return float(kl_per_token(candidate, champion, prompts, [one.text for one in made]).mean())
 
@@ -192,6 +220,35 @@ def describe_rounds(rounds: Sequence[Round]) -> dict[str, float]:
         "on_policy_pairs": float(sum(len(each.rows) for each in kept)),
     }
     return figures | ({"on_policy_kl": kept[-1].kl} if kept and kept[-1].kl is not None else {})
+
+
+def add_rounds(report: TrainingReport, rounds: Sequence[Round]) -> TrainingReport:
+    """The report of a candidate's first training with its rounds: time of all, and warnings, steps
+    and curves of those that were kept, one after the other. Metrics are those of the first.
+    """
+    kept = [one.report for one in rounds if one.report is not None and not one.discarded]
+    n_steps, warnings = report.n_steps, list(report.warnings)
+    loss_curve, curves = report.loss_curve, dict(report.curves)
+    for number, each in enumerate(kept, start=1):
+        loss_curve += _shift(each.loss_curve, n_steps)
+        for label, curve in each.curves.items():
+            curves[label] = curves.get(label, ()) + _shift(curve, n_steps)
+        warnings += [f"On-policy round {number}: {text}" for text in each.warnings]
+        n_steps += each.n_steps
+    return report.model_copy(
+        update={
+            "content_hash": kept[-1].content_hash if kept else report.content_hash,
+            "n_steps": n_steps,
+            "seconds": report.seconds + sum(one.report.seconds for one in rounds if one.report),
+            "loss_curve": loss_curve,
+            "curves": curves,
+            "warnings": tuple(warnings),
+        }
+    )
+
+
+def _shift(curve: Curve, n_steps: int) -> Curve:
+    return tuple((step + n_steps, value) for step, value in curve)
 
 
 def list_discarded(rounds: Sequence[Round]) -> list[str]:

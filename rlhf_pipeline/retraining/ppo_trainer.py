@@ -129,6 +129,13 @@ def clipped_value_loss(values: Any, batch: Rollouts, clip_range: float) -> Any:
     return 0.5 * mean_of(errors, batch.mask)
 
 
+def loss_of_both(log_p: Any, values: Any, batch: Rollouts, params: PPOParams) -> tuple[Any, Any]:
+    """The loss of policy and value head together, and that of the value head alone."""
+    value_loss = clipped_value_loss(values, batch, params.clip_range)
+    policy_loss = clipped_policy_loss(log_p, batch, params.clip_range)
+    return policy_loss + params.value_weight * value_loss, value_loss
+
+
 def adapt_penalty(penalty: float, kl: float, target: float | None) -> float:
     """The KL penalty for the next batch: higher where the KL is above its target.
 
@@ -213,8 +220,7 @@ def build_ppo_trainer(
             rows = batch.rows(part)
             with self.compute_loss_context_manager():
                 log_p, values, _ = self._evaluate(model, rows.ids, rows.attention, rows.width)
-            value_loss = clipped_value_loss(values, rows, own.clip_range)
-            loss = clipped_policy_loss(log_p, rows, own.clip_range) + own.value_weight * value_loss
+            loss, value_loss = loss_of_both(log_p, values, rows, own)
             loss = loss * (rows.mask.sum() / batch.mask.sum())
             self.accelerator.backward(loss)
             self.figures["value_loss"].append(float(value_loss.detach()))

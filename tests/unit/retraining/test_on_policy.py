@@ -7,15 +7,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import StoppedBySentinel
+from rlhf_pipeline.errors import ConfigurationError, StoppedBySentinel
 from rlhf_pipeline.evaluation import CompletionJudge
+from rlhf_pipeline.retraining.candidates import TrainingReport
 from rlhf_pipeline.retraining.on_policy import (
     OnPolicyParams,
+    Round,
+    add_rounds,
     describe_rounds,
     draw_pairs,
     list_discarded,
     train_rounds,
 )
+from rlhf_pipeline.retraining.training import TrainingParams
 from tests.unit.evaluation.test_judge import tiny_policy
 from tests.unit.retraining.test_selection import BY_PEOPLE, pairs, scores, select_pairs
 
@@ -79,11 +83,12 @@ def folders(tmp_path_factory):
     return base
 
 
-def run_rounds(folders, tmp_path, train):
+def run_rounds(folders, tmp_path, train, *, prompts=None, **training):
     """Two rounds of the candidate `policy-0`, which is the champion too."""
     rows = select_pairs(
         pairs(30), scores([0.9] * 30), None, BY_PEOPLE.model_copy(update={"max_pairs": 30})
     )
+    rows["prompt"] = prompts or rows["prompt"]
     champion = folders / "policy-0"
     shutil.copytree(champion, tmp_path / "model")
     return train_rounds(
@@ -94,6 +99,7 @@ def run_rounds(folders, tmp_path, train):
         OnPolicyParams(on_policy_rounds=2, on_policy_samples=3, on_policy_tokens=4, max_kl=1e-4),
         train,
         references={},
+        training=TrainingParams(**training),
     )
 
 
@@ -111,6 +117,70 @@ def test_a_round_that_ends_too_far_from_the_champion_is_discarded(
     assert describe_rounds(rounds)["on_policy_rounds"] == n_kept
     assert all("KL" in text for text in list_discarded(rounds))
     assert bool(list_discarded(rounds)) is not bool(kept)
+
+
+def test_prompts_without_room_for_a_completion_are_left_out(folders, tmp_path):
+    """The context has 256 bytes, and completions take 4: also those of which the KL is measured."""
+    prompts, seen = [f"{i:02}" * 126 for i in range(30)], []
+    prompts[7] = "7" * 253
+
+    def train(folder, drawn, out):
+        seen.extend(drawn["prompt"])
+        shutil.copytree(folders / "policy-0", out / "model")
+
+    _, rounds = run_rounds(folders, tmp_path, train, prompts=prompts)
+    assert [one.discarded for one in rounds] == ["", ""]
+    assert set(seen) <= {*prompts} - {prompts[7]}
+    shutil.rmtree(tmp_path / "model")
+    _, rounds = run_rounds(folders, tmp_path, train, prompts=["7" * 253] * 30)
+    assert list_discarded(rounds) == [
+        "On-policy round discarded: 0 pairs with a clear best and worst, of 0 prompts that leave "
+        "room for on_policy_tokens; 20 are needed."
+    ]
+
+
+def test_completions_are_sampled_where_the_training_computes(folders, tmp_path):
+    with pytest.raises(ConfigurationError, match="cuda:99"):
+        run_rounds(folders, tmp_path, None, device="cuda:99")
+
+
+def report(n_steps, *warnings):
+    return TrainingReport(
+        strategy="dpo",
+        params={},
+        parent_hash="p",
+        data_hash="d",
+        fingerprint="f",
+        content_hash=f"after {n_steps}",
+        n_pairs=30,
+        n_examples=30,
+        n_too_long=0,
+        n_steps=n_steps,
+        loss_curve=((n_steps, 0.5),),
+        curves={"KL": ((0, 0.0), (n_steps, 0.1))},
+        metrics={},
+        warnings=warnings,
+        seconds=2.0,
+    )
+
+
+def test_the_report_of_a_candidate_covers_its_rounds():
+    rows = pd.DataFrame()
+    rounds = [
+        Round(rows, 0.1, report(4, "Sentinel length stopped the training at step 5.")),
+        Round(rows, 0.9, report(7, "not part of the candidate"), "KL 0.90"),
+        Round(rows, discarded="a sentinel"),
+    ]
+    first = report(10, "first")
+    assert add_rounds(first, []) == first
+    whole = add_rounds(first, rounds)
+    assert whole.warnings == (
+        "first",
+        "On-policy round 1: Sentinel length stopped the training at step 5.",
+    )
+    assert (whole.n_steps, whole.content_hash, whole.seconds) == (14, "after 4", 6.0)
+    assert whole.loss_curve == ((10, 0.5), (14, 0.5))
+    assert whole.curves == {"KL": ((0, 0.0), (10, 0.1), (10, 0.0), (14, 0.1))}
 
 
 def test_a_round_without_a_checkpoint_from_before_the_harm_is_discarded(folders, tmp_path):
