@@ -22,6 +22,8 @@ from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import PairParams, count_pairs, prompts_in_several_splits
 from rlhf_pipeline.votes import preference_pairs as build
+from rlhf_pipeline.votes.adjudication import drop_overruled
+from rlhf_pipeline.votes.counting import counting
 
 # Number of the last decision whose quarantine, or its end, the pairs follow.
 LAST_DECISION = "last_decision"
@@ -74,8 +76,12 @@ def preference_pairs(
     last_decision = max((each.stored_id for each in store.decisions.fires()), default=0)
     known = votes_to_learn(votes, store, config.up_to_seq)
     n_quarantined = len(votes_up_to(votes, config.up_to_seq)) - len(known)
-    comparisons = store.comparisons.with_ids(known["comparison_id"].unique().tolist())
-    frame, counts = build(known, comparisons, config), count_pairs(known, comparisons, config)
+    ids = known["comparison_id"].unique().tolist()
+    comparisons = store.comparisons.with_ids(ids)
+    decided = store.adjudications.standing(ids, up_to_seq=config.up_to_seq)
+    judged = drop_overruled(known, {one: found.choice for one, found in decided.items()})
+    n_overruled = len(counting(known)) - len(judged)
+    frame, counts = build(judged, comparisons, config), count_pairs(judged, comparisons, config)
     divided = prompts_in_several_splits(frame)
     yield from deliver(
         context,
@@ -86,11 +92,13 @@ def preference_pairs(
             f"{counts.n_without_majority} without a majority"
             + (f", {counts.n_flagged} votes on flagged comparisons" if counts.n_flagged else "")
             + (f", {counts.n_machine} machine votes" if counts.n_machine else "")
-            + (f", {n_quarantined} votes of quarantined annotators" if n_quarantined else ""),
+            + (f", {n_quarantined} votes of quarantined annotators" if n_quarantined else "")
+            + (f", {n_overruled} votes against experts' decisions" if n_overruled else ""),
             metrics={
                 "n_pairs": len(frame),
                 **{name: getattr(counts, name) for name in DROPPED},
                 "n_quarantined": n_quarantined,
+                "n_overruled": n_overruled,
                 LAST_DECISION: last_decision,
                 "mean_agreement": frame["agreement"].mean() if len(frame) else None,
                 "mean_margin": frame["margin"].mean() if len(frame) else None,

@@ -15,6 +15,7 @@ class Permission(StrEnum):
     COMPARISONS_READ = "comparisons.read"
     COMPARISONS_OFFER = "comparisons.offer"
     CONSENSUS_READ = "consensus.read"
+    CONSENSUS_DECIDE = "consensus.decide"
     GUIDELINES_READ = "guidelines.read"
     GUIDELINES_WRITE = "guidelines.write"
     RULES_READ = "rules.read"
@@ -51,6 +52,7 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.VOTES_READ,
         P.COMPARISONS_OFFER,
         P.CONSENSUS_READ,
+        P.CONSENSUS_DECIDE,
         P.GUIDELINES_WRITE,
         P.RULES_WRITE,
         P.FEEDBACK_READ,
@@ -60,6 +62,7 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.COMPARISONS_OFFER,
         P.VOTES_READ,
         P.CONSENSUS_READ,
+        P.CONSENSUS_DECIDE,
         P.PREDICTIONS_MAKE,
         P.FEEDBACK_SEND,
         P.FEEDBACK_READ,

@@ -711,6 +711,18 @@ class TriggerDecision(Record):
         return None if named is None else TrainingOrder.model_validate(named)
 
 
+class Adjudication(Record):
+    """An expert's decision on a disputed comparison, or with `choice` None the undoing of one."""
+
+    adjudication_id: int
+    comparison_id: str
+    choice: Literal["a", "b", "tie", "both_bad"] | None
+    reason: str
+    at_seq: int = Field(description="seq of the newest vote at the time")
+    decided_by: str
+    decided_at: datetime
+
+
 class TasteChange(Record):
     """A confirmed change of taste: votes before `change_seq` get less weight in training. A false
     alarm is retracted, not deleted.

@@ -1,12 +1,12 @@
 """Comparisons, offers of comparisons to annotators, and the consensus on each."""
 
-from datetime import date
-from typing import Literal
+from datetime import date, datetime
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Id, Request
-from rlhf_pipeline.records import Choice, ClusterDay
+from rlhf_pipeline.records import Choice, ClusterDay, Text
 
 
 class ComparisonOut(Answer):
@@ -130,6 +130,27 @@ class Withdrawn(Answer):
     )
 
 
+class AdjudicationOut(Answer):
+    """A decision on a disputed comparison, with its reason."""
+
+    comparison_id: str
+    choice: Choice
+    reason: str
+    decided_by: str
+    decided_at: datetime
+
+
+class Deciding(Request):
+    comparison_id: Id
+    choice: Literal["a", "b", "tie", "both_bad"]
+    reason: Annotated[Text, Field(min_length=1, max_length=2_000)]
+
+
+class Undoing(Request):
+    comparison_id: Id
+    reason: Annotated[Text, Field(max_length=2_000)] = ""
+
+
 class ConsensusOut(Answer):
     """The combined judgement on a comparison; `docs/annotating.md` explains the rule."""
 
@@ -156,3 +177,6 @@ class ConsensusOut(Answer):
         description="Sequence number of the newest vote in the fit of the annotator model."
     )
     n_since: int | None = Field(description="Number of votes cast after that fit.")
+    adjudication: AdjudicationOut | None = Field(
+        default=None, description="The decision that stands on it; later votes do not change it."
+    )

@@ -30,6 +30,7 @@ from rlhf_pipeline.votes import (
     separate_old_completions,
     training_labels,
 )
+from rlhf_pipeline.votes.adjudication import drop_overruled
 from rlhf_pipeline.votes.annotators_over_time import (
     AnnotatorWindowParams,
     agreement_over_time,
@@ -145,9 +146,12 @@ def prepare(
         quarantines = Quarantines.from_decisions(workspace.store.decisions.fires())
         votes = counting(quarantines.drop(workspace.store.votes.log(up_to_seq=up_to_seq)))
         progress(1, 3, f"{len(votes):,} votes")
-        comparisons = workspace.store.comparisons.with_ids(judged_comparison_ids(votes))
-        pairs = preference_pairs(votes, comparisons, params)
-        dropped = count_pairs(votes, comparisons, params)
+        ids = judged_comparison_ids(votes)
+        comparisons = workspace.store.comparisons.with_ids(ids)
+        decided = workspace.store.adjudications.standing(ids, up_to_seq=up_to_seq)
+        upheld = drop_overruled(votes, {one: found.choice for one, found in decided.items()})
+        pairs = preference_pairs(upheld, comparisons, params)
+        dropped = count_pairs(upheld, comparisons, params)
         progress(2, 3, f"{len(pairs):,} pairs, annotator model")
         if soft_labels and len(pairs):
             taste = TasteChanges.from_log(

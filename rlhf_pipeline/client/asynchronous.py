@@ -104,6 +104,7 @@ class AsyncClient:
     offer = _sends(calls.offer)
     withdraw = _sends(calls.withdraw)
     flag = _sends(calls.flag)
+    decide = _sends(calls.decide)
     consensus = _iterates(calls.consensus)
     predict = _sends(calls.predict)
     guidelines = _iterates(calls.guidelines)

@@ -22,6 +22,7 @@ from rlhf_pipeline.api_types.alerts import (
 )
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import (
+    AdjudicationOut,
     ClusterOut,
     ComparisonOut,
     ConsensusOut,
@@ -257,6 +258,12 @@ def withdraw(ids: Sequence[str]) -> Call[int | None]:
         body={"ids": list(ids)},
         key=_new_key(),
     )
+
+
+def decide(comparison_id: str, choice: str, *, reason: str) -> Call[AdjudicationOut]:
+    """Decide on a disputed comparison: `a`, `b`, `tie` or `both_bad`."""
+    body = {"comparison_id": comparison_id, "choice": choice, "reason": reason}
+    return _post("consensus:decide", AdjudicationOut, body)
 
 
 def consensus(

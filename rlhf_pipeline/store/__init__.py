@@ -8,6 +8,7 @@ from sqlalchemy import inspect, select
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
+from rlhf_pipeline.store.adjudications import Adjudications
 from rlhf_pipeline.store.alert_messages import AlertMessages
 from rlhf_pipeline.store.alert_rules import AlertRuleChanges
 from rlhf_pipeline.store.alerts import Alerts, Silences
@@ -74,6 +75,7 @@ class Store:
         self.decisions = Decisions(database)
         self.decision_history = DecisionHistory(database)
         self.taste_changes = TasteChangeLog(database)
+        self.adjudications = Adjudications(database)
         self.promotions = Promotions(database)
         self.gates = Gates(database)
         self.calibrations = Calibrations(database)

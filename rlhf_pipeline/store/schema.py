@@ -376,6 +376,20 @@ taste_changes = _table(
     key=("change_id",),
 )
 
+adjudications = _table(
+    "adjudications",
+    _count("adjudication_id"),
+    _id("comparison_id"),
+    _id("choice", nullable=True),
+    _text("reason"),
+    _count("at_seq"),
+    _id("decided_by"),
+    _time("decided_at"),
+    _refers("comparison_id", "comparisons"),
+    _index("ix_adjudications_comparison", "comparison_id", "adjudication_id"),
+    key=("adjudication_id",),
+)
+
 promotions = _table(
     "promotions",
     _count("promotion_id"),

@@ -112,7 +112,7 @@ QUERIES: dict[str, list[str]] = {
     "flag": ["pii", "broken", "undone"],
     "sort": ["duplicate", "votes", "name", "same_as_before"],
     "limit": ["3"],
-    "state": ["open", "disputed", "agreed"],
+    "state": ["open", "disputed", "agreed", "decided"],
     "method": ["joint_model"],
     "kind": ["correction"],
     "session_id": ["s"],

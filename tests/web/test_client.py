@@ -168,6 +168,7 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
     assert admin.flag(["c0000"], "broken").n_comparisons == 1
     assert [one.comparison_id for one in admin.comparisons(flag="broken")] == ["c0000"]
     assert admin.flag(["c0000"], None).n_comparisons == 1
+    assert admin.decide("c0000", "tie", reason="both are right").choice == "tie"
     with Client(server.address, server.token("named@client.test", Role.ANNOTATOR)) as named:
         assert admin.offer(ids=["c0050"], annotator_id=named.me().user_id).n_slots == 1
         assert [card.prompt for card in named.lease(1).cards] == ["prompt 50"]
@@ -347,6 +348,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("POST", "comparisons:offer"),
         ("POST", "comparisons:withdraw"),
         ("POST", "comparisons:flag"),
+        ("POST", "consensus:decide"),
         ("GET", "consensus"),
         ("POST", "predictions"),
         ("GET", "guidelines"),
@@ -399,6 +401,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("POST", "users/{user_id}:login-link"),
         ("POST", "me/tokens"),
         ("DELETE", "me/tokens/{token_id}"),
+        ("POST", "consensus:undo"),
         ("POST", "me/password"),
         ("GET", "me/votes"),
         ("GET", "guidelines/{version}"),

@@ -8,8 +8,11 @@ import httpx
 import pytest
 
 from rlhf_pipeline.records import Choice, NewVote, utc_now
+from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.consensus import queries as consensus
-from tests.web.conftest import Web
+from rlhf_pipeline.web.server import WebServer
+from tests.web.conftest import UNCACHED, Web
+from tests.web.databases import on_sqlite
 
 KEYS = itertools.count()
 
@@ -179,3 +182,78 @@ def test_another_overlap_leaves_past_consensus_as_it_was(web: Web, judged):
     )
     assert put.status_code == 200
     assert {item["state"] for item in admin.get("/consensus").json()["items"]} == {"open"}
+
+
+@on_sqlite
+@pytest.mark.parametrize("limit", [1, 50])
+def test_a_decision_takes_a_comparison_from_the_disputed_list(web: Web, judged, limit: int):
+    web.publish(8)
+    for c, choices in SAID.items():
+        judged(c, choices)
+    engineer = web.client("engineer")
+    for c, choice in (("c0003", "a"), ("c0005", "tie")):
+        decided = engineer.post(
+            "/consensus:decide", json={"comparison_id": c, "choice": choice, "reason": "checked"}
+        )
+        assert (decided.status_code, decided.json()["choice"]) == (201, choice)
+
+    def ids(state: str) -> list[str]:
+        return [c for page in pages(engineer, state=state, limit=limit) for c in page]
+
+    assert ids("disputed") == ["c0002", "c0004"]
+    assert ids("decided") == ["c0005", "c0003"]
+    (first, *_) = engineer.get("/consensus", params={"state": "decided"}).json()["items"]
+    assert (first["adjudication"]["reason"], first["state"]) == ("checked", "disputed")
+    assert first["adjudication"]["decided_by"] == engineer.user.user_id
+    judged("c0003", "b")  # a later vote changes nothing
+    assert ids("disputed") == ["c0002", "c0004"]
+    for status in (204, 404):
+        undone = engineer.post("/consensus:undo", json={"comparison_id": "c0003"})
+        assert undone.status_code == status
+    assert "c0003" in ids("disputed")
+    unknown = {"comparison_id": "none", "choice": "a", "reason": "x"}
+    assert engineer.post("/consensus:decide", json=unknown).status_code == 404
+    assert engineer.post("/consensus:decide", json=unknown | {"reason": ""}).status_code == 422
+
+
+@on_sqlite
+def test_who_votes_decides_only_on_what_they_judged(web: Web, judged):
+    (mine, other) = web.publish(2)
+    judged(mine, "ab")
+    judged(other, "ab")
+    curator, auditor = web.client("curator"), web.client("auditor")
+    sent = {"comparison_id": mine, "choice": "a", "reason": "checked"}
+    assert auditor.post("/consensus:decide", json=sent).status_code == 403
+    assert curator.post("/consensus:decide", json=sent).status_code == 403
+    vote = {"comparison_id": mine, "choice": "a"}
+    curator.post("/votes", json=vote, headers={"Idempotency-Key": "mine"})
+    assert curator.post("/consensus:decide", json=sent).status_code == 201
+    engineer = web.client("engineer")
+    engineer.post("/consensus:decide", json=sent | {"comparison_id": other})
+    assert pages(engineer, state="decided") == [[other, mine]]
+    assert pages(curator, state="decided") == [[mine]]
+
+
+@on_sqlite
+def test_the_page_decides_undoes_and_asks_an_expert_by_name(web: Web, judged):
+    (one,) = web.publish(1, offer=False)
+    judged(one, "ab")
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+        paged = Web(web.store, web.settings, server.url, web.clock)
+        admin, expert = paged.browser(paged.add("admin")), paged.add("annotator")
+        url = f"{server.url}/consensus"
+        assert "Decide, or ask an expert" in admin.get(url).text
+        asked = {"comparison_id": one, "annotator_id": expert.user_id}
+        said = admin.post(f"{url}/offer", data=asked).text
+        assert f"Requested 1 judgements of 1 comparisons from {expert.name}." in said
+        decided = {"comparison_id": one, "choice": "b", "reason": "the second <is> right"}
+        missing = admin.post(f"{url}/decide", data=decided | {"reason": " "})
+        assert (missing.status_code, "reason" in missing.text) == (422, True)
+        said = admin.post(f"{url}/decide", params={"state": "all"}, data=decided).text
+        assert "Decided: B better." in said
+        assert "the second &lt;is&gt; right" in said
+        assert "No disputes" in admin.get(url).text
+        assert "Undo the decision" in admin.get(url, params={"state": "decided"}).text
+        undone = admin.post(f"{url}/undo", data={"comparison_id": one}).text
+        assert "The decision is undone" in undone
+        assert "Decide, or ask an expert" in undone

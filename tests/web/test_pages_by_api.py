@@ -24,6 +24,7 @@ SAID_OTHERWISE = {
     "/users/{}/disable": ("patch", "/users/{}"),
     "/users/{}/enable": ("patch", "/users/{}"),
     "/alerts/silences/{}/end": ("delete", "/alerts/silences/{}"),
+    "/consensus/offer": ("post", "/comparisons:offer"),
     "/me/tokens/{}/revoke": ("delete", "/me/tokens/{}"),
 }
 # Fields of forms that are no part of the act, or stand elsewhere in its request.
@@ -37,6 +38,7 @@ BESIDE = {
     "is_sure": "that it is meant",
     "hours": "an end, counted from now",
     "id": "one of the ids, a ticked row",
+    "comparison_id": "one of the ids",
     "flag": "of another button of the form",
 }
 # Pages that show what the API gives under another noun.

@@ -14,6 +14,7 @@ from rlhf_pipeline.records import User
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site
 
 
@@ -78,6 +79,35 @@ def may_be_asked(user: User) -> bool:
         and user.disabled_at is None
         and Permission.VOTES_CAST in permissions_of(user.all_roles)
     )
+
+
+def describe(site: Site, principal: Principal, done: Offered, annotator_id: str) -> str:
+    """What an offer did, in words for its page."""
+    if done.n_slots is None:
+        return (
+            "The comparisons are offered. The number of new judgements is hidden, because it would "
+            "reveal what others judged."
+        )
+    if not done.n_slots:
+        return "No new judgements requested: the comparisons were offered before, or none match."
+    said = f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons"
+    if annotator_id:
+        said += f" from {names_for(site, principal).get(annotator_id) or annotator_id}"
+    return f"{said}."
+
+
+def list_people(site: Site, principal: Principal) -> list[tuple[str, str]]:
+    """User ids and names of annotators who can be asked by name; only ids for users who may not
+    read users.
+    """
+    found = [user for user in site.store.users.all() if may_be_asked(user)]
+    if not principal.may(Permission.USERS_READ):
+        return [(user.user_id, user.user_id) for user in found]
+    words = [
+        (user.user_id, user.email if user.name == user.email else f"{user.name} ({user.email})")
+        for user in found
+    ]
+    return sorted(words, key=lambda one: one[1].casefold())
 
 
 def _ask_person(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:

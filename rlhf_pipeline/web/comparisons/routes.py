@@ -194,7 +194,7 @@ def offer_some(
         lambda: offers.offer(site, principal, _parse_offer(form)), NotFound, UnknownComparison
     )
     who = form.text("annotator_id")
-    notice = None if done is None else _describe_offer(site, principal, done, who)
+    notice = None if done is None else offers.describe(site, principal, done, who)
     return _render_list(site, request, principal, filters, notice=notice, problem=problem)
 
 
@@ -223,20 +223,6 @@ def flag_some(
         if done.n_withdrawn:
             notice += f" Withdrew {done.n_withdrawn:,} open judgements."
     return _render_list(site, request, principal, filters, notice=notice, problem=problem)
-
-
-def _describe_offer(site: Site, principal: Principal, done: Offered, annotator_id: str) -> str:
-    if done.n_slots is None:
-        return (
-            "The comparisons are offered. The number of new judgements is hidden, because it would "
-            "reveal what others judged."
-        )
-    if not done.n_slots:
-        return "No new judgements requested: the comparisons were offered before, or none match."
-    said = f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons"
-    if annotator_id:
-        said += f" from {names_for(site, principal).get(annotator_id) or annotator_id}"
-    return f"{said}."
 
 
 def _render_list(
@@ -272,26 +258,12 @@ def _render_list(
         # Explained only to readers who could take the list for complete.
         is_partly_hidden=is_blind and queries.is_by_kind(filters.only),
         overlap=site.terms().rules.overlap,
-        people=_assignable_people(site, principal)
+        people=offers.list_people(site, principal)
         if principal.may(Permission.COMPARISONS_OFFER)
         else [],
         problem=problem.detail if problem else None,
         is_later=cursor is not None,
     )
-
-
-def _assignable_people(site: Site, principal: Principal) -> list[tuple[str, str]]:
-    """User ids and names of annotators who can be asked by name; only ids for users who may not
-    read users.
-    """
-    found = [user for user in site.store.users.all() if offers.may_be_asked(user)]
-    if not principal.may(Permission.USERS_READ):
-        return [(user.user_id, user.user_id) for user in found]
-    words = [
-        (user.user_id, user.email if user.name == user.email else f"{user.name} ({user.email})")
-        for user in found
-    ]
-    return sorted(words, key=lambda one: one[1].casefold())
 
 
 def _parse_offer(form: Fields) -> Offer:

@@ -1,15 +1,16 @@
 """Reads pages of consensus; `rlhf_pipeline.votes.consensus` defines the rule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import ConsensusOut
-from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.api_types.comparisons import AdjudicationOut, ConsensusOut
+from rlhf_pipeline.records import Adjudication, AnnotatorKind
+from rlhf_pipeline.store.judgements import filter_judged
 from rlhf_pipeline.votes.consensus import (
     SHARES_APART,
     ConsensusParams,
@@ -38,6 +39,7 @@ FIT_CHANGED = (
     "The annotator model was fitted again after this list was started, which changed its "
     "order. Start again with the first page."
 )
+ListedState = State | Literal["decided"]
 ConsensusFunction = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
 
 
@@ -55,14 +57,15 @@ class ConsensusPage:
 def page(
     site: Site,
     principal: Principal,
-    state: State | None,
+    state: ListedState | None,
     method: Method,
     *,
     cursor: str | None,
     limit: int,
     fitted: AnnotatorFit | None = None,
 ) -> ConsensusPage:
-    """Judged comparisons by their newest vote, newest first, optionally of one `state`.
+    """Judged comparisons by their newest vote, newest first, optionally of one `state`; decided
+    ones, which are not disputed any more, by their decision.
 
     Blind readers get only comparisons they have judged. Disputed ones are sorted by how evenly they
     are split, within LOOKS_AT comparisons at a time. With the annotator model: Problem 409 without
@@ -80,11 +83,16 @@ def page(
         () if fitted is None else (fitted.name,)
     )  # cursors begin with the fit, so that no list mixes two fits
     said = _consensus_function(site, method, fitted)
-    find = (
-        partial(_find_disputed, site) if state == "disputed" else partial(_find_newest, site, state)
-    )
+    if state == "disputed":
+        find = partial(_find_disputed, site)
+    elif state == "decided":
+        find = partial(_find_decided, site)
+    else:
+        find = partial(_find_newest, site, state)
     found = find(said, by, seen_by, cursor, limit)
-    return found if fitted is None else replace(found, up_to_seq=fitted.up_to_seq)
+    page = found.page.model_copy(update={"items": _add_decisions(site, found.page.items)})
+    up_to_seq = None if fitted is None else fitted.up_to_seq
+    return replace(found, page=page, up_to_seq=up_to_seq)
 
 
 def refuse_model(principal: Principal) -> None:
@@ -177,6 +185,31 @@ def _find_newest(
     )
 
 
+def _find_decided(
+    site: Site,
+    said: ConsensusFunction,
+    by: tuple[str, ...],
+    seen_by: str | None,
+    cursor: str | None,
+    limit: int,
+) -> ConsensusPage:
+    """The newest decision first. For a blind reader a page may be short: it leaves out comparisons
+    that they have not judged.
+    """
+    place = _parse_fit_cursor(by, cursor, str, int)
+    found = site.store.adjudications.page(before_id=place[1] if place else None, limit=limit)
+    ids = [one.comparison_id for one in found]
+    if seen_by is not None:
+        judged = filter_judged(site.store.database, seen_by, ids)
+        ids = [one for one in ids if one in judged]
+    rows = {row["comparison_id"]: row for row in plain_rows(said(ids))} if ids else {}
+    items = [_build_consensus(rows[one]) for one in ids if one in rows]
+    following = (
+        make_cursor(*by, "decided", found[-1].adjudication_id) if len(found) == limit else None
+    )
+    return ConsensusPage(Page(items=items, next=following), len(rows))
+
+
 def _find_disputed(
     site: Site,
     said: ConsensusFunction,
@@ -202,8 +235,11 @@ def _find_disputed(
     if last == 0 and len(batch) == LOOKS_AT:
         last = stretch[-1][1]
     agreed = said([c for c, _ in stretch])
+    decided = site.store.adjudications.standing([c for c, _ in stretch])
     rows = [
-        row for row in plain_rows(adjudication_queue(agreed)) if _dispute_rank(row) > tuple(after)
+        row
+        for row in plain_rows(adjudication_queue(agreed))
+        if _dispute_rank(row) > tuple(after) and row["comparison_id"] not in decided
     ]
     following = None
     if len(rows) > limit:
@@ -234,5 +270,23 @@ def _dispute_rank(row: dict[str, Any]) -> tuple[int, int, int, str]:
     )
 
 
+def _add_decisions(site: Site, items: Sequence[ConsensusOut]) -> list[ConsensusOut]:
+    standing = site.store.adjudications.standing([one.comparison_id for one in items])
+    return [
+        one.model_copy(update={"adjudication": adjudication_out(standing[one.comparison_id])})
+        if one.comparison_id in standing
+        else one
+        for one in items
+    ]
+
+
+def adjudication_out(one: Adjudication) -> AdjudicationOut:
+    return AdjudicationOut.model_validate(
+        {name: getattr(one, name) for name in AdjudicationOut.model_fields}
+    )
+
+
 def _build_consensus(row: dict[str, Any]) -> ConsensusOut:
-    return ConsensusOut.model_validate({name: row[name] for name in ConsensusOut.model_fields})
+    return ConsensusOut.model_validate(
+        {name: row[name] for name in ConsensusOut.model_fields if name in row}
+    )

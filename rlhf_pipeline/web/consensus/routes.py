@@ -5,26 +5,40 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import ConsensusOut
+from rlhf_pipeline.api_types.comparisons import (
+    AdjudicationOut,
+    ConsensusOut,
+    Deciding,
+    Offer,
+    Undoing,
+)
+from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.votes.consensus import Method, State
+from rlhf_pipeline.votes.consensus import Method
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
-from rlhf_pipeline.web.consensus import queries
+from rlhf_pipeline.web.comparisons import offers
+from rlhf_pipeline.web.consensus import decisions, queries
+from rlhf_pipeline.web.consensus.queries import ListedState
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
+from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import query_of, render
+from rlhf_pipeline.web.rendering import choice_words, names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.site import Site
 
 api = api_router("consensus")
 pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]
+Expert = Annotated[Principal, Depends(needs(Permission.CONSENSUS_DECIDE))]
+Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
 SHOWN = 50
 STATES = (
     ("disputed", "disputed: needs a decision"),
     ("agreed", "agreed"),
+    ("decided", "decided by an expert"),
     ("open", "open: too few judgements"),
     ("all", "all"),
 )
@@ -44,8 +58,11 @@ def read(
     site: AnySite,
     principal: Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))],
     state: Annotated[
-        State | None,
-        Query(description="Only comparisons in this state; disputed ones need a decision."),
+        ListedState | None,
+        Query(
+            description="Only comparisons in this state; disputed ones need a decision, decided "
+            "ones have one."
+        ),
     ] = None,
     method: Annotated[
         Method, Query(description="joint_model uses the last fit of the annotator model.")
@@ -64,16 +81,89 @@ def read(
     return queries.page(site, principal, state, method, cursor=cursor, limit=limit).page
 
 
+@api.post("/consensus:decide", status_code=201, responses=problem_responses(404))
+def decide(site: AnySite, principal: Expert, body: Deciding) -> AdjudicationOut:
+    """Decide on a comparison, with a reason. It is disputed no longer, and the next fit leaves out
+    the votes against the decision. An earlier decision no longer stands."""
+    return decisions.decide(site, principal, body)
+
+
+@api.post("/consensus:undo", status_code=204, responses=problem_responses(404))
+def undo(site: AnySite, principal: Expert, body: Undoing) -> None:
+    """Take back the decision that stands on a comparison. All its votes count again."""
+    decisions.undo(site, principal, body)
+
+
+class ShownList:
+    """The list that a page shows, as its address states it."""
+
+    def __init__(
+        self,
+        state: ListedState | Literal["all"] = "disputed",
+        method: Method = "majority",
+        cursor: Cursor = None,
+    ):
+        self.state, self.method, self.cursor = state, method, cursor
+
+
+Shown = Annotated[ShownList, Depends()]
+
+
 @pages.get("/consensus")
-def show_page(
-    site: AnySite,
+def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) -> Response:
+    return _render(site, request, principal, shown)
+
+
+@pages.post("/consensus/decide")
+def submit_decision(
+    site: AnySite, request: Request, principal: Expert, shown: Shown, form: Form
+) -> Response:
+    asked: dict[str, object] = {
+        name: form.text(name).strip() for name in ("comparison_id", "choice", "reason")
+    }
+    done, problem = attempt(
+        lambda: decisions.decide(site, principal, validate(Deciding, asked)), UnknownComparison
+    )
+    notice = f"Decided: {choice_words(done.choice.value, None)}." if done else None
+    return _render(site, request, principal, shown, notice=notice, problem=problem)
+
+
+@pages.post("/consensus/undo")
+def submit_undo(
+    site: AnySite, request: Request, principal: Expert, shown: Shown, form: Form
+) -> Response:
+    asked: dict[str, object] = {"comparison_id": form.text("comparison_id")}
+    _, problem = attempt(
+        lambda: decisions.undo(site, principal, validate(Undoing, asked)), NotFound
+    )
+    notice = None if problem else "The decision is undone. All votes count again."
+    return _render(site, request, principal, shown, notice=notice, problem=problem)
+
+
+@pages.post("/consensus/offer")
+def submit_offer(
+    site: AnySite, request: Request, principal: Offerer, shown: Shown, form: Form
+) -> Response:
+    who = form.text("annotator_id")
+    asked: dict[str, object] = {"ids": [form.text("comparison_id")], "annotator_id": who}
+    done, problem = attempt(
+        lambda: offers.offer(site, principal, validate(Offer, asked)), NotFound, UnknownComparison
+    )
+    notice = None if done is None else offers.describe(site, principal, done, who)
+    return _render(site, request, principal, shown, notice=notice, problem=problem)
+
+
+def _render(
+    site: Site,
     request: Request,
-    principal: Reader,
-    state: State | Literal["all"] = "disputed",
-    method: Method = "majority",
-    cursor: Cursor = None,
+    principal: Principal,
+    shown: ShownList,
+    *,
+    notice: str | None = None,
+    problem: Problem | None = None,
 ) -> Response:
     is_blind = blind_reader_id(principal) is not None
+    state, method, cursor = shown.state, shown.method, shown.cursor
     try:
         found = queries.page(
             site, principal, None if state == "all" else state, method, cursor=cursor, limit=SHOWN
@@ -85,11 +175,11 @@ def show_page(
                 found, state, queries.params_of(site).min_votes, is_first=cursor is None
             )
         )
-    except Problem as problem:
-        if problem.kind not in INSTEAD:
+    except Problem as refused:
+        if refused.kind not in INSTEAD:
             raise
         found = queries.ConsensusPage(Page(items=[], next=None), 0)
-        nothing = (INSTEAD[problem.kind], problem.detail)
+        nothing = (INSTEAD[refused.kind], refused.detail)
     page = found.page
     n_since, of_next = (
         (0, None) if found.up_to_seq is None else queries.count_since(site, found.up_to_seq)
@@ -99,14 +189,15 @@ def show_page(
         if principal.may(Permission.COMPARISONS_READ)
         else {}
     )
+    only_judged = "You may vote, so this page lists only comparisons that you have judged."
     return render(
         "consensus/page.html",
         request,
         site,
         principal,
-        notice="You may vote, so this page lists only comparisons that you have judged."
-        if is_blind
-        else None,
+        status=problem.status if problem else 200,
+        notice=notice or (only_judged if is_blind else None),
+        problem=problem.detail if problem else None,
         page=page,
         nothing=nothing,
         up_to_seq=found.up_to_seq,
@@ -117,7 +208,12 @@ def show_page(
         states=STATES,
         methods=[one for one in METHODS if not is_blind or one[0] != "joint_model"],
         query=query_of({"state": state, "method": method}),
+        query_here=query_of({"state": state, "method": method, "cursor": cursor or ""}),
         prompts={one: known.prompt for one, known in texts.items()},
+        names=names_for(site, principal),
+        people=offers.list_people(site, principal)
+        if principal.may(Permission.COMPARISONS_OFFER)
+        else [],
     )
 
 
@@ -125,7 +221,7 @@ def show_page(
 def download(
     site: AnySite,
     principal: Reader,
-    state: State | Literal["all"] = "disputed",
+    state: ListedState | Literal["all"] = "disputed",
     method: Method = "majority",
 ) -> Response:
     wanted = None if state == "all" else state
@@ -156,6 +252,8 @@ def _empty_message(
         )
     if not is_first:
         return "No more", "The list ends here."
+    if state == "decided":
+        return "No decisions", "No expert's decision stands on any comparison."
     if found.n_judged == 0 and found.up_to_seq is not None:
         return (
             "None known",

@@ -1,0 +1,46 @@
+"""Decisions of experts stand until another or an undo; none is lost."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from rlhf_pipeline.errors import NotFound, UnknownComparison
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def test_the_newest_decision_stands_until_it_is_undone(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(3), published_at=NOON)
+    store.votes.cast(make_vote("c0"))
+    log = store.adjudications
+    first = log.decide("c0", "a", reason="the source says so", actor="me")
+    store.votes.cast(make_vote("c1"))
+    log.decide("c0", "b", reason="the newer one does not", actor="you")
+    other = log.decide("c1", "tie", reason="same text", actor="me")
+    assert {one: found.choice for one, found in log.standing(["c0", "c1", "c2"]).items()} == {
+        "c0": "b",
+        "c1": "tie",
+    }
+    assert log.standing(["c0", "c1"], up_to_seq=1) == {"c0": first}
+    assert log.standing(["c0"], up_to_seq=0) == {}
+    assert [one.comparison_id for one in log.page()] == ["c1", "c0"]
+    assert [one.comparison_id for one in log.page(before_id=other.adjudication_id)] == ["c0"]
+    log.undo("c0", reason="", actor="me")
+    assert list(log.standing(["c0", "c1"])) == ["c1"]
+    assert log.page() == [other]
+    links, _ = store.audit.page(limit=9)
+    acts = [(link.action, link.object_id) for link in links if "consensus" in link.action]
+    assert acts == [
+        ("consensus.undo", "c0"),
+        ("consensus.decide", "c1"),
+        ("consensus.decide", "c0"),
+        ("consensus.decide", "c0"),
+    ]
+
+
+def test_nothing_is_decided_or_undone_that_there_is_not(store, make_comparisons):
+    store.comparisons.publish(make_comparisons(1), published_at=NOON)
+    with pytest.raises(UnknownComparison, match="'c9'"):
+        store.adjudications.decide("c9", "a", reason="x", actor="me")
+    with pytest.raises(NotFound, match="nothing to undo"):
+        store.adjudications.undo("c0", reason="", actor="me")

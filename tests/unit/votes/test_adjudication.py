@@ -1,0 +1,33 @@
+"""Votes against an expert's decision give no pair; all others count as before."""
+
+from rlhf_pipeline.votes.adjudication import drop_overruled
+from rlhf_pipeline.votes.preference_pairs import preference_pairs
+from tests.unit.votes.test_preference_pairs import comparisons, votes
+
+SHOWN = comparisons("even", "lost", "tied", "plain")
+CAST = votes(
+    ("even", "ann", "a", 4), ("even", "bob", "b", 4),
+    ("lost", "ann", "a", 2), ("lost", "bob", "a", 2), ("lost", "eve", "b", 3),
+    ("tied", "ann", "a", 2), ("tied", "bob", "tie", None),
+    ("plain", "ann", "b", 1), ("plain", "bob", "b", 3),
+)  # fmt: skip
+
+
+def test_a_pair_rests_on_the_votes_that_agree_with_the_decision() -> None:
+    kept = drop_overruled(CAST, {"even": "b", "lost": "b", "tied": "tie"})
+    pairs = preference_pairs(kept, SHOWN).set_index("comparison_id")
+    assert pairs["chosen_side"].to_dict() == {"even": "b", "lost": "b", "plain": "b"}
+    assert pairs.loc["lost", ["n_votes", "agreement", "margin"]].tolist() == [1, 1.0, 0.75]
+    assert pairs.loc["plain", "n_votes"] == 2
+
+
+def test_without_decisions_pairs_are_the_same() -> None:
+    before = preference_pairs(CAST, SHOWN)
+    assert preference_pairs(drop_overruled(CAST, {}), SHOWN).equals(before)
+
+
+def test_an_earlier_pass_does_not_count_again() -> None:
+    twice = votes(("even", "ann", "a", 4), ("even", "ann", "b", 4))
+    second = twice["seq"] == twice["seq"].max()
+    twice["pass_no"] = second.astype("Int64") + 1
+    assert drop_overruled(twice, {"even": "a"}).empty
