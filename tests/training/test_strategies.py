@@ -1,10 +1,12 @@
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import pytest
@@ -16,6 +18,7 @@ from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.sentinels import SentinelParams
 from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
+from rlhf_pipeline.retraining.strategies.dpo import DPOParams
 from rlhf_pipeline.testing import check_strategy
 from rlhf_pipeline.testing.strategies import PARAMS as SHORT
 from rlhf_pipeline.testing.strategies import VowelReward, build_pairs, build_policy
@@ -113,6 +116,30 @@ def test_a_dpo_candidate_prefers_chosen_texts_and_names_its_parent(tmp_path, pol
     before, after = load_policy(policy), load_policy(tmp_path / "model")
     gain = [p.log_likelihood(pairs["prompt"], pairs["chosen"])[0].mean() for p in (before, after)]
     assert gain[1] - gain[0] == pytest.approx(report.metrics["chosen_log_p_change"], rel=0.5)
+
+
+def test_every_loss_of_dpo_is_the_one_of_that_name(tmp_path, policy):
+    """At the start the policy is its own reference: each loss begins at its value at margin 0."""
+    firsts, hashes = {}, set()
+    for loss in get_args(DPOParams.model_fields["dpo_loss"].annotation):
+        params = SHORT.model_copy(update={"dpo_loss": loss, "batch_size": 16})
+        report = train_candidate("dpo", policy, build_pairs(), tmp_path / loss, params)
+        firsts[loss] = report.loss_curve[0][1]
+        hashes.add(report.content_hash)
+    assert firsts == pytest.approx(
+        {
+            "sigmoid": math.log(2),
+            "hinge": 1.0,
+            "ipo": 25.0,  # (0 - 1 / 2 beta)²
+            "sigmoid_norm": math.log(2),
+            "robust": math.log(2),
+            "apo_zero": 1.0,
+            "apo_down": 1.0,
+            "sppo_hard": 50.0,
+        },
+        abs=1e-3,
+    )
+    assert len(hashes) == len(firsts)
 
 
 def test_the_same_training_is_not_run_twice_and_another_one_replaces_it(tmp_path, policy):
