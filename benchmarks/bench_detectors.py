@@ -1,5 +1,6 @@
 """What the drift detectors cost and catch: false alarms, delay and dating, alone and k of n; and
-the false alarms of the control charts. Prints one table each.
+the false alarms of the control charts, and of the detectors in the laboratory's steady worlds.
+Prints one table each.
 
     python benchmarks/bench_detectors.py [--seeds 100]
 
@@ -11,6 +12,7 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -31,9 +33,13 @@ from rlhf_pipeline.drift.confirmation import (  # noqa: E402
 )
 from rlhf_pipeline.drift.report import DriftParams  # noqa: E402
 from rlhf_pipeline.drift.spc import CHARTS, ControlChartParams, control_charts  # noqa: E402
-from rlhf_pipeline.drift.stream import scan  # noqa: E402
+from rlhf_pipeline.drift.stream import measure_level, scan  # noqa: E402
+from rlhf_pipeline.drift.vote_stream import mark_hasty_votes  # noqa: E402
 from rlhf_pipeline.drift.windows import WindowParams  # noqa: E402
+from rlhf_pipeline.laboratory import LAB_SCENARIOS  # noqa: E402
+from rlhf_pipeline.laboratory.day_events import average_errors  # noqa: E402
 from rlhf_pipeline.records import DriftEvent  # noqa: E402
+from rlhf_pipeline.simulation.vote_worlds import draw_reference, draw_votes  # noqa: E402
 
 Streams = list[tuple[DriftEvent, ...]]
 BASE = 0.25
@@ -138,6 +144,7 @@ def main() -> int:
                 rows,
             )
     control_chart_rates(given.seeds)
+    count_false_rises(given.seeds)
     costs()
     limits = Limits()
     seconds = read_a_million(np.random.default_rng(1).random(1_000_000) < BASE)
@@ -189,6 +196,23 @@ def control_chart_rates(n_streams: int) -> None:
         ),
         rows,
     )
+
+
+def count_false_rises(n_streams: int) -> None:
+    """What the detectors on by default report in the laboratory's steady worlds."""
+    rows = []
+    for name in ("independent", "three_in_a_row", "weekly_rhythm", "careless_bursts"):
+        n_votes, found = 0, Counter[str]()
+        for seed in range(n_streams):
+            world = LAB_SCENARIOS[name].draw_world(seed)
+            votes = mark_hasty_votes(draw_votes(world, seed)).assign(reward_model="bench@1")
+            reference = draw_reference(world, seed)
+            level = measure_level(pd.Series(average_errors(reference)), reference["p"])
+            events = scan(votes, model_version="bench@1", reference=level).events
+            n_votes += len(votes)
+            found.update(event.detector for event in events)
+        rows.append((name, *(f"{found[each] / n_votes * 1e5:.1f}" for each in CHOSEN)))
+    print_table(f"Events in 100,000 votes, {n_streams} steady streams", ("world", *CHOSEN), rows)
 
 
 def costs() -> None:

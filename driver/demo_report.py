@@ -15,6 +15,7 @@ from rlhf_pipeline.artefacts import STAGES, Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, TriggerDecision
+from rlhf_pipeline.retraining.decision_words import summarise_decision
 from rlhf_pipeline.simulation import SCENARIOS, Taste, utility
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.terminal import escape_markup
@@ -188,9 +189,12 @@ def print_decisions(
     triggers: Sequence[TriggerDecision], gates: Sequence[GateDecision], console: Console
 ) -> None:
     for decision in triggers:
+        # the summary names the cause; what confirmed it comes first among the reasons
+        reasons = decision.reasons[:1] if decision.action == "fire" else decision.reasons
         console.print(
-            f"[bold]Trigger {decision.decision_id}: {decision.action}[/] ({decision.state}) · "
-            f"{escape_markup('; '.join(decision.reasons))}"
+            f"[bold]Trigger {decision.decision_id}: {decision.action}[/] · "
+            f"{escape_markup(summarise_decision(decision))}\n"
+            f"  {escape_markup('; '.join(reasons))}"
         )
     if not triggers:
         console.print("No drift or calibration event: nothing was retrained.")

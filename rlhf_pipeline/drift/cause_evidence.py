@@ -77,6 +77,8 @@ def summarise(causes: Sequence[Cause], rise: Interval) -> str:
     first, second = causes[:2]
     if first.name == "calibration":
         text = f"Stated confidence changed, not the error rate: {_phrase(first)}"
+    elif rise.value <= 0:
+        return f"The error rate did not rise ({rise.value:+.2f})."
     else:
         text = f"{first.share:.0%} of the rise of {rise.value:+.2f} is explained by "
         text += _phrase(first)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.drift.base import require_error
+from rlhf_pipeline.drift.base import Floats, require_error
 from rlhf_pipeline.drift.cause_evidence import collect_evidence, measure_rise, summarise
 from rlhf_pipeline.drift.cause_model import NO_RISE, weigh_causes
 from rlhf_pipeline.drift.changed_votes import ChangedVotes, describe_votes
@@ -50,19 +50,22 @@ def find_causes(
     """Rank the six causes of the change at `change_seq` by the share of the rise that they explain.
 
     `votes` is an error stream up to now: seq and error, and where they are known category,
-    policy_version, source, annotator_id, comparison_id, duration_s, expected_error and p. With a
+    policy_version, source, annotator_id, comparison_id, duration_s, expected_error, p and
+    is_left_out. With a
     column `reward_model`, the latest vote's model is examined; other models' votes only tell which
     annotators are known and how fast they are. With a column `day`, the rhythm of the week is no
-    rise. `reference` is what is known of a model that has few votes before the change.
+    rise; a column `rhythm` says by how much each vote's usual error rate is higher, as learnt from
+    more votes than these. `reference` is what is known of a model that has few votes before the
+    change.
 
-    Raises FrameError for missing columns and duplicate seqs, InvalidScores for an error outside
-    [0, 1], NotEnoughData if the model has no vote at `change_seq` or later.
+    Raises FrameError for missing columns, duplicate seqs, and days or hours that cannot be read;
+    InvalidScores for an error outside [0, 1]; NotEnoughData if the model has no vote at
+    `change_seq` or later.
     """
     params = params or CauseParams()
     rows = _check_votes(votes)
-    rows["rhythm"] = 0.0
-    if params.rhythm_weeks and "day" in rows.columns:
-        rows["rhythm"] = expected_excess(rows, params.rhythm_weeks)
+    if "rhythm" not in rows.columns:
+        rows["rhythm"] = _learn_rhythm(rows, params)
     own = rows
     if "reward_model" in rows.columns:
         own = rows[rows["reward_model"] == rows["reward_model"].iloc[-1]].reset_index(drop=True)
@@ -82,7 +85,7 @@ def find_causes(
     expected = (
         expect_reference(reference.error_rate, reference.stated_odds)
         if reference is not None and is_young
-        else learn_expected_errors(settled)
+        else learn_expected_errors(settled.assign(error=settled["error"] - settled["rhythm"]))
     )
     changed = describe_votes(
         around,
@@ -134,14 +137,17 @@ def examine(
     `CAUSE_VOTES` after it. Causes found with fewer votes stay in its evidence, so that decisions
     based on them can be replayed. A replayed event starts nothing, so its causes are not examined.
     """
-    known = errors[errors["seq"] <= event.seq + CAUSE_VOTES].tail(KNOWN_VOTES)
+    params = params or CauseParams()
+    known = errors[errors["seq"] <= event.seq + CAUSE_VOTES]
     found = list_causes(event)
     is_complete = bool(found) and not (known["seq"] > found[-1].until_seq).any()
     if event.is_replayed or is_complete or "no_causes" in event.evidence:
         return event
     start = event.seq if event.change_seq is None else event.change_seq
+    rows = known.sort_values("seq", ignore_index=True)
+    rows["rhythm"] = _learn_rhythm(rows, params)  # which takes weeks, however many votes these have
     try:
-        causes = find_causes(known, start, params, reference)
+        causes = find_causes(rows.tail(KNOWN_VOTES), start, params, reference)
     except NotEnoughData as few:
         return event.model_copy(update={"evidence": event.evidence | {"no_causes": str(few)}})
     if found and causes.until_seq <= found[-1].until_seq:  # `cause_max_after` votes were read
@@ -177,6 +183,18 @@ def _check_votes(votes: pd.DataFrame) -> pd.DataFrame:
     return votes.sort_values("seq", ignore_index=True)
 
 
+def _learn_rhythm(rows: pd.DataFrame, params: CauseParams) -> Floats:
+    """By how much the usual error rate of each row is higher, as detectors learn it: hasty sessions
+    and further votes on a comparison have no part in it.
+    """
+    if not params.rhythm_weeks or "day" not in rows.columns:
+        return np.zeros(len(rows))
+    is_read = ~rows.get("is_left_out", pd.Series(False, rows.index)).to_numpy(dtype=bool)
+    if "comparison_id" in rows.columns:
+        is_read[is_read] = ~rows.loc[is_read, "comparison_id"].duplicated()
+    return expected_excess(rows, params.rhythm_weeks, is_read)
+
+
 def _is_young(before: pd.DataFrame, params: CauseParams, reference: Level | None) -> bool:
     """Whether the reference tells the level before the change: the model has few votes before it,
     or its first votes already err more often than its reference, so that the change began with
@@ -184,16 +202,19 @@ def _is_young(before: pd.DataFrame, params: CauseParams, reference: Level | None
     """
     if reference is None or len(before) < params.cause_min_before:
         return reference is not None
-    rise = measure_rise(reference.error_rate, reference.n, before["error"])
+    usual = reference.error_rate + float(before["rhythm"].mean())
+    rise = measure_rise(usual, reference.n, before["error"])
     return len(before) < YOUNG_VOTES and bool(rise.low and rise.low > 0)
 
 
 def _level_before(
     before: pd.DataFrame, changed: ChangedVotes, params: CauseParams, reference: Level | None
 ) -> Level:
-    """The error rate before the change: of the votes, else of the reference, else as stated."""
+    """The error rate before the change, without the rhythm of the week: of the votes, else of the
+    reference, else as stated.
+    """
     if len(before) >= params.cause_min_before or (len(before) and reference is None):
-        return Level(len(before), float(before["error"].mean()))
+        return Level(len(before), float((before["error"] - before["rhythm"]).mean()))
     return reference or Level(0, float(changed.expected[1.0].mean()))
 
 

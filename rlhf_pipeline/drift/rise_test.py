@@ -24,7 +24,8 @@ class RiseTestParams(BaseModel):
         gt=0,
         le=50,
         description="Rise test: log likelihood ratio at which drift is detected. At the default it "
-        "reports about 6 false rises in 100,000 votes; the trigger dismisses most of them",
+        "reports 2 to 12 false rises in 100,000 votes (`benchmarks/bench_detectors.py`); the "
+        "trigger dismisses most of them",
     )
     rise_test_step: float = Field(
         default=0.055,

@@ -7,9 +7,8 @@ import numpy as np
 
 from rlhf_pipeline.errors import InvalidScores, ModelError
 from rlhf_pipeline.intervals import Floats
+from rlhf_pipeline.policy.batches import MAX_LOGITS, batch_by_logits
 from rlhf_pipeline.policy.causal_lm import Policy
-
-MAX_LOGITS = 20_000_000  # 160 MB
 
 
 def kl_per_token(
@@ -55,9 +54,8 @@ def kl_and_entropy(
         for prompt, text in zip(prompts, completions, strict=True)
     ]
     figures = np.zeros((2, len(rows)))
-    for batch in _make_batches(
-        [len(p) + len(c) for p, c in rows], len(candidate.tokenizer), max_logits
-    ):
+    lengths = [len(p) + len(c) for p, c in rows]
+    for batch in batch_by_logits(lengths, candidate.model, max_logits=max_logits):
         figures[:, batch] = _batch_figures(
             candidate.model, champion.model, [rows[i] for i in batch]
         )
@@ -79,16 +77,6 @@ def _token_ids(policy: Policy, prompt: str, completion: str) -> tuple[list[int],
         policy.tokenizer.eos_token_id,
     ]
     return list(head), tail[: max(1, policy.context_length - len(head))]
-
-
-def _make_batches(lengths: Sequence[int], n_vocabulary: int, max_logits: int) -> list[list[int]]:
-    """Row numbers in batches of similar length, at most `max_logits` logits each."""
-    batches: list[list[int]] = [[]]
-    for row in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if batches[-1] and (len(batches[-1]) + 1) * lengths[row] * n_vocabulary > max_logits:
-            batches.append([])
-        batches[-1].append(row)
-    return [batch for batch in batches if batch]
 
 
 def _batch_figures(

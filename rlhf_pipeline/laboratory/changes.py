@@ -76,8 +76,10 @@ class ChangeScenario:
 
 
 def find_retraining(responses: Sequence[Response], at: int) -> Response | None:
-    """The first retraining after vote `at`."""
-    return next((one for one in responses if one.seq > at and one.retrains), None)
+    """The first retraining that answers a change confirmed after vote `at`: one confirmed before it
+    is a false alarm, however late it is answered.
+    """
+    return next((one for one in responses if one.confirmed_seq > at and one.retrains), None)
 
 
 def claim_changes(responses: Sequence[Response], at: int) -> tuple[LabClaim, ...]:
@@ -88,7 +90,7 @@ def claim_changes(responses: Sequence[Response], at: int) -> tuple[LabClaim, ...
             subject="change",
             truth=truth,
             claim=describe_response(response),
-            is_right=response.seq > at and response.retrains,
+            is_right=response.confirmed_seq > at and response.retrains,
         )
         for response in responses
     ]

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from rlhf_pipeline.laboratory.base import KnownRates, LabBar, LabClaim, Observation, measure_share
 from rlhf_pipeline.laboratory.cause_worlds import NAMES, draw_cause_world
-from rlhf_pipeline.laboratory.changes import find_retraining
 from rlhf_pipeline.laboratory.steady import describe_world
 from rlhf_pipeline.laboratory.trigger_runs import Response, describe_response, find_responses
 from rlhf_pipeline.records import CauseName, Interval
@@ -69,7 +68,7 @@ class CauseScenario:
             n_counts=int(is_right),
             is_confirmed=any(one.confirmed_seq > drawn.at for one in responses),
             n_waited=first and first.seq - first.confirmed_seq,
-            retrains=find_retraining(after, drawn.at) is not None,
+            retrains=any(one.retrains for one in after),
             n_named=len(named),
             n_careless_named=len(named & list_careless(drawn.world)),
         )

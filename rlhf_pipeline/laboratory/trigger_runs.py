@@ -69,18 +69,18 @@ def find_responses(
     world: VoteWorld, votes: pd.DataFrame, seed: int, *, until: int | None = None
 ) -> list[Response]:
     """All responses to a world's votes in their order, at the project's defaults; with `until`, up
-    to the first retraining after that vote. The last one may be undecided.
+    to the first retraining for a change confirmed after that vote. The last one may be undecided.
 
     A retraining starts the streams of a new model, with a reference of its own; it errs as often as
     the model before, and earlier votes only teach it rhythm and pace. A quarantine leaves votes
     out. A refitted calibrator changes nothing, because it has seen few votes after the change, and
-    what waits for a person is answered by nothing.
+    changes that wait for a person stay unanswered.
     """
     run = TriggerRun(world, votes, seed)
     found: list[Response] = []
     while (response := run.respond()) is not None:
         found.append(response)
-        if until is not None and response.retrains and response.seq > until:
+        if until is not None and response.retrains and response.confirmed_seq > until:
             break
     return found
 

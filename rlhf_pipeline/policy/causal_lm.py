@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ModelError, ModelNotFound
 from rlhf_pipeline.parameters import Dtype
+from rlhf_pipeline.policy.batches import batch_by_logits
 from rlhf_pipeline.policy.devices import Placement, choose_placement
 from rlhf_pipeline.policy.sampling import Noise, choose_tokens, open_noise
 
@@ -206,6 +207,10 @@ class PromptFormat:
         """Number of tokens of the formatted prompt."""
         return len(self._tokenize(text)) or 1  # a model reads at least one
 
+    def count_tokens(self, completion: str) -> int:
+        """Number of tokens of a completion and its end."""
+        return len(self.tokenizer(completion, add_special_tokens=False)["input_ids"]) + 1
+
     def _tokenize(self, text: str) -> list[int]:
         # a chat template writes its own special tokens
         is_plain = self.tokenizer.chat_template is None
@@ -288,9 +293,8 @@ class Policy(PromptFormat):
             for p, c in zip(prompts, completions, strict=True)
         ]
         sums = np.zeros(len(pairs))
-        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
-        for start in range(0, len(pairs), batch_size):
-            rows = order[start : start + batch_size]
+        lengths = [len(prompt) + len(completion) for prompt, completion in pairs]
+        for rows in batch_by_logits(lengths, self.model, max_rows=batch_size):
             sums[rows] = self._sum_log_p([pairs[i] for i in rows])
         return sums, np.array([len(completion) for _, completion in pairs], dtype=np.int64)
 
@@ -395,13 +399,8 @@ class Policy(PromptFormat):
             device=device,
         )
         with torch.inference_mode():
-            log_p = (
-                self.model(input_ids=ids, attention_mask=mask)
-                .logits[:, :-1]
-                .double()
-                .log_softmax(-1)
-            )
-        taken = log_p.gather(-1, ids[:, 1:, None])[..., 0]
+            logits = self.model(input_ids=ids, attention_mask=mask).logits[:, :-1].double()
+            taken = logits.gather(-1, ids[:, 1:, None])[..., 0] - logits.logsumexp(-1)
         return np.asarray((taken * scored).sum(-1).cpu(), dtype=np.float64)
 
 

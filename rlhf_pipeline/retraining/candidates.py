@@ -16,7 +16,7 @@ from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import frame_hash
-from rlhf_pipeline.policy.causal_lm import Policy, load_policy
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy, load_prompt_format
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash, fields_to_hash, folder_hash
 from rlhf_pipeline.retraining.checkpoints import open_checkpoints
@@ -145,7 +145,8 @@ def train_and_report(
     known = _load_finished_report(out, fingerprint)
     if known is not None:
         return known
-    notices = list_notices(rows, params, shape, place, has_reference=not recipe.imitates)
+    reader = load_prompt_format(policy_folder)
+    notices = list_notices(rows, params, shape, place, reader, has_reference=not recipe.imitates)
     checkpoints = open_checkpoints(out / "checkpoints", fingerprint)
     with silence_training_libraries(), limit_cpu_threads(params.cpu_threads):
         policy = open_policy(policy_folder, params)

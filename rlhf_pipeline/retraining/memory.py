@@ -14,7 +14,10 @@ BYTES = {"float32": 4, "bfloat16": 2}
 # Bytes of activations per token, layer and unit of width in 16 bits, without attention scores,
 # which fused attention does not store (Korthikanti et al. 2022, equation 1).
 ACTIVATION_BYTES = 34
-LOGIT_COPIES = 3  # of float32: the logits, their log-softmax and its gradient
+# TRL computes the logits of so many tokens and entries of the vocabulary at a time, forward and
+# backward; the CPU has no fused kernel for it, so more copies of float32 exist at once.
+TILE_TOKENS, TILE_VOCABULARY = 4096, 32_768
+COPIES, COPIES_ON_CPU = 2, 9
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class MemoryNeed:
 
     weights: int
     reference: int
+    parent: int
     gradients: int
     optimiser: int
     activations: int
@@ -41,7 +45,7 @@ class MemoryNeed:
     @property
     def fixed(self) -> int:
         """What is needed however small the batch."""
-        return self.weights + self.reference + self.gradients + self.optimiser
+        return self.weights + self.reference + self.parent + self.gradients + self.optimiser
 
     @property
     def total(self) -> int:
@@ -51,6 +55,7 @@ class MemoryNeed:
         parts = {
             "weights": self.weights,
             "reference": self.reference,
+            "parent for the sentinels": self.parent,
             "gradients": self.gradients,
             "optimiser": self.optimiser,
             "activations": self.activations,
@@ -98,7 +103,7 @@ def estimate_memory(
 
     Weights that are trained, their gradients and the two moments of AdamW are float32, as for mixed
     precision; frozen weights are in the number format of the training. With adapters the reference
-    is the policy without them.
+    is the policy without them. Sentinels compare with a copy of the parent.
     """
     number = BYTES[params.dtype]
     n = shape.n_parameters
@@ -108,12 +113,15 @@ def estimate_memory(
     # with checkpointing one layer at a time is computed again
     recomputed = ACTIVATION_BYTES if params.gradient_checkpointing else 0
     per_token = (per_layer * shape.n_layers + recomputed) * shape.width * number // 2
+    tile = min(n_rows * n_tokens, TILE_TOKENS) * min(shape.n_vocabulary, TILE_VOCABULARY)
+    copies = COPIES_ON_CPU if params.device == "cpu" else COPIES
     return MemoryNeed(
         weights=frozen + 4 * trained,
         reference=n * number if has_reference and not params.lora_rank else 0,
+        parent=n * number if params.sentinels.every else 0,
         gradients=4 * trained,
         optimiser=8 * trained,
-        activations=n_rows * n_tokens * (per_token + 4 * LOGIT_COPIES * shape.n_vocabulary),
+        activations=n_rows * n_tokens * per_token + tile * 4 * copies,
     )
 
 

@@ -7,10 +7,11 @@ from typing import TypeVar
 import pandas as pd
 
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.policy.causal_lm import Policy, load_policy
+from rlhf_pipeline.policy.causal_lm import Policy, PromptFormat, load_policy
 from rlhf_pipeline.policy.devices import Placement, choose_placement
 from rlhf_pipeline.retraining.adapters import add_adapters, check_adapters
 from rlhf_pipeline.retraining.memory import (
+    MemoryNeed,
     ModelShape,
     check_memory,
     estimate_memory,
@@ -20,7 +21,7 @@ from rlhf_pipeline.retraining.training import TrainingParams, choose_learning_ra
 
 logger = logging.getLogger(__name__)
 P = TypeVar("P", bound=TrainingParams)
-CHARACTERS_PER_TOKEN = 3  # of English text and a tokenizer of at least some thousand tokens: 3 to 5
+N_COUNTED = 16  # rows with the most characters, whose tokens are counted
 
 
 def place_training(params: TrainingParams) -> Placement:
@@ -66,33 +67,46 @@ def list_notices(
     params: TrainingParams,
     shape: ModelShape,
     place: Placement,
+    reader: PromptFormat,
     *,
     has_reference: bool,
 ) -> tuple[str, ...]:
     """What to know before the training starts: its number format, and memory that may not suffice.
-
-    `rows` have a prompt and, unless completions are sampled, chosen and rejected or one of them.
     Raises ConfigurationError if the model alone does not fit.
     """
-    completions = [rows[name].str.len() for name in ("chosen", "rejected") if name in rows]
-    if completions:
-        longest = rows["prompt"].str.len() + pd.concat(completions, axis=1).max(axis=1)
-        n_texts = len(completions)
-    else:
-        longest = rows["prompt"].str.len() + params.max_new_tokens * CHARACTERS_PER_TOKEN
-        n_texts = getattr(params, "n_samples", 1)
-    n_tokens = min(params.max_length, int(longest.max()) // CHARACTERS_PER_TOKEN + 1)
-    need = estimate_memory(
-        shape,
-        params,
-        n_rows=params.rows_per_pass * n_texts,
-        n_tokens=n_tokens,
-        has_reference=has_reference,
-    )
+    need = estimate_need(rows, params, shape, reader, has_reference=has_reference)
     shortage = check_memory(need, place, measure_free_memory(place.device))
     if shortage:
         logger.warning(shortage)
     return tuple(notice for notice in (place.notice, shortage) if notice)
+
+
+def estimate_need(
+    rows: pd.DataFrame,
+    params: TrainingParams,
+    shape: ModelShape,
+    reader: PromptFormat,
+    *,
+    has_reference: bool,
+) -> MemoryNeed:
+    """The memory of a training on `rows`, which have a prompt and, unless completions are sampled,
+    chosen and rejected or one of them.
+    """
+    sides = [name for name in ("chosen", "rejected") if name in rows]
+    n_characters = sum(rows[name].str.len() for name in ("prompt", *sides))
+    longest = rows.loc[n_characters.nlargest(N_COUNTED).index]
+    n_tokens = max(
+        reader.count_prompt_tokens(row["prompt"])
+        + max([reader.count_tokens(row[name]) for name in sides] or [params.max_new_tokens])
+        for row in longest.to_dict("records")
+    )
+    return estimate_memory(
+        shape,
+        params,
+        n_rows=params.rows_per_pass * (len(sides) or getattr(params, "n_samples", 1)),
+        n_tokens=min(params.max_length, n_tokens),
+        has_reference=has_reference,
+    )
 
 
 def open_policy(folder: Path, params: TrainingParams) -> Policy:

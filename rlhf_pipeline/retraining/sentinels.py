@@ -239,7 +239,7 @@ def choose_rows(rows: pd.DataFrame, policy: Policy, n: int, max_new_tokens: int)
     order = distinct["prompt"].map(lambda text: content_hash("sentinel", text)).sort_values().index
     fitting = []
     for at in order:
-        n_chosen = len(policy.tokenizer(distinct.at[at, "chosen"])["input_ids"]) + 1
+        n_chosen = policy.count_tokens(distinct.at[at, "chosen"])
         n_prompt = policy.count_prompt_tokens(distinct.at[at, "prompt"])
         if n_prompt + max(max_new_tokens, n_chosen) <= policy.context_length:
             fitting.append(at)

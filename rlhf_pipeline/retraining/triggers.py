@@ -143,7 +143,7 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     own = list_own_events(evidence, params)
     confirmed = find_confirming_events(own, params)
     if rule_version > 4 and is_false_alarm(confirmed, evidence.max_seq, params):
-        return _dismiss(evidence, params, own, confirmed)
+        return _dismiss(evidence, params, own, confirmed, rule_version)
     follow_up = find_follow_up(evidence.last_retraining, params) if not confirmed else None
     if follow_up and not _list_objections(evidence, params):
         return _follow_up(evidence, params, own, follow_up, rule_version)
@@ -243,6 +243,7 @@ def _dismiss(
     params: TriggerParams,
     own: Sequence[DriftEvent],
     confirmed: Sequence[DriftEvent],
+    rule_version: int,
 ) -> TriggerDecision:
     """Hold, and claim the confirming events for good: they count no more, others do."""
     causes = find_causes_of(confirmed, evidence.max_seq)
@@ -254,13 +255,13 @@ def _dismiss(
         action="hold",
         reasons=(
             *_describe_superseded(stale, evidence.champion),
-            _describe_confirmation(confirmed, RULE_VERSION),
+            _describe_confirmation(confirmed, rule_version),
             f"dismissed as a false alarm: {n_later:,} votes later it is "
             f"{chance_of_nothing(causes):.0%} likely that errors have not become more frequent",
         ),
         event_ids=tuple(event.event_id for event in confirmed),
         evidence=_collect_evidence(evidence, params, own, confirmed)
-        | {"rule_version": RULE_VERSION}
+        | {"rule_version": rule_version}
         | {"causes": causes.model_dump(mode="json", exclude_unset=True)},
         decided_at=evidence.now,
         state="held",
@@ -347,7 +348,7 @@ def name_annotators(causes: ChangeCauses, confirmed: Sequence[DriftEvent]) -> Qu
 def name_careless(cause: Cause) -> tuple[str, ...]:
     """The annotators who are likely careless and err more often than expected. Nobody, where that
     is more than half of those who voted around the change, or who cast more than half of the votes
-    before it: then everybody has changed.
+    before it (after it, where there are none before): then everybody has changed.
     """
     found = [
         one
@@ -361,7 +362,8 @@ def name_careless(cause: Cause) -> tuple[str, ...]:
     counted = "n_votes" if "n_votes_of_all" in evidence else "n_votes_before"
     n_votes = sum(one[counted] for one in found)
     n_of_all = evidence.get("n_votes_of_all", evidence.get("n_votes_of_all_before", 0))
-    if 2 * len(found) > evidence.get("n_active", 0) or 2 * n_votes > n_of_all:
+    share = n_votes / n_of_all if n_of_all else evidence.get("share_of_votes", 0.0)
+    if 2 * len(found) > evidence.get("n_active", 0) or share > 0.5:
         return ()
     return tuple(one["annotator_id"] for one in found)
 

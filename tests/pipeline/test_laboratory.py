@@ -12,6 +12,7 @@ from rlhf_pipeline.cli.trigger_history import StoredHistory
 from rlhf_pipeline.drift.causes import list_causes
 from rlhf_pipeline.laboratory import LAB_SCENARIOS
 from rlhf_pipeline.laboratory.base import VoteScenario
+from rlhf_pipeline.laboratory.trigger_runs import find_responses
 from rlhf_pipeline.retraining.history import redetect
 from rlhf_pipeline.retraining.triggers import replay
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
@@ -52,6 +53,7 @@ def test_assets_and_library_notice_the_same_change_of_a_known_world(
     assert change.is_right, change
     assert remedy.truth == "retrain"
     assert remedy.claim == f"{decision.remedy} ({decision.action})"
+    assert find_responses(world, run.votes, 1)[0].remedy == decision.remedy
     assert events.is_right, (run.stored_events(), events)
     assert run.stored_events()
     assert decision.decided_at.date().isoformat() == run.votes["day"].unique()[3]
@@ -72,6 +74,7 @@ def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
     decision = run.run_days()
     assert decision is not None
     assert decision.remedy == "quarantine"
+    assert find_responses(world, run.votes, 24)[0].remedy == decision.remedy
     waiting = store.decisions.all()[-2]
     assert waiting.remedy is None
     assert waiting.reasons[-1].startswith("cause not clear yet (")
@@ -93,7 +96,8 @@ def test_assets_find_the_events_of_the_library_in_each_scenario(
     name: str, make_project: Callable[..., Any]
 ) -> None:
     world = OF_VOTES[name].draw_world(SEED)
-    if not world.changes:  # a steady one is as peculiar in two weeks as in two months
+    # A steady one is as peculiar in two weeks as in two months, but for the rhythm of the week.
+    if not world.changes and not world.weekend_rise:
         world = world.model_copy(update={"n_votes": 2_000})
     run = open_world(make_project, world, SEED)
     run.run_last_day()

@@ -10,11 +10,13 @@ import pytest
 from rlhf_pipeline.drift.causes import (
     CAUSE_VOTES,
     CauseParams,
+    _learn_rhythm,
     examine,
     find_causes,
     list_causes,
 )
 from rlhf_pipeline.drift.stream import Level, measure_level
+from rlhf_pipeline.drift.vote_stream import mark_hasty_votes
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughData
 from rlhf_pipeline.records import Cause, ChangeCauses, DriftEvent
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_reference, draw_votes
@@ -103,6 +105,46 @@ def test_errors_of_a_usual_weekend_are_no_rise() -> None:
         find_causes(rows, saturday).rise for rows in (votes, votes.drop(columns="day"))
     )
     assert unknown.low > 0 > known.low
+
+
+def test_the_rhythm_is_known_however_many_votes_a_day_brings() -> None:
+    votes = draw_votes(VoteWorld(n_votes=41_400, votes_per_day=1000, weekend_rise=0.15), 1)
+    risen = DriftEvent(
+        kind="drift",
+        model_version="world.reward_model@1",
+        detector="rise_test",
+        params_hash="p",
+        stream="errors",
+        seq=41_001,
+        day=date(2026, 2, 14),
+        change_seq=40_001,  # the sixth Saturday
+        evidence={},
+    )
+    (found,) = list_causes(examine(risen, votes))
+    assert (found.rise.low < 0, of(found, "taste").probability < 0.5) == (True, True)
+
+
+def test_a_weekend_before_a_change_hides_none_of_its_rise() -> None:
+    """The model's votes before the change are those of one usual weekend."""
+    changes = (Change(cause="taste", at=6000, size=0.1),)
+    world = VoteWorld(n_votes=6600, votes_per_day=150, weekend_rise=0.1, changes=changes)
+    rises = []
+    for seed in range(6):
+        votes = draw_votes(world, seed)
+        second = votes["seq"] > 5700
+        votes["reward_model"] = np.where(second, "world.reward_model@2", "world.reward_model@1")
+        rises.append(find_causes(votes, 6001).rise.value)
+    assert np.mean(rises) == pytest.approx(0.1, abs=0.02)
+
+
+def test_hasty_votes_and_repeats_teach_no_rhythm() -> None:
+    world = VoteWorld(n_votes=5000, n_bursts=10, votes_per_burst=150)
+    votes = mark_hasty_votes(draw_votes(world, 2))
+    kept, all_votes = (
+        np.abs(_learn_rhythm(rows, CauseParams())).mean()
+        for rows in (votes, votes.assign(is_left_out=False))
+    )
+    assert kept < all_votes
 
 
 def test_a_burst_of_a_few_annotators_tells_how_much_they_voted_before_it() -> None:

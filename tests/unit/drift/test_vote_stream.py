@@ -17,6 +17,7 @@ from rlhf_pipeline.drift.vote_stream import (
     mark_hasty_votes,
     prepare_stream,
 )
+from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
 
 MODEL = "world.reward_model@1"
@@ -106,9 +107,47 @@ def test_a_change_between_weeks_is_no_rhythm() -> None:
     assert np.abs(expected_excess(votes, 3)).max() < 0.04
 
 
+def test_a_late_vote_changes_no_row_that_was_read() -> None:
+    votes = weekly(8, 150, 0.1)
+    late = votes.iloc[10 * 150 : 11 * 150].assign(error=1.0)
+    both = pd.concat([votes, late], ignore_index=True)
+    assert (expected_excess(both, 3)[: len(votes)] == expected_excess(votes, 3)).all()
+
+
+def test_a_rhythm_of_the_hours_is_learnt() -> None:
+    votes = weekly(6, 160, 0.0)
+    hour = np.tile(np.repeat([9, 20], 80), 42)
+    rate = np.where(hour == 20, 0.35, 0.15)
+    error = np.random.default_rng(3).random(len(votes)) < rate
+    excess = expected_excess(votes.assign(hour=hour, error=error.astype(float)), 3)
+    late = np.arange(len(votes)) > 21 * 160
+    difference = excess[late & (hour == 20)].mean() - excess[late & (hour == 9)].mean()
+    assert difference == pytest.approx(0.2, abs=0.03)
+
+
+def test_days_and_hours_that_cannot_be_read_are_named() -> None:
+    votes = weekly(1, 2, 0.0)
+    with pytest.raises(FrameError, match=r"day is '5\.1\.2026'"):
+        expected_excess(votes.assign(day="5.1.2026"), 3)
+    for hour in (24, np.nan):
+        with pytest.raises(FrameError, match=f"hour is {hour}"):
+            expected_excess(votes.assign(hour=hour), 3)
+
+
+def test_detectors_read_the_errors_of_a_usual_weekend_as_those_of_a_weekday() -> None:
+    votes = weekly(12, 300, 0.15).assign(seq=np.arange(1, 12 * 7 * 300 + 1))
+    is_weekend = (pd.to_datetime(votes["day"]).dt.weekday >= 5) & (votes["seq"] > 28 * 300)
+    is_weekday = ~is_weekend & (votes["seq"] > 28 * 300)
+    for weeks, difference in ((3, 0.0), (0, 0.15)):
+        read = prepare_stream(votes, StreamParams(rhythm_weeks=weeks))["error"]
+        found = read[is_weekend].mean() - read[is_weekday].mean()
+        assert found == pytest.approx(difference, abs=0.03)
+
+
 def test_without_the_rhythm_errors_keep_their_usual_mean_and_spread_no_more() -> None:
     rng = np.random.default_rng(2)
-    excess = np.where(np.arange(40_000) % 7 >= 5, 0.1, -0.04)
+    # a weekend is longer than the votes whose error rate is the usual one
+    excess = np.where(np.arange(40_000) // 2_500 % 7 >= 5, 0.1, -0.04)
     error = (rng.random(40_000) < 0.25 + excess).astype(float)
     adjusted = remove_rhythm(error, excess)
     for slot in (excess > 0, excess < 0):

@@ -5,7 +5,7 @@ import torch
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import CandidateParams
-from rlhf_pipeline.policy.causal_lm import load_policy
+from rlhf_pipeline.policy.causal_lm import load_policy, load_prompt_format
 from rlhf_pipeline.policy.devices import CPU, Placement
 from rlhf_pipeline.retraining.adapters import AdapterParams, add_adapters
 from rlhf_pipeline.retraining.memory import (
@@ -18,6 +18,7 @@ from rlhf_pipeline.retraining.memory import (
 from rlhf_pipeline.retraining.parameters import StrategyParams, parse_strategy_params
 from rlhf_pipeline.retraining.preparation import (
     complete_params,
+    estimate_need,
     list_notices,
     open_policy,
     place_training,
@@ -121,10 +122,13 @@ def estimate(shape=HALF_B, place=GPU, *, has_reference=True, **given):
 
 def test_adapters_accumulation_and_checkpointing_need_less_memory():
     whole, adapters = estimate(), estimate(lora_rank=16)
-    assert whole.fixed == HALF_B.n_parameters * (16 + 2)
-    assert adapters.fixed == HALF_B.n_parameters * 2 + 16 * HALF_B.n_adapted * 16
+    # a reference and the sentinels' parent beside the trained weights, in 16 bits
+    assert whole.fixed == HALF_B.n_parameters * (16 + 2 + 2)
+    assert adapters.fixed == HALF_B.n_parameters * (2 + 2) + 16 * HALF_B.n_adapted * 16
+    unwatched = estimate(sentinels={"every": 0})
+    assert unwatched.fixed == HALF_B.n_parameters * (16 + 2)
     assert estimate(lora_rank=16, qlora=False).fixed > adapters.fixed / 1.01
-    assert estimate(gradient_accumulation=16).activations == whole.activations / 16
+    assert estimate(gradient_accumulation=16).activations < whole.activations / 8
     assert estimate(gradient_checkpointing=True).activations < whole.activations / 1.2
     assert estimate(has_reference=False).total == whole.total - HALF_B.n_parameters * 2
 
@@ -139,18 +143,33 @@ def test_a_model_that_does_not_fit_is_refused_and_a_batch_that_may_not_is_named(
         check_memory(need, GPU, 4 * GIB)
 
 
-def test_notices_are_of_the_number_format_and_of_memory(monkeypatch, caplog):
+def test_notices_are_of_the_number_format_and_of_memory(llama, monkeypatch, caplog):
     place = Placement("cpu", "float32", "In float32.")
     params = complete(HALF_B, place, lora_rank=16)
-    options = {"has_reference": True}
-    need = HALF_B.n_parameters * 4 + 16 * HALF_B.n_adapted * 16
+    reader = load_prompt_format(llama)
+    need = HALF_B.n_parameters * (4 + 4) + 16 * HALF_B.n_adapted * 16
     for free, n_notices in ((2**40, 1), (need + 2**20, 2)):
         monkeypatch.setattr(
             "rlhf_pipeline.retraining.preparation.measure_free_memory", lambda device, n=free: n
         )
-        found = list_notices(build_pairs(), params, HALF_B, place, **options)
+        found = list_notices(build_pairs(), params, HALF_B, place, reader, has_reference=True)
         assert len(found) == n_notices
     assert "The training needs about" in caplog.text
+
+
+def test_the_estimate_counts_the_tokens_of_the_longest_rows(llama):
+    pairs, reader = build_pairs(), load_prompt_format(llama)
+    pairs.loc[3, "rejected"] = "long " * 20
+    params = complete(HALF_B, GPU, max_length=2048)
+    n_tokens = reader.count_prompt_tokens(pairs["prompt"][3]) + reader.count_tokens("long " * 20)
+    expected = estimate_memory(
+        HALF_B,
+        params,
+        n_rows=2 * params.rows_per_pass,
+        n_tokens=n_tokens,
+        has_reference=True,
+    )
+    assert estimate_need(pairs, params, HALF_B, reader, has_reference=True) == expected
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

@@ -247,6 +247,11 @@ def test_a_quarantine_names_those_who_explain_the_rise_from_the_change_on():
     [
         {"n_active": 3},  # bob and cat are most of the annotators
         {"n_votes_of_all_before": 40},  # they cast most of the votes
+        {  # nobody voted before; they cast most of the votes since
+            "each": [careless("bob", n_votes_before=0), careless("cat", n_votes_before=0)],
+            "n_votes_of_all_before": 0,
+            "share_of_votes": 0.6,
+        },
         {"n_votes_of_all": 300},  # as earlier versions counted: after the change
         {"each": [careless("bob", probability=0.4), careless("cat", n_votes=0, error=None)]},
     ],
@@ -381,6 +386,8 @@ def test_a_rise_that_further_votes_do_not_confirm_is_dismissed():
     assert held(made, "60% likely that errors have not become more frequent")
     assert (made.remedy, made.event_ids) == ("dismiss", (alarm.event_id,))
     assert replay(made) == made
+    of_five = made.model_copy(update={"evidence": made.evidence | {"rule_version": 5}})
+    assert replay(of_five) == of_five
     former = made.model_copy(update={"evidence": made.evidence | {"rule_version": 4}})
     assert held(replay(former), "1 new votes since")
     assert decide(evidence(risen("rise_test", taste=0.51), max_seq=1400)).remedy == "retrain"
@@ -486,6 +493,8 @@ def test_calibration_that_stays_wrong_for_a_clear_reason_is_answered_by_it(proba
     assert (made.action, made.remedy) == ("fire", remedy)
     assert made.change_seq == (910 if remedy == "retrain" else None)
     assert replay(made) == made
+    of_five = made.model_copy(update={"evidence": made.evidence | {"rule_version": 5}})
+    assert replay(of_five) == of_five
     former = made.model_copy(update={"evidence": made.evidence | {"rule_version": 4}})
     assert replay(former).remedy == "refit_calibrator"
 
