@@ -54,6 +54,8 @@ CONNECTION_OPTIONS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
+# `file`: rlhf.yaml; `home`: what `rlhf init` or an import recorded in project.json.
+SettingSource = Literal["default", "environment", "file", "home", "program"]
 LOCAL_SCHEMES = {"", "sqlite", "file"}  # the rest is a path, which may contain any character
 # relative ones in rlhf.yaml are relative to it, in the environment to the working directory
 FILE_SETTINGS = ("api_key_file", "prompts_file", "evaluation_file")
@@ -578,6 +580,33 @@ class Settings(BaseModel):
             f"{ENV_PREFIX}{name.upper()}": str(value)
             for name, value in plain.items()
             if value is not None
+        }
+
+    def find_sources(self, environ: Mapping[str, str] | None = None) -> dict[str, SettingSource]:
+        """Where the value of each setting comes from. One that neither environment nor files set
+        any more was set when this process started, or by the program.
+
+        Raises ConfigurationError for a settings file that became unreadable.
+        """
+        environ = os.environ if environ is None else environ
+        given = {
+            OTEL_VARIABLES.get(name, name.removeprefix(ENV_PREFIX).lower())
+            for name, value in environ.items()
+            if value and (name in OTEL_VARIABLES or name.startswith(ENV_PREFIX))
+        }
+        in_file, facts = _read_settings(self.config), HomeFacts.load(self.home)
+        recorded = set() if facts is None else facts.model_dump(exclude_none=True).keys()
+        return {
+            name: "default"
+            if name not in self.model_fields_set
+            else "environment"
+            if name in given
+            else "file"
+            if name in in_file
+            else "home"
+            if name in recorded
+            else "program"
+            for name in type(self).model_fields
         }
 
     def _build_server_url(self, what: str, options: Mapping[str, int] | None = None) -> str | None:

@@ -101,6 +101,9 @@ ALLOWED: dict[str, set[str]] = {
     "evaluation_sets": {*FOUNDATION, *STAGES, "store", "loop_settings"},
     # the parameters of every stage, as rlhf.yaml sets them
     "loop_settings": {*FOUNDATION, *STAGES, "learning", "store", "alerts"},
+    # schedules and sensors, and settings with their sources, for pages and commands
+    "automations": {*FOUNDATION, "store", "loop_settings"},
+    "effective_settings": {*FOUNDATION, "loop_settings", "telemetry"},
     # the process that waits in `rlhf dev`: whatever it imports stays in memory
     "supervisor": {"errors", "processes"},
     # rules over records, the registry's among them; nothing is deleted there
@@ -122,6 +125,9 @@ ALLOWED: dict[str, set[str]] = {
         "alerts",
         "alert_rounds",
         "telemetry",
+        "loop_settings",
+        "automations",
+        "effective_settings",
     },
     # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads
     # files wherever they lie.
@@ -148,6 +154,7 @@ ALLOWED: dict[str, set[str]] = {
         "alerts",
         "telemetry",
         "alert_rounds",
+        "effective_settings",
     },
 }
 

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from rlhf_pipeline.api_types.alerts import AlertOut
 from rlhf_pipeline.api_types.base import Answer
+from rlhf_pipeline.api_types.runs import AutomationOut
 from rlhf_pipeline.monitoring import MetricPoint
 
 
@@ -91,11 +92,21 @@ class NextStep(Answer):
     is_done: bool
 
 
+class NextRun(Answer):
+    """What starts next by itself."""
+
+    schedule: AutomationOut | None = Field(
+        description="The schedule that is due first; null where none will run."
+    )
+    hint: str = Field(description="Why nothing starts, and the cure; empty while it does.")
+
+
 class HomeOut(Answer):
     measured_at: datetime
     attention: tuple[Attention, ...]
     next_steps: tuple[NextStep, ...] = Field(description="Empty once there are votes.")
     stages: tuple[StageState, ...]
+    next_run: NextRun
     champions: tuple[ChampionState, ...]
     figures: tuple[MetricPoint, ...] = Field(
         description="Metric points `model.*` of the newest day that has them."

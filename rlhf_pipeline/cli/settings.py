@@ -2,14 +2,14 @@
 valid.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.config import CONFIG, Settings
+from rlhf_pipeline.effective_settings import list_parameters
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
 
@@ -52,8 +52,16 @@ def show_settings(
         return
     if part not in PARTS:
         raise ConfigurationError(f"No part {part!r}. Parts: {', '.join(PARTS)}.")
-    params, defaults = loop.params(part), PARTS[part]()
-    show(list(_rows(params, defaults)), title=f"{part}, {origin}", empty="")
+    rows = [
+        {
+            "parameter": each.name,
+            "value": each.value,
+            "default": "" if each.value == each.default else each.default,
+            "meaning": each.meaning,
+        }
+        for each in list_parameters(loop, part)
+    ]
+    show(rows, title=f"{part}, {origin}", empty="")
 
 
 @app.command("diff")
@@ -96,21 +104,3 @@ def check_settings() -> None:
 
 def _describe_file(settings: Settings) -> str:
     return str(settings.config) if settings.config else f"no {CONFIG}"
-
-
-def _rows(params: BaseModel, defaults: BaseModel, prefix: str = "") -> Any:
-    for name, field in type(params).model_fields.items():
-        value, default = getattr(params, name), getattr(defaults, name)
-        if isinstance(value, BaseModel):
-            yield from _rows(value, default, f"{prefix}{name}.")
-        else:
-            yield {
-                "parameter": prefix + name,
-                "value": _format(value),
-                "default": "" if value == default else _format(default),
-                "meaning": field.description or "",
-            }
-
-
-def _format(value: Any) -> str:
-    return "-" if value in (None, "") else str(value)

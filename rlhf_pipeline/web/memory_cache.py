@@ -68,7 +68,7 @@ class CacheTimes:
     champion_s: float = 1.0  # a query of MLflow takes longer than the route itself
     fits_s: float = 10.0  # fits of the annotator model
     scrape_s: float = 5.0  # what Prometheus reads
-    stages_s: float = 5.0  # the newest file of each stage
+    stages_s: float = 5.0  # the newest file of each stage; the state of schedules and sensors
     # if reading takes longer, the previous value is returned while a new one is read
     quick_s: float = 0.05
     quick_probe_s: float = 0.3  # CPU time of a quick count of predictions beside their votes

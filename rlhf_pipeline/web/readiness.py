@@ -73,14 +73,15 @@ class ReadinessCheck:
         self._registry = BackgroundStatus[RegistryStatus](
             lambda: find_registry_status(settings.tracking_uri), "unknown"
         )
-        self._daemon = BackgroundStatus[DaemonStatus](self._find_daemon_status, "unknown")
+        self._daemon = BackgroundStatus[DaemonStatus](self.find_daemon_status, "unknown")
 
     def __call__(self) -> Readiness:
         """Raises StoreError if the store does not respond."""
         self._store.votes.max_seq()
         return Readiness(status="ok", store="ok", registry=self._registry(), daemon=self._daemon())
 
-    def _find_daemon_status(self) -> DaemonStatus:
+    def find_daemon_status(self) -> DaemonStatus:
+        """By the last tick of a sensor of Dagster's daemon or `rlhf loop`."""
         # Rules read drift and its causes, and so tables: `rlhf vote`, which opens a site too, needs
         # none of it.
         from rlhf_pipeline.alert_rounds import read_silence

@@ -33,7 +33,9 @@ from rlhf_pipeline.web.progress import points
 from rlhf_pipeline.web.progress import routes as progress
 from rlhf_pipeline.web.quality import routes as quality
 from rlhf_pipeline.web.rules import routes as rules
+from rlhf_pipeline.web.runs import routes as runs
 from rlhf_pipeline.web.section import Section
+from rlhf_pipeline.web.settings import routes as settings
 from rlhf_pipeline.web.users import routes as users
 from rlhf_pipeline.web.votes import routes as votes
 
@@ -224,6 +226,24 @@ BUILT_IN = {
         label="Alerts",
         path="/alerts",
         folder=HERE / "alerts",
+    ),
+    "runs": Section(
+        (runs.api, runs.pages),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Runs",
+        label="Runs",
+        path="/runs",
+        folder=HERE / "runs",
+    ),
+    "settings": Section(
+        (settings.api, settings.pages),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Runs",
+        label="Settings",
+        path="/settings",
+        folder=HERE / "settings",
     ),
     "feedback": Section(
         (feedback.api, feedback.pages),

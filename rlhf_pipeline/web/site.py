@@ -16,6 +16,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.metric_catalogue import METRICS, let_silence_grow, reset_past_counts
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.dagster_runs import DagsterRuns
 from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
 from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
@@ -77,6 +78,14 @@ class Site:
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)
         self.readiness = ReadinessCheck(settings, store)
         self.request_counts = RequestCounts()
+        self.dagster_runs = DagsterRuns(settings)
+        self.automation_states = CachedValue(
+            lambda: (
+                self.dagster_runs.list_automations(),
+                self.dagster_runs.find_last_by_schedule(),
+            ),
+            cache_times.stages_s,
+        )
         self.stage_files = CachedValue(self._find_stage_files, cache_times.stages_s, may_lag=True)
         self.metrics_text = CachedValue(self._render_metrics, cache_times.scrape_s)
         self._cache_times = cache_times

@@ -10,6 +10,7 @@ from rlhf_pipeline.api_types.home import (
     HomeOut,
     LastDecision,
     LastGate,
+    NextRun,
     NextStep,
     OpenDriftEvent,
     SpendingNow,
@@ -24,6 +25,7 @@ from rlhf_pipeline.records import Role, TriggerDecision
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.decisions.queries import describe_briefly, find_waiting
 from rlhf_pipeline.web.home.stages import describe_stages
+from rlhf_pipeline.web.runs.queries import read_automations, read_spending
 from rlhf_pipeline.web.site import Site
 
 MODEL_FIGURES = (
@@ -36,7 +38,6 @@ NOW_FIGURES = ("runs.failed", SILENCE)
 MOST_SHOWN = 20  # alerts, and drift events
 VOTING_NOW = timedelta(minutes=10)
 SILENT_S = 900  # of the daemon: a busy one ticks at least every few minutes
-DAYS = 30
 WAIT_S = 0.5  # for votes that are being counted
 
 
@@ -67,10 +68,11 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         ),
         next_steps=steps,
         stages=stages,
+        next_run=_find_next_run(site),
         champions=_read_champions(site),
         figures=figures,
         work=work,
-        spending=_read_spending(site, now),
+        spending=_read_spending(site),
         alerts=alerts,
         drift_events=events,
         decision=_read_decision(site),
@@ -197,16 +199,15 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
     )
 
 
-def _read_spending(site: Site, now: datetime) -> SpendingNow | None:
-    spent = site.store.metric_points.read(
-        ["spend.amount"], since=now.date() - timedelta(days=DAYS - 1)
-    )
-    if not spent:
-        return None
-    return SpendingNow(
-        today=sum(p.value or 0.0 for p in spent if p.day == now.date()),
-        days_30=sum(p.value or 0.0 for p in spent),
-    )
+def _find_next_run(site: Site) -> NextRun:
+    automations = read_automations(site)
+    due = [each for each in automations.items if each.kind == "schedule" and each.next_at]
+    return NextRun(schedule=due[0] if due else None, hint=automations.hint)
+
+
+def _read_spending(site: Site) -> SpendingNow | None:
+    spent = read_spending(site)
+    return SpendingNow(today=spent.today, days_30=spent.days_30) if spent.days else None
 
 
 def _read_alerts(site: Site, principal: Principal) -> tuple[AlertOut, ...] | None:

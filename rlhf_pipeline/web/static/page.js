@@ -76,6 +76,9 @@ document.addEventListener("htmx:after:swap", loadCharts);
 setInterval(() => {
   if (document.visibilityState !== "visible") return;
   for (const part of document.querySelectorAll("[data-refresh]")) {
+    // of a list its first page; one to which a person added more pages stays as it is
+    const rows = Number(part.dataset.refresh) || Infinity;
+    if (part.querySelectorAll(".row").length > rows) continue;
     globalThis.htmx?.trigger(part, "refresh");
   }
 }, MOMENT);

@@ -1,0 +1,1 @@
+"""Runs of the loop, its schedules and sensors, and what it spends."""

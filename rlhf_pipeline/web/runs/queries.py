@@ -1,0 +1,159 @@
+"""Reads runs, schedules, sensors and spending of one project."""
+
+import logging
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from urllib.parse import quote
+
+from rlhf_pipeline.alert_rounds import TICK, read_budget
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.runs import (
+    AutomationOut,
+    AutomationsOut,
+    DaySpending,
+    RunOut,
+    RunState,
+    SpendingOut,
+)
+from rlhf_pipeline.automations import list_automations
+from rlhf_pipeline.errors import ConfigurationError, StoreError
+from rlhf_pipeline.loop_settings import LoopSettings, ScheduleParams
+from rlhf_pipeline.retraining.jobs import longest_start
+from rlhf_pipeline.store.dagster_runs import AutomationState, PipelineRun
+from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
+from rlhf_pipeline.web.site import Site
+
+DAYS = 30
+# Dagster's statuses, by the state that pages and the API show
+STATUSES: dict[RunState, tuple[str, ...]] = {
+    "queued": ("QUEUED", "NOT_STARTED", "MANAGED"),
+    "running": ("STARTING", "STARTED"),
+    "cancelling": ("CANCELING",),
+    "succeeded": ("SUCCESS",),
+    "failed": ("FAILURE",),
+    "cancelled": ("CANCELED",),
+}
+STATES = {status: state for state, statuses in STATUSES.items() for status in statuses}
+NO_DAEMON = (
+    "No daemon is running, so nothing starts by itself. `rlhf dev` starts it together with all "
+    "pages; `rlhf loop` does the same work in a terminal."
+)
+SILENT_DAEMON = (
+    "The daemon has stopped ticking, so nothing starts by itself. Start it again by `rlhf dev`, or "
+    "run `rlhf loop`; its log names the cause."
+)
+SWITCHED_OFF = (
+    "All schedules are switched off: by `RLHF_SENSORS_RUNNING=false`, or one by one in Dagster."
+)
+UNREADABLE = (
+    "Dagster's records cannot be read; the log of the web app names the cause. Schedules and "
+    "sensors are shown as the settings have them."
+)
+logger = logging.getLogger(__name__)
+
+
+def read_runs(
+    site: Site, *, job: str | None, state: RunState | None, cursor: str | None, limit: int
+) -> Page[RunOut]:
+    """Raises StoreError."""
+    place = parse_cursor(cursor, int)
+    found = site.dagster_runs.page(
+        limit=limit,
+        before=place[0] if place else None,
+        job=job,
+        statuses=STATUSES[state] if state else (),
+    )
+    now = site.store.database.clock.now()
+    return Page(
+        items=tuple(_describe_run(site, run, now) for run in found),
+        next=make_cursor(found[-1].number) if len(found) == limit else None,
+    )
+
+
+def _describe_run(site: Site, run: PipelineRun, now: datetime) -> RunOut:
+    end = run.ended_at or now
+    return RunOut(
+        run_id=run.run_id,
+        job=run.job,
+        state="lost" if _is_lost(site, run, now) else STATES.get(run.status, "queued"),
+        day=run.day,
+        started_by=run.started_by,
+        created_at=run.created_at,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        duration_s=(end - run.started_at).total_seconds() if run.started_at else None,
+        link=f"{site.settings.dagster_ui.rstrip('/')}/runs/{quote(run.run_id)}",
+    )
+
+
+def _is_lost(site: Site, run: PipelineRun, now: datetime) -> bool:
+    if STATES.get(run.status) not in ("running", "cancelling"):
+        return False
+    dead_after = timedelta(seconds=site.settings.dead_after_seconds)
+    beat = site.store.heartbeats.get(run.run_id)
+    if beat is None:
+        return now - run.updated_at > longest_start(dead_after)
+    return now - beat.at > dead_after
+
+
+def read_automations(site: Site) -> AutomationsOut:
+    """Schedules and sensors, whatever is wrong with Dagster's records or rlhf.yaml."""
+    now = site.store.database.clock.now()
+    daemon = site.readiness.find_daemon_status()
+    last_tick = next(iter(site.store.metric_points.latest([TICK])), None)
+    hints = list(_explain_daemon(daemon))
+    states: list[AutomationState] = []
+    last_runs: dict[str, datetime] = {}
+    try:
+        states, last_runs = site.automation_states()
+    except StoreError as cause:
+        logger.warning("Schedules and sensors were not read: %s", cause)
+        hints.append(UNREADABLE)
+    times = ScheduleParams()
+    try:
+        times = LoopSettings.read(site.settings, only="schedules").schedules
+    except ConfigurationError as cause:
+        hints.append(f"Nothing starts while the settings cannot be used. {cause}")
+    items = list_automations(
+        site.settings, times, states, last_runs, now, is_ticking=daemon == "ok"
+    )
+    if daemon == "ok" and not any(each.is_on for each in items if each.kind == "schedule"):
+        hints.append(SWITCHED_OFF)
+    return AutomationsOut(
+        measured_at=now,
+        daemon=daemon,
+        last_tick_at=last_tick.measured_at if last_tick else None,
+        hint=" ".join(hints),
+        items=tuple(AutomationOut.model_validate(each.model_dump()) for each in items),
+    )
+
+
+def _explain_daemon(daemon: str) -> Iterator[str]:
+    if daemon == "silent":
+        yield SILENT_DAEMON
+    elif daemon != "ok":
+        yield NO_DAEMON
+
+
+def read_spending(site: Site) -> SpendingOut:
+    now = site.store.database.clock.now()
+    today, first = now.date(), now.date() - timedelta(days=DAYS - 1)
+    spent = [
+        DaySpending(day=point.day, lane=point.labels.get("lane", ""), amount=point.value)
+        for point in site.store.metric_points.read(
+            ["spend.amount"], since=min(first, today.replace(day=1))
+        )
+        if point.value is not None
+    ]
+    try:
+        budget = read_budget(site.settings)
+    except ConfigurationError:  # the page of settings says so
+        budget = site.settings.budget_per_day
+    days = [each for each in spent if each.day >= first]
+    return SpendingOut(
+        today=sum(each.amount for each in spent if each.day == today),
+        this_month=sum(each.amount for each in spent if each.day >= today.replace(day=1)),
+        days_30=sum(each.amount for each in days),
+        budget_per_day=budget,
+        days=tuple(sorted(days, key=lambda each: (each.day, each.lane), reverse=True)),
+    )

@@ -1,0 +1,1 @@
+"""The settings that the project runs with, and where each comes from."""

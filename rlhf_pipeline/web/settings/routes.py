@@ -1,0 +1,65 @@
+"""Routes of settings: every setting and loop parameter with value and source, and their page."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from rlhf_pipeline.api_types.runs import ParameterOut, PartOut, SettingOut, SettingsOut
+from rlhf_pipeline.effective_settings import list_parameters, list_settings
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.site import Site
+
+api, pages = api_router("settings"), APIRouter()
+Reader = Annotated[
+    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the settings of the loop"))
+]
+
+
+@api.get("/settings")
+def read(site: AnySite, _: Reader) -> SettingsOut:
+    """Settings of the web app's process with their sources, and the loop settings that the next
+    run uses. Of secrets only whether they are set.
+    """
+    return _read(site)
+
+
+@pages.get("/settings")
+def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
+    return render("settings/page.html", request, site, principal, effective=_read(site))
+
+
+def _read(site: Site) -> SettingsOut:
+    latest = site.store.loop_settings.latest()
+    settings: tuple[SettingOut, ...] = ()
+    parts: tuple[PartOut, ...] = ()
+    pending: tuple[str, ...] = ()
+    problem = ""
+    try:
+        found = list_settings(site.settings)
+        settings = tuple(SettingOut.model_validate(each.model_dump()) for each in found)
+        loop = LoopSettings.read(site.settings)
+        parts = tuple(_describe_part(loop, name) for name in PARTS)
+        pending = tuple(describe_changes(latest.given, loop.given))
+    except ConfigurationError as cause:
+        problem = str(cause)
+    return SettingsOut(
+        file=str(site.settings.config) if site.settings.config else None,
+        problem=problem,
+        version=latest.version,
+        pending=pending,
+        settings=settings,
+        parts=parts,
+    )
+
+
+def _describe_part(loop: LoopSettings, name: str) -> PartOut:
+    found = list_parameters(loop, name)
+    parameters = [ParameterOut.model_validate(each.model_dump()) for each in found]
+    return PartOut(name=name, parameters=tuple(parameters))

@@ -1,0 +1,142 @@
+"""Runs, schedules and sensors read from Dagster's tables are those that Dagster reports."""
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    ScheduleInstigatorData,
+    SensorInstigatorData,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+
+from definitions import definitions_for
+from rlhf_pipeline.automations import SCHEDULES, SENSORS
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.loop_settings import ScheduleParams
+from rlhf_pipeline.store.dagster_runs import DagsterRuns
+from tests.project import QUIET, ROOT
+
+REPOSITORY = RemoteRepositoryOrigin(
+    ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(python_file="d.py"), "here"), "r"
+)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "dagster").mkdir()
+    shutil.copy(ROOT / "dagster_home" / "dagster.yaml", tmp_path / "dagster")
+    return Settings(home=tmp_path, annotators="simulated")
+
+
+@pytest.fixture
+def instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.from_config(str(settings.home / "dagster")) as opened:
+        yield opened
+
+
+@dg.op(config_schema={"fails": bool})
+def step(context: dg.OpExecutionContext) -> None:
+    if context.op_config["fails"]:
+        raise dg.Failure("no votes")
+
+
+@dg.job
+def collection() -> None:
+    step()
+
+
+def run(instance: dg.DagsterInstance, *, fails: bool = False, **tags: str) -> None:
+    collection.execute_in_process(
+        instance=instance,
+        raise_on_error=False,
+        run_config={"ops": {"step": {"config": {"fails": fails}}}, "loggers": QUIET},
+        tags={f"dagster/{key}": value for key, value in tags.items()},
+    )
+
+
+def test_runs_are_those_of_the_instance(settings: Settings, instance: dg.DagsterInstance) -> None:
+    run(instance, schedule_name="collection_morning", partition="2026-01-02")
+    days = {"asset_partition_range_start": "2026-01-03", "asset_partition_range_end": "2026-01-05"}
+    run(instance, fails=True, sensor_name="votes", **days)
+    run(instance)
+    runs = DagsterRuns(settings)
+    known = {record.dagster_run.run_id: record for record in instance.get_run_records()}
+    found = runs.page(limit=10)
+    assert [(each.run_id, each.status) for each in found] == [
+        (run_id, record.dagster_run.status.value) for run_id, record in known.items()
+    ]
+    for each in found:
+        record = known[each.run_id]
+        assert each.created_at == record.create_timestamp.astimezone(UTC)
+        assert each.started_at == datetime.fromtimestamp(record.start_time, UTC)
+        assert each.ended_at == datetime.fromtimestamp(record.end_time, UTC)
+    assert [(each.day, each.started_by) for each in found] == [
+        (None, None),
+        ("2026-01-03 to 2026-01-05", "votes"),
+        ("2026-01-02", "collection_morning"),
+    ]
+    assert runs.list_jobs() == ["collection"]
+    assert runs.page(limit=1, before=found[0].number) == found[1:2]
+    assert runs.page(limit=9, job="feedback") == []
+    assert runs.page(limit=9, statuses=["FAILURE"]) == found[1:2]
+    assert runs.find_last_by_schedule() == {"collection_morning": found[2].created_at}
+
+
+def test_states_are_those_of_the_instance(settings: Settings, instance: dg.DagsterInstance) -> None:
+    runs = DagsterRuns(settings)
+    assert runs.list_automations() == []
+    ticked_at = datetime(2026, 1, 2, 5, tzinfo=UTC)
+    for name, kind, status, data in (
+        (
+            "collection_morning",
+            InstigatorType.SCHEDULE,
+            InstigatorStatus.STOPPED,
+            ScheduleInstigatorData("0 5 * * *"),
+        ),
+        (
+            "votes",
+            InstigatorType.SENSOR,
+            InstigatorStatus.DECLARED_IN_CODE,
+            SensorInstigatorData(last_tick_timestamp=ticked_at.timestamp()),
+        ),
+    ):
+        origin = RemoteInstigatorOrigin(REPOSITORY, name)
+        instance.add_instigator_state(InstigatorState(origin, kind, status, data))
+    found = {each.name: each for each in runs.list_automations()}
+    assert (found["collection_morning"].kind, found["collection_morning"].is_on) == (
+        "schedule",
+        False,
+    )
+    votes = found["votes"]
+    assert (votes.kind, votes.is_on, votes.ticked_at) == ("sensor", None, ticked_at)
+
+
+def test_a_home_in_which_nothing_ran_has_no_runs(tmp_path: Path) -> None:
+    runs = DagsterRuns(Settings(home=tmp_path))
+    assert (runs.page(limit=5), runs.list_jobs(), runs.list_automations()) == ([], [], [])
+    assert runs.find_last_by_schedule() == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_listed_schedules_and_sensors_are_those_of_the_definitions(settings: Settings) -> None:
+    defined = definitions_for(settings)
+    schedules = {each.name: each for each in defined.schedules or ()}
+    assert {each.name: (each.job, ScheduleParams().cron(each.parameter)) for each in SCHEDULES} == {
+        name: (each.job.name, each.cron_schedule) for name, each in schedules.items()
+    }
+    assert {
+        each.name: settings.sensor_seconds if each.is_quick else settings.slow_sensor_seconds
+        for each in SENSORS
+    } == {each.name: each.minimum_interval_seconds for each in defined.sensors or ()}

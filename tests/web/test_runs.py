@@ -1,0 +1,235 @@
+"""Runs, schedules, sensors, spending and settings, as the API and the pages show them."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline.alert_rounds import record_end, record_tick
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import NewVote, Role
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.server import WebServer
+from tests.web.conftest import UNCACHED, Web
+from tests.web.databases import on_sqlite
+
+NAIVE = "%Y-%m-%d %H:%M:%S.%f"
+
+
+@pytest.fixture
+def paged(web: Web, settings: Settings, tmp_path: Path) -> Iterator[Web]:
+    """The same project with its pages, its settings file and a secret."""
+    file = tmp_path / "rlhf.yaml"
+    file.write_text(
+        "loop: {gate: {min_win_rate: 0.6}, schedules: {collection: '06:30'}}\n"
+        "base_url: https://ann:hunter22@llm.example.org/v1\n"
+    )
+    given = {
+        "config": file,
+        "budget_per_day": 2.0,
+        "api_key": "sk-canary",
+        "base_url": "https://ann:hunter22@llm.example.org/v1",
+    }
+    changed = Settings(**settings.model_dump(exclude_unset=True) | given)
+    with WebServer(create_app(changed, web.store, cache_times=UNCACHED)) as server:
+        yield Web(web.store, changed, server.url, web.clock)
+
+
+def write_runs(home: Path, *runs: tuple[str, str, datetime, float | None]) -> None:
+    """Dagster's table of runs: job, status, start and seconds of each."""
+    file = home / "dagster" / "history" / "runs.db"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(
+            "CREATE TABLE runs (id INTEGER PRIMARY KEY, run_id TEXT, pipeline_name TEXT, "
+            "status TEXT, run_body TEXT, create_timestamp DATETIME, update_timestamp DATETIME, "
+            "start_time FLOAT, end_time FLOAT)"
+        )
+        connection.execute("CREATE TABLE run_tags (run_id TEXT, key TEXT, value TEXT)")
+        for i, (job, status, at, seconds) in enumerate(runs):
+            start, moment = at.timestamp(), at.strftime(NAIVE)
+            body = json.dumps({"tags": {"dagster/partition": "2026-01-02"}})
+            end = None if seconds is None else start + seconds
+            connection.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (i + 1, f"run-{i}", job, status, body, moment, moment, start, end),
+            )
+            tag = (f"run-{i}", "dagster/schedule_name", f"{job}_morning")
+            connection.execute("INSERT INTO run_tags VALUES (?, ?, ?)", tag)
+
+
+def write_states(home: Path, **status: str) -> None:
+    """Dagster's table of schedules and sensors."""
+    file = home / "dagster" / "schedules" / "schedules.db"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(
+            "CREATE TABLE instigators (status TEXT, instigator_type TEXT, instigator_body TEXT, "
+            "update_timestamp DATETIME)"
+        )
+        for name, value in status.items():
+            body = json.dumps({"job_specific_data": None, "origin": {"job_name": name}})
+            connection.execute(
+                "INSERT INTO instigators VALUES (?, 'SCHEDULE', ?, '2026-01-02 00:00:00')",
+                (value, body),
+            )
+
+
+@on_sqlite
+def test_runs_are_listed_by_pages_and_filters(paged: Web, tmp_path: Path):
+    now = paged.clock.now()
+    hour_ago = now - timedelta(hours=1)
+    write_runs(
+        tmp_path,
+        ("collection", "SUCCESS", hour_ago, 30.0),
+        ("feedback", "FAILURE", hour_ago, 2.0),
+        ("learning", "STARTED", hour_ago, None),
+        ("feedback", "QUEUED", now, None),
+    )
+    reader = paged.client("engineer")
+    first = reader.get("/runs", params={"limit": 3}).json()
+    rows = first["items"] + reader.get("/runs", params={"cursor": first["next"]}).json()["items"]
+    assert [(row["job"], row["state"]) for row in rows] == [
+        ("feedback", "queued"),
+        ("learning", "lost"),  # it never sent a heartbeat
+        ("feedback", "failed"),
+        ("collection", "succeeded"),
+    ]
+    assert (rows[3]["duration_s"], rows[3]["day"]) == (30.0, "2026-01-02")
+    assert rows[3]["started_by"] is None
+    assert rows[3]["link"] == "http://127.0.0.1:3000/runs/run-0"
+    paged.store.heartbeats.beat("run-2", pid=1, host="h", job="learning")
+    running = reader.get("/runs", params={"state": "running", "job": "learning"}).json()["items"]
+    assert [row["state"] for row in running] == ["running"]
+    assert [r["state"] for r in reader.get("/runs?state=failed").json()["items"]] == ["failed"]
+    page = paged.browser(paged.add(Role.ENGINEER)).get(f"{paged.url}/runs?job=feedback").text
+    assert page.count('class="row run"') == 2
+
+
+@on_sqlite
+def test_schedules_run_next_only_while_something_evaluates_them(paged: Web, tmp_path: Path):
+    write_states(tmp_path, collection_morning="RUNNING", close_yesterday="STOPPED")
+    write_runs(tmp_path, ("collection", "SUCCESS", datetime(2026, 1, 2, 5, tzinfo=UTC), 3.0))
+    reader = paged.client("engineer")
+    state = reader.get("/automations").json()
+    assert (state["daemon"], state["last_tick_at"]) == ("absent", None)
+    assert "rlhf dev" in state["hint"]
+    assert {one["next_at"] for one in state["items"]} == {None}
+    record_tick(paged.store, paged.clock.now())
+    state = reader.get("/automations").json()
+    assert (state["daemon"], state["hint"]) == ("ok", "")
+    items = {one["name"]: one for one in state["items"]}
+    assert not items["close_yesterday"]["is_on"]
+    assert items["close_yesterday"]["next_at"] is None
+    assert items["votes"]["is_on"]
+    assert "simulated_voting_daily" not in items
+    collection = items["collection_morning"]
+    assert collection["last_at"] == "2026-01-02T05:00:00Z"
+    due = datetime.fromisoformat(collection["next_at"])
+    assert (due.hour, due.minute) == (6, 30), "as rlhf.yaml says"
+    assert timedelta() < due - paged.clock.now() <= timedelta(days=1)
+
+
+@on_sqlite
+def test_home_says_what_runs_next_or_what_would_start_it(paged: Web):
+    paged.store.votes.cast(
+        NewVote(
+            comparison_id=paged.publish(1)[0],
+            annotator_id="ann",
+            annotator_kind="human",
+            origin="api",
+            choice="a",
+            voted_at=paged.clock.now(),
+            idempotency_key="v",
+        )
+    )
+    reader, browser = paged.client("engineer"), paged.browser(paged.add(Role.ENGINEER))
+    assert reader.get("/home").json()["next_run"]["schedule"] is None
+    assert "No daemon is running" in browser.get(f"{paged.url}/").text
+    record_tick(paged.store, paged.clock.now())
+    following = reader.get("/home").json()["next_run"]
+    schedules = reader.get("/automations").json()["items"]
+    assert following == {"schedule": schedules[0], "hint": ""}
+    assert schedules[0]["next_at"] == min(
+        one["next_at"] for one in schedules if one["kind"] == "schedule"
+    )
+    assert "by the schedule" in browser.get(f"{paged.url}/").text
+    paged.settings.config.write_text("loop: {schedules: {collection: noon}}\n")
+    assert "must be a time of the day" in reader.get("/home").json()["next_run"]["hint"]
+    record_end(paged.store, paged.clock.now())
+    assert reader.get("/home").json()["next_run"]["schedule"] is None
+
+
+@on_sqlite
+def test_spending_is_the_sum_of_the_metric_points(paged: Web):
+    now = paged.clock.now()
+    for days_ago, amount in ((0, 1.5), (0, 0.25), (1, 4.0), (29, 8.0), (30, 16.0)):
+        day = now.date() - timedelta(days=days_ago)
+        paged.store.metric_points.put(
+            [
+                MetricPoint(
+                    day=day,
+                    name="spend.amount",
+                    labels={"lane": f"lane/{amount}"},
+                    value=amount,
+                    measured_at=now,
+                )
+            ]
+        )
+    reader = paged.client("engineer")
+    spending = reader.get("/spending").json()
+    assert (spending["today"], spending["days_30"]) == (1.75, 13.75)
+    assert spending["budget_per_day"] == 2.0
+    assert sum(one["amount"] for one in spending["days"]) == 13.75
+    home = reader.get("/home").json()["spending"]
+    assert home == {"today": spending["today"], "days_30": spending["days_30"]}
+    page = paged.browser(paged.add(Role.ENGINEER)).get(f"{paged.url}/runs").text
+    assert "of 2.00, the daily budget" in page
+
+
+@on_sqlite
+def test_settings_show_value_and_source_but_no_secret(paged: Web):
+    reader, browser = paged.client("engineer"), paged.browser(paged.add(Role.ENGINEER))
+    answer, page = reader.get("/settings"), browser.get(f"{paged.url}/settings")
+    for text in (answer.text, page.text):
+        assert "sk-canary" not in text
+        assert "hunter22" not in text
+    settings = {one["name"]: one for one in answer.json()["settings"]}
+    assert settings["api_key"]["value"] == "set, hidden"
+    assert (settings["base_url"]["source"], settings["keep_days"]["source"]) == ("file", "default")
+    gate = next(part for part in answer.json()["parts"] if part["name"] == "gate")
+    known = {one["name"]: one for one in gate["parameters"]}
+    assert (known["min_win_rate"]["value"], known["min_win_rate"]["is_set"]) == ("0.6", True)
+    assert not known["max_length_change"]["is_set"]
+    assert "gate.min_win_rate: 0.5 (default) → 0.6" in answer.json()["pending"]
+    paged.settings.config.write_text("loop: {gate: {min_win: 1}}\n")
+    assert "min_win_rate" in reader.get("/settings").json()["problem"]
+    assert "Nothing starts while" in browser.get(f"{paged.url}/settings").text
+
+
+@on_sqlite
+def test_pages_report_records_of_dagster_that_cannot_be_read(paged: Web, tmp_path: Path):
+    browser = paged.browser(paged.add(Role.ENGINEER))
+    assert "No runs yet" in browser.get(f"{paged.url}/runs").text
+    write_runs(tmp_path)
+    write_states(tmp_path)
+    for file in (tmp_path / "dagster").rglob("*.db"):
+        file.write_bytes(b"not a database")
+    page = browser.get(f"{paged.url}/runs")
+    assert page.status_code == 200
+    assert page.text.count("records cannot be read") == 2
+    answer = paged.client("engineer").get("/runs")
+    assert answer.status_code == 503
+    assert str(tmp_path) not in answer.text
+
+
+@on_sqlite
+@pytest.mark.parametrize("path", ["/runs", "/automations", "/spending", "/settings"])
+def test_those_who_judge_blind_read_none_of_it(paged: Web, path: str):
+    for role in ("annotator", "curator"):
+        assert paged.client(role).get(path).status_code == 403
