@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import cached_principal, find_principal
@@ -78,16 +79,18 @@ def render(
     """The page of a template."""
     theme = request.cookies.get("theme")
     pages: Pages = request.app.state.pages
+    has_glossary = request.cookies.get(glossary.COOKIE) == "on"
     html = pages.environment.get_template(name).render(
         asker=asker,
         project=site.settings.project,
         menu=pages.menu(asker) if asker else {},
         here="/" + request.url.path.strip("/").partition("/")[0],
         theme=theme if theme in THEMES else None,
+        glossary=glossary.LABELS if has_glossary else None,
         notice=notice,
         **values,
     )
-    return HTMLResponse(html, status)
+    return HTMLResponse(glossary.add_labels(html) if has_glossary else html, status)
 
 
 async def problem_page(request: Request, problem: Problem) -> Response:
@@ -179,6 +182,7 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "short_time": _format_short_time,
         "choice_words": choice_words,
         "ago": _format_age,
+        "label": glossary.find_label,
         "until": _format_wait,
         "percent": _format_percent,
         "seconds": _format_seconds,

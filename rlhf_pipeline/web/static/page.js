@@ -1,5 +1,5 @@
-// What every page does beside its HTML: theme, menu, charts, live figures, Markdown, copying. All
-// pages but annotate work without it.
+// What every page does beside its HTML: theme, glossary, menu, charts, live figures, Markdown,
+// copying. All pages but annotate work without it.
 
 import { render } from "./markdown.js";
 
@@ -21,6 +21,17 @@ if (theme) {
     // read by the server, which renders the next page in it
     document.cookie = `theme=${chosen};path=/;max-age=31536000;samesite=lax`;
     name();
+  });
+}
+
+const glossary = document.querySelector("#glossary-switch");
+if (glossary) {
+  glossary.hidden = false;
+  glossary.addEventListener("click", () => {
+    const wanted = glossary.getAttribute("aria-pressed") === "true" ? "off" : "on";
+    // read by the server, which writes the labels
+    document.cookie = `glossary=${wanted};path=/;max-age=31536000;samesite=lax`;
+    location.reload();
   });
 }
 

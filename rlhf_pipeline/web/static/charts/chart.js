@@ -2,6 +2,7 @@
 
 import { init } from "../vendor/echarts.min.js";
 import { countPoints, downloadCsv, downloadPng, fillTable } from "./files.js";
+import { findLabel } from "./labels.js";
 import { canZoom, findLink, optionsOf, shownDays, zoomAction } from "./options.js";
 import { isoDay } from "./values.js";
 
@@ -64,6 +65,8 @@ class LiveChart {
   draw() {
     const { chart } = this;
     this.title.textContent = chart.title;
+    const label = findLabel(chart.title);
+    if (label) this.title.append(element("small", { className: "gloss" }, ` ${label}`));
     if (!countPoints(chart)) {
       this.instance?.dispose();
       this.instance = null;

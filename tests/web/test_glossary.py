@@ -1,0 +1,94 @@
+"""The glossary: labels beside the plain terms, and nothing else changes."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import NewVote, Role
+from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.glossary import LABELS, find_label
+from rlhf_pipeline.web.server import WebServer
+from tests.web.conftest import UNCACHED, Web
+from tests.web.databases import on_sqlite
+
+ROOT = Path(__file__).parents[2]
+LABEL = re.compile(r'<small class="gloss">[^<]*</small>')
+TERMS = re.compile(r'\s*<script type="application/json" id="glossary">[^<]*</script>')
+
+
+@pytest.fixture
+def paged(web: Web) -> Iterator[Web]:
+    """A project with a vote and figures."""
+    now = web.clock.now()
+    web.store.votes.cast(
+        NewVote(
+            comparison_id=web.publish(1)[0],
+            annotator_id="ann",
+            annotator_kind="human",
+            origin="api",
+            choice="a",
+            voted_at=now,
+            idempotency_key="v",
+        )
+    )
+    figures = {"model.accuracy": 0.71, "model.accuracy_ceiling": 0.83, "spend.amount": 4.25}
+    web.store.metric_points.put(
+        [
+            MetricPoint(
+                day=now.date(),
+                name=name,
+                labels={"reward_model": "demo.reward_model@1"} if "model" in name else {},
+                n=100,
+                value=value,
+                low=value - 0.02,
+                high=value + 0.02,
+                measured_at=now,
+            )
+            for name, value in figures.items()
+        ]
+    )
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+        yield Web(web.store, web.settings, server.url, web.clock)
+
+
+@on_sqlite
+def test_the_glossary_adds_labels_and_changes_no_number(paged: Web):
+    browser = paged.browser(paged.add(Role.ENGINEER))
+    paths = ("/", "/alignment", "/evolution", "/drift", "/clusters", "/runs", "/progress")
+    plain = {path: browser.get(f"{paged.url}{path}").text for path in paths}
+    chart = browser.get("/charts/accuracy").text
+    assert not any(LABEL.search(page) for page in plain.values())
+    browser.cookies.set("glossary", "on")
+    for path, before in plain.items():
+        after = browser.get(f"{paged.url}{path}").text
+        assert LABEL.search(after)
+        unlabelled = TERMS.sub("", LABEL.sub("", after))
+        unlabelled = unlabelled.replace('aria-pressed="true"', 'aria-pressed="false"')
+        assert re.sub(r"\s+", " ", unlabelled) == re.sub(r"\s+", " ", before), path
+    assert browser.get("/charts/accuracy").text == chart
+    clusters = browser.get(f"{paged.url}/clusters").text
+    assert '<h1>Error clusters<small class="gloss"> = damaged tissue</small></h1>' in clusters
+    assert '<small class="gloss"> = homeostatic regulation</small></a>' in clusters
+    browser.cookies.set("glossary", "off")
+    assert not LABEL.search(browser.get(f"{paged.url}/drift").text)
+
+
+@on_sqlite
+def test_annotators_have_no_switch(paged: Web):
+    page = paged.browser(paged.add(Role.ANNOTATOR)).get(f"{paged.url}/me").text
+    assert "glossary-switch" not in page
+
+
+def test_every_label_is_in_the_documents():
+    page = (ROOT / "docs" / "vocabulary.md").read_text(encoding="utf-8")
+    table = page.partition("## Glossary of the mission's words")[2]
+    assert [label for label in LABELS.values() if label not in table] == []
+
+
+def test_a_label_names_its_term_unless_it_is_the_whole_text():
+    assert find_label("Retraining set") == "retraining = collective tissue repair"
+    assert find_label("Drift") == "= morphogenetic cancer"
+    assert find_label("Drifting") == ""
