@@ -53,7 +53,7 @@ class Lease(Answer):
     guideline_version: int | None
     remaining: int = Field(
         description="Number of judgements open for you, rounded up to tens; from 200 on an "
-        "estimate, up to half a minute old."
+        "estimate, up to a minute old."
     )
     reason_empty: (
         Literal[

@@ -11,7 +11,7 @@ from rlhf_pipeline.store.assignments import RemainingCards
 from rlhf_pipeline.store.card_queue import MOST_COUNTED
 from rlhf_pipeline.store.comparisons import Texts
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
-from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
+from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, ExpiringCache
 
 MAX_CACHED_CARDS = 20_000
 MAX_CACHED_TEXTS = 2_000
@@ -57,7 +57,11 @@ class CardDealer:
         self._store = store
         self._assignments = ExpiringCache[str, Assignment](MAX_CACHED_CARDS)
         self._texts = ExpiringCache[str, tuple[Texts, bool]](MAX_CACHED_TEXTS)
-        self._estimates = ExpiringCache[str, int](MAX_CACHED_ANNOTATORS, cache_times.remaining_s)
+        # by annotator and day's cap; only the first lease of an annotator waits for one
+        self._estimates = ExpiringCache[tuple[str, int | None], CachedValue[int]](
+            MAX_CACHED_ANNOTATORS
+        )
+        self._cache_times = cache_times
 
     def deal(self, annotator_id: str, n: int, rules: AnnotationRules) -> list[CardContent]:
         dealt = self._store.assignments.deal(annotator_id, n, rules)
@@ -69,11 +73,17 @@ class CardDealer:
         left = self._store.assignments.remaining_for(annotator_id, rules)
         if left.n < MOST_COUNTED:
             return left
-        n = self._estimates.get(annotator_id)
-        if n is None:
-            n = self._store.assignments.estimate_remaining(annotator_id, rules)
-            self._estimates.put(annotator_id, n)
-        return left.model_copy(update={"n": n})
+        key = annotator_id, rules.max_votes_per_day
+        estimate = self._estimates.get(key)
+        if estimate is None:
+            estimate = CachedValue(
+                lambda: self._store.assignments.estimate_remaining(annotator_id, rules),
+                self._cache_times.remaining_s,
+                may_lag=True,
+                quick_s=self._cache_times.quick_s,
+            )
+            self._estimates.put(key, estimate)
+        return left.model_copy(update={"n": estimate()})
 
     def get(self, assignment_id: str, annotator_id: str) -> CardContent:
         """Raises NotFound, in the same words whether the card does not exist or belongs to another
