@@ -250,21 +250,32 @@ def test_a_candidate_is_judged_against_the_first_policy_too(
 def test_a_promoted_policy_of_another_vocabulary_is_trained_and_gated(
     retrained: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Its adapters lead from that policy, which a server would hold."""
+    """Its adapters lead from that policy, which a server would hold. Hard negatives and on-policy
+    rounds take part.
+    """
     project = branch(retrained)
     own = project.champions.register_policy(
         str(build_policy(tmp_path / "own", family="gpt2")), {"stage": "own model"}
     )
     project.champions.promote("policy", own, reason="test", actor="test")
     training = {"lora_rank": 2, "max_length": 128, "sentinels": {"every": 0}}
-    stages = ["candidate_model", "evaluation", "gate"]
-    config = quick(candidate_model=training, evaluation={"max_new_tokens": 8})
-    del config["ops"]["calibration"], config["ops"]["retraining_set"]
+    training |= {"on_policy_rounds": 1, "on_policy_prompts": 30, "on_policy_tokens": 8}
+    stages = ["retraining_set", "candidate_model", "evaluation", "gate"]
+    config = quick(
+        retraining_set={"hard_negatives": 5},
+        candidate_model=training | {"max_disagreement": 0.5},
+        evaluation={"max_new_tokens": 8},
+    )
+    del config["ops"]["calibration"]
     project.materialise(stages, config=config)
+    origins = project.files.read_frame("retraining_set")["origin"]
+    assert (origins == "hard_negative").sum() in range(1, 6)
     evaluation = project.files.read_record("evaluation", Evaluation)
     assert evaluation.champion == evaluation.base == own.label
     candidate = project.files.read_record("candidate_model", ModelVersion)
     assert project.files.read_record("gate", GateDecision).candidate == candidate.label
+    assert candidate.metrics["on_policy_rounds"] == 1
+    assert candidate.metrics["n_steps"] > 4
     adapter = project.champions.policy_folder(candidate) / ADAPTER
     base = project.champions.base_policy(candidate)
     assert read_base_hash(adapter) == base.content_hash == own.content_hash
@@ -292,7 +303,7 @@ def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any
 def test_candidate_is_promoted_only_if_every_rule_holds(
     retrained: Any, branch: Callable[..., Any]
 ) -> None:
-    refused, passed = branch(retrained), branch(retrained)
+    refused, passed = branch(retrained), branch(retrained, completion_backend="template")
     refused.materialise(["gate"], config={"ops": {"gate": {"config": {"min_win_rate": 1.0}}}})
     assert not refused.files.read_record("gate", GateDecision).promoted
     evaluation = passed.files.read_record("evaluation", Evaluation)
@@ -310,7 +321,11 @@ def test_candidate_is_promoted_only_if_every_rule_holds(
     )
     passed.files.write_record("evaluation", better)
     passed.materialise(["gate"])
-    assert passed.files.read_record("gate", GateDecision).promoted
+    decision = passed.files.read_record("gate", GateDecision)
+    assert decision.promoted
+    # completions come from elsewhere
+    assert decision.verdict == "promoted, not served"
+    assert "completions come from backend template" in str(decision.not_served)
     assert passed.registry.get("policy", "champion").label == "demo.policy@2"
     assert passed.registry.get("policy", "previous").label == "demo.policy@1"
     promotions = passed.store.promotions.history("demo.policy")
