@@ -60,10 +60,10 @@ def main() -> int:
     parser.add_argument("--one", nargs=2, metavar=("FOLDER", "TRAINING"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     silence_telemetry()
+    limits, rows = Limits(), []
     if arguments.one:
         print(json.dumps(train(Path(arguments.one[0]), arguments.one[1])))
-        return 0
-    limits, rows = Limits(), []
+        return limits.print_summary()
     with tempfile.TemporaryDirectory() as folder:
         n = build_policy(Path(folder), arguments.layers, arguments.width)
         for name in [arguments.only] if arguments.only else TRAININGS:
@@ -109,7 +109,8 @@ def run_alone(folder: str, name: str) -> tuple[float, float]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"`{name}` failed:\n{done.stderr[-2000:]}")
-    estimated, measured = json.loads(done.stdout.splitlines()[-1])
+    (told,) = (line for line in done.stdout.splitlines() if line.startswith("["))
+    estimated, measured = json.loads(told)
     return float(estimated), float(measured)
 
 

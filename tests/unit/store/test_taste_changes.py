@@ -28,6 +28,7 @@ LATER_TABLES = (
     "vote_sums_head",
     "annotator_groups",
     "practised_comparisons",
+    "adjudications",
 )
 
 
@@ -135,6 +136,8 @@ def test_migration_copies_the_changes_of_earlier_decisions(voted, decide):
     with voted.database.write_transaction() as connection:
         for table in LATER_TABLES:
             connection.execute(text(f"DROP TABLE {table}"))
+        for column in ("source", "flag"):
+            connection.execute(text(f"DROP INDEX ix_comparisons_{column}"))
         connection.execute(text("ALTER TABLE drift_events DROP COLUMN is_replayed"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0011'"))
     voted.migrate()
