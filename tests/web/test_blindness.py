@@ -110,6 +110,7 @@ QUERIES: dict[str, list[str]] = {
     "category": ["correction", "factual"],
     "status": ["not_offered", "waiting", "done", "counting", "replaced", "not_counting"],
     "flag": ["pii", "broken", "undone"],
+    "job": ["feedback"],
     "sort": ["duplicate", "votes", "name", "same_as_before"],
     "limit": ["3"],
     "state": ["open", "disputed", "agreed", "decided"],

@@ -306,6 +306,7 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
     ask_people(web.store)  # decision 1; its answer, 2, begins a quarantine
     quarantine = {"answer": "quarantine", "reason": "careless"}
     figure = {"day": "2026-01-05", "metric": "errors", "model": "m", "n": 10, "total": 1}
+    decided = {"comparison_id": ids[2], "choice": "a", "reason": "A names its source."}
     bodies: dict[str, tuple[str, object]] = {
         "/metrics/production": ("/metrics/production", {"figures": [figure]}),
         "/assignments:lease": ("/assignments:lease", {"n": 1}),
@@ -322,6 +323,9 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
         ),
         "/comparisons:offer": ("/comparisons:offer", {"ids": ids}),
         "/comparisons:withdraw": ("/comparisons:withdraw", {"ids": ids}),
+        "/comparisons:flag": ("/comparisons:flag", {"ids": ids[:1], "flag": None}),
+        "/consensus:decide": ("/consensus:decide", decided),
+        "/consensus:undo": ("/consensus:undo", {"comparison_id": ids[2]}),
         "/feedback": ("/feedback", THUMB),
         "/guidelines": ("/guidelines", {"text": "Be fair."}),
         "/users": ("/users", {"email": "new@example.org"}),
@@ -352,6 +356,9 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
         },
         "/comparisons:offer": {"ids": ids, "overlap": 3},
         "/comparisons:withdraw": {"ids": ids[:1]},
+        "/comparisons:flag": {"ids": ids[1:2], "flag": None},
+        "/consensus:decide": {**decided, "reason": "Read twice."},
+        "/consensus:undo": {"comparison_id": ids[2], "reason": "by mistake"},
         "/feedback": {**THUMB, "value": 0},
         "/guidelines": {"text": "Be kind."},
         "/users": {"email": "newer@example.org"},

@@ -715,5 +715,5 @@ def test_votes_are_listed_filtered_and_searched(web: Web):
     assert len(of_comparison) == 2
     found = reader.get("/votes", params={"q": "nUMBER 3"}).json()["items"]
     assert [item["flags"] for item in found] == [["broken"], ["broken"]]
-    assert reader.get("/votes", params={"q": "3", "annotator_id": "x"}).status_code == 422
+    assert reader.get("/votes", params={"q": "3", "annotator_id": "x"}).json()["items"] == []
     assert reader.get("/votes", params={"cursor": "rubbish"}).status_code == 422
