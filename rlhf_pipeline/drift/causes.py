@@ -51,12 +51,11 @@ def find_causes(
 
     `votes` is an error stream up to now: seq and error, and where they are known category,
     policy_version, source, annotator_id, comparison_id, duration_s, expected_error, p and
-    is_left_out. With a
-    column `reward_model`, the latest vote's model is examined; other models' votes only tell which
-    annotators are known and how fast they are. With a column `day`, the rhythm of the week is no
-    rise; a column `rhythm` says by how much each vote's usual error rate is higher, as learnt from
-    more votes than these. `reference` is what is known of a model that has few votes before the
-    change.
+    is_left_out. With a column `reward_model`, the latest vote's model is examined; other models'
+    votes only tell which annotators are known and how fast they are. With a column `day`, the
+    rhythm of the week is no rise; a column `rhythm` says by how much each vote's usual error rate
+    is higher, as learnt from more votes than these. `reference` is what is known of a model that
+    has few votes before the change.
 
     Raises FrameError for missing columns, duplicate seqs, and days or hours that cannot be read;
     InvalidScores for an error outside [0, 1]; NotEnoughData if the model has no vote at

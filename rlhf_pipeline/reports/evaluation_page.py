@@ -69,7 +69,7 @@ def chart_evaluation(evaluation: Evaluation) -> Chart:
         ("at equal length", evaluation.length_controlled_win_rate),
         ("expected of people", evaluation.expected_win_rate),
         ("by who labelled the set", evaluation.win_rate_by_labels),
-        ("against the first policy", evaluation.win_rate_against_base),
+        ("against the first policy of its line", evaluation.win_rate_against_base),
     ]
     categories = [(one.category, one.win_rate) for one in evaluation.by_category]
     panels = [_rate_panel("win rate", [(name, i) for name, i in overall if i is not None])]

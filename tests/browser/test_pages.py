@@ -96,6 +96,7 @@ def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, ad
     for path, words in said.items():
         page.goto(site.url + path)
         page.get_by_text(words).first.wait_for()
+        assert page.locator("h1").count() == 1, path
 
 
 def test_a_link_logs_in_once_and_only_by_its_button(site: People, context: Any, page: Any) -> None:
@@ -108,6 +109,7 @@ def test_a_link_logs_in_once_and_only_by_its_button(site: People, context: Any, 
     page.goto(link)
     page.get_by_role("button", name="Log in with this link").click()
     page.get_by_text("was already used").wait_for()
+    assert "/annotate" not in page.url
 
 
 def test_a_page_asked_for_without_a_login_is_shown_after_it(
@@ -128,6 +130,7 @@ def test_a_page_asked_for_without_a_login_is_shown_after_it(
     page.get_by_label("Password").fill("correct horse battery")
     page.keyboard.press("Enter")
     page.wait_for_url("**/guidelines")
+    assert page.locator("h1").inner_text() == "Guidelines"
 
 
 def test_the_menu_shows_what_one_may_and_the_rest_is_refused_in_words(

@@ -67,3 +67,4 @@ def test_a_project_with_one_vote_has_its_charts(site: People, context: Any) -> N
     page.wait_for_selector("[data-chart] canvas")
     page.get_by_role("link", name="by group").click()
     page.get_by_text("1 comparison: too few").first.wait_for()
+    assert page.locator("[data-chart]").count() > 0

@@ -97,7 +97,7 @@ def _is_lost(site: Site, run: PipelineRun, now: datetime) -> bool:
 
 
 def read_automations(site: Site) -> AutomationsOut:
-    """Schedules and sensors, whatever is wrong with Dagster's records or rlhf.yaml."""
+    """Schedules and sensors, even where Dagster's records or rlhf.yaml cannot be read."""
     now = site.store.database.clock.now()
     daemon = site.readiness.find_daemon_status()
     last_tick = next(iter(site.store.metric_points.latest([TICK])), None)

@@ -111,7 +111,7 @@ def test_the_chart_draws_each_rate_that_is_known() -> None:
     chart = chart_evaluation(evaluation(win_rate_against_base=interval(0.7)))
     names = [[tick.label for tick in panel.y.ticks] for panel in chart.panels]
     assert names == [
-        ["against the champion", "at equal length", "against the first policy"],
+        ["against the champion", "at equal length", "against the first policy of its line"],
         ["maths"],
     ]
     assert "maths" in draw_svg(chart)

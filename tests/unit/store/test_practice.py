@@ -17,7 +17,7 @@ RULES = AnnotationRules(gold_share=0.5, repeat_share=0, seed=3)
 def publish(store: Store, make_comparisons):
     """Comparisons of two known answers by turns; offered ones are asked of anybody, too."""
 
-    def made(n: int, *, prefix: str = "g", offered: bool = False) -> list[str]:
+    def publish_known(n: int, *, prefix: str = "g", offered: bool = False) -> list[str]:
         frame = make_comparisons(n, prefix=prefix)
         frame["gold"] = ["a", "b"] * (n // 2) + ["a"] * (n % 2)
         store.comparisons.publish(frame, published_at=NOON)
@@ -26,7 +26,7 @@ def publish(store: Store, make_comparisons):
             store.assignments.offer(ids, overlap=1)
         return ids
 
-    return made
+    return publish_known
 
 
 def ids_of(store: Store, who: str = "ann") -> list[str]:
