@@ -23,7 +23,8 @@ from sensors.runs import find_run
 from tests.collector import check_trace, collecting
 
 SMALL = {"prompts": {"n": 10}, "comparisons": {"pairs_per_prompt": 6}}
-TODAY = datetime.now(UTC).date().isoformat()
+NOW = datetime.now(UTC)  # one day for the file: a suite may run past midnight
+TODAY = NOW.date().isoformat()
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def project(make_project: Callable[..., Any]) -> Any:
 
 
 def runner_of(project: Any, hour: int = 12) -> Runner:
-    now = datetime.now(UTC).replace(hour=hour, minute=0)
+    now = NOW.replace(hour=hour, minute=0)
     return Runner(
         project.settings,
         project.defs,

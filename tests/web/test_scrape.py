@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.telemetry.tracing import flush_spans
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.memory_cache import CacheTimes
@@ -20,7 +19,6 @@ from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 from tests.web.test_votes import lease, vote
 
-TODAY = utc_now().replace(microsecond=0)
 pytestmark = on_sqlite
 
 
@@ -44,9 +42,11 @@ def scrape(web: Web, **headers: str) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_prometheus_reads_the_newest_points_of_the_project(web: Web):
+    now = web.clock.now().replace(microsecond=0)  # asked anew: a suite may run past midnight
+
     def point(days_ago: int, name: str, value: float | None, **more: object) -> MetricPoint:
-        day = TODAY.date() - timedelta(days=days_ago)
-        return MetricPoint(day=day, name=name, value=value, measured_at=TODAY, **more)
+        day = now.date() - timedelta(days=days_ago)
+        return MetricPoint(day=day, name=name, value=value, measured_at=now, **more)
 
     web.store.metric_points.put([
         point(1, "queue.open", 7),
@@ -77,7 +77,7 @@ def test_prometheus_reads_the_newest_points_of_the_project(web: Web):
     assert found["rlhf_web_requests"] == {("2xx",): 0, ("4xx",): 3}
     assert "rlhf_freshness_hours" not in found  # older than a month
     measured = found["rlhf_metric_measured_timestamp_seconds"]
-    assert measured[("queue.open",)] == TODAY.timestamp()
+    assert measured[("queue.open",)] == now.timestamp()
 
 
 def test_prometheus_reads_votes_and_requests_of_this_process(web: Web):
