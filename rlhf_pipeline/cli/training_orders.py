@@ -23,7 +23,7 @@ from rlhf_pipeline.records import CalibrationReport, ModelVersion, TrainingOrder
 from rlhf_pipeline.retraining.parameters import read_strategy_params
 from rlhf_pipeline.retraining.row_checks import describe_rows, find_bad_rows
 from rlhf_pipeline.retraining.selection import SelectionParams, list_usable_pairs
-from rlhf_pipeline.retraining.strategies import STRATEGIES
+from rlhf_pipeline.retraining.strategies import STRATEGIES, check_batch
 
 CANDIDATE = "candidate_model"
 STAGES = ("retraining_set", CANDIDATE, "evaluation", "gate")  # of the job
@@ -116,11 +116,12 @@ def check_pairs(
 ) -> list[str]:
     """Lines about the rows: how many can be trained on, and those that the training will leave out.
 
-    Raises ExpectationFailed, naming each, for rows that would stop it, and NotEnoughVotes for too
-    few others.
+    Raises ConfigurationError as `check_batch`, ExpectationFailed, naming each, for rows that would
+    stop it, and NotEnoughVotes for too few others.
     """
     selection = cast(SelectionParams, _params(order, "retraining_set"))
     training = cast(CandidateParams, _params(order, CANDIDATE)).training_params()
+    check_batch(order.strategy, training)
     usable = list_usable_pairs(pairs, selection, frozen_prompt_ids)
     bad = find_bad_rows(
         usable,

@@ -34,8 +34,8 @@ def add_hard_negatives(
     confidence: float,
     references: Mapping[str, str],
 ) -> pd.DataFrame:
-    """`selected` (RETRAINING_SET) and up to `n` further rows on its prompts, hardest first, at most
-    one a prompt.
+    """`selected` (RETRAINING_SET) and up to `n` further rows on its prompts, at most one a prompt,
+    the hardest ones: all in the order of their information times weight.
 
     The completions are those of `pairs` (PREFERENCE_PAIRS). Where a prompt has a reference, a right
     answer is chosen and the wrong one that `judge` likes most rejected, as long as it likes the
@@ -64,7 +64,9 @@ def add_hard_negatives(
     hardest = pd.DataFrame(found).sort_values(
         ["information", "comparison_id"], ascending=[False, True]
     )
-    return concat([selected, hardest.head(n)], RETRAINING_SET)
+    both = concat([selected, hardest.head(n)], RETRAINING_SET)
+    ranks = (both["information"] * both["weight"]).sort_values(ascending=False, kind="stable")
+    return both.loc[ranks.index].reset_index(drop=True)
 
 
 def _find_contrast(

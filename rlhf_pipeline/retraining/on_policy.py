@@ -224,7 +224,7 @@ def describe_rounds(rounds: Sequence[Round]) -> dict[str, float]:
 
 def add_rounds(report: TrainingReport, rounds: Sequence[Round]) -> TrainingReport:
     """The report of a candidate's first training with its rounds: time of all, and warnings, steps
-    and curves of those that were kept, one after the other. Metrics are those of the first.
+    and curves of those that were kept, one after the other. Metrics are those of the last kept.
     """
     kept = [one.report for one in rounds if one.report is not None and not one.discarded]
     n_steps, warnings = report.n_steps, list(report.warnings)
@@ -238,6 +238,7 @@ def add_rounds(report: TrainingReport, rounds: Sequence[Round]) -> TrainingRepor
     return report.model_copy(
         update={
             "content_hash": kept[-1].content_hash if kept else report.content_hash,
+            "metrics": kept[-1].metrics if kept else report.metrics,
             "n_steps": n_steps,
             "seconds": report.seconds + sum(one.report.seconds for one in rounds if one.report),
             "loss_curve": loss_curve,

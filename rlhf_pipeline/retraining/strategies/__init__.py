@@ -27,8 +27,20 @@ __all__ = [
     "STRATEGIES",
     "Strategy",
     "TrainingReport",
+    "check_batch",
     "train_candidate",
 ]
+
+
+def check_batch(strategy: str, params: TrainingParams) -> None:
+    """Raise ConfigurationError where a batch is divided into parts too small for the strategy."""
+    needed = getattr(STRATEGIES[strategy], "min_rows_per_pass", 1)
+    if params.rows_per_pass < needed:
+        raise ConfigurationError(
+            f"batch_size {params.batch_size} in {params.gradient_accumulation} parts gives "
+            f"{params.rows_per_pass} row per part, but {strategy} compares the {needed} or more "
+            "rows of a part. Raise batch_size, or lower gradient_accumulation."
+        )
 
 
 def train_candidate(
@@ -44,12 +56,13 @@ def train_candidate(
     """Train a candidate with the strategy of that name; see `Strategy.train`.
 
     `params` is a StrategyParams: the parameters of all strategies are part of the candidate's
-    fingerprint. Raises ConfigurationError for an unknown name.
+    fingerprint. Raises ConfigurationError for an unknown name, and as `check_batch`.
     """
     if strategy not in STRATEGIES:
         raise ConfigurationError(
             f"Unknown strategy `{strategy}`. Known: {', '.join(sorted(STRATEGIES))}."
         )
+    check_batch(strategy, params)
     return STRATEGIES[strategy]().train(
         policy_folder, pairs, out, params, reward=reward, progress=progress
     )

@@ -1,5 +1,6 @@
 """Defines the protocol of a training strategy, and the rows that its trainer reads."""
 
+import json
 import math
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -88,9 +89,9 @@ def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
     same = checked[has_one_text(checked)]
     if len(same):
         raise ExpectationFailed(
-            f"{len(same)} rows of the retraining set have one text as chosen and rejected, first "
-            f"comparison {same['comparison_id'].iloc[0]}: there is nothing to prefer. Leave them "
-            "out (leave_out of retraining_set)."
+            f"{len(same)} rows of the retraining set have one text as chosen and rejected, so "
+            f"there is nothing to prefer. Leave them out: leave_out of retraining_set = "
+            f"{json.dumps(same['comparison_id'].tolist())}."
         )
     return checked.sort_values("comparison_id", ignore_index=True)
 

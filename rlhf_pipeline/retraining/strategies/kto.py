@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import pandas as pd
 from pydantic import BaseModel
 
-from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
@@ -46,6 +45,7 @@ class KTO:
     name: ClassVar[str] = "kto"
     Params: ClassVar[type[BaseModel]] = KTOParams
     needs_reward: ClassVar[bool] = False
+    min_rows_per_pass: ClassVar[int] = 2  # the divergence is estimated from the others of a pass
 
     def train(
         self,
@@ -57,12 +57,6 @@ class KTO:
         reward: RewardFunction | None = None,
         progress: Progress = ignore_progress,
     ) -> TrainingReport:
-        if params.rows_per_pass < 2:
-            raise ConfigurationError(
-                f"batch_size {params.batch_size} in {params.gradient_accumulation} parts gives 1 "
-                "row per part, but kto estimates the divergence from the other rows of a part. "
-                "Raise batch_size, or lower gradient_accumulation."
-            )
         checked = check_trainable_pairs(pairs, params.min_pairs)
         rows = split_pairs(sample_by_weight(checked, seed=params.seed), params.seed)
         return train_and_report(

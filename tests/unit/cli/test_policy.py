@@ -100,9 +100,9 @@ def test_author_is_named_of_a_cancellation_only() -> None:
     assert [describe("cancelled"), describe("succeeded")] == ["cancelled by bob", "succeeded"]
 
 
-def order(*changes: str) -> TrainingOrder:
+def order(*changes: str, strategy: str = "dpo") -> TrainingOrder:
     few = ("retraining_set.min_pairs=4", "min_pairs=4")
-    return build_order(LoopSettings(), "dpo", [*few, *changes], None)
+    return build_order(LoopSettings(), strategy, [*few, *changes], None)
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,13 @@ def test_too_few_rows_are_counted_before_the_start(policy: PromptFormat) -> None
         with pytest.raises(NotEnoughVotes, match=f"^{n} of {n} preference pairs.*; 4 are needed"):
             check_pairs(pairs(n), order(), policy)
     assert check_pairs(pairs(4), order(), policy) == ["4 of 4 preference pairs can be trained on"]
+
+
+def test_kto_needs_two_rows_in_each_part_of_a_batch(policy: PromptFormat) -> None:
+    parts = ("batch_size=4", "gradient_accumulation=4")
+    with pytest.raises(ConfigurationError, match="1 row per part, but kto compares the 2 or more"):
+        check_pairs(pairs(4), order(*parts, strategy="kto"), policy)
+    assert check_pairs(pairs(4), order(*parts), policy)
 
 
 def test_bad_rows_are_named_and_can_be_left_out(policy: PromptFormat) -> None:

@@ -26,8 +26,10 @@ def add(given, judge, n=10, references=None):
         confidence=0.7,
         references=references or {},
     )
-    pd.testing.assert_frame_equal(rows.iloc[: len(selected)], selected)
-    return rows.iloc[len(selected) :].reset_index(drop=True)
+    is_new = rows["origin"] == "hard_negative"
+    pd.testing.assert_frame_equal(rows[~is_new].reset_index(drop=True), selected)
+    assert rows["information"].is_monotonic_decreasing  # all weights are 1
+    return rows[is_new].reset_index(drop=True)
 
 
 TWICE = pairs(2, prompt_id="p0", chosen=["w", "y"], rejected=["x", "z"])

@@ -158,7 +158,7 @@ def report(n_steps, *warnings):
         n_steps=n_steps,
         loss_curve=((n_steps, 0.5),),
         curves={"KL": ((0, 0.0), (n_steps, 0.1))},
-        metrics={},
+        metrics={"loss": 1 / n_steps},
         warnings=warnings,
         seconds=2.0,
     )
@@ -179,6 +179,7 @@ def test_the_report_of_a_candidate_covers_its_rounds():
         "On-policy round 1: Sentinel length stopped the training at step 5.",
     )
     assert (whole.n_steps, whole.content_hash, whole.seconds) == (14, "after 4", 6.0)
+    assert whole.metrics == {"loss": 0.25}
     assert whole.loss_curve == ((10, 0.5), (14, 0.5))
     assert whole.curves == {"KL": ((0, 0.0), (10, 0.1), (10, 0.0), (14, 0.1))}
 

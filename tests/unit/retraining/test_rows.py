@@ -76,6 +76,12 @@ def test_rows_of_an_evaluation_split_are_never_trained_on():
         check_trainable_pairs(retraining_set(split=["train", "test", "train"]), 1)
 
 
+def test_every_row_with_one_text_is_named():
+    rows = retraining_set(rejected=["x1 ", "y", "x3"], chosen=["x1", "x2", "x3"])
+    with pytest.raises(ExpectationFailed, match=r'leave_out of retraining_set = \["c0", "c2"\]'):
+        check_trainable_pairs(rows, 1)
+
+
 def test_too_few_pairs_name_number_and_cure():
     with pytest.raises(
         NotEnoughVotes,
