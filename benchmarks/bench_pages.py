@@ -56,6 +56,12 @@ from rlhf_pipeline.records import Category, utc_now  # noqa: E402
 from rlhf_pipeline.web.pagination import make_cursor  # noqa: E402
 
 P95_MS = 300.0
+PAGES_OF_THE_LOOP = (
+    *("/preferences", "/evolution", "/compare", "/compare?a=19&b=20", "/compare?a=3&b=17"),
+    *("/decisions", "/decisions/5", "/drift", "/drift-events", "/clusters", "/production"),
+    *("/alerts", "/runs", "/settings", "/users", "/rules", "/guidelines", "/progress"),
+)
+CHARTS = ("drift", "clusters", "evolution", "production", "preferences/preferred?by=source")
 REPEATS = 40
 SECONDS_TO_COUNT = 600
 NOBODY = "votes whose reason says what nobody says"
@@ -258,6 +264,15 @@ def measure(
             ),
             ("chart of alignment, 90 days", lambda: "/api/v1/charts/alignment"),
             ("chart of alignment, 400 days", lambda: f"/api/v1/charts/alignment?since={long_ago}"),
+            *((f"page {path}", lambda path=path: path) for path in PAGES_OF_THE_LOOP),
+            *((f"chart of {name}", lambda name=name: f"/api/v1/charts/{name}") for name in CHARTS),
+            *(
+                (
+                    f"chart of {name}, 400 days",
+                    lambda name=name: f"/api/v1/charts/{name}?since={long_ago}",
+                )
+                for name in ("drift", "production")
+            ),
         ]
         tell(table, where, connection, token, states)
         seen: list[Asked] = [

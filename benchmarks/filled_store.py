@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.bench_store import FIRST, VOTES_PER_COMPARISON
+from benchmarks.filled_loop import fill_loop
 from benchmarks.web_server import RLHF, ROOT, open_store, server_environment
 from rlhf_pipeline.calibration import calibration_log, calibration_metrics, reliability_table
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
@@ -48,6 +49,7 @@ def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
             store.feedback.add(_make_feedback(n), created_by="bench")
         store.assignments.offer(ids, overlap=1)
         store.metric_points.put(list(_make_points()))
+        fill_loop(store, str(home / "frames"))
 
 
 def _make_points() -> Iterator[MetricPoint]:

@@ -1,0 +1,193 @@
+"""What a loop of 400 days leaves beside its votes: drift reports, clusters, events, decisions,
+policy versions, figures of production. Prints nothing; see bench_pages.
+"""
+
+import json
+from datetime import date, datetime, timedelta
+
+import pandas as pd
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.evaluation import GateParams, decide_promotion
+from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
+from rlhf_pipeline.metric_catalogue import PRODUCTION
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import (
+    DriftEvent,
+    Evaluation,
+    EvaluationSamples,
+    Interval,
+    JudgedSample,
+    Promotion,
+    TriggerDecision,
+    utc_now,
+)
+from rlhf_pipeline.store import Store
+from tests.clusters import failing_cluster, write_clusters
+
+PROJECT = "bench"
+N_DAYS, N_VERSIONS, N_PROMPTS, N_CLUSTERS = 400, 20, 300, 12
+DAYS_OF_A_VERSION = N_DAYS // N_VERSIONS
+TESTS = tuple(
+    (space, detector)
+    for space, detectors in (
+        ("overall", ("verdict",)),
+        ("errors", ("rise_test", "ddm", "adwin")),
+        ("calibration", ("ece",)),
+        *((f"space_{n}", ("ks", "mmd")) for n in range(12)),
+    )
+    for detector in detectors
+)
+TEXT = "Because people should never always think about money, right or wrong, freedom. " * 3
+
+
+def fill_loop(store: Store, frames: str) -> None:
+    """The newest day is today, the newest version of the policy the champion."""
+    files = Artefacts(frames, store.file_hashes)
+    today = utc_now().date()
+    days = [today - timedelta(days=N_DAYS - 1 - n) for n in range(N_DAYS)]
+    ids = store.comparisons.find_offerable_ids()[: N_CLUSTERS * 40]
+    for n, day in enumerate(days):
+        _write_day(files, n, day, ids)
+    _promote(store, 1)
+    for version in range(2, N_VERSIONS + 1):
+        _add_version(store, files, version, days[(version - 1) * DAYS_OF_A_VERSION])
+    store.metric_points.put([
+        MetricPoint.of_interval(day, name, _around(0.5), utc_now(), {"model": _policy(1 + n // 20)})
+        for n, day in enumerate(days)
+        for name in PRODUCTION
+    ])  # fmt: skip
+
+
+def _write_day(files: Artefacts, n: int, day: date, ids: list[str]) -> None:
+    is_drift = n % DAYS_OF_A_VERSION == 0
+    rows = [
+        {
+            "day": day.isoformat(),
+            "space": space,
+            "detector": detector,
+            "model_version": _reward_model(n),
+            "verdict": "drift" if is_drift and space == "errors" else "stable",
+            "statistic": 0.1,
+            "threshold": 0.2,
+            "p_value": 0.3,
+            "n_reference": 500,
+            "n_current": 300,
+            "evidence": json.dumps({"effect": 0.05}),
+        }
+        for space, detector in TESTS
+    ]
+    report = check_frame(pd.DataFrame(rows), DRIFT_REPORTS)
+    files.write_frame("drift_report", report, day.isoformat())
+    found = [
+        failing_cluster(f"{day}-{chr(65 + k)}", ids[k * 40 : (k + 1) * 40])
+        for k in range(N_CLUSTERS)
+    ]
+    write_clusters(files, day.isoformat(), *found)
+
+
+def _add_version(store: Store, files: Artefacts, version: int, day: date) -> None:
+    now = datetime.fromisoformat(f"{day}T12:00:00+00:00")
+    event = DriftEvent(
+        kind="drift",
+        model_version=_reward_model(version * DAYS_OF_A_VERSION),
+        detector="rise_test",
+        params_hash="p",
+        stream="errors",
+        seq=version * 1000,
+        day=day,
+        change_seq=version * 1000 - 50,
+        evidence={"error_before": 0.2, "error_after": 0.4, "n_votes": 1848},
+        detected_at=now,
+    )
+    store.events.add([event])
+    store.decisions.decide(
+        lambda _: TriggerDecision(
+            action="fire",
+            reasons=("the error rate rose from 0.20 to 0.40",),
+            event_ids=(event.event_id,),
+            evidence={"looked_at": {"max_seq": version * 1000}},
+            decided_at=now,
+            remedy="retrain",
+        ),
+        now=now,
+        champion=event.model_version,
+    )
+    evaluation = _evaluate(version)
+    store.gates.record(
+        decide_promotion(evaluation, GateParams()).model_copy(update={"run_id": f"run-{version}"})
+    )
+    samples = EvaluationSamples(
+        evaluation=evaluation, rows=tuple(_judge(version, i) for i in range(N_PROMPTS))
+    )
+    path = files.samples_path(evaluation.candidate, evaluation.champion)
+    files.write({
+        path: samples.model_dump_json().encode(),
+        files.evaluation_path(evaluation.candidate): b"<!doctype html><p>Evaluated",
+    })  # fmt: skip
+    _promote(store, version)
+
+
+def _promote(store: Store, version: int) -> None:
+    for kind, label in (("policy", version), ("reward_model", version)):
+        store.promotions.record(
+            Promotion(
+                model_name=f"{PROJECT}.{kind}",
+                version=label,
+                previous_version=label - 1 or None,
+                data_seq=None,
+                reason="better" if label > 1 else "first version of the project",
+                actor=f"run run-{version}",
+            )
+        )
+
+
+def _policy(version: int) -> str:
+    return f"{PROJECT}.policy@{version}"
+
+
+def _reward_model(n_days: int) -> str:
+    return f"{PROJECT}.reward_model@{min(N_VERSIONS, 1 + n_days // DAYS_OF_A_VERSION)}"
+
+
+def _around(value: float, half: float = 0.04) -> Interval:
+    return Interval(value=value, low=value - half, high=value + half, n=N_PROMPTS)
+
+
+def _evaluate(version: int) -> Evaluation:
+    return Evaluation(
+        candidate=_policy(version),
+        champion=_policy(version - 1),
+        reward_model=_reward_model(version * DAYS_OF_A_VERSION),
+        n_prompts=N_PROMPTS,
+        prompts_hash="h",
+        win_rate=_around(0.6),
+        mean_reward_candidate=_around(0.5),
+        mean_reward_champion=_around(0.1),
+        kl=_around(0.1),
+        checkable_candidate=_around(0.5),
+        checkable_champion=_around(0.48),
+        mean_length_candidate=70.0,
+        mean_length_champion=65.0,
+        length_candidate=_around(70.0, 4),
+        length_controlled_win_rate=_around(0.58),
+        win_rate_by_labels=_around(0.62),
+        shares_votes=False,
+        evaluation_set=1,
+    )
+
+
+def _judge(version: int, i: int) -> JudgedSample:
+    return JudgedSample(
+        prompt_id=f"p{i:03}",
+        prompt=f"Question {i}? {TEXT}",
+        category=("coding", "creative", "factual")[i % 3],
+        sample_index=0,
+        completion_candidate=f"Policy {version} on {i}. {TEXT}",
+        completion_champion=f"Policy {version - 1} on {i}. {TEXT}",
+        score_candidate=(i % 7) / 10,
+        score_champion=(i % 5) / 10,
+        p_win=0.5 + (i % 7 - i % 5) / 20,
+        right_candidate=None,
+        right_champion=None,
+    )
