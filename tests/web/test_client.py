@@ -417,6 +417,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "settings"),
         ("GET", "evolution"),
         ("GET", "compare"),
+        ("GET", "compare/days"),
         ("GET", "charts/evolution"),
         ("GET", "charts/alignment"),
         ("GET", "charts/accuracy"),
