@@ -35,6 +35,7 @@ from rlhf_pipeline.votes import (
     drop_machine_votes,
     noise_ceiling_or_repeats,
 )
+from rlhf_pipeline.votes.adjudication import decide_labels
 from rlhf_pipeline.votes.ceilings import MEASURES
 from rlhf_pipeline.votes.counting import (
     add_earlier_votes,
@@ -77,9 +78,14 @@ class LearningRange(dg.Config):
             TasteChanges.from_log(
                 store.taste_changes.all(), up_to_seq=self.up_to_seq, change_seq=self.change_seq
             ),
-            soft_labels,
+            None if soft_labels is None else self._decide_labels(store, soft_labels),
             self.up_to_seq,
         )
+
+    def _decide_labels(self, store: Store, labels: pd.DataFrame) -> pd.DataFrame:
+        ids = labels["comparison_id"].tolist()
+        decided = store.adjudications.standing(ids, up_to_seq=self.up_to_seq)
+        return decide_labels(labels, {one: found.choice for one, found in decided.items()})
 
 
 votes_inbox = dg.AssetSpec(

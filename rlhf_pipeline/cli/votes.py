@@ -30,7 +30,7 @@ from rlhf_pipeline.votes import (
     separate_old_completions,
     training_labels,
 )
-from rlhf_pipeline.votes.adjudication import drop_overruled
+from rlhf_pipeline.votes.adjudication import decide_labels, drop_overruled
 from rlhf_pipeline.votes.annotators_over_time import (
     AnnotatorWindowParams,
     agreement_over_time,
@@ -149,7 +149,8 @@ def prepare(
         ids = judged_comparison_ids(votes)
         comparisons = workspace.store.comparisons.with_ids(ids)
         decided = workspace.store.adjudications.standing(ids, up_to_seq=up_to_seq)
-        upheld = drop_overruled(votes, {one: found.choice for one, found in decided.items()})
+        choices = {one: found.choice for one, found in decided.items()}
+        upheld = drop_overruled(votes, choices)
         pairs = preference_pairs(upheld, comparisons, params)
         dropped = count_pairs(upheld, comparisons, params)
         progress(2, 3, f"{len(pairs):,} pairs, annotator model")
@@ -157,9 +158,8 @@ def prepare(
             taste = TasteChanges.from_log(
                 workspace.store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq
             )
-            pairs = join_soft_labels(
-                pairs, training_labels(votes, separate_old_completions(comparisons, votes, taste))
-            )
+            labels = training_labels(votes, separate_old_completions(comparisons, votes, taste))
+            pairs = join_soft_labels(pairs, decide_labels(labels, choices))
     if pairs.empty:
         raise NotEnoughData(
             f"{dropped.n_votes} votes on {dropped.n_comparisons} comparisons make no pair: "

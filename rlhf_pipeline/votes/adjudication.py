@@ -1,4 +1,4 @@
-"""Applies experts' decisions on disputed comparisons to votes."""
+"""Applies experts' decisions on disputed comparisons to votes and labels."""
 
 from collections.abc import Mapping
 
@@ -16,3 +16,12 @@ def drop_overruled(votes: pd.DataFrame, decided: Mapping[str, str | None]) -> pd
     cast = counting(votes)
     choice = cast["comparison_id"].map(decided)
     return cast[choice.isna() | (choice == cast["choice"])]
+
+
+def decide_labels(labels: pd.DataFrame, decided: Mapping[str, str | None]) -> pd.DataFrame:
+    """SOFT_LABELS with the certainty of a decision for side a or b in place of the annotator
+    model's probability, which rests on the overruled votes too.
+    """
+    sure = labels["comparison_id"].map(decided).map({"a": 1.0, "b": 0.0})
+    certain = {name: sure.fillna(labels[name]) for name in ("p_a", "p_low", "p_high")}
+    return labels.assign(**certain)

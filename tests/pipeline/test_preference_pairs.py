@@ -1,10 +1,17 @@
 """Pairs for a model that may know votes up to a seq alone."""
 
+import shutil
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
-from assets.votes import pairs_up_to
+from assets.votes import LearningRange, pairs_up_to
 from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, VOTES
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.store import Store
+from tests.learnt_home import comparisons
 
 
 def test_pairs_that_know_later_votes_are_refused_and_not_thinned_out() -> None:
@@ -13,3 +20,20 @@ def test_pairs_that_know_later_votes_are_refused_and_not_thinned_out() -> None:
     assert pairs_up_to(pairs, 9) is pairs
     with pytest.raises(FrameError, match=r"2 of 3 .* up_to_seq 4"):
         pairs_up_to(pairs, 4)
+
+
+def test_a_reward_model_learns_the_experts_decision_in_place_of_a_label(
+    migrated: Path, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{shutil.copy(migrated, tmp_path / 'store.db')}"
+    with Store.open(url, organization="org", project="demo") as store:
+        shown = comparisons(2)
+        store.comparisons.publish(shown, published_at=utc_now())
+        decided, other = shown["comparison_id"]
+        store.adjudications.decide(decided, "b", reason="the source says so", actor="eve")
+        labels = pd.DataFrame({"comparison_id": [decided, other], "p_a": 0.9, "p_low": 0.8})
+        labels["p_high"] = 0.95
+        pairs, votes = (schema.empty_frame() for schema in (PREFERENCE_PAIRS, VOTES))
+        data = LearningRange().select(store, pairs, votes, labels)
+    assert data.soft_labels is not None
+    assert data.soft_labels["p_a"].tolist() == [0.0, 0.9]

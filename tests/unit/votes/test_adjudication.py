@@ -1,6 +1,8 @@
 """Votes against an expert's decision give no pair; all others count as before."""
 
-from rlhf_pipeline.votes.adjudication import drop_overruled
+import pandas as pd
+
+from rlhf_pipeline.votes.adjudication import decide_labels, drop_overruled
 from rlhf_pipeline.votes.preference_pairs import preference_pairs
 from tests.unit.votes.test_preference_pairs import comparisons, votes
 
@@ -19,6 +21,15 @@ def test_a_pair_rests_on_the_votes_that_agree_with_the_decision() -> None:
     assert pairs["chosen_side"].to_dict() == {"even": "b", "lost": "b", "plain": "b"}
     assert pairs.loc["lost", ["n_votes", "agreement", "margin"]].tolist() == [1, 1.0, 0.75]
     assert pairs.loc["plain", "n_votes"] == 2
+
+
+def test_a_decision_takes_the_place_of_the_annotator_models_label() -> None:
+    labels = pd.DataFrame({"comparison_id": ["even", "lost", "tied", "plain"]})
+    labels = labels.assign(p_a=[0.5, 0.8, 0.6, 0.2], p_low=0.1, p_high=0.9)
+    decided = decide_labels(labels, {"even": "a", "lost": "b", "tied": "tie"})
+    assert decided["p_a"].tolist() == [1.0, 0.0, 0.6, 0.2]
+    assert decided["p_low"].tolist() == [1.0, 0.0, 0.1, 0.1]
+    assert decide_labels(labels, {}).equals(labels)
 
 
 def test_without_decisions_pairs_are_the_same() -> None:
