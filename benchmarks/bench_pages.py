@@ -57,7 +57,8 @@ from rlhf_pipeline.web.pagination import make_cursor  # noqa: E402
 
 P95_MS = 300.0
 PAGES_OF_THE_LOOP = (
-    *("/preferences", "/evolution", "/compare", "/compare?a=19&b=20", "/compare?a=3&b=17"), "/compare/days",
+    *("/preferences", "/evolution", "/compare", "/compare?a=19&b=20", "/compare?a=3&b=17"),
+    *("/compare/days",),
     *("/decisions", "/decisions/5", "/drift", "/drift-events", "/clusters", "/production"),
     *("/alerts", "/runs", "/settings", "/users", "/rules", "/guidelines", "/progress"),
 )

@@ -156,8 +156,10 @@ class ConsensusOut(Answer):
 
     comparison_id: str
     prompt_id: str
-    state: Literal["open", "disputed", "agreed"]
-    choice: Choice | None = Field(description="Null if two choices have equal weight.")
+    state: Literal["open", "disputed", "agreed", "decided"]
+    choice: Choice | None = Field(
+        description="Null if two choices have equal weight; where an expert decided, that decision."
+    )
     share: float
     low: float
     high: float

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 from starlette.requests import Request
@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 STATIC = HERE / "static"
 # then groups of installed packages
 MENU_GROUPS = ("", "Label", "Data", "People", "Models", "Drift", "Runs", "Governance")
+NOTICE, NOTICE_LASTS_S = "notice", 60  # the cookie that carries words to the next page
 THEMES = ("dark", "light")
 STRENGTHS = {1: "slightly", 2: "somewhat", 3: "clearly", 4: "much"}
 CHOICES = {"tie": "equally good", "both_bad": "both bad", "skip": "skipped"}
@@ -80,6 +81,7 @@ def render(
     theme = request.cookies.get("theme")
     pages: Pages = request.app.state.pages
     has_glossary = request.cookies.get(glossary.COOKIE) == "on"
+    done = unquote(request.cookies.get(NOTICE, ""))
     html = pages.environment.get_template(name).render(
         asker=asker,
         project=site.settings.project,
@@ -87,10 +89,13 @@ def render(
         here="/" + request.url.path.strip("/").partition("/")[0],
         theme=theme if theme in THEMES else None,
         glossary=glossary.LABELS if has_glossary else None,
-        notice=notice,
+        notice=done or notice,
         **values,
     )
-    return HTMLResponse(glossary.add_labels(html) if has_glossary else html, status)
+    response = HTMLResponse(glossary.add_labels(html) if has_glossary else html, status)
+    if done:
+        response.set_cookie(NOTICE, "", max_age=0)
+    return response
 
 
 async def problem_page(request: Request, problem: Problem) -> Response:
@@ -137,7 +142,8 @@ def login_path(request: Request) -> str:
     path = request.url.path
     if request.method != "GET" or path in ("/", "/logout"):
         return "/login"
-    return f"/login?next={quote(path)}"
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"/login?next={quote(path + query)}"
 
 
 def names_for(site: Site, asker: Principal) -> dict[str, str]:
@@ -159,9 +165,16 @@ def query_of(filters: Mapping[str, str]) -> str:
     return f"{urlencode(said)}&" if said else ""
 
 
-def see_other(path: str) -> RedirectResponse:
-    """Redirects after a successful form."""
-    return RedirectResponse(path, 303)
+def see_other(path: str, *, notice: str = "") -> RedirectResponse:
+    """Redirects after a successful form, so that a reload does not send it again. The next page
+    shows the notice.
+    """
+    response = RedirectResponse(path, 303)
+    if notice:
+        response.set_cookie(
+            NOTICE, quote(notice), max_age=NOTICE_LASTS_S, httponly=True, samesite="strict"
+        )
+    return response
 
 
 def _make_environment(sections: Mapping[str, Section]) -> Environment:

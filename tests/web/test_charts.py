@@ -1,9 +1,11 @@
 """Chart records: the same figures as the metric points, once per change, for those who may."""
 
+import json
 from datetime import date, timedelta
 
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.reports.chart import Chart, day_value
+from rlhf_pipeline.web.rendering import STATIC
 from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
 
@@ -67,3 +69,18 @@ def test_charts_refuse_days_in_the_wrong_order_and_blind_readers(web: Web):
     answer = web.client("auditor").get(PATH, params=wrong)
     assert (answer.status_code, "after until" in answer.json()["detail"]) == (422, True)
     assert web.client("curator").get(PATH).status_code == 403
+
+
+@on_sqlite
+def test_charts_of_a_page_take_over_every_filter_of_its_address(web: Web):
+    script = (STATIC / "charts" / "chart.js").read_text(encoding="utf-8")
+    passed_on = set(json.loads(script.partition("const FILTERS = ")[2].partition(";")[0]))
+    paths = web.client("auditor").get("/openapi.json").json()["paths"]
+    filters = {
+        parameter["name"]
+        for path, methods in paths.items()
+        if "/charts/" in path
+        for parameter in methods["get"].get("parameters", ())
+        if parameter["in"] == "query" and not parameter.get("required")
+    }
+    assert filters <= passed_on

@@ -30,6 +30,7 @@ def test_a_cluster_leads_to_its_rows_and_to_an_offer(web: Web):
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         paged = Web(web.store, web.settings, server.url, web.clock)
         browser = paged.browser(engineer.user)
+        browser.follow_redirects = True
         listed = browser.get(f"{server.url}/clusters").text
         assert "times the errors of the rest" in listed
         page = browser.get(f"{server.url}/clusters/{CLUSTER}").text

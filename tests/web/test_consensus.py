@@ -203,8 +203,11 @@ def test_a_decision_takes_a_comparison_from_the_disputed_list(web: Web, judged, 
     assert ids("disputed") == ["c0002", "c0004"]
     assert ids("decided") == ["c0005", "c0003"]
     (first, *_) = engineer.get("/consensus", params={"state": "decided"}).json()["items"]
-    assert (first["adjudication"]["reason"], first["state"]) == ("checked", "disputed")
-    assert first["adjudication"]["decided_by"] == engineer.user.user_id
+    assert (first["adjudication"]["reason"], first["state"]) == ("checked", "decided")
+    assert (first["adjudication"]["decided_by"], first["choice"]) == (
+        *(engineer.user.user_id, "tie"),
+    )
+    assert not {*ids("agreed"), *ids("open")} & {"c0003", "c0005"}
     judged("c0003", "b")  # a later vote changes nothing
     assert ids("disputed") == ["c0002", "c0004"]
     for status in (204, 404):
@@ -241,6 +244,7 @@ def test_the_page_decides_undoes_and_asks_an_expert_by_name(web: Web, judged):
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         paged = Web(web.store, web.settings, server.url, web.clock)
         admin, expert = paged.browser(paged.add("admin")), paged.add("annotator")
+        admin.follow_redirects = True
         url = f"{server.url}/consensus"
         assert "Decide, or ask an expert" in admin.get(url).text
         asked = {"comparison_id": one, "annotator_id": expert.user_id}
@@ -249,8 +253,10 @@ def test_the_page_decides_undoes_and_asks_an_expert_by_name(web: Web, judged):
         decided = {"comparison_id": one, "choice": "b", "reason": "the second <is> right"}
         missing = admin.post(f"{url}/decide", data=decided | {"reason": " "})
         assert (missing.status_code, "reason" in missing.text) == (422, True)
-        said = admin.post(f"{url}/decide", params={"state": "all"}, data=decided).text
+        answer = admin.post(f"{url}/decide", params={"state": "all"}, data=decided)
+        said = answer.text
         assert "Decided: B better." in said
+        assert "Decided: B better." not in admin.get(answer.url).text  # a reload sends nothing
         assert "the second &lt;is&gt; right" in said
         assert "No disputes" in admin.get(url).text
         assert "Undo the decision" in admin.get(url, params={"state": "decided"}).text

@@ -76,6 +76,7 @@ def test_a_blind_reader_finds_by_kind_only_what_they_judged(web: Web):
 def test_pages_keep_their_filters_and_act_on_ticked_rows(web: Web, paged: Web):
     ids = web.publish(3, offer=False) + web.publish(2, prefix="i", source="arena", offer=False)
     admin = paged.browser(paged.add("admin"))
+    admin.follow_redirects = True
     filters = {"q": "prompt", "source": "this project"}
     page = admin.get(f"{paged.url}/comparisons", params=filters).text
     assert page.count('<article class="row') == 3

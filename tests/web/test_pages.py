@@ -5,6 +5,7 @@ words, comparisons offered to one person.
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -182,6 +183,7 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
     named = paged.publish(2, offer=False)
     ann, bo = paged.client("annotator"), paged.client("annotator")
     engineer = paged.browser(paged.add("engineer"))
+    engineer.follow_redirects = True
     who = ann.user.user_id
     assert who in choices(engineer.get(f"{paged.url}/comparisons").text)
     assert (
@@ -197,6 +199,7 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
         "anybody is asked beside"
     )
     curator = paged.browser(paged.add("curator"))
+    curator.follow_redirects = True
     assert "would reveal what others judged" in offered(paged, curator).text
 
 
@@ -234,3 +237,10 @@ def test_who_is_not_to_be_asked_is_said_above_the_form(paged: Web, who: str):
     assert '<p class="problem" role="alert">' in answer.text
     assert 'action="/comparisons/offer?"' in answer.text
     assert paged.store.assignments.remaining_work().n_slots == 0
+
+
+def test_a_shared_address_keeps_its_filters_through_the_login(paged: Web):
+    asked = httpx.get(f"{paged.url}/votes?category=coding&since=2026-01-03", follow_redirects=False)
+    assert asked.status_code == 303
+    after = parse_qs(urlsplit(asked.headers["location"]).query)["next"]
+    assert after == ["/votes?category=coding&since=2026-01-03"]

@@ -38,7 +38,7 @@ from rlhf_pipeline.web.pick_lists import (
     list_sources,
 )
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import names_for, query_of, render
+from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import queries as vote_queries
@@ -73,6 +73,7 @@ class ComparisonFilters:
         ] = None,
         annotator_id: Annotated[ChartFilter, Query(description="Who voted on it.")] = None,
         q: Annotated[ChartFilter, Query(description="Words in the prompt.")] = None,
+        cursor: Cursor = None,
     ):
         self.only = ComparisonFilter(
             category=category,
@@ -85,6 +86,8 @@ class ComparisonFilters:
         # as the address and the form have them
         values = {"q": q} | self.only.model_dump(exclude={"words"})
         self.values: dict[str, str] = {name: value or "" for name, value in values.items()}
+        self.cursor = cursor
+        self.with_place = self.values | {"cursor": cursor or ""}
 
 
 Filters = Annotated[ComparisonFilters, Depends()]
@@ -95,13 +98,12 @@ def read_all(
     site: AnySite,
     principal: Reader,
     filters: Filters,
-    cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ComparisonOut]:
     """Comparisons, those of the newest day first. Model names and known answers are hidden from
     users who may vote; by category, source or annotator these find only comparisons they have
     judged. A page may be short and still have a `next`."""
-    return queries.comparisons(site, principal, filters.only, cursor=cursor, limit=limit)
+    return queries.comparisons(site, principal, filters.only, cursor=filters.cursor, limit=limit)
 
 
 @api.get("/comparisons/{comparison_id}")
@@ -144,10 +146,8 @@ def flag(site: AnySite, principal: Offerer, body: Flagging) -> Flagged:
 
 
 @pages.get("/comparisons")
-def show_list(
-    site: AnySite, request: Request, principal: Reader, filters: Filters, cursor: Cursor = None
-) -> Response:
-    return _render_list(site, request, principal, filters, cursor=cursor)
+def show_list(site: AnySite, request: Request, principal: Reader, filters: Filters) -> Response:
+    return _render_list(site, request, principal, filters)
 
 
 @pages.get("/comparisons.csv")
@@ -194,18 +194,17 @@ def offer_some(
         lambda: offers.offer(site, principal, _parse_offer(form)), NotFound, UnknownComparison
     )
     who = form.text("annotator_id")
-    notice = None if done is None else offers.describe(site, principal, done, who)
-    return _render_list(site, request, principal, filters, notice=notice, problem=problem)
+    if done is None:
+        return _render_list(site, request, principal, filters, problem=problem)
+    return _show_again(filters, offers.describe(site, principal, done, who))
 
 
 @pages.post("/comparisons/withdraw")
-def withdraw_some(
-    site: AnySite, request: Request, principal: Offerer, filters: Filters, form: Form
-) -> Response:
+def withdraw_some(site: AnySite, principal: Offerer, filters: Filters, form: Form) -> Response:
     ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
     n = offers.withdraw(site, principal, ids).n_slots
     notice = "Withdrew open judgements." if n is None else f"Withdrew {n:,} open judgements."
-    return _render_list(site, request, principal, filters, notice=notice)
+    return _show_again(filters, notice)
 
 
 @pages.post("/comparisons/flag")
@@ -216,13 +215,18 @@ def flag_some(
     done, problem = attempt(
         lambda: offers.flag(site, principal, validate(Flagging, asked)), UnknownComparison
     )
-    notice = None
-    if done is not None:
-        act = "Flagged" if asked["flag"] else "Removed the flag of"
-        notice = f"{act} {done.n_comparisons:,} comparisons."
-        if done.n_withdrawn:
-            notice += f" Withdrew {done.n_withdrawn:,} open judgements."
-    return _render_list(site, request, principal, filters, notice=notice, problem=problem)
+    if done is None:
+        return _render_list(site, request, principal, filters, problem=problem)
+    act = "Flagged" if asked["flag"] else "Removed the flag of"
+    notice = f"{act} {done.n_comparisons:,} comparisons."
+    if done.n_withdrawn:
+        notice += f" Withdrew {done.n_withdrawn:,} open judgements."
+    return _show_again(filters, notice)
+
+
+def _show_again(filters: ComparisonFilters, notice: str) -> Response:
+    """The list with its filters and page, after a form."""
+    return see_other(f"/comparisons?{query_of(filters.with_place)}", notice=notice)
 
 
 def _render_list(
@@ -231,8 +235,6 @@ def _render_list(
     principal: Principal,
     filters: ComparisonFilters,
     *,
-    cursor: str | None = None,
-    notice: str | None = None,
     problem: Problem | None = None,
 ) -> Response:
     is_blind = blind_reader_id(principal) is not None
@@ -247,14 +249,14 @@ def _render_list(
         site,
         principal,
         status=problem.status if problem else 200,
-        notice=notice,
-        page=queries.comparisons(site, principal, filters.only, cursor=cursor, limit=SHOWN),
+        page=queries.comparisons(site, principal, filters.only, cursor=filters.cursor, limit=SHOWN),
         filters=filters.values,
         picks=picks,
         categories=list_categories(site),
         annotators=list_annotators(site, principal) if principal.may(Permission.VOTES_READ) else {},
         flags=PEOPLE_FLAG_WORDS,
         query=query_of(filters.values),
+        query_here=query_of(filters.with_place),
         # Explained only to readers who could take the list for complete.
         is_partly_hidden=is_blind and queries.is_by_kind(filters.only),
         overlap=site.terms().rules.overlap,
@@ -262,7 +264,7 @@ def _render_list(
         if principal.may(Permission.COMPARISONS_OFFER)
         else [],
         problem=problem.detail if problem else None,
-        is_later=cursor is not None,
+        is_later=filters.cursor is not None,
     )
 
 

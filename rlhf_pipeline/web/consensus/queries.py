@@ -90,7 +90,10 @@ def page(
     else:
         find = partial(_find_newest, site, state)
     found = find(said, by, seen_by, cursor, limit)
-    page = found.page.model_copy(update={"items": _add_decisions(site, found.page.items)})
+    items = _add_decisions(site, found.page.items)
+    page = found.page.model_copy(
+        update={"items": [one for one in items if state in (None, one.state)]}
+    )
     up_to_seq = None if fitted is None else fitted.up_to_seq
     return replace(found, page=page, up_to_seq=up_to_seq)
 
@@ -273,11 +276,17 @@ def _dispute_rank(row: dict[str, Any]) -> tuple[int, int, int, str]:
 def _add_decisions(site: Site, items: Sequence[ConsensusOut]) -> list[ConsensusOut]:
     standing = site.store.adjudications.standing([one.comparison_id for one in items])
     return [
-        one.model_copy(update={"adjudication": adjudication_out(standing[one.comparison_id])})
-        if one.comparison_id in standing
-        else one
+        _decide(one, standing[one.comparison_id]) if one.comparison_id in standing else one
         for one in items
     ]
+
+
+def _decide(one: ConsensusOut, decision: Adjudication) -> ConsensusOut:
+    """Votes are counted as before; what is decided is the state and the choice."""
+    found = adjudication_out(decision)
+    return one.model_copy(
+        update={"state": "decided", "choice": found.choice, "adjudication": found}
+    )
 
 
 def adjudication_out(one: Adjudication) -> AdjudicationOut:

@@ -25,7 +25,7 @@ from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import choice_words, names_for, query_of, render
+from rlhf_pipeline.web.rendering import choice_words, names_for, query_of, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
@@ -105,6 +105,15 @@ class ShownList:
     ):
         self.state, self.method, self.cursor = state, method, cursor
 
+    @property
+    def query(self) -> str:
+        values = {"state": self.state, "method": self.method, "cursor": self.cursor or ""}
+        return query_of(values)
+
+    def show_again(self, notice: str) -> Response:
+        """The same list after a form."""
+        return see_other(f"/consensus?{self.query}", notice=notice)
+
 
 Shown = Annotated[ShownList, Depends()]
 
@@ -124,8 +133,9 @@ def submit_decision(
     done, problem = attempt(
         lambda: decisions.decide(site, principal, validate(Deciding, asked)), UnknownComparison
     )
-    notice = f"Decided: {choice_words(done.choice.value, None)}." if done else None
-    return _render(site, request, principal, shown, notice=notice, problem=problem)
+    if done is None:
+        return _render(site, request, principal, shown, problem=problem)
+    return shown.show_again(f"Decided: {choice_words(done.choice.value, None)}.")
 
 
 @pages.post("/consensus/undo")
@@ -136,8 +146,9 @@ def submit_undo(
     _, problem = attempt(
         lambda: decisions.undo(site, principal, validate(Undoing, asked)), NotFound
     )
-    notice = None if problem else "The decision is undone. All votes count again."
-    return _render(site, request, principal, shown, notice=notice, problem=problem)
+    if problem is not None:
+        return _render(site, request, principal, shown, problem=problem)
+    return shown.show_again("The decision is undone. All votes count again.")
 
 
 @pages.post("/consensus/offer")
@@ -149,8 +160,9 @@ def submit_offer(
     done, problem = attempt(
         lambda: offers.offer(site, principal, validate(Offer, asked)), NotFound, UnknownComparison
     )
-    notice = None if done is None else offers.describe(site, principal, done, who)
-    return _render(site, request, principal, shown, notice=notice, problem=problem)
+    if done is None:
+        return _render(site, request, principal, shown, problem=problem)
+    return shown.show_again(offers.describe(site, principal, done, who))
 
 
 def _render(
@@ -159,7 +171,6 @@ def _render(
     principal: Principal,
     shown: ShownList,
     *,
-    notice: str | None = None,
     problem: Problem | None = None,
 ) -> Response:
     is_blind = blind_reader_id(principal) is not None
@@ -196,7 +207,7 @@ def _render(
         site,
         principal,
         status=problem.status if problem else 200,
-        notice=notice or (only_judged if is_blind else None),
+        notice=only_judged if is_blind else None,
         problem=problem.detail if problem else None,
         page=page,
         nothing=nothing,
@@ -208,7 +219,7 @@ def _render(
         states=STATES,
         methods=[one for one in METHODS if not is_blind or one[0] != "joint_model"],
         query=query_of({"state": state, "method": method}),
-        query_here=query_of({"state": state, "method": method, "cursor": cursor or ""}),
+        query_here=shown.query,
         prompts={one: known.prompt for one, known in texts.items()},
         names=names_for(site, principal),
         people=offers.list_people(site, principal)

@@ -65,9 +65,15 @@ class WeekReader:
         judged = self._store.votes.find_judged(annotator_id, first, last, limit=MAX_VOTES + 1)
         notes = []
         if len(judged) > MAX_VOTES:
-            first = _find_monday(date.fromisoformat(judged[-1].day)) + WEEK
+            oldest, newest = (_find_monday(date.fromisoformat(judged[n].day)) for n in (-1, 0))
+            first = min(oldest + WEEK, newest)
             judged = [one for one in judged if one.day >= first.isoformat()]
-            notes.append(f"earlier weeks are left out: these have nearly {MAX_VOTES:,} votes")
+            notes.append(
+                f"earlier weeks are left out: these have nearly {MAX_VOTES:,} votes"
+                if oldest < newest
+                else f"of the week of {newest}, the newest {len(judged):,} votes; earlier weeks are "
+                "left out"
+            )
         ids = {one.comparison_id for one in judged} | {
             one.repeat_of for one in judged if one.repeat_of is not None
         }
