@@ -71,8 +71,8 @@ class WeekReader:
             notes.append(
                 f"earlier weeks are left out: these have nearly {MAX_VOTES:,} votes"
                 if oldest < newest
-                else f"of the week of {newest}, the newest {len(judged):,} votes; earlier weeks are "
-                "left out"
+                else f"of the week of {newest} the newest {len(judged):,} votes; earlier weeks "
+                "are left out"
             )
         ids = {one.comparison_id for one in judged} | {
             one.repeat_of for one in judged if one.repeat_of is not None
