@@ -505,7 +505,7 @@ class CalibrationWindow(Record):
         description="prompts of these comparisons; the bootstrap resamples prompts"
     )
     reward_models: tuple[str, ...] = Field(
-        description="labels of the models that predicted, by first vote"
+        description="label of the model that predicted; of windows stored earlier, several"
     )
     last_seq: int | None = Field(description="highest vote seq in the window")
     accuracy: Interval | None = Field(description="share of votes that were predicted correctly")

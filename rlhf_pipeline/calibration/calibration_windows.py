@@ -2,7 +2,8 @@
 
 A window is a day with the days before it. It uses only votes of these days, so that a late vote
 for an old day changes only the windows that contain it. Neighbouring windows share most of their
-votes, so they are not independent.
+votes, so they are not independent. After a promotion a window holds votes predicted by two models;
+its figures are of the newer one alone, so that they say nothing of a model that no longer predicts.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ CALIBRATION_OVER_TIME = FrameSchema(
         "n_comparisons": integer("comparisons of these", low=0),
         "n_prompts": integer("prompts of these, over which intervals are drawn", low=0),
         "reward_models": text(
-            "reward models in the order in which their predictions were first judged", nullable=True
+            "reward model that predicted; of windows stored earlier, several", nullable=True
         ),
         "last_seq": integer("highest seq of these votes", nullable=True, low=1),
         **{
@@ -157,6 +158,9 @@ def _measure_window(
 ) -> CalibrationWindow:
     # A vote that was superseded within the window does not count.
     rows = rows[rows["seq"].isin(standing(cast)["seq"])]
+    is_current = rows["reward_model"] == _find_current_model(rows)
+    cast = cast[~cast["comparison_id"].isin(rows.loc[~is_current, "group"])]
+    rows = rows[is_current]
     n_comparisons = int(rows["group"].nunique())
     measured = (
         calibration_metrics(
@@ -179,6 +183,15 @@ def _measure_window(
         brier=None if measured is None else measured.brier,
         slope=None if measured is None else measured.slope,
     )
+
+
+def _find_current_model(rows: pd.DataFrame) -> str | None:
+    """Of the newest day with votes, the model that predicted most of them; of two with as many, the
+    one whose vote came last.
+    """
+    newest = rows[rows["day"] == rows["day"].max()].sort_values("seq")
+    counted = newest.groupby("reward_model")["seq"].agg(["size", "max"])
+    return None if counted.empty else str(counted.sort_values(["size", "max"]).index[-1])
 
 
 def _window_rows(sorted_by_day: pd.DataFrame, day: str, params: OverTimeParams) -> pd.DataFrame:

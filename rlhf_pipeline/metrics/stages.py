@@ -18,9 +18,7 @@ def agreement_points(agreed: Interval | None, day: str, now: datetime) -> list[M
 
 
 def window_points(window: CalibrationWindow, now: datetime) -> list[MetricPoint]:
-    """Of the calibration window that ends on a day, labelled with the model that was judged last:
-    after a promotion a window holds predictions of two models.
-    """
+    """Of the calibration window that ends on a day, labelled with the model that predicted."""
     figures = {
         "model.accuracy": window.accuracy,
         "model.accuracy_ceiling": window.noise_ceiling,
