@@ -26,6 +26,7 @@ from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import Interval, ModelVersion
+from rlhf_pipeline.retraining.hard_negatives import add_hard_negatives
 from rlhf_pipeline.retraining.selection import SelectionParams, select_pairs
 from rlhf_pipeline.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
 from rlhf_pipeline.reward_model import Encoder, LearningData, fit_reward_model
@@ -171,20 +172,32 @@ class VotedWorld:
         self, params: SelectionParams, encoder: Encoder, *, by_truth: bool = False
     ) -> pd.DataFrame:
         """The retraining set as the asset makes it, or with the true label of every pair."""
+        references = {p: r for p, r in _references(self.prompts).items() if r is not None}
         select = partial(
             select_pairs,
             reflections=None,
             params=params,
             taste_changes=self.change,
-            references={p: r for p, r in _references(self.prompts).items() if r is not None},
+            references=references,
         )
         if by_truth:
             # Everything is relabelled: votes of the present taste have noise too.
             labels = {"p_chosen": self._prefers_chosen(), "is_reserved": True}
             return select(self.pairs, self.pairs[["comparison_id"]].assign(**labels))
-        if not params.separate_votes:
-            return select(self.pairs, score_pairs(self.pairs, self._fit(encoder)[0]))
-        return select(self.pairs, label_reserved(self.pairs, self.fit_halves(encoder).labelling))
+        if params.separate_votes:
+            judge = self.fit_halves(encoder).labelling
+            selected = select(self.pairs, label_reserved(self.pairs, judge))
+        else:
+            judge, _ = self._fit(encoder)
+            selected = select(self.pairs, score_pairs(self.pairs, judge))
+        return add_hard_negatives(
+            selected,
+            self.pairs[self.pairs["split"] == "train"],
+            judge,
+            params.hard_negatives,
+            confidence=params.relabel_confidence,
+            references=references,
+        )
 
     def fit_halves(self, encoder: Encoder) -> VoteHalves:
         """The members that label, and those that judge."""
