@@ -29,12 +29,15 @@ from rlhf_pipeline.calibration import (
     voted_rows,
 )
 from rlhf_pipeline.champions import Champions, Judge
+from rlhf_pipeline.champions.version_comparison import measure_versions
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.learning import CalibrateParams, calibrate_model
+from rlhf_pipeline.metrics.stages import version_points
 from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.records import CalibrationReport, ModelVersion
+from rlhf_pipeline.records import CalibrationReport, ModelVersion, utc_now
 from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.calibration import draw_calibration
+from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import judged_comparison_ids, open_test_split
 
 SHOWN = (
@@ -84,12 +87,12 @@ def calibration(
     preference_pairs: pd.DataFrame,
     votes: pd.DataFrame,
     champions: dg.ResourceParam[Champions],
+    store: dg.ResourceParam[Store],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
     """The best of temperature, Platt, beta and isotonic, or none. The version becomes champion if
     it is not refused and predicts no worse.
     """
-    store = champions.store
     registry = champions.registry
     told = progress("calibration")
     if config.version == CalibratedVersion.champion and (champion := champions.judge()):
@@ -106,10 +109,12 @@ def calibration(
         test = open_test_split(
             data.pairs,
             model=reward_model.label,
-            purpose="Evidently's calibration report",
+            purpose="Evidently's calibration report, comparison of versions",
             record=opening_recorder(registry),
         )
         texts = _evidently_files(judge, test, report, told)
+        current = test[data.taste_changes.is_current(test)].reset_index(drop=True)
+        versions = measure_versions(champions, judge, current, progress=told)
         bounds = all_ceilings(data.votes, group_comparisons(comparisons))
         yield from deliver(
             context,
@@ -124,6 +129,7 @@ def calibration(
                 shown=SHOWN,
                 rows=bounds.round(3),
                 figures=draw_calibration(report),
+                points=version_points(versions, report.noise_ceiling, utc_now()),
                 texts=texts
                 | {
                     "ceilings.csv": bounds.to_csv(index=False),

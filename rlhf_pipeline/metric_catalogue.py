@@ -98,6 +98,28 @@ METRICS: dict[str, Metric] = {
             stage="drift_report",
         ),
         Metric(
+            "versions.accuracy",
+            "share",
+            "Share of the held-out votes since the last change of taste that a version of the "
+            "reward model predicts correctly; the same votes for all versions of a run.",
+            ("reward_model",),
+            stage="calibration",
+        ),
+        Metric(
+            "versions.accuracy_ceiling",
+            "share",
+            "Noise ceiling beside it.",
+            ("reward_model",),
+            stage="calibration",
+        ),
+        Metric(
+            "versions.ece",
+            "share",
+            "Expected calibration error on those votes, without the bias that noise adds.",
+            ("reward_model",),
+            stage="calibration",
+        ),
+        Metric(
             "drift.verdict",
             "",
             "Worst verdict of the day's drift report: 0 stable, 1 warning, 2 drift.",

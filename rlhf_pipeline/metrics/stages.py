@@ -6,7 +6,14 @@ from datetime import date, datetime
 import pandas as pd
 
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import CalibrationWindow, Evaluation, Interval, PolicyDay, Verdict
+from rlhf_pipeline.records import (
+    CalibrationMetrics,
+    CalibrationWindow,
+    Evaluation,
+    Interval,
+    PolicyDay,
+    Verdict,
+)
 from rlhf_pipeline.reports.policy import policy_interval, refusal_interval
 
 VERDICT_VALUES = {Verdict.STABLE: 0, Verdict.WARNING: 1, Verdict.DRIFT: 2}
@@ -30,6 +37,26 @@ def window_points(window: CalibrationWindow, now: datetime) -> list[MetricPoint]
         point
         for model in models
         for point in _estimates(window.day, now, figures, reward_model=model)
+    ]
+
+
+def version_points(
+    measured: Mapping[str, CalibrationMetrics], ceiling: Interval | None, now: datetime
+) -> list[MetricPoint]:
+    """Of reward models by label, measured on the same votes."""
+    return [
+        point
+        for label, figures in measured.items()
+        for point in _estimates(
+            now.date().isoformat(),
+            now,
+            {
+                "versions.accuracy": figures.accuracy,
+                "versions.accuracy_ceiling": ceiling,
+                "versions.ece": figures.ece_debiased,
+            },
+            reward_model=label,
+        )
     ]
 
 

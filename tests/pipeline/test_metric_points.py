@@ -68,3 +68,17 @@ def test_a_range_of_days_leaves_the_points_of_single_days(
     before = figures()
     project.materialise(["votes", "drift_report"], project.day(0), project.day(2))
     assert figures() == before
+
+
+def test_versions_of_the_reward_model_are_measured_on_the_same_votes(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
+    project = branch(grown)
+    first = project.registry.get("reward_model", "champion")
+    project.run("learning")
+    points = project.store.metric_points.latest(["versions.accuracy", "versions.ece"])
+    newest = max(point.measured_at for point in points)
+    found = {p.labels["reward_model"]: p for p in points if p.measured_at == newest}
+    assert first.label in found
+    assert len(found) == 2
+    assert len({point.n for point in found.values()}) == 1

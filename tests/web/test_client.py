@@ -420,6 +420,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "compare/days"),
         ("GET", "charts/evolution"),
         ("GET", "charts/alignment"),
+        ("GET", "charts/versions"),
         ("GET", "charts/accuracy"),
         ("GET", "charts/drift"),
         ("GET", "charts/clusters"),

@@ -16,6 +16,7 @@ from rlhf_pipeline.reports.alignment import (
     chart_alignment,
 )
 from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.versions import VERSION_METRICS, chart_versions
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
@@ -57,6 +58,14 @@ def read_accuracy(site: AnySite, request: Request, _: Reader, days: Days) -> Res
     if days.since is None:
         first = min((point.day for point in points), default=first)
     return answer_chart(request, chart_accuracy(points, first, last))
+
+
+@api.get("/charts/versions", response_model=Chart, responses=UNCHANGED)
+def read_versions(site: AnySite, request: Request, _: Reader) -> Response:
+    """Accuracy beside its noise ceiling, and calibration error, of the last versions of the reward
+    model on the same held-out votes, as the newest `calibration` measured them.
+    """
+    return answer_chart(request, chart_versions(site.store.metric_points.latest(VERSION_METRICS)))
 
 
 @pages.get("/alignment")

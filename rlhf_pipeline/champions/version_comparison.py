@@ -1,0 +1,55 @@
+"""Measures reward-model versions on the same held-out votes."""
+
+import logging
+from collections.abc import Iterator
+
+import pandas as pd
+
+from rlhf_pipeline.calibration import calibration_metrics, voted_rows
+from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
+from rlhf_pipeline.champions.champions import Champions
+from rlhf_pipeline.champions.judge import Judge
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.records import CalibrationMetrics
+
+MOST_VERSIONS = 10  # each is loaded and scores every pair
+logger = logging.getLogger(__name__)
+
+
+def measure_versions(
+    champions: Champions,
+    current: Judge,
+    pairs: pd.DataFrame,
+    *,
+    progress: Progress = ignore_progress,
+) -> dict[str, CalibrationMetrics]:
+    """Accuracy and calibration of `current` and of the versions promoted last, by label, newest
+    first: all on the votes of the same PREFERENCE_PAIRS, which none of them was fitted to.
+
+    Empty below MIN_PAIRS pairs. A version that cannot be loaded is left out, and logged.
+    """
+    if len(pairs) < MIN_PAIRS:
+        return {}
+    found = {}
+    for judge in (current, *_load_promoted(champions, current.label)):
+        rows = voted_rows(pairs, judge.p_chosen(pairs, progress=progress))
+        found[judge.label] = calibration_metrics(
+            rows["p"].to_numpy(), rows["outcome"].to_numpy(), groups=rows["group"].to_numpy()
+        )
+    return found
+
+
+def _load_promoted(champions: Champions, but: str) -> Iterator[Judge]:
+    registry = champions.registry
+    history = champions.store.promotions.history(registry.model_name("reward_model"))
+    numbers = dict.fromkeys(each.version for each in reversed(history) if each.label != but)
+    for number in list(numbers)[: MOST_VERSIONS - 1]:
+        try:
+            version = registry.get("reward_model", number)
+            judge = None if version is None else champions.judge(version)
+        except PipelineError as cause:  # removed by retention, or of a missing encoder
+            logger.warning("reward model %s is not compared with the others: %s", number, cause)
+            continue
+        if judge is not None:
+            yield judge

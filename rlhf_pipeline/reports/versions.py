@@ -1,0 +1,113 @@
+"""Builds the chart of reward-model versions: accuracy and calibration on the same votes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import Interval
+from rlhf_pipeline.reports.chart import (
+    Axis,
+    Chart,
+    Panel,
+    Role,
+    Series,
+    Tick,
+    percent_ticks,
+    point_series,
+    round_ticks,
+)
+
+ACCURACY, CEILING, ECE = VERSION_METRICS = (
+    "versions.accuracy",
+    "versions.accuracy_ceiling",
+    "versions.ece",
+)
+TITLE = "Reward-model versions on the same held-out votes"
+NO_VERSIONS = (
+    "No versions were compared yet. Each run of `calibration` measures the new reward model and "
+    "those promoted before it on the same held-out votes."
+)
+CEILING_WORDS = "noise ceiling: accuracy of a perfect model"
+SPREAD = 9  # pixels between the dots of one version
+
+
+def chart_versions(points: Sequence[MetricPoint]) -> Chart:
+    """The newest run among `points`, by version: so all dots are of the same votes."""
+    newest = max((point.measured_at for point in points), default=None)
+    current = [p for p in points if p.measured_at == newest and p.value is not None]
+    labels = sorted({p.labels["reward_model"] for p in current}, key=_number)
+    if newest is None or not labels:
+        return Chart(kind="versions", title=TITLE, alt=TITLE, panels=(), notes=(NO_VERSIONS,))
+    found = {(p.name, p.labels["reward_model"]): p for p in current}
+    low = min([0.5, *(p.low or p.value or 0.0 for p in current if p.name != ECE)])
+    shares = [float(tick) for tick in np.arange(np.floor(10 * low), 11) / 10]
+    high = max([0.1, *(p.high or p.value or 0.0 for p in current if p.name == ECE)])
+    x = Axis(low=-0.6, high=len(labels) - 0.4, unit="version", has_grid=False)
+    names = tuple(Tick(value=i, label=f"@{_number(one)}") for i, one in enumerate(labels))
+    panels = (
+        Panel(
+            title="Accuracy beside the noise ceiling",
+            x=x,
+            y=Axis(
+                low=shares[0],
+                high=1,
+                label="share predicted right",
+                unit="share",
+                ticks=percent_ticks(shares),
+            ),
+            height=150,
+            series=(
+                _dots(found, labels, CEILING, "ceiling", CEILING_WORDS),
+                _dots(found, labels, ACCURACY, "now", "accuracy"),
+            ),
+        ),
+        Panel(
+            title="Calibration error (ECE), without the bias that noise adds",
+            x=x.model_copy(update={"label": "version of the reward model", "ticks": names}),
+            y=Axis(
+                low=min([0.0, *(p.low or 0.0 for p in current if p.name == ECE)]),
+                high=high,
+                label="ECE",
+                unit="share",
+                ticks=percent_ticks(tick.value / 100 for tick in round_ticks(0, 100 * high, 3)),
+            ),
+            height=90,
+            series=(_dots(found, labels, ECE, "now", "ECE"),),
+        ),
+    )
+    n = max(p.n for p in current)
+    return Chart(
+        kind="versions",
+        title=TITLE,
+        alt=f"{TITLE}, {labels[0]} to {labels[-1]}",
+        panels=panels,
+        notes=(
+            f"measured on {newest.date()} on the {n:,} comparisons of the test split that people "
+            "judged since the last change of taste; no version was fitted to them",
+            "lines: 95% intervals",
+        ),
+    )
+
+
+def _dots(
+    found: dict[tuple[str, str], MetricPoint],
+    labels: Sequence[str],
+    name: str,
+    role: Role,
+    title: str,
+) -> Series:
+    points = [found.get((name, label)) for label in labels]
+    intervals = [None if point is None else _interval(point) for point in points]
+    offset = -SPREAD / 2 if name == CEILING else SPREAD / 2 if name == ACCURACY else 0
+    return point_series(range(len(labels)), intervals, role=role, name=title, offset=offset)
+
+
+def _interval(point: MetricPoint) -> Interval:
+    value = point.value or 0.0
+    low, high = (value if end is None else end for end in (point.low, point.high))
+    return Interval(value=value, low=low, high=high, n=point.n)
+
+
+def _number(label: str) -> int:
+    return int(label.rpartition("@")[2])
