@@ -11,6 +11,7 @@ from rlhf_pipeline.records import NewFeedback, Role
 from tests.browser.hands import at_the_desk, log_in, press, vote
 from tests.browser.people import People
 from tests.browser.test_pages import PAGES
+from tests.policy_versions import put_versions
 
 WEB = Path(__file__).resolve().parents[2] / "rlhf_pipeline" / "web"
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
@@ -20,46 +21,40 @@ SIZES = {"desktop": (1280, 800), "zoom": (640, 400), "phone": (390, 844), "small
 
 
 def faults(page: Any) -> list[str]:
-    """What axe-core finds on the page as it is."""
+    """What axe-core finds on the page as it is, in both themes; the light one is left on."""
     # Through the debugger and not as a script element: our policy would refuse that, as it should.
     page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("rules => axe.run(document, { runOnly: rules })", RULES)
-    return [
-        f"{v['id']}: {node['html'][:120]} {node['any'][0]['message'] if node['any'] else ''}"
-        for v in found["violations"]
-        for node in v["nodes"]
-    ]
+    messages = []
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        found = page.evaluate("rules => axe.run(document, { runOnly: rules })", RULES)
+        messages += [
+            f"{scheme}, {v['id']}: {node['html'][:120]} "
+            f"{node['any'][0]['message'] if node['any'] else ''}"
+            for v in found["violations"]
+            for node in v["nodes"]
+        ]
+    return messages
 
 
-def opened(
-    browser: Any,
-    site: People,
-    size: str = "desktop",
-    scheme: str = "light",
-    path: str = "/annotate",
-) -> Any:
+def opened(browser: Any, site: People, size: str = "desktop", path: str = "/annotate") -> Any:
     width, height = SIZES[size]
     context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+        viewport={"width": width, "height": height}, reduced_motion="reduce"
     )
     page = context.new_page()
-    log_in(
-        page,
-        site,
-        site.add(f"{size.replace(' ', '')}-{scheme}@example.org", Role.ADMIN, name="Ada"),
-        path,
-    )
+    user = site.add(f"{size.replace(' ', '')}@example.org", Role.ADMIN, name="Ada")
+    log_in(page, site, user, path)
     return page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", ["desktop", "phone"])
 def test_the_annotate_page_has_no_fault_that_axe_finds(
-    site: People, browser: Any, size: str, scheme: str
+    site: People, browser: Any, size: str
 ) -> None:
     site.furnish(6)
     site.store.guidelines.add("# Kind\n\nand *correct*", after=0, actor="test")
-    page = opened(browser, site, size, scheme)
+    page = opened(browser, site, size)
     at_the_desk(page)
     press(page, "t")  # a narrow screen takes no vote before both are read
     vote(page, "1")
@@ -76,10 +71,10 @@ def test_the_annotate_page_has_no_fault_that_axe_finds(
     page.context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_other_page_has_a_fault_that_axe_finds(site: People, browser: Any, scheme: str) -> None:
+def test_no_other_page_has_a_fault_that_axe_finds(site: People, browser: Any) -> None:
     ids = site.furnish(4, overlap=2)
-    page = opened(browser, site, "desktop", scheme)
+    put_versions(site.store, site.settings.frames, site.settings.project)
+    page = opened(browser, site)
     at_the_desk(page)
     vote(page, "1")
     user = site.store.users.all()[0]

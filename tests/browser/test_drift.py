@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.records import ClusterDay, Role
 from tests.browser.hands import log_in
@@ -18,10 +16,7 @@ DAYS = ("2026-01-05", "2026-01-06")
 CLUSTER = "2026-01-05-A"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_drift_pages_have_no_fault_and_a_decision_is_answered(
-    site: People, browser: Any, scheme: str
-) -> None:
+def test_drift_pages_have_no_fault_and_a_decision_is_answered(site: People, browser: Any) -> None:
     number = ask_people(site.store)
     look(site, 80)
     for day in DAYS:
@@ -32,7 +27,7 @@ def test_drift_pages_have_no_fault_and_a_decision_is_answered(
     user = site.add("eve@example.org", Role.ENGINEER, name="Eve")
     width, height = SIZES["phone"]
     context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+        viewport={"width": width, "height": height}, reduced_motion="reduce"
     )
     page = context.new_page()
     log_in(page, site, user, "/drift")

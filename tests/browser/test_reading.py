@@ -100,14 +100,11 @@ def test_differences_are_marked_by_a_key_on_every_card(site: People, page: Any) 
     assert [one.strength for one in site.votes(ann)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_both_completions_before_a_vote(
-    site: People, browser: Any, scheme: str
-) -> None:
+def test_a_phone_shows_both_completions_before_a_vote(site: People, browser: Any) -> None:
     site.publish([(DIALOGUE, *NEAR), ("Two.", *NEAR)])
     ann = site.add("ann@example.org")
     context = browser.new_context(
-        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, color_scheme=scheme
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
     )
     page = context.new_page()
     log_in(page, site, ann)

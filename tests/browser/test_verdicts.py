@@ -38,19 +38,16 @@ def fit(site: People, p_a: dict[str, tuple[float, float, float]], up_to_seq: int
     )
 
 
-@pytest.mark.parametrize(
-    ("size", "scheme"),
-    [("desktop", "light"), ("desktop", "dark"), ("phone", "light"), ("zoom", "dark")],
-)
+@pytest.mark.parametrize("size", ["desktop", "phone", "zoom"])
 def test_the_models_consensus_is_read_with_its_interval_and_what_came_since(
-    site: People, browser: Any, size: str, scheme: str
+    site: People, browser: Any, size: str
 ) -> None:
     ids = site.furnish(3, overlap=2)
     people = [site.add(f"u{i}@example.org") for i in range(3)]
     for user, choice in zip(people[:2], (Choice.A, Choice.B), strict=True):
         for c in ids:
             cast(site, user, c, choice)
-    page = opened(browser, site, size, scheme, path="/progress")
+    page = opened(browser, site, size, path="/progress")
     page.goto(site.url + BY_MODEL)
     page.get_by_text("Not fitted yet").wait_for()
     assert "rlhf votes annotators --publish" in page.inner_text("main")
