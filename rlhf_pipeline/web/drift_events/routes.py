@@ -28,6 +28,13 @@ OfDecision = Annotated[
 ]
 IsOpen = Annotated[bool, Query(description="Only events that no decision has claimed.")]
 SHOWN = 50
+WORDS = {
+    "first_seq": "first vote",
+    "n_votes": "votes",
+    "n_before": "votes before",
+    "error_before": "error rate before",
+    "error_after": "error rate after",
+}
 
 
 @api.get("/drift-events")
@@ -67,6 +74,7 @@ def show_page(
         principal,
         page=page,
         figures={each.event_id: format_figures(each.evidence) for each in page.items},
+        words=WORDS,
         filters=filters,
         query=query_of(filters),
     )
