@@ -23,9 +23,13 @@ class PracticeOut(Answer):
     guideline_version: int | None
     rules: RulesShown
     cards: tuple[PracticeCardOut, ...] = Field(
-        description="What is left of your round: up to four comparisons, of four known answers one."
+        description="What is left of your round: up to four comparisons. It takes one of four gold "
+        "ones; the others are of checkable prompts, with one right completion and one wrong."
     )
 
 
 class PracticeAnswer(Answer):
     choice: Literal["a", "b", "tie"] = Field(description="The known answer; a is the left side.")
+    reason: str | None = Field(
+        default=None, description="Why it is the right one, where that is known."
+    )

@@ -343,6 +343,10 @@ class AnnotatorQueue:
     def is_swapped(self, comparison_id: str) -> bool:
         return bool(self._drawn_number("side", comparison_id) & 1)
 
+    def practice_place(self, comparison_id: str) -> int:
+        """Where the comparison stands in the annotator's own order of practice."""
+        return self._drawn_number("practice", comparison_id)
+
     def _drawn_number(self, what: str, of: str | int) -> int:
         return _number_of(f"{what}/{self._draw_key}/{of}")
 

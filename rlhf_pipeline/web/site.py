@@ -28,6 +28,7 @@ from rlhf_pipeline.web.streams import Streams
 
 if TYPE_CHECKING:
     from rlhf_pipeline.artefacts import Artefacts
+    from rlhf_pipeline.web.annotate.known_answers import KnownAnswer
     from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
     from rlhf_pipeline.web.drift.reports import DriftReports
@@ -95,6 +96,12 @@ class Site:
         from rlhf_pipeline.artefacts import Artefacts
 
         return Artefacts(self.settings.frames, self.store.file_hashes)
+
+    @cached_property
+    def known_answers(self) -> CachedValue[dict[str, KnownAnswer]]:
+        from rlhf_pipeline.web.annotate.known_answers import READ_AGAIN_S, find_known_answers
+
+        return CachedValue(lambda: find_known_answers(self.store, self.files), READ_AGAIN_S)
 
     def _find_stage_files(self) -> dict[str, StageFile]:
         from rlhf_pipeline.web.home.stages import find_stage_files

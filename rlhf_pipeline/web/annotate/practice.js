@@ -62,9 +62,11 @@ export class Practice {
         headers: { "X-Annotator": this.user },
       });
       if (!response.ok) throw new Error(String(response.status));
-      this.known = (await response.json()).choice;
+      const answer = await response.json();
+      this.known = answer.choice;
       const verdict = choice === this.known ? "Right" : "The known answer is another";
-      this.paint(`${verdict}: ${SIDES[this.known]}.`);
+      const reason = answer.reason ? `: ${answer.reason}` : "";
+      this.paint(`${verdict}: ${SIDES[this.known]}${reason}.`);
     } catch {
       this.known = "unknown";
       this.paint("The known answer could not be loaded.");

@@ -6,6 +6,7 @@ from fastapi import Depends
 
 from rlhf_pipeline.api_types.practice import PracticeAnswer, PracticeCardOut, PracticeOut
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.store.practice import PracticeCard
 from rlhf_pipeline.web.annotate.cards import build_visible_rules, swap_side
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
@@ -19,7 +20,7 @@ Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 @api.get("/practice")
 def read(site: AnySite, principal: Annotator) -> PracticeOut:
     """Your practice round: comparisons with a known answer, before your first vote. Empty where the
-    project has fewer than four of them, and once you have voted."""
+    project has too few of them, and once you have voted."""
     terms = site.terms()
     return PracticeOut(
         guideline_version=terms.guideline_version,
@@ -31,20 +32,27 @@ def read(site: AnySite, principal: Annotator) -> PracticeOut:
 @api.post("/practice/{comparison_id}:reveal", responses=problem_responses(404))
 def reveal(site: AnySite, principal: Annotator, comparison_id: str) -> PracticeAnswer:
     """The known answer of a card of your round. The comparison is not dealt to you later."""
-    card, answer = site.store.practice.reveal(principal.user_id, comparison_id, site.terms().rules)
-    return PracticeAnswer.model_validate({"choice": swap_side(answer, card.is_swapped)})
+    known = site.known_answers()
+    others = {each: answer.choice for each, answer in known.items()}
+    card, answer = site.store.practice.reveal(
+        principal.user_id, comparison_id, site.terms().rules, others
+    )
+    choice = swap_side(answer, card.is_swapped)
+    reason = None
+    if comparison_id in known:
+        reason = f"only {choice.upper()} gives the right answer, {known[comparison_id].reference}"
+    return PracticeAnswer.model_validate({"choice": choice, "reason": reason})
 
 
 def has_welcome(site: Site, principal: Principal) -> bool:
     """Whether the annotate page begins with guidelines or a practice round."""
-    terms = site.terms()
-    if terms.guideline_version is None:
-        return bool(site.store.practice.deal(principal.user_id, terms.rules))
-    return not site.store.practice.has_voted(principal.user_id)
+    if site.store.practice.has_voted(principal.user_id):
+        return False
+    return site.terms().guideline_version is not None or bool(_deal(site, principal))
 
 
 def _find_cards(site: Site, principal: Principal) -> tuple[PracticeCardOut, ...]:
-    dealt = site.store.practice.deal(principal.user_id, site.terms().rules)
+    dealt = _deal(site, principal)
     texts = site.store.comparisons.texts([card.comparison_id for card in dealt])
     found = []
     for card in dealt:
@@ -57,3 +65,10 @@ def _find_cards(site: Site, principal: Principal) -> tuple[PracticeCardOut, ...]
             )
         )
     return tuple(found)
+
+
+def _deal(site: Site, principal: Principal) -> list[PracticeCard]:
+    if site.store.practice.has_voted(principal.user_id):  # the usual case costs no look into files
+        return []
+    rules = site.terms().rules
+    return site.store.practice.deal(principal.user_id, rules, list(site.known_answers()))
