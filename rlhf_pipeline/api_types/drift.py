@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Request
-from rlhf_pipeline.records import Quarantine, Remedy, Text, Verdict
+from rlhf_pipeline.api_types.home import CHANGED_AT, VOTES_UNTIL
+from rlhf_pipeline.records import Interval, Quarantine, Remedy, Text, Verdict
 
 Reason = Annotated[Text, Field(min_length=1, max_length=1000)]
 
@@ -22,6 +23,7 @@ class DriftEventOut(Answer):
     model_version: str
     seq: int = Field(description="Vote at which it was detected.")
     change_seq: int | None = Field(description="Vote at which the change is dated.")
+    changed_at: datetime | None = Field(description=CHANGED_AT)
     day: date
     detected_at: datetime
     evidence: Mapping[str, Any]
@@ -70,6 +72,7 @@ class DecisionOut(Answer):
         description="Annotators whose votes are left out, or would be if a person agrees."
     )
     change_seq: int | None
+    changed_at: datetime | None = Field(description=CHANGED_AT)
     known_seq: int | None = Field(description="The last vote that the decision knew.")
     n_events: int
     run_id: str | None
@@ -99,6 +102,7 @@ class SeenEvent(Answer):
     stream: str
     model_version: str
     change_seq: int | None
+    changed_at: datetime | None = Field(description=CHANGED_AT)
     role: str
     figures: Mapping[str, str]
 
@@ -116,6 +120,8 @@ class DecisionGate(Answer):
     champion: str
     verdict: str
     checks: tuple[str, ...]
+    win_rate: Interval | None
+    votes_until: date | None = Field(description=VOTES_UNTIL)
     decided_at: datetime
 
 

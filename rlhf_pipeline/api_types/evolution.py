@@ -1,12 +1,12 @@
 """Versions of policies and reward models: what the gate decided, why, and what they learnt from."""
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Literal
 
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.api_types.home import LastDecision
+from rlhf_pipeline.api_types.home import VOTES_UNTIL, LastDecision
 from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.records import Evaluation, GateCheck
 
@@ -15,6 +15,7 @@ class PromotionOut(Answer):
     """The last time that a version became champion."""
 
     promoted_at: datetime
+    votes_until: date | None = Field(description=VOTES_UNTIL)
     reason: str
     actor: str
 
@@ -40,6 +41,7 @@ class GateOut(Answer):
     checks: tuple[GateCheck, ...]
     evaluation: Evaluation | None
     decided_at: datetime
+    votes_until: date | None = Field(description=VOTES_UNTIL)
     n_decisions: int = Field(description="How often the gate decided on this candidate.")
 
 

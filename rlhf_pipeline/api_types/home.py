@@ -9,6 +9,10 @@ from rlhf_pipeline.api_types.alerts import AlertOut
 from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.api_types.runs import AutomationOut
 from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import Interval
+
+VOTES_UNTIL = "Day of the newest vote behind it; null before the first reward model."
+CHANGED_AT = "`voted_at` of the vote at which the change is dated."
 
 
 class StageState(Answer):
@@ -29,6 +33,7 @@ class ChampionState(Answer):
     kind: Literal["reward_model", "policy"]
     label: str
     promoted_at: datetime
+    votes_until: date | None = Field(description=VOTES_UNTIL)
     reason: str
 
 
@@ -51,6 +56,8 @@ class LastDecision(Answer):
     state: str
     summary: str = Field(description="Cause, its share of the rise, and what became of it.")
     reasons: tuple[str, ...]
+    change_seq: int | None
+    changed_at: datetime | None = Field(description=CHANGED_AT)
     decided_at: datetime
 
 
@@ -58,7 +65,9 @@ class LastGate(Answer):
     candidate: str
     champion: str
     verdict: str
+    win_rate: Interval | None = Field(description="Of the candidate against the champion.")
     failed_checks: tuple[str, ...]
+    votes_until: date | None = Field(description=VOTES_UNTIL)
     decided_at: datetime
 
 

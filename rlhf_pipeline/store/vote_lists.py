@@ -1,6 +1,6 @@
 """Lists and counts votes for pages, with only those that a reader may see."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -134,6 +134,19 @@ class VoteLists:
             for some in batches(newest_first, MAX_ROWS)
             for vote in self._list_newest_first(votes.c.seq.in_(some), limit=len(some))
         ]
+
+    def times(self, seqs: Iterable[int | None]) -> dict[int, datetime]:
+        """`voted_at` by seq; None and unknown seqs are left out."""
+        wanted = sorted({seq for seq in seqs if seq is not None})
+        return {
+            row["seq"]: row["voted_at"]
+            for some in batches(wanted, MAX_ROWS)
+            for row in self._database.fetch_mappings(
+                select(votes.c.seq, votes.c.voted_at).where(
+                    self._database.in_project(votes), votes.c.seq.in_(some)
+                )
+            )
+        }
 
     def search(
         self,

@@ -1,7 +1,7 @@
 """The start page: who sees it, what it says of an empty and of a living project."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pandas as pd
 import pytest
@@ -9,11 +9,12 @@ import pytest
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import DriftEvent, NewVote, Promotion, Role
+from rlhf_pipeline.records import DriftEvent, NewVote, Promotion, Role, TriggerDecision
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.home.stages import StageFile, describe_stages
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
 from rlhf_pipeline.web.server import WebServer
+from tests.policy_versions import put_versions
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
@@ -25,7 +26,7 @@ def paged(web: Web) -> Iterator[Web]:
         yield Web(web.store, web.settings, server.url, web.clock)
 
 
-def vote(web: Web, comparison_id: str) -> None:
+def vote(web: Web, comparison_id: str, at: datetime | None = None) -> None:
     web.store.votes.cast(
         NewVote(
             comparison_id=comparison_id,
@@ -33,7 +34,7 @@ def vote(web: Web, comparison_id: str) -> None:
             annotator_kind="human",
             origin="api",
             choice="a",
-            voted_at=web.clock.now(),
+            voted_at=at or web.clock.now(),
             idempotency_key=comparison_id,
         )
     )
@@ -50,6 +51,23 @@ def point(web: Web, name: str, value: float, **labels: str) -> MetricPoint:
         low=value - 0.02,
         high=value + 0.02,
         measured_at=now,
+    )
+
+
+def put_event(web: Web) -> None:
+    web.store.events.add(
+        [
+            DriftEvent(
+                kind="drift",
+                model_version="demo.reward_model@1",
+                detector="adwin",
+                params_hash="p",
+                stream="errors",
+                seq=1,
+                day=web.clock.now().date(),
+                evidence={},
+            )
+        ]
     )
 
 
@@ -91,6 +109,10 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
 def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
     vote(paged, paged.publish(1)[0])
     reader = paged.client("engineer")
+    assert [one["text"] for one in reader.get("/home").json()["attention"]] == [
+        "no daemon is running, so nothing starts by itself: start rlhf dev or rlhf loop"
+    ]
+    paged.store.metric_points.put([point(paged, "daemon.silent_seconds", 0)])
     assert reader.get("/home").json()["attention"] == []
     model = {"reward_model": "demo.reward_model@1"}
     paged.store.metric_points.put(
@@ -99,23 +121,12 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
             point(paged, "model.accuracy_ceiling", 0.8, **model),
             point(paged, "runs.failed", 2, job="collection"),
             point(paged, "daemon.silent_seconds", 7200),
+            point(paged, "drift.verdict", 1, space="overall"),
+            point(paged, "drift.verdict", 2, space="scores"),
             point(paged, "spend.amount", 1.5, lane="openai/x"),
         ]
     )
-    paged.store.events.add(
-        [
-            DriftEvent(
-                kind="drift",
-                model_version=model["reward_model"],
-                detector="adwin",
-                params_hash="p",
-                stream="errors",
-                seq=1,
-                day=paged.clock.now().date(),
-                evidence={},
-            )
-        ]
-    )
+    put_event(paged)
     paged.store.promotions.record(
         Promotion(
             model_name="demo.reward_model",
@@ -130,10 +141,12 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
     home = reader.get("/home").json()
     assert [one["text"] for one in home["attention"]] == [
         "not made, because runs failed: prompts, completions",
+        "no sensor has ticked for 2.0 hours: start the daemon or rlhf loop",
         "1 drift event without a decision",
+        f"the drift report of {paged.clock.now().date()} warns of a change that is not confirmed "
+        "yet",
         "the reward model predicts worse than the votes allow: its accuracy lies below the noise "
         "ceiling",
-        "no sensor has ticked for 2.0 hours: start the daemon or rlhf loop",
     ]
     assert home["spending"] == {"today": 1.5, "days_30": 1.5}
     assert [one["label"] for one in home["champions"]] == ["demo.reward_model@1"]
@@ -146,12 +159,41 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
     assert "promoted 3 days ago" in page
     scoped = paged.client("engineer", scopes=["metrics.read"])
     assert scoped.get("/home").json()["alerts"] is None
-    # while the window holds predictions of two models, it says nothing about the new one
-    yesterday = paged.clock.now().date() - timedelta(days=1)
-    former = point(paged, "model.accuracy", 0.5, reward_model="demo.reward_model@0")
-    paged.store.metric_points.put([former.model_copy(update={"day": yesterday})])
-    texts = [one["text"] for one in reader.get("/home").json()["attention"]]
-    assert not any("worse than the votes allow" in text for text in texts)
+
+
+@on_sqlite
+def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(paged: Web):
+    """A run of today may decide about votes of last year."""
+    earlier = paged.clock.now() - timedelta(days=300)
+    (comparison_id,) = paged.publish(1)
+    vote(paged, comparison_id, earlier)
+    put_versions(paged.store, paged.settings.frames)
+    gate = paged.store.gates.latest()
+    paged.store.promotions.record(
+        Promotion(
+            model_name="demo.reward_model",
+            version=1,
+            previous_version=None,
+            data_seq=1,
+            reason="first",
+            actor="test",
+            promoted_at=gate.decided_at - timedelta(minutes=1),
+        )
+    )
+    put_event(paged)
+    paged.store.decisions.decide(
+        lambda evidence: TriggerDecision(action="hold", reasons=(), event_ids=(), change_seq=1),
+        now=paged.clock.now(),
+        champion="demo.reward_model@1",
+    )
+    home = paged.client("engineer").get("/home").json()
+    assert datetime.fromisoformat(home["decision"]["changed_at"]) == earlier
+    assert home["gate"]["win_rate"] == gate.evaluation.win_rate.model_dump(mode="json")
+    assert home["gate"]["votes_until"] == earlier.date().isoformat()
+    page = " ".join(paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text.split())
+    assert f'the change began <time datetime="{earlier:%Y-%m-%dT%H:%M:%SZ}"' in page
+    assert f"with votes up to {earlier.date()} (run" in page
+    assert 'href="/evolution"' in page
 
 
 @on_sqlite

@@ -1,6 +1,7 @@
 """Composes decisions as the API returns them, with their explanation and the gate they led to."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from rlhf_pipeline.api_types.base import Page
@@ -34,6 +35,7 @@ from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.vote_days import find_vote_days
 
 
 def page(site: Site, *, cursor: str | None, limit: int) -> Page[DecisionOut]:
@@ -41,7 +43,9 @@ def page(site: Site, *, cursor: str | None, limit: int) -> Page[DecisionOut]:
     found = site.store.decisions.page(before_id=place[0] if place else None, limit=limit)
     answers = site.store.decisions.find_answers()
     after = make_cursor(found[-1].stored_id) if len(found) == limit else None
-    return Page(items=tuple(DecisionOut(**_describe(each, answers)) for each in found), next=after)
+    times = find_changes(site.store, found)
+    items = tuple(DecisionOut(**_describe(each, answers, times)) for each in found)
+    return Page(items=items, next=after)
 
 
 def find_waiting(store: Store) -> list[TriggerDecision]:
@@ -51,12 +55,19 @@ def find_waiting(store: Store) -> list[TriggerDecision]:
     return [each for each in held if each.stored_id not in answers]
 
 
-def describe(decision: TriggerDecision) -> DecisionOut:
+def find_changes(store: Store, decisions: Sequence[TriggerDecision]) -> dict[int, datetime]:
+    """When the votes were cast at which the decisions date their changes, by seq."""
+    return store.votes.times(each.change_seq for each in decisions)
+
+
+def describe(store: Store, decision: TriggerDecision) -> DecisionOut:
     """One that nobody has answered yet."""
-    return DecisionOut(**_describe(decision, {}))
+    return DecisionOut(**_describe(decision, {}, find_changes(store, [decision])))
 
 
-def describe_briefly(decision: TriggerDecision, answers: Mapping[int, int]) -> LastDecision:
+def describe_briefly(
+    decision: TriggerDecision, answers: Mapping[int, int], times: Mapping[int, datetime]
+) -> LastDecision:
     """The decision and what became of it, for other pages."""
     answered_by = answers.get(decision.stored_id)
     return LastDecision.model_validate(
@@ -64,6 +75,7 @@ def describe_briefly(decision: TriggerDecision, answers: Mapping[int, int]) -> L
         | {
             "state": describe_state(decision, answered_by),
             "summary": summarise_decision(decision, answered_by),
+            "changed_at": times.get(decision.change_seq or 0),
         }
     )
 
@@ -74,7 +86,9 @@ def detail(site: Site, decision_id: int) -> DecisionDetail:
     inputs, not_explained = _read_inputs(decision)
     causes = read_causes(decision)
     return DecisionDetail(
-        **_describe(decision, site.store.decisions.find_answers()),
+        **_describe(
+            decision, site.store.decisions.find_answers(), find_changes(site.store, [decision])
+        ),
         causes=tuple(
             CauseOut(name=each.name, share=each.share, probability=each.probability)
             for each in (causes.causes if causes else ())
@@ -83,14 +97,16 @@ def detail(site: Site, decision_id: int) -> DecisionDetail:
             ConditionOut(**condition._asdict())
             for condition in (check_conditions(inputs) if inputs else ())
         ),
-        events=_list_events(inputs) if inputs else (),
+        events=_list_events(site.store, inputs) if inputs else (),
         not_explained=not_explained,
         differences=tuple(find_differences(decision)) if inputs else (),
-        gate=_find_gate(site.store, decision),
+        gate=_find_gate(site, decision),
     )
 
 
-def _describe(decision: TriggerDecision, answers: Mapping[int, int]) -> dict[str, Any]:
+def _describe(
+    decision: TriggerDecision, answers: Mapping[int, int], times: Mapping[int, datetime]
+) -> dict[str, Any]:
     causes = read_causes(decision)
     first = causes.causes[0] if causes else None
     answered_by = answers.get(decision.stored_id)
@@ -108,6 +124,7 @@ def _describe(decision: TriggerDecision, answers: Mapping[int, int]) -> dict[str
         "cause_share": first and first.share,
         "cause_probability": first and first.probability,
         "quarantine": decision.quarantine,
+        "changed_at": times.get(decision.change_seq or 0),
         "known_seq": known_seq(decision),
         "n_events": len(decision.event_ids),
         "answered_by": answered_by,
@@ -135,13 +152,15 @@ def _read_inputs(decision: TriggerDecision) -> tuple[Inputs | None, str | None]:
         return None, str(cause)
 
 
-def _list_events(inputs: Inputs) -> tuple[SeenEvent, ...]:
+def _list_events(store: Store, inputs: Inputs) -> tuple[SeenEvent, ...]:
+    times = store.votes.times(event.change_seq for event, _ in list_events(inputs))
     return tuple(
         SeenEvent(
             **event.model_dump(
                 include={"day", "seq", "detector", "stream", "model_version", "change_seq"}
             ),
             event_id=event.event_id,
+            changed_at=times.get(event.change_seq or 0),
             role=role,
             figures=format_figures(event.evidence),
         )
@@ -149,17 +168,17 @@ def _list_events(inputs: Inputs) -> tuple[SeenEvent, ...]:
     )
 
 
-def _find_gate(store: Store, decision: TriggerDecision) -> DecisionGate | None:
+def _find_gate(site: Site, decision: TriggerDecision) -> DecisionGate | None:
     """The gate of the decision's run; of a gate that recorded no run, the last one between this
     retraining and the next. Decisions about replayed days are dated to those days, so that then
     only the last of them is sure to have its gate.
     """
     if not _has_trained(decision):
         return None
-    gates = store.gates.all()
+    gates = site.store.gates.all()
     following = [
         each.decided_at
-        for each in store.decisions.fires()
+        for each in site.store.decisions.fires()
         if each.stored_id > decision.stored_id and _has_trained(each)
     ]
     before = min(following, default=None)
@@ -173,10 +192,13 @@ def _find_gate(store: Store, decision: TriggerDecision) -> DecisionGate | None:
     if not found:
         return None
     gate = found[-1]
+    days = find_vote_days(site.store, site.settings.project, [gate.decided_at])
     return DecisionGate(
         **gate.model_dump(include={"candidate", "champion", "decided_at"}),
         verdict=gate.verdict,
         checks=tuple(check.reason for check in gate.checks),
+        win_rate=gate.evaluation.win_rate if gate.evaluation else None,
+        votes_until=days.get(gate.decided_at),
     )
 
 

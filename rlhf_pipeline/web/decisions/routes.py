@@ -71,7 +71,7 @@ def show_list(
         site,
         principal,
         page=queries.page(site, cursor=cursor, limit=SHOWN),
-        waiting=[queries.describe(each) for each in queries.find_waiting(site.store)],
+        waiting=[queries.describe(site.store, each) for each in queries.find_waiting(site.store)],
         names=names_for(site, principal),
     )
 
@@ -129,7 +129,7 @@ def _store(
 ) -> DecisionOut:
     """Problem 409 where the decision waits for no such answer, or has one."""
     try:
-        return queries.describe(site.store.decisions.answer(decision_id, rule))
+        return queries.describe(site.store, site.store.decisions.answer(decision_id, rule))
     except (ConfigurationError, StoreError) as refusal:
         is_refusal = isinstance(refusal, ConfigurationError) or type(refusal) is StoreError
         if not is_refusal or refusal.__cause__ is not None:

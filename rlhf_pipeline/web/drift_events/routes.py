@@ -96,12 +96,14 @@ def _read(
         before=(place[0], place[1]) if place else None,
         limit=limit,
     )
+    times = site.store.votes.times(each.event.change_seq for each in found)
     last = found[-1].event if len(found) == limit else None
     return Page(
         items=tuple(
             DriftEventOut(
                 **each.event.model_dump(),
                 event_id=each.event.event_id,
+                changed_at=times.get(each.event.change_seq or 0),
                 decision_id=each.decision_id,
             )
             for each in found

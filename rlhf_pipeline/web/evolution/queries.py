@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime
 
 from rlhf_pipeline.api_types.evolution import (
     EvolutionOut,
@@ -20,8 +21,9 @@ from rlhf_pipeline.records import (
     ModelVersion,
     Promotion,
 )
-from rlhf_pipeline.web.decisions.queries import describe_briefly
+from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes
 from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.vote_days import find_vote_days
 
 MAX_CALIBRATIONS = 1000  # of which the newest of each reward model is shown
 RUN = "run "  # how a promotion names the run that made it
@@ -38,12 +40,20 @@ def read_policies(site: Site) -> list[PolicyVersionOut]:
     history, gates = _read_history(site)
     promoted = {promotion.version: promotion for promotion in history}  # the last one of each
     started = _read_started(site)
+    days = find_vote_days(
+        site.store,
+        site.settings.project,
+        [
+            *(each.promoted_at for each in promoted.values()),
+            *(decisions[-1].decided_at for decisions in gates.values()),
+        ],
+    )
     files = site.files.evaluation_files()
     versions = sorted({*promoted, *gates}, reverse=True)
     return [
-        _describe_policy(
-            site, version, gates.get(version, []), promoted.get(version), history, started
-        ).model_copy(update=_find_files(site, version, versions, files))
+        _describe_policy(site, version, gates.get(version, []), history, started, days).model_copy(
+            update=_find_files(site, version, versions, files)
+        )
         for version in versions
     ]
 
@@ -91,11 +101,12 @@ def _describe_policy(
     site: Site,
     version: int,
     gates: Sequence[GateDecision],
-    promotion: Promotion | None,
     history: Sequence[Promotion],
     started: Mapping[str, LastDecision],
+    days: Mapping[datetime, date],
 ) -> PolicyVersionOut:
     last = gates[-1] if gates else None
+    promotion = next((each for each in reversed(history) if each.version == version), None)
     is_champion = bool(history) and history[-1].version == version
     return PolicyVersionOut(
         version=version,
@@ -115,10 +126,11 @@ def _describe_policy(
                 "verdict": last.verdict,
                 "checks": last.checks,
                 "evaluation": last.evaluation,
+                "votes_until": days.get(last.decided_at),
                 "n_decisions": len(gates),
             }
         ),
-        promotion=_describe_promotion(promotion),
+        promotion=_describe_promotion(promotion, days),
         decision=_find_decision(promotion, last.run_id if last else None, started),
         training=None
         if last is None or last.registered is None
@@ -143,8 +155,13 @@ def _find_files(
     }
 
 
-def _describe_promotion(promotion: Promotion | None) -> PromotionOut | None:
-    return None if promotion is None else PromotionOut.model_validate(promotion.model_dump())
+def _describe_promotion(
+    promotion: Promotion | None, days: Mapping[datetime, date]
+) -> PromotionOut | None:
+    if promotion is None:
+        return None
+    votes_until = days.get(promotion.promoted_at)
+    return PromotionOut.model_validate(promotion.model_dump() | {"votes_until": votes_until})
 
 
 def _find_decision(
@@ -160,7 +177,8 @@ def _read_started(site: Site) -> dict[str, LastDecision]:
     """The decisions that started a run, by its id."""
     answers = site.store.decisions.find_answers()
     fires = site.store.decisions.fires()
-    return {each.run_id: describe_briefly(each, answers) for each in fires if each.run_id}
+    times = find_changes(site.store, fires)
+    return {each.run_id: describe_briefly(each, answers, times) for each in fires if each.run_id}
 
 
 def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
@@ -197,9 +215,17 @@ def _read_reward_models(site: Site) -> list[RewardModelVersionOut]:
     champion = history[-1] if history else None
     calibrated = _read_calibrations(site, name, champion.label if champion else None)
     started = _read_started(site)
+    days = find_vote_days(
+        site.store, site.settings.project, [each.promoted_at for each in promoted.values()]
+    )
     return [
         _describe_reward_model(
-            f"{name}@{version}", promoted.get(version), champion, calibrated.get(version), started
+            f"{name}@{version}",
+            _describe_promotion(promoted.get(version), days),
+            promoted.get(version),
+            champion,
+            calibrated.get(version),
+            started,
         )
         for version in sorted({*promoted, *calibrated}, reverse=True)
     ]
@@ -207,6 +233,7 @@ def _read_reward_models(site: Site) -> list[RewardModelVersionOut]:
 
 def _describe_reward_model(
     label: str,
+    described: PromotionOut | None,
     promotion: Promotion | None,
     champion: Promotion | None,
     calibration: CalibrationOut | None,
@@ -224,7 +251,7 @@ def _describe_reward_model(
         if is_refused
         else "not promoted",
         calibration=calibration,
-        promotion=_describe_promotion(promotion),
+        promotion=described,
         decision=_find_decision(promotion, None, started),
         data_seq=promotion.data_seq if promotion else None,
     )

@@ -17,16 +17,17 @@ from rlhf_pipeline.api_types.home import (
     StageState,
     WorkNow,
 )
-from rlhf_pipeline.calibration.calibration_windows import OverTimeParams
+from rlhf_pipeline.api_types.runs import AutomationsOut
 from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.records import Role, TriggerDecision
+from rlhf_pipeline.records import Role
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.decisions.queries import describe_briefly, find_waiting
+from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes, find_waiting
 from rlhf_pipeline.web.home.stages import describe_stages
 from rlhf_pipeline.web.runs.queries import read_automations, read_spending
 from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.vote_days import find_vote_days
 
 MODEL_FIGURES = (
     "model.accuracy",
@@ -35,6 +36,7 @@ MODEL_FIGURES = (
     "model.calibration_slope",
 )
 NOW_FIGURES = ("runs.failed", SILENCE)
+VERDICT, OVERALL, WARNING = "drift.verdict", {"space": "overall"}, 1.0
 MOST_SHOWN = 20  # alerts, and drift events
 VOTING_NOW = timedelta(minutes=10)
 SILENT_S = 900  # of the daemon: a busy one ticks at least every few minutes
@@ -54,21 +56,17 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         for event in site.store.events.find_open()[-MOST_SHOWN:][::-1]
     )
     steps = () if work is None or work.n_votes else tuple(_list_next_steps(site))
+    automations = read_automations(site)
     return HomeOut(
         measured_at=now,
-        attention=tuple(
-            _find_attention(
-                stages,
-                () if _have_two_models(site, figures) else figures,
-                alerts or (),
-                events,
-                points,
-                find_waiting(site.store),
-            )
+        attention=(
+            *_find_stopped_work(stages, alerts or (), points, automations),
+            *_find_drift(site, events),
+            *_find_low_accuracy(figures),
         ),
         next_steps=steps,
         stages=stages,
-        next_run=_find_next_run(site),
+        next_run=_find_next_run(automations),
         champions=_read_champions(site),
         figures=figures,
         work=work,
@@ -80,53 +78,16 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     )
 
 
-def _have_two_models(site: Site, figures: Sequence[MetricPoint]) -> bool:
-    """Whether the window of the accuracy also holds predictions of a former champion, which say
-    nothing about this one.
-    """
-    accuracy = next((point for point in figures if point.name == MODEL_FIGURES[0]), None)
-    if accuracy is None:
-        return False
-    since = accuracy.day - timedelta(days=OverTimeParams().window_days)
-    known = site.store.metric_points.read([accuracy.name], since=since, until=accuracy.day)
-    return len({point.labels["reward_model"] for point in known}) > 1
-
-
-def _find_attention(
+def _find_stopped_work(
     stages: Sequence[StageState],
-    figures: Sequence[MetricPoint],
     alerts: Sequence[AlertOut],
-    events: Sequence[OpenDriftEvent],
     points: Sequence[MetricPoint],
-    waiting: Sequence[TriggerDecision],
+    automations: AutomationsOut,
 ) -> Iterator[Attention]:
     if n_open := sum(alert.state == "open" for alert in alerts):
         yield Attention(text=f"{_count(n_open, 'alert')} open", link="#alerts")
     if failed := [stage.stage.replace("_", " ") for stage in stages if stage.state == "failed"]:
         yield Attention(text=f"not made, because runs failed: {', '.join(failed)}", link="#loop")
-    if events:
-        yield Attention(
-            text=f"{_count(len(events), 'drift event')} without a decision", link="#drift"
-        )
-    for decision in waiting:
-        yield Attention(
-            text=f"decision {decision.decision_id} waits for a person",
-            link=f"/decisions/{decision.decision_id}",
-        )
-    by_name = {point.name: point for point in figures}
-    accuracy, ceiling = (by_name.get(name) for name in MODEL_FIGURES[:2])
-    if (
-        accuracy is not None
-        and ceiling is not None
-        and accuracy.high is not None
-        and ceiling.low is not None
-        and accuracy.high < ceiling.low
-    ):
-        yield Attention(
-            text="the reward model predicts worse than the votes allow: its accuracy lies below "
-            "the noise ceiling",
-            link="/alignment",
-        )
     silence = next((p.value for p in points if p.name == SILENCE), None)
     if silence is not None and silence > SILENT_S:
         yield Attention(
@@ -134,6 +95,49 @@ def _find_attention(
             "rlhf loop",
             link="#loop",
         )
+    elif automations.daemon == "absent":
+        yield Attention(
+            text="no daemon is running, so nothing starts by itself: start rlhf dev or rlhf loop",
+            link="#loop",
+        )
+
+
+def _find_drift(site: Site, events: Sequence[OpenDriftEvent]) -> Iterator[Attention]:
+    if events:
+        yield Attention(
+            text=f"{_count(len(events), 'drift event')} without a decision", link="#drift"
+        )
+    for decision in find_waiting(site.store):
+        yield Attention(
+            text=f"decision {decision.decision_id} waits for a person",
+            link=f"/decisions/{decision.decision_id}",
+        )
+    verdict = next(
+        (p for p in site.store.metric_points.latest([VERDICT]) if p.labels == OVERALL), None
+    )
+    if verdict is not None and verdict.value == WARNING:
+        yield Attention(
+            text=f"the drift report of {verdict.day} warns of a change that is not confirmed yet",
+            link=f"/drift/{verdict.day}",
+        )
+
+
+def _find_low_accuracy(figures: Sequence[MetricPoint]) -> Iterator[Attention]:
+    by_name = {point.name: point for point in figures}
+    accuracy, ceiling = (by_name.get(name) for name in MODEL_FIGURES[:2])
+    if (
+        accuracy is None
+        or ceiling is None
+        or accuracy.high is None
+        or ceiling.low is None
+        or accuracy.high >= ceiling.low
+    ):
+        return
+    yield Attention(
+        text="the reward model predicts worse than the votes allow: its accuracy lies below the "
+        "noise ceiling",
+        link="/alignment",
+    )
 
 
 def _count(n: int, noun: str) -> str:
@@ -190,17 +194,24 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
         kind: site.store.promotions.champion(f"{site.settings.project}.{kind}")
         for kind in ("reward_model", "policy")
     }
+    known = {kind: promotion for kind, promotion in found.items() if promotion is not None}
+    days = find_vote_days(
+        site.store, site.settings.project, [each.promoted_at for each in known.values()]
+    )
     return tuple(
         ChampionState.model_validate(
-            {"kind": kind, "label": promotion.label} | promotion.model_dump()
+            promotion.model_dump()
+            | {
+                "kind": kind,
+                "label": promotion.label,
+                "votes_until": days.get(promotion.promoted_at),
+            }
         )
-        for kind, promotion in found.items()
-        if promotion is not None
+        for kind, promotion in known.items()
     )
 
 
-def _find_next_run(site: Site) -> NextRun:
-    automations = read_automations(site)
+def _find_next_run(automations: AutomationsOut) -> NextRun:
     due = [each for each in automations.items if each.kind == "schedule" and each.next_at]
     return NextRun(schedule=due[0] if due else None, hint=automations.hint)
 
@@ -221,17 +232,21 @@ def _read_decision(site: Site) -> LastDecision | None:
     decision = site.store.decisions.latest()
     if decision is None:
         return None
-    return describe_briefly(decision, site.store.decisions.find_answers())
+    times = find_changes(site.store, [decision])
+    return describe_briefly(decision, site.store.decisions.find_answers(), times)
 
 
 def _read_gate(site: Site) -> LastGate | None:
     gate = site.store.gates.latest()
     if gate is None:
         return None
+    days = find_vote_days(site.store, site.settings.project, [gate.decided_at])
     return LastGate(
         candidate=gate.candidate,
         champion=gate.champion,
         verdict=gate.verdict,
+        win_rate=gate.evaluation.win_rate if gate.evaluation else None,
+        votes_until=days.get(gate.decided_at),
         failed_checks=tuple(check.reason for check in gate.checks if not check.passed),
         decided_at=gate.decided_at,
     )
