@@ -62,7 +62,10 @@ PAGES_OF_THE_LOOP = (
     *("/decisions", "/decisions/5", "/drift", "/drift-events", "/clusters", "/production"),
     *("/alerts", "/runs", "/settings", "/users", "/rules", "/guidelines", "/progress"),
 )
-CHARTS = ("drift", "clusters", "evolution", "production", "preferences/preferred?by=source")
+CHARTS = (
+    *("drift", "clusters", "evolution", "production", "preferences/preferred?by=source"),
+    *(f"calibration/{name}" for name in ("later_votes", "later_groups", "groups", "calibrators")),
+)
 REPEATS = 40
 SECONDS_TO_COUNT = 600
 NOBODY = "votes whose reason says what nobody says"

@@ -375,6 +375,7 @@ class GroupCalibration(Record):
     n: int = Field(description="number of pairs in the group")
     raw: CalibrationMetrics | None
     calibrated: CalibrationMetrics | None
+    raw_bins: tuple[ReliabilityBin, ...] = ()
     calibrated_bins: tuple[ReliabilityBin, ...] = ()
     noise_ceiling: Interval | None = Field(description="noise ceiling of the group's votes")
 

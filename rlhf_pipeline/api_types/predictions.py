@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import MOST_IN_BATCH, Answer, LongText, Request
-from rlhf_pipeline.records import Choice, Interval, ReliabilityBin
+from rlhf_pipeline.records import Choice, GroupCalibration, Interval, ReliabilityBin
 
 CalibratorState = Literal["serving", "standby", "replaced", "refused", "imported"]
 
@@ -111,6 +111,9 @@ class CalibrationDetail(CalibrationOut):
 
     raw_bins: tuple[ReliabilityBin, ...]
     calibrated_bins: tuple[ReliabilityBin, ...]
+    by_group: tuple[GroupCalibration, ...] = Field(
+        description="The figures of each source and category; null for too few pairs."
+    )
 
 
 class ProbeOut(Answer):
@@ -126,6 +129,10 @@ class ProbeOut(Answer):
     n_votes: int = Field(description="Number of votes for a side that have a prediction.")
     n_comparisons: int
     newest_only: bool = Field(description="Whether only the newest votes are counted.")
+    is_withheld: bool = Field(
+        default=False,
+        description="Whether the chosen category or source has too few comparisons for figures.",
+    )
     accuracy: Interval | None
     noise_ceiling: Interval | None = Field(
         description="Accuracy of a perfect model on the same comparisons; null if unknown."
@@ -134,7 +141,15 @@ class ProbeOut(Answer):
     ece_debiased: Interval | None
     slope: Interval | None
     brier: Interval | None
+    raw_bins: tuple[ReliabilityBin, ...] = Field(
+        default=(), description="The diagram before calibration, by the uncalibrated confidence."
+    )
     bins: tuple[ReliabilityBin, ...]
+    by_group: tuple[GroupCalibration, ...] = Field(
+        default=(),
+        description="The figures of each source and category before and after calibration; null "
+        "for too few comparisons, and none where the request chooses a group.",
+    )
     counted_at: datetime
     is_current: bool = Field(
         description="False if votes or predictions arrived after `counted_at`; a new count is "

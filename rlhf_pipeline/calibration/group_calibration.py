@@ -17,7 +17,12 @@ from rlhf_pipeline.calibration.metrics import Floats
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.intervals import BootstrapParams
-from rlhf_pipeline.records import CalibrationMetrics, GroupCalibration, Interval
+from rlhf_pipeline.records import (
+    CalibrationMetrics,
+    GroupCalibration,
+    Interval,
+    ReliabilityBin,
+)
 from rlhf_pipeline.votes import (
     CEILINGS,
     NO_CHANGES,
@@ -156,27 +161,27 @@ def calibration_by_group(
             params=params,
         )
 
+    def count_bins(p: Any, inside: npt.NDArray[np.bool_], n: int) -> tuple[ReliabilityBin, ...]:
+        if p is None or n < MIN_PAIRS:
+            return ()
+        return reliability_table(
+            _select(p, inside),
+            y[inside],
+            weights=w[inside],
+            groups=drawn_together[inside],
+            params=params,
+        )
+
     def iter_groups() -> Iterator[GroupCalibration]:
         for by, name, inside, n in _iter_members(ids, groups):
-            judged = measure(votes.calibrated, inside, n)
-            bins = (
-                reliability_table(
-                    _select(votes.calibrated, inside),
-                    y[inside],
-                    weights=w[inside],
-                    groups=drawn_together[inside],
-                    params=params,
-                )
-                if judged is not None
-                else ()
-            )
             yield GroupCalibration(
                 by=by,
                 group=name,
                 n=n,
                 raw=measure(votes.raw, inside, n),
-                calibrated=judged,
-                calibrated_bins=bins,
+                calibrated=measure(votes.calibrated, inside, n),
+                raw_bins=count_bins(votes.raw, inside, n),
+                calibrated_bins=count_bins(votes.calibrated, inside, n),
                 noise_ceiling=(ceilings or {}).get(by, {}).get(name),
             )
 

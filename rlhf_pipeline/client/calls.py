@@ -363,12 +363,23 @@ def calibration(reward_model: str, version: int) -> Call[CalibrationDetail]:
 
 
 def calibration_probe(
-    *, reward_model: str | None = None, calibrator: str | None = None
+    *,
+    reward_model: str | None = None,
+    calibrator: str | None = None,
+    category: str | None = None,
+    source: str | None = None,
 ) -> Call[ProbeOut]:
     """The reliability diagram of predictions made before their votes; by default of the model that
     predicted last.
     """
-    params = _drop_missing({"reward_model": reward_model, "calibrator": calibrator})
+    params = _drop_missing(
+        {
+            "reward_model": reward_model,
+            "calibrator": calibrator,
+            "category": category,
+            "source": source,
+        }
+    )
     return replace(_get("calibrations/probe", ProbeOut), params=params)
 
 
@@ -377,6 +388,8 @@ def calibration_pairs(
     *,
     reward_model: str | None = None,
     calibrator: str | None = None,
+    category: str | None = None,
+    source: str | None = None,
     limit: int = 100,
 ) -> Call[Page[ProbedPair]]:
     """The votes of the diagram's bin that contains `confidence`, wrong predictions first."""
@@ -384,6 +397,8 @@ def calibration_pairs(
         "bin": confidence,
         "reward_model": reward_model,
         "calibrator": calibrator,
+        "category": category,
+        "source": source,
         "limit": limit,
     }
     return _list("calibrations/probe/pairs", ProbedPair, **filters)

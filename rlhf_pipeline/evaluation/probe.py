@@ -9,10 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.calibration import calibration_metrics, reliability_table
+from rlhf_pipeline.calibration import (
+    PredictedVotes,
+    calibration_by_group,
+    calibration_metrics,
+    reliability_table,
+)
+from rlhf_pipeline.calibration.group_calibration import Groups
 from rlhf_pipeline.calibration.metrics import N_BINS, FoldedRows, equal_width_bins
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
+from rlhf_pipeline.records import (
+    CalibrationMetrics,
+    GroupCalibration,
+    Interval,
+    ReliabilityBin,
+)
 from rlhf_pipeline.reflection import judged_predictions
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
@@ -32,11 +43,12 @@ PAIRS = (*VOTE_COLUMNS, "wrong")
 @dataclass(frozen=True)
 class Probe:
     """Figures of one model for tables, diagrams and pages: `n_votes` for a or b on `n_comparisons`
-    that it predicted.
+    that it predicted; `bins` are of the calibrated confidence, `raw_bins` of the uncalibrated one.
     """
 
     n_votes: int
     n_comparisons: int
+    raw_bins: tuple[ReliabilityBin, ...]
     bins: tuple[ReliabilityBin, ...]
     metrics: CalibrationMetrics
     noise_ceiling: Interval | None
@@ -58,10 +70,28 @@ def probe_model(reflections: pd.DataFrame, votes: pd.DataFrame) -> Probe:
     return Probe(
         n_votes=len(rows),
         n_comparisons=int(rows["group"].nunique()),
+        raw_bins=_bins(rows, "p_raw"),
         bins=_bins(rows),
         metrics=calibration_metrics(rows["p"], rows["outcome"], groups=rows["prompt"]),
         noise_ceiling=noise_ceiling_or_repeats(votes),
     )
+
+
+def probe_groups(
+    reflections: pd.DataFrame, votes: pd.DataFrame, groups: Groups
+) -> tuple[GroupCalibration, ...]:
+    """Calibration of each group of comparisons before and after calibration, from the rows of
+    `probe_model`; a group of fewer than MIN_PAIRS comparisons has no figures.
+    """
+    rows = _judged_with_prompts(reflections, votes)
+    predicted = PredictedVotes(
+        rows["p"],
+        rows["outcome"],
+        rows["group"].to_numpy(),
+        raw=rows["p_raw"],
+        clusters=rows["prompt"].to_numpy(),
+    )
+    return calibration_by_group(predicted, groups)
 
 
 def reliability_bins(reflections: pd.DataFrame, votes: pd.DataFrame) -> tuple[ReliabilityBin, ...]:
@@ -70,16 +100,22 @@ def reliability_bins(reflections: pd.DataFrame, votes: pd.DataFrame) -> tuple[Re
 
 
 def _judged_with_prompts(reflections: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
-    """`judged_predictions` with a column `prompt`, because errors on one prompt are correlated."""
+    """`judged_predictions` with the uncalibrated `p_raw` and a column `prompt`, because errors on
+    one prompt are correlated.
+    """
     rows = judged_predictions(reflections)
     prompts = dict(zip(votes["comparison_id"], votes["prompt_id"], strict=True))
-    return rows.assign(prompt=rows["group"].map(prompts).fillna(rows["group"]))
-
-
-def _bins(rows: pd.DataFrame) -> tuple[ReliabilityBin, ...]:
-    return (
-        () if rows.empty else reliability_table(rows["p"], rows["outcome"], groups=rows["prompt"])
+    raw = dict(zip(reflections["seq"], reflections["p_raw"], strict=True))
+    return rows.assign(
+        p_raw=rows["seq"].map(raw).astype("float64"),
+        prompt=rows["group"].map(prompts).fillna(rows["group"]),
     )
+
+
+def _bins(rows: pd.DataFrame, column: str = "p") -> tuple[ReliabilityBin, ...]:
+    if rows.empty:
+        return ()
+    return reliability_table(rows[column], rows["outcome"], groups=rows["prompt"])
 
 
 def judged_rows(reflections: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,4 @@
-"""Builds charts of calibration: reliability, overall and by group, over time and over
-calibrators.
-"""
+"""Builds charts of calibration: reliability, overall and by group, and figures over time."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -87,8 +85,8 @@ def chart_reliability(
     """Stated confidence against the share predicted right, and below it the number of `unit` in
     each bin.
 
-    `sides` maps name to bins and has one or two entries; two are drawn next to each other. With a
-    single side, screen readers can read each bin aloud, and each bin links to its `link`.
+    `sides` maps name to bins and has one or two entries; two are drawn next to each other. Each bin
+    of the last side leads to its `link`, and screen readers can read it aloud.
     """
     roles: tuple[Role, ...] = ("now",) if len(sides) == 1 else ("ref", "now")
     shifts = (0.0,) if len(sides) == 1 else (-5.0, 5.0)
@@ -99,11 +97,15 @@ def chart_reliability(
     if ceiling is None:
         notes = (*notes, f"noise ceiling {UNKNOWN_CEILING}")
     name = f"noise ceiling {ceiling}" if ceiling_name is None else ceiling_name
+
+    def links(bins: Sequence[ReliabilityBin], role: Role) -> tuple[str, ...]:
+        return tuple(link(b) for b in bins) if link and role == "now" else ()
+
     targets = [
         Mark(style="area", role="now", x=(b.low, b.high), label=describe_bin(b), link=address)
-        for bins in sides.values()
+        for (_, bins), role, _ in drawn
         for b in bins
-        if len(sides) == 1
+        if role == "now" and (len(sides) == 1 or link)
         for address in [link(b) if link else ""]
     ]
     return Chart(
@@ -120,7 +122,9 @@ def chart_reliability(
                 height=300,
                 marks=(PERFECT, *mark_ceiling(ceiling, name), *targets),
                 series=tuple(
-                    _bin_series(bins, role, name=name, offset=shift)
+                    _bin_series(bins, role, name=name, offset=shift).model_copy(
+                        update={"links": links(bins, role)}
+                    )
                     for (name, bins), role, shift in drawn
                 ),
             ),
@@ -131,19 +135,27 @@ def chart_reliability(
                         "ticks": percent_ticks(np.arange(5, 11) / 10),
                     }
                 ),
-                y=Axis(low=0, high=1.3 * most, label=unit, unit=unit),
+                y=Axis(
+                    low=0,
+                    high=1.5 * most,
+                    label=unit,
+                    unit=unit,
+                    ticks=(Tick(value=most, label=f"{most:,}"),),
+                ),
                 height=60,
                 series=tuple(
                     Series(
                         style="bars",
                         role=role,
+                        name=name,
+                        links=links(bins, role),
                         x=to_numbers((b.low + b.high) / 2 for b in bins),
                         y=to_numbers(b.n for b in bins),
                         labels=tuple(f"{b.n:,}" for b in bins) if len(sides) == 1 else (),
                         width=0.036 if len(sides) == 1 else 0.012,
                         offset=shift * 1.3,
                     )
-                    for (_, bins), role, shift in drawn
+                    for (name, bins), role, shift in drawn
                 ),
             ),
         ),
@@ -215,6 +227,7 @@ def _bin_series(
         y=to_numbers(b.accuracy for b in bins),
         low=to_numbers(b.accuracy_low for b in bins),
         high=to_numbers(b.accuracy_high for b in bins),
+        n=tuple(b.n for b in bins),
         faint=tuple(b.n < MIN_IN_BIN for b in bins),
         offset=offset,
     )
@@ -311,30 +324,3 @@ def _ends_axis(label: str, intervals: Iterable[Interval | None], least: float) -
 
 def _three_ticks(low: float, high: float) -> tuple[Tick, ...]:
     return tuple(Tick(value=v, label=f"{v:.3g}") for v in (low, (low + high) / 2, high))
-
-
-def chart_calibrators(before: Sequence[Interval], after: Sequence[Interval]) -> Chart:
-    """ECE before and after each calibration, oldest first, in bins of equal weight, which every
-    entry of the calibration log has.
-    """
-    places = range(len(before))
-    at, values = to_numbers(places), to_numbers(i.value for i in after)
-    return Chart(
-        kind="steps",
-        title="Calibration error before and after each calibration",
-        alt=f"Calibration error before and after each of {len(before)} calibrations, in the order "
-        "of their fitting; the table has the figures",
-        width=480,
-        panels=(
-            Panel(
-                x=Axis(low=-0.5, high=max(len(before) - 0.5, 0.5), unit="calibrator"),
-                y=_ends_axis("", (*before, *after), 0.05),
-                height=166,
-                series=(
-                    Series(style="curve", role="ref", x=at, y=values),
-                    point_series(places, before, role="ref", name="before", offset=-4),
-                    point_series(places, after, role="now", name="after", offset=4),
-                ),
-            ),
-        ),
-    )

@@ -98,6 +98,17 @@ class ComparisonLists:
         )
         return self._database.fetch_first(own.limit(1)) is not None
 
+    def groups_of(self, ids: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Category and source of these comparisons by id; unknown ids are left out."""
+        wanted = select(
+            comparisons.c.comparison_id, comparisons.c.category, comparisons.c.source
+        ).where(self._database.in_project(comparisons))
+        rows = self._database.fetch_among(wanted, comparisons.c.comparison_id, ids)
+        return {
+            "category": {row.comparison_id: row.category for row in rows},
+            "source": {row.comparison_id: row.source or OWN_SOURCE for row in rows},
+        }
+
     def flag(self, comparison_ids: Sequence[str], flag: str | None, *, actor: str) -> int:
         """Take comparisons out of use for one of PEOPLE_FLAGS, or with None back into use; returns
         how many changed. Flags of an import stay. Raises UnknownComparison.

@@ -12,6 +12,7 @@ from rlhf_pipeline.web.annotate import practice
 from rlhf_pipeline.web.annotate import routes as annotate
 from rlhf_pipeline.web.audit import routes as audit
 from rlhf_pipeline.web.calibration import api as calibration_api
+from rlhf_pipeline.web.calibration import charts as calibration_charts
 from rlhf_pipeline.web.calibration import pages as calibration_pages
 from rlhf_pipeline.web.clusters import routes as clusters
 from rlhf_pipeline.web.compare import day_routes as compare_days
@@ -148,7 +149,7 @@ BUILT_IN = {
         folder=HERE / "alignment",
     ),
     "calibration": Section(
-        (calibration_api.router, calibration_pages.router),
+        (calibration_api.router, calibration_charts.api, calibration_pages.router),
         Permission.METRICS_READ,
         needs_all_votes=True,
         group="Models",

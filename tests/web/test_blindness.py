@@ -64,6 +64,8 @@ REFUSED = [
             "drift-tests",
             "charts/drift",
             "charts/clusters",
+            "charts/calibration/later_votes",
+            "charts/calibration/later_groups",
         )
     ),
     "/alerts",
@@ -94,7 +96,10 @@ PATHS: dict[str, list[str]] = {
     "alert_id": ["1"],
     "decision_id": ["1"],
     "reward_model": ["demo.reward_model@1"],
-    "figure": ["choices", "ties", "strength", "agreement", "preferred", "speed", "sides", "gold"],
+    "figure": [
+        *("choices", "ties", "strength", "agreement", "preferred", "speed", "sides", "gold"),
+        *("later_votes", "later_groups", "before_after", "groups", "calibrators"),
+    ],
 }
 QUERIES: dict[str, list[str]] = {
     "a": ["1"],

@@ -560,9 +560,8 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         browser = seen.browser(web.add("engineer"))
         get = lambda path, **params: get_counted_page(browser, f"{seen.url}{path}", **params)  # noqa: E731
         page = get("/calibration").text
-        assert 'href="/calibration/pairs?bin=0.925"' in page
-        assert 'aria-label="confidence 90% to 95%: 25 votes' in page
-        assert 'class="chart steps"' in page
+        assert 'data-chart="/api/v1/charts/calibration/later_votes"' in page
+        assert 'data-chart="/api/v1/charts/calibration/calibrators"' in page
         assert f"/calibration?model={MODEL.replace('@', '%40')}&amp;version=2" in page
         assert "noise ceiling" in page
         first = get("/calibration/pairs", bin=0.925).text
@@ -574,10 +573,8 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         chosen = words(get("/calibration", model=MODEL, version=1))
         assert "25 votes on 25 comparisons" in chosen
         assert "every access to that split is recorded" in chosen
-        assert (
-            f"/calibration/pairs?model={MODEL.replace('@', '%40')}&amp;version=1&amp;bin=0.925"
-            in chosen
-        )
+        back = f"/calibration?model={MODEL.replace('@', '%40')}&amp;version=1#served"
+        assert back in get("/calibration/pairs", model=MODEL, version=1, bin=0.925).text
         for _ in range(100):
             other = words(get("/calibration", model=MODEL, version=2))
             if "are being counted" not in other:
@@ -591,6 +588,79 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         assert get("/calibration.csv").text.startswith(
             "reward_model,version,calibrator_version,method,state,fitted_at"
         )
+
+
+def test_charts_and_table_show_the_same_errors(web: Web):
+    web.store.calibrations.add(report(0, ece=0.1), {"temperature": 1.5})
+    reader = web.client("engineer")
+    (entry,) = get_counted(reader, "/calibrations")["items"]
+    (panel,) = reader.get("/charts/calibration/calibrators").json()["panels"]
+    before, after = panel["series"]
+    assert before["y"] == [entry["ece_debiased_raw"]["value"]] == [0.05]
+    assert after["y"] == [entry["ece_debiased_calibrated"]["value"]]
+    assert after["links"] == ["/calibration?model=demo.reward_model%401&version=1"]
+    shares, _ = reader.get("/charts/calibration/before_after").json()["panels"]
+    assert "ECE before 5.0% (0.0% to 10.0%)" in shares["notes"][0]
+    with pages(web) as seen:
+        page = words(seen.browser(web.add("engineer")).get(f"{seen.url}/calibration"))
+    assert "5.0%<br> <small>0.0 to 10.0</small>" in page
+
+
+def test_curves_errors_and_votes_are_those_of_the_chosen_group(web: Web):
+    for category, p, choices in (
+        ("coding", [0.9] * 20, "a" * 15 + "b" * 5),
+        ("poetry", [0.7] * 12, "a" * 12),
+        ("safety", [0.6] * 3, "aab"),
+    ):
+        vote(web, publish(web, p, prefix=category, category=category), choices)
+    reader = web.client("engineer")
+    path = "/charts/calibration"
+    whole = get_counted(reader, f"{path}/later_votes")
+    assert sum(whole["panels"][1]["series"][1]["y"]) == 35
+    coding = get_counted(reader, f"{path}/later_votes", category="coding")
+    before, after = coding["panels"][0]["series"]
+    assert (before["n"], after["n"], after["y"]) == ([20], [20], [0.75])
+    assert before["links"] == []
+    assert after["links"] == ["/calibration/pairs?category=coding&bin=0.925"]
+    assert len(listed(reader, bin=0.925, category="coding")) == 20
+    assert get_counted(reader, "/calibrations/probe", category="coding")["n_votes"] == 20
+    no_votes = reader.get("/calibrations/probe/pairs", params={"bin": 0.925, "category": "poetry"})
+    assert no_votes.status_code in (404, 503)
+    by_category, by_source = get_counted(reader, f"{path}/later_groups")["panels"]
+    assert [tick["label"] for tick in by_category["y"]["ticks"]] == ["coding", "poetry"]
+    assert by_category["series"][1]["n"] == [20, 12]
+    assert by_category["series"][1]["links"][0] == "/calibration?category=coding"
+    assert by_source["series"][1]["n"] == [35]
+    withheld = get_counted(reader, f"{path}/later_votes", category="safety")
+    assert (withheld["panels"], withheld["notes"]) == (
+        [],
+        ["Withheld: fewer than 10 judged comparisons."],
+    )
+    assert get_counted(reader, "/calibrations/probe", category="safety")["is_withheld"]
+    nobody = get_counted(reader, f"{path}/later_votes", source="elsewhere")
+    assert nobody["notes"] == ["No vote for a side has such a prediction yet."]
+    with pages(web) as seen:
+        browser = seen.browser(web.add("engineer"))
+        page = words(get_counted_page(browser, f"{seen.url}/calibration", category="coding"))
+        assert "20 votes on 20 comparisons of coding" in page
+        assert '<option value="coding" selected>' in page
+        page = words(get_counted_page(browser, f"{seen.url}/calibration", category="safety"))
+        assert "withheld, because they judge too few comparisons" in page
+
+
+def test_a_chart_without_its_calibrator_says_why(web: Web):
+    reader = web.client("engineer")
+    path = "/charts/calibration"
+    for figure in ("before_after", "groups"):
+        empty = reader.get(f"{path}/{figure}").json()
+        assert (empty["panels"], empty["notes"][0][:17]) == ([], "No calibrator yet")
+    web.store.calibrations.import_reports([report(0, calibrator_version=1)], actor="test")
+    for figure in ("later_votes", "later_groups"):
+        imported = reader.get(f"{path}/{figure}", params={"model": MODEL, "version": 1}).json()
+        assert "imported without its calibrator" in imported["notes"][0]
+    assert len(reader.get(f"{path}/before_after").json()["panels"]) == 2
+    assert reader.get(f"{path}/groups", params={"version": 1}).status_code == 422
+    assert reader.get(f"{path}/groups", params={"model": MODEL, "version": 2}).status_code == 404
 
 
 def words(answer: httpx.Response) -> str:

@@ -18,6 +18,7 @@ from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery
 from rlhf_pipeline.web.calibration.queries import CALIBRATION
+from rlhf_pipeline.web.charts import ChartFilter
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -26,20 +27,29 @@ router = api_router("calibration")
 Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
 WAIT_S = 5.0  # to wait for a count before the caller must retry
 
-RewardModel = Annotated[
-    Text | None,
-    Query(
-        max_length=200,
-        description="Reward model as name@version; default the one that predicted last.",
-    ),
-]
-Calibrator = Annotated[
-    Text | None,
-    Query(
-        max_length=200,
-        description="Calibrator as method@version; default all of that model.",
-    ),
-]
+
+def read_probe_query(
+    reward_model: Annotated[
+        Text | None,
+        Query(
+            max_length=200,
+            description="Reward model as name@version; default the one that predicted last.",
+        ),
+    ] = None,
+    calibrator: Annotated[
+        Text | None,
+        Query(
+            max_length=200,
+            description="Calibrator as method@version; default all of that model.",
+        ),
+    ] = None,
+    category: ChartFilter = None,
+    source: ChartFilter = None,
+) -> ProbeQuery:
+    return ProbeQuery(reward_model, calibrator, category, source)
+
+
+Asked = Annotated[ProbeQuery, Depends(read_probe_query)]
 Bin = Annotated[
     float,
     Query(ge=0.5, le=1, alias="bin", description="Stated confidence that lies in the bin."),
@@ -55,13 +65,13 @@ def read_all(
 
 
 @router.get("/calibrations/probe")
-def probe(
-    site: AnySite, _: Reader, reward_model: RewardModel = None, calibrator: Calibrator = None
-) -> ProbeOut:
+def probe(site: AnySite, _: Reader, asked: Asked) -> ProbeOut:
     """A reliability diagram of predictions made before their votes: stated confidence against the
     share that was right, with counts and Wilson intervals. For a model with more than ten thousand
-    votes, the newest ones are used."""
-    found = queries.probe_of(site, ProbeQuery(reward_model, calibrator), wait_s=WAIT_S)
+    votes, the newest ones are used; `category` and `source` choose among these. A group of fewer
+    than 10 comparisons is withheld.
+    """
+    found = queries.probe_of(site, asked, wait_s=WAIT_S)
     if found is None:
         raise queries.counting_problem()
     return found
@@ -74,13 +84,11 @@ def pairs(
         Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAKE, CALIBRATION))
     ],
     value: Bin,
-    reward_model: RewardModel = None,
-    calibrator: Calibrator = None,
+    asked: Asked,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ProbedPair]:
     """The votes in a bin of the diagram, wrong predictions first."""
-    asked = ProbeQuery(reward_model, calibrator)
     return queries.pairs(site, principal, asked, value, cursor=cursor, limit=limit, wait_s=WAIT_S)[
         1
     ]

@@ -36,9 +36,7 @@ class CalibrationLog:
             for name, version in keys
             if (known := self._read_entry(name, version)) is not None
         ]
-        serving = {
-            name: self._find_serving_version(name) for name in {name for name, _, _ in found}
-        }
+        serving = {name: self.find_serving_version(name) for name in {name for name, _, _ in found}}
         return [
             known.answer.model_copy(
                 update={
@@ -48,7 +46,7 @@ class CalibrationLog:
             for name, version, known in found
         ]
 
-    def _find_serving_version(self, reward_model: str) -> int | None:
+    def find_serving_version(self, reward_model: str) -> int | None:
         """The version that a model predicts through, as `Calibrations.latest` finds it."""
         for version in self._calibrations.versions(reward_model):
             known = self._read_entry(reward_model, version)

@@ -13,8 +13,10 @@ from importlib import import_module
 
 import pandas as pd
 
+from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation.probe import Probe, judged_rows, probe_model
+from rlhf_pipeline.evaluation.probe import Probe, judged_rows, probe_groups, probe_model
+from rlhf_pipeline.records import GroupCalibration
 from rlhf_pipeline.reflection import reflect
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.predictions import (
@@ -26,17 +28,25 @@ from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
 
 NEWEST = 10_000  # votes for a side: enough to know a share within one percentage point
-KEPT = 8  # cached counts, and counts that may run at once
+KEPT = 24  # cached counts, and counts that may run at once
 
 
 @dataclass(frozen=True)
 class ProbeQuery:
-    """Selects predictions by reward model and calibrator. None means the model that predicted last,
-    and any calibrator.
+    """Selects predictions by reward model, calibrator and group. None means the model that
+    predicted last, any calibrator, and all comparisons.
     """
 
     reward_model: str | None = None
     calibrator: str | None = None
+    category: str | None = None
+    source: str | None = None
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The chosen group of each grouping."""
+        chosen = {"category": self.category, "source": self.source}
+        return {by: group for by, group in chosen.items() if group is not None}
 
 
 @dataclass(frozen=True)
@@ -47,10 +57,12 @@ class ProbeResult:
 
     reward_model: str | None
     has_predicted: bool
-    is_cut: bool
-    judged: pd.DataFrame | None
-    probe: Probe | None
     counted_at: datetime
+    is_cut: bool = False
+    is_withheld: bool = False  # the chosen group has too few judged comparisons
+    judged: pd.DataFrame | None = None
+    probe: Probe | None = None
+    by_group: tuple[GroupCalibration, ...] = ()  # without a chosen group
     is_current: bool = True
 
 
@@ -120,11 +132,17 @@ class ProbeCounter:
     def _compute_probe(self, asked: ProbeQuery) -> ProbeResult:
         database, now = self._store.database, self._store.database.clock.now()
         label = asked.reward_model or find_newest_predictor(database)
+        nothing = ProbeResult(label, has_predicted=False, counted_at=now)
         if label is None or not has_predicted(database, label, asked.calibrator):
-            return ProbeResult(label, False, False, None, None, now)
+            return nothing
         ids, is_cut = find_newest_voted(database, label, asked.calibrator, limit=NEWEST)
+        nothing = replace(nothing, has_predicted=True, is_cut=is_cut)
+        groups = self._store.comparisons.groups_of(ids)
+        # among the newest votes: to find earlier ones of a rare group would take a scan
+        for by, group in asked.groups.items():
+            ids = [i for i in ids if groups[by].get(i) == group]
         if not ids:
-            return ProbeResult(label, True, False, None, None, now)
+            return nothing
         predicted = self._store.predictions.for_comparisons(ids)
         wanted = predicted["reward_model"] == label
         if asked.calibrator is not None:
@@ -134,5 +152,11 @@ class ProbeCounter:
         try:
             found = probe_model(reflections, votes)
         except NotEnoughData:  # undone, or without a time
-            found = None
-        return ProbeResult(label, True, is_cut, judged_rows(reflections), found, now)
+            return nothing
+        if asked.groups:
+            if found.n_comparisons < MIN_PAIRS:
+                return replace(nothing, is_withheld=True)
+            by_group: tuple[GroupCalibration, ...] = ()
+        else:
+            by_group = probe_groups(reflections, votes, groups)
+        return replace(nothing, judged=judged_rows(reflections), probe=found, by_group=by_group)

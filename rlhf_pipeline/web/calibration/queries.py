@@ -1,7 +1,9 @@
 """Reads calibrators and probes as each reader may see them."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import pandas as pd
 
@@ -16,6 +18,7 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import CalibrationMetrics, ReliabilityBin
+from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery, ProbeResult
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
@@ -23,6 +26,78 @@ from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.site import Site
 
 CALIBRATION = "calibration"  # how a refusal to blind readers names this
+
+
+@dataclass(frozen=True)
+class CalibrationSelection:
+    """What a page's address asks for: a reward model (name@version), one of its calibrators, and a
+    group of comparisons.
+    """
+
+    model: str | None = None
+    version: int | None = None
+    category: str | None = None
+    source: str | None = None
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The chosen group of each grouping."""
+        chosen = {"category": self.category, "source": self.source}
+        return {by: group for by, group in chosen.items() if group is not None}
+
+    def query(self, **more: str) -> str:
+        """As the query of an address, with `more` parameters at its end."""
+        version = None if self.version is None else str(self.version)
+        said = {"model": self.model, "version": version} | self.groups | more
+        return urlencode({name: value for name, value in said.items() if value is not None})
+
+
+def find_chosen(site: Site, selection: CalibrationSelection) -> LoggedCalibration | None:
+    """The calibrator of the address, if it names one.
+
+    Raises Problem 404 for one that is not in the log, 422 for a number without its model.
+    """
+    model, version = selection.model, selection.version
+    if version is None:
+        return None
+    if model is None:
+        raise Problem(
+            422,
+            "version needs its model: add ?model=name@version.",
+            kind="invalid",
+            errors=[("query.model", "is missing")],
+        )
+    found = site.store.calibrations.entry(model, version)
+    if found is None:
+        raise Problem(404, f"The log has no calibrator {version} of {model!r}.", kind="not_found")
+    return found
+
+
+def find_shown(site: Site, selection: CalibrationSelection) -> LoggedCalibration | None:
+    """The chosen calibrator; else the one that the model predicts through, or its newest one. The
+    model is by default the champion; before the first champion, the last fitted one is shown.
+    """
+    calibrations = site.store.calibrations
+    if selection.version is not None:
+        return find_chosen(site, selection)
+    model = selection.model or _champion_label(site)
+    if model is not None:
+        versions = calibrations.versions(model)
+        version = site.calibrations.find_serving_version(model) or next(iter(versions), None)
+        if version is not None or selection.model is not None:
+            return None if version is None else calibrations.entry(model, version)
+    newest = calibrations.entry_keys(limit=1)
+    return calibrations.entry(*newest[0][1:]) if newest else None
+
+
+def build_probe_query(
+    selection: CalibrationSelection, chosen: LoggedCalibration | None
+) -> ProbeQuery:
+    return ProbeQuery(
+        selection.model,
+        None if chosen is None else f"{chosen.report.method}@{chosen.version}",
+        **selection.groups,
+    )
 
 
 def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:
@@ -59,6 +134,7 @@ def detail(site: Site, reward_model: str, version: int) -> CalibrationDetail:
         **found.model_dump(),
         raw_bins=list(logged.report.raw_bins),
         calibrated_bins=list(logged.report.calibrated_bins),
+        by_group=list(logged.report.by_group),
     )
 
 
@@ -141,13 +217,16 @@ def _build_probe(asked: ProbeQuery, probed: ProbeResult) -> ProbeOut:
         n_votes=0 if found is None else found.n_votes,
         n_comparisons=0 if found is None else found.n_comparisons,
         newest_only=probed.is_cut,
+        is_withheld=probed.is_withheld,
         accuracy=None if metrics is None else metrics.accuracy,
         noise_ceiling=None if found is None else found.noise_ceiling,
         ece=None if metrics is None else metrics.ece_equal_mass,
         ece_debiased=None if metrics is None else metrics.ece_debiased,
         slope=None if metrics is None else metrics.slope,
         brier=None if metrics is None else metrics.brier,
-        bins=[] if found is None else list(found.bins),
+        raw_bins=() if found is None else found.raw_bins,
+        bins=() if found is None else found.bins,
+        by_group=probed.by_group,
         counted_at=probed.counted_at,
         is_current=probed.is_current,
     )

@@ -58,6 +58,7 @@ def test_each_group_is_measured_by_itself_and_stands_beside_its_own_ceiling() ->
         == calibration_metrics(p[inside], y[inside], groups=ids[inside], n=60)
     )
     assert sum(b.n for b in web.calibrated_bins) == 180
+    assert web.raw_bins == web.calibrated_bins
 
 
 @pytest.mark.parametrize("n", [MIN_PAIRS, MIN_PAIRS + 3, 40])

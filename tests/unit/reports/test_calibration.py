@@ -7,13 +7,12 @@ from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group, reli
 from rlhf_pipeline.records import Interval, ReliabilityBin
 from rlhf_pipeline.reports.calibration import (
     MAX_PANELS,
-    chart_calibrators,
     chart_groups,
     chart_reliability,
     draw_calibration,
 )
 from rlhf_pipeline.reports.chart import Chart, Series
-from rlhf_pipeline.reports.draw import draw_png, draw_svg
+from rlhf_pipeline.reports.draw import draw_svg
 from tests.unit.calibration.test_by_group import report, rows
 
 CEILING = Interval(value=0.8, low=0.7, high=0.9, n=9)
@@ -80,11 +79,3 @@ def test_groups_have_panels_whatever_their_size_and_number() -> None:
     assert tiny is not None
     assert [mark.label for mark in tiny.marks if mark.style == "word"] == ["8 pairs: too few"]
     assert tiny.series == ()
-
-
-def test_calibrators_are_drawn_in_their_order_before_and_after() -> None:
-    after = [CEILING.model_copy(update={"value": 0.75}), CEILING]
-    line, raw, calibrated = series(chart_calibrators([CEILING] * 2, after))
-    assert line.y == calibrated.y == (0.75, 0.8)
-    assert raw.y == (0.8, 0.8)
-    assert draw_png(chart_calibrators([CEILING], [CEILING])).startswith(b"\x89PNG")

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS
-from rlhf_pipeline.records import VoteDetails
+from rlhf_pipeline.records import OWN_SOURCE, VoteDetails
 from rlhf_pipeline.store import comparison_lists, vote_lists
 from rlhf_pipeline.store.comparison_lists import ComparisonFilter
 from rlhf_pipeline.store.vote_lists import VoteFilter
@@ -164,6 +164,10 @@ def test_the_values_of_filters_are_those_that_there_are(store, make_comparisons)
     assert store.comparisons.values_of("source") == ["arena", "forum"]
     assert store.comparisons.values_of("flag") == []
     assert store.comparisons.has_own()
+    groups = store.comparisons.groups_of(["c0", "c1", "none"])
+    kinds = store.comparisons.with_ids(["c0", "c1"]).set_index("comparison_id")
+    assert groups["category"] == kinds["category"].to_dict()
+    assert groups["source"] == kinds["source"].fillna(OWN_SOURCE).to_dict()
 
 
 def test_a_flag_is_set_removed_and_audited_but_an_imported_one_stays(store, make_comparisons):

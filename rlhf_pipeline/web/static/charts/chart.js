@@ -8,7 +8,9 @@ import { isoDay } from "./values.js";
 
 const EVERY = 10_000; // milliseconds between two requests for the same chart
 // parameters of the page's address that its charts take over
-const FILTERS = ["by", "since", "until", "day", "space", "category", "source", "group", "model"];
+const FILTERS = [
+  "by", "since", "until", "day", "space", "category", "source", "group", "model", "version"
+];
 const UNREACHABLE = "The server does not respond; the chart is loaded again soon.";
 const charts = new Set();
 let zoom = readZoom(); // first and last day shown by all charts of the page; null: all

@@ -1,0 +1,86 @@
+"""Charts of calibrators: both curves of a group with counts, and errors without their bias."""
+
+from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group, reliability_table
+from rlhf_pipeline.records import CalibrationReport, GroupCalibration, Interval
+from rlhf_pipeline.reports.calibrators import (
+    CalibratorError,
+    chart_before_after,
+    chart_calibrators,
+    chart_group_errors,
+)
+from rlhf_pipeline.reports.draw import draw_png
+from tests.unit.calibration.test_by_group import report, rows
+
+ERROR = Interval(value=0.04, low=0.0, high=0.1, n=50)
+
+
+def groups() -> tuple[GroupCalibration, ...]:
+    p, y, ids, sources = rows({"web": 60, "chat": 120, "tiny": 3})
+    categories = {"category": {i: "poetry" for i, name in sources["source"].items()}}
+    return calibration_by_group(PredictedVotes(p, y, ids, raw=p**0.5), sources | categories)
+
+
+def whole() -> CalibrationReport:
+    p, y, ids, _ = rows({"all": 50})
+    bins = reliability_table(p, y, groups=ids)
+    return report(groups()).model_copy(update={"raw_bins": bins, "calibrated_bins": bins})
+
+
+def test_both_curves_of_all_pairs_and_of_chosen_groups_have_their_counts() -> None:
+    everything = whole()
+    shares, counts = chart_before_after(everything, {}).panels
+    assert [one.name for one in shares.series] == ["before", "after"]
+    assert shares.series[1].n == tuple(b.n for b in everything.calibrated_bins)
+    assert counts.series[0].y == tuple(float(b.n) for b in everything.raw_bins)
+    chart = chart_before_after(everything, {"category": "poetry", "source": "web"})
+    assert chart.columns == 2
+    titles = [panel.title for panel in chart.panels[:2]]
+    assert titles == ["Category poetry, 183 pairs", "Source web, 60 pairs"]
+    assert [sum(panel.series[1].y) for panel in chart.panels[2:]] == [549, 180]
+    assert draw_png(chart).startswith(b"\x89PNG")
+
+
+def test_a_small_or_unknown_group_is_withheld_and_an_old_entry_says_what_it_lacks() -> None:
+    everything = whole()
+    for name, n in (("tiny", 3), ("elsewhere", 0)):
+        chart = chart_before_after(everything, {"source": name})
+        assert chart.panels == ()
+        assert chart.notes == (f"Source {name}: {n} test pairs, withheld below 10",)
+    old = tuple(group.model_copy(update={"raw_bins": ()}) for group in groups())
+    chart = chart_before_after(report(old), {"source": "web"})
+    assert [one.name for one in chart.panels[0].series] == ["after"]
+    assert any("no curve before calibration" in note for note in chart.notes)
+    assert any("no bins" in note for note in chart_before_after(report(old), {}).notes)
+
+
+def test_errors_by_group_have_intervals_counts_and_links_and_withhold_small_groups() -> None:
+    found = {(group.by, group.group): group for group in groups()}
+    chart = chart_group_errors(groups(), title="t", link=lambda by, name: f"/?{by}={name}")
+    category, source = chart.panels
+    assert category.title == "By category, the largest on top"
+    before, after = source.series
+    assert [tick.label for tick in source.y.ticks] == ["chat", "web"]
+    chat = found["source", "chat"]
+    assert (before.x[0], after.x[0]) == (
+        chat.raw.ece_debiased.value,
+        chat.calibrated.ece_debiased.value,
+    )
+    assert (after.n, after.low[0]) == ((120, 60), chat.calibrated.ece_debiased.low)
+    assert after.links == ("/?source=chat", "/?source=web")
+    assert "withheld, fewer than 10 pairs, by source: tiny (3)" in chart.notes
+    assert chart_group_errors((), title="t").panels == ()
+
+
+def test_calibrators_are_drawn_in_their_order_and_uncorrected_errors_are_marked() -> None:
+    entries = [
+        CalibratorError("@1 none@1", "m@1, standby", ERROR, ERROR, is_corrected=False),
+        CalibratorError("@2 beta@1", "m@2, serving", ERROR, ERROR, is_corrected=True),
+    ]
+    chart = chart_calibrators(entries)
+    before, after = chart.panels[0].series
+    assert (before.name, after.name) == ("before", "after")
+    assert after.faint == (True, False)
+    assert after.evidence == ("m@1, standby, not corrected for noise", "m@2, serving")
+    assert [tick.label for tick in chart.panels[0].x.ticks] == ["@1 none@1", "@2 beta@1"]
+    assert "faint: not corrected for noise, so too high" in chart.notes
+    assert chart_calibrators([]).panels == ()
