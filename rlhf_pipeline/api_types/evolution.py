@@ -8,7 +8,7 @@ from pydantic import Field
 from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.api_types.home import VOTES_UNTIL, LastDecision
 from rlhf_pipeline.api_types.predictions import CalibrationOut
-from rlhf_pipeline.records import Evaluation, GateCheck
+from rlhf_pipeline.records import Evaluation, GateCheck, Interval
 
 
 class PromotionOut(Answer):
@@ -76,6 +76,12 @@ class RewardModelVersionOut(Answer):
         description="Number of the last vote that it may have learnt from; null if it never was "
         "champion."
     )
+    served: Interval | None = Field(
+        default=None,
+        description="Share of votes that it had predicted right before they were cast, over the "
+        "last calibration window of its predictions.",
+    )
+    served_until: date | None = Field(default=None, description="Last day of that window.")
 
 
 class EvolutionOut(Answer):

@@ -2,11 +2,16 @@
 page.
 """
 
+from datetime import date
+
+from rlhf_pipeline.intervals import interval_of_share
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import Interval, Promotion
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.policy_versions import PAGE, put_versions
-from tests.web.conftest import UNCACHED, Web
+from tests.web.conftest import NOON, UNCACHED, Web
 from tests.web.databases import on_sqlite
 
 
@@ -79,3 +84,27 @@ def test_the_evaluation_page_is_served_under_a_policy_of_its_own(web: Web):
             404,
             True,
         )
+
+
+@on_sqlite
+def test_a_reward_model_shows_what_it_predicted_right_since(web: Web):
+    label = "demo.reward_model@1"
+    web.store.promotions.record(
+        Promotion(
+            model_name="demo.reward_model",
+            version=1,
+            previous_version=None,
+            data_seq=40,
+            reason="first reward model",
+            actor="run run-1",
+        )
+    )
+    served = Interval(value=0.71, low=0.68, high=0.74, n=1191)
+    for day, interval in (("2026-01-02", interval_of_share(0.5, 20)), ("2026-01-03", served)):
+        point = MetricPoint.of_interval(
+            date.fromisoformat(day), "model.accuracy", interval, NOON, {"reward_model": label}
+        )
+        web.store.metric_points.put([point])
+    (one,) = web.client("auditor").get("/evolution").json()["reward_models"]
+    assert Interval.model_validate(one["served"]) == served
+    assert one["served_until"] == "2026-01-03"

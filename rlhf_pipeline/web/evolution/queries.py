@@ -18,6 +18,7 @@ from rlhf_pipeline.errors import MissingPartition
 from rlhf_pipeline.records import (
     Evaluation,
     GateDecision,
+    Interval,
     ModelVersion,
     Promotion,
 )
@@ -25,6 +26,7 @@ from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_vote_days
 
+ACCURACY = "model.accuracy"
 MAX_CALIBRATIONS = 1000  # of which the newest of each reward model is shown
 RUN = "run "  # how a promotion names the run that made it
 
@@ -218,6 +220,7 @@ def _read_reward_models(site: Site) -> list[RewardModelVersionOut]:
     days = find_vote_days(
         site.store, site.settings.project, [each.promoted_at for each in promoted.values()]
     )
+    served = _read_accuracy(site)
     return [
         _describe_reward_model(
             f"{name}@{version}",
@@ -226,7 +229,7 @@ def _read_reward_models(site: Site) -> list[RewardModelVersionOut]:
             champion,
             calibrated.get(version),
             started,
-        )
+        ).model_copy(update=served.get(f"{name}@{version}", {}))
         for version in sorted({*promoted, *calibrated}, reverse=True)
     ]
 
@@ -255,6 +258,19 @@ def _describe_reward_model(
         decision=_find_decision(promotion, None, started),
         data_seq=promotion.data_seq if promotion else None,
     )
+
+
+def _read_accuracy(site: Site) -> dict[str, dict[str, object]]:
+    """By label, the accuracy of the last window of days in which a reward model predicted."""
+    points = site.store.metric_points.latest([ACCURACY])
+    return {
+        point.labels["reward_model"]: {
+            "served": Interval(value=point.value, low=point.low, high=point.high, n=point.n),
+            "served_until": point.day,
+        }
+        for point in points
+        if point.value is not None and point.low is not None and point.high is not None
+    }
 
 
 def _read_calibrations(site: Site, name: str, champion: str | None) -> dict[int, CalibrationOut]:
