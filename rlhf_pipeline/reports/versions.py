@@ -41,7 +41,7 @@ def chart_versions(points: Sequence[MetricPoint]) -> Chart:
         return Chart(kind="versions", title=TITLE, alt=TITLE, panels=(), notes=(NO_VERSIONS,))
     found = {(p.name, p.labels["reward_model"]): p for p in current}
     low = min([0.5, *(p.low or p.value or 0.0 for p in current if p.name != ECE)])
-    shares = [float(tick) for tick in np.arange(np.floor(10 * low), 11) / 10]
+    shares = [float(tick) for tick in np.arange(np.floor(10 * low), 11, 2 if low < 0.4 else 1) / 10]
     high = max([0.1, *(p.high or p.value or 0.0 for p in current if p.name == ECE)])
     x = Axis(low=-0.6, high=len(labels) - 0.4, unit="version", has_grid=False)
     names = tuple(Tick(value=i, label=f"@{_number(one)}") for i, one in enumerate(labels))
@@ -51,7 +51,7 @@ def chart_versions(points: Sequence[MetricPoint]) -> Chart:
             x=x,
             y=Axis(
                 low=shares[0],
-                high=1,
+                high=1.0,
                 label="share predicted right",
                 unit="share",
                 ticks=percent_ticks(shares),
@@ -76,15 +76,15 @@ def chart_versions(points: Sequence[MetricPoint]) -> Chart:
             series=(_dots(found, labels, ECE, "now", "ECE"),),
         ),
     )
-    n = max(p.n for p in current)
+    n = max(p.n for p in current if p.name == ACCURACY)
     return Chart(
         kind="versions",
         title=TITLE,
         alt=f"{TITLE}, {labels[0]} to {labels[-1]}",
         panels=panels,
         notes=(
-            f"measured on {newest.date()} on the {n:,} comparisons of the test split that people "
-            "judged since the last change of taste; no version was fitted to them",
+            f"measured on {newest.date()} on {n:,} comparisons of the test split, judged since the "
+            "last change of taste; no version was fitted to them",
             "lines: 95% intervals",
         ),
     )

@@ -18,7 +18,12 @@ def points(*versions: int, at: datetime = NOON, accuracy: float = 0.7) -> list[M
         MetricPoint.of_interval(
             at.date(),
             name,
-            Interval(value=value, low=value - 0.02, high=value + 0.02, n=120),
+            Interval(
+                value=value,
+                low=value - 0.02,
+                high=value + 0.02,
+                n=900 if "ceiling" in name else 120,  # votes beside comparisons
+            ),
             at,
             {"reward_model": f"demo.reward_model@{version}"},
         )
