@@ -65,7 +65,7 @@ export class Practice {
       const answer = await response.json();
       this.known = answer.choice;
       const verdict = choice === this.known ? "Right" : "The known answer is another";
-      const reason = answer.reason ? `: ${answer.reason}` : "";
+      const reason = answer.reason ? `; ${answer.reason}` : "";
       this.paint(`${verdict}: ${SIDES[this.known]}${reason}.`);
     } catch {
       this.known = "unknown";
