@@ -24,6 +24,7 @@ from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults
 
 MODEL = "sky.reward_model@1"
+LATER_VOTES = "[data-chart*=later_votes]"
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 P = (0.97, 0.93, 0.93, 0.88, 0.83, 0.78, 0.73, 0.68, 0.63, 0.58, 0.52, 0.08)
 
@@ -131,27 +132,37 @@ def opened(
 
 
 def settled(page: Any) -> None:
-    """Until the predictions are counted."""
+    """Until the predictions are counted and drawn."""
     for _ in range(50):
-        if page.locator("svg.reliability").count():
+        if page.locator(f"{LATER_VOTES} canvas").count():
             return
         page.wait_for_timeout(100)
         page.reload()
+        page.wait_for_load_state("networkidle")
     pytest.fail("never counted")
 
 
-def test_a_click_on_a_bin_lists_exactly_its_votes(site: People, browser: Any) -> None:
+def open_bins(page: Any) -> Any:
+    """Opens the table of the diagram by keyboard; returns the links of its bins, which the shares
+    after calibration have, and their counts.
+    """
+    settled(page)
+    page.locator(f"{LATER_VOTES} summary").press("Enter")
+    rows = page.locator(f"{LATER_VOTES} tbody tr", has_text="share predicted right")
+    rows.first.wait_for()
+    return rows.filter(has=page.locator("a"))
+
+
+def test_a_bin_in_drawing_and_table_leads_to_exactly_its_votes(site: People, browser: Any) -> None:
     furnish(site)
     page = opened(browser, site)
-    settled(page)
-    bins = page.locator("#served svg.reliability a")
-    assert bins.count() == 10
     for i in (0, 9):
-        words = bins.nth(i).get_attribute("aria-label")
-        bins.nth(i).click()
+        bins = open_bins(page)
+        assert bins.count() == 10
+        n = int(bins.nth(i).locator("td").last.inner_text())
+        bins.nth(i).locator("a").click()
         page.wait_for_url("**/calibration/pairs?*")
-        n = int(words.split(": ")[1].split(" vote")[0])
-        assert page.locator("article.row").count() == min(n, 20), words
+        assert page.locator("article.row").count() == min(n, 20)
         if n > 20:
             page.get_by_role("link", name="More").click()
             page.wait_for_function(
@@ -164,31 +175,43 @@ def test_a_click_on_a_bin_lists_exactly_its_votes(site: People, browser: Any) ->
         page.go_back()
         page.get_by_role("link", name="Calibration", exact=True).last.click()
         page.wait_for_url("**/calibration*")
-        settled(page)
+    settled(page)
+    drawing = page.locator(f"{LATER_VOTES} canvas")
+    width = drawing.bounding_box()["width"]
+    drawing.click(position={"x": width * 0.94, "y": 250})  # a bin, far from its point
+    page.wait_for_url("**/calibration/pairs?bin=0.9*")
     page.context.close()
 
 
-def test_the_keyboard_reaches_every_bin_and_shows_where_it_is(site: People, browser: Any) -> None:
+def test_the_keyboard_reaches_every_bin(site: People, browser: Any) -> None:
+    furnish(site)
+    page = opened(browser, site)
+    open_bins(page).first.locator("a").focus()
+    for n in range(50, 100, 5):
+        address = page.evaluate("document.activeElement.getAttribute('href')")
+        assert address == f"/calibration/pairs?bin={n / 100 + 0.025:.3f}".rstrip("0")
+        page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/calibration/pairs?bin=0.975")
+    page.context.close()
+
+
+def test_a_group_is_chosen_by_the_form_and_by_its_point(site: People, browser: Any) -> None:
     furnish(site)
     page = opened(browser, site)
     settled(page)
-    page.locator("#served svg.reliability a").first.focus()
-    names = []
-    for _ in range(10):
-        names.append(page.evaluate("document.activeElement.getAttribute('aria-label')"))
-        assert (
-            page.evaluate(
-                "getComputedStyle(document.activeElement.querySelector('.hit')).strokeWidth"
-            )
-            == "3px"
-        )
-        page.keyboard.press("Tab")
-    assert [name.split(":")[0] for name in names] == [
-        f"confidence {n}% to {n + 5}%" for n in range(50, 100, 5)
-    ]
-    page.locator("#served svg.reliability a").first.focus()
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/calibration/pairs?bin=0.525")
+    groups = page.locator("[data-chart*=later_groups]")
+    groups.locator("summary").press("Enter")
+    groups.locator("tbody a").first.click()
+    page.wait_for_url("**/calibration?category=*")
+    settled(page)
+    category = page.get_by_role("combobox", name="Category").input_value()
+    assert category
+    page.get_by_text(f"votes on 36 comparisons of {category}").wait_for()
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.wait_for_url(f"**/calibration?model=&category={category}*")
+    settled(page)
     page.context.close()
 
 
@@ -206,13 +229,9 @@ def test_full_pages_have_no_fault_that_axe_finds_and_fit(
         "/calibration/pairs?bin=0.925",
     ):
         page.goto(site.url + path)
-        page.wait_for_load_state()
+        page.wait_for_load_state("networkidle")
         assert faults(page) == [], path
         assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size][0], path
-    page.goto(site.url + "/calibration")
-    for hit in page.locator("#served svg.reliability a").all():
-        box = hit.bounding_box()
-        assert min(box["width"], box["height"]) >= 24, "a finger's size (WCAG 2.5.8)"
     page.context.close()
 
 

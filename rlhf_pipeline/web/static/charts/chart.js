@@ -84,11 +84,13 @@ class LiveChart {
     this.drawing.style.height = `${height}px`;
     if (!this.instance) {
       this.instance = init(this.drawing, null, { renderer: "canvas" });
-      let hit = ""; // of the item itself, which is reported before the click on the canvas
+      let hit = ""; // link of the item itself, which is reported after the click on the canvas
       this.instance.on("click", ({ data }) => (hit = data?.link ?? ""));
       this.instance.getZr().on("click", ({ offsetX, offsetY }) => {
-        follow(hit || findLink(this.instance, this.chart, [offsetX, offsetY]));
         hit = "";
+        queueMicrotask(() => {
+          follow(hit || findLink(this.instance, this.chart, [offsetX, offsetY]));
+        });
       });
       this.instance.on("datazoom", ({ batch }) => batch?.length !== 0 && this.zoomed());
     }
