@@ -543,6 +543,7 @@ def test_the_page_is_honest_while_there_is_nothing(web: Web):
         assert "No comparison has a prediction made before its votes yet" in page
         assert "No calibrator yet" in page
         assert "rlhf import calibration-log" in page
+        assert 'class="filters"' not in page
         publish(web, [0.9])
         page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
         assert f"No vote for a side has a prediction by {MODEL}" in page
