@@ -8,7 +8,8 @@ from pydantic import Field
 from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.api_types.project import DaemonStatus
 
-RunState = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled", "lost"]
+RecordedState = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+RunState = Literal[RecordedState, "lost"]
 
 
 class RunOut(Answer):

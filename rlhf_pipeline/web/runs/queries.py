@@ -11,8 +11,8 @@ from rlhf_pipeline.api_types.runs import (
     AutomationOut,
     AutomationsOut,
     DaySpending,
+    RecordedState,
     RunOut,
-    RunState,
     SpendingOut,
 )
 from rlhf_pipeline.automations import list_automations
@@ -25,7 +25,7 @@ from rlhf_pipeline.web.site import Site
 
 DAYS = 30
 # Dagster's statuses, by the state that pages and the API show
-STATUSES: dict[RunState, tuple[str, ...]] = {
+STATUSES: dict[RecordedState, tuple[str, ...]] = {
     "queued": ("QUEUED", "NOT_STARTED", "MANAGED"),
     "running": ("STARTING", "STARTED"),
     "cancelling": ("CANCELING",),
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_runs(
-    site: Site, *, job: str | None, state: RunState | None, cursor: str | None, limit: int
+    site: Site, *, job: str | None, state: RecordedState | None, cursor: str | None, limit: int
 ) -> Page[RunOut]:
     """Raises StoreError."""
     place = parse_cursor(cursor, int)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BeforeValidator
 
 from rlhf_pipeline.api_types.base import Name, Page
-from rlhf_pipeline.api_types.runs import AutomationsOut, RunOut, RunState, SpendingOut
+from rlhf_pipeline.api_types.runs import AutomationsOut, RecordedState, RunOut, SpendingOut
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
@@ -25,7 +25,7 @@ Reader = Annotated[
 # an empty field of a form
 _Given = BeforeValidator(lambda value: value or None)
 OfJob = Annotated[Name | None, _Given, Query(description="Only runs of this job.")]
-InState = Annotated[RunState | None, _Given, Query(description="Only runs in this state.")]
+InState = Annotated[RecordedState | None, _Given, Query(description="Only runs in this state.")]
 SHOWN = 50
 
 
@@ -81,7 +81,7 @@ def show_page(
         runs=runs,
         is_first=cursor is None,
         jobs=jobs,
-        states=[one for one in get_args(RunState) if one != "lost"],
+        states=list(get_args(RecordedState)),
         filters=filters,
         query=query_of(filters),
         dagster=site.settings.dagster_ui.rstrip("/"),
@@ -89,7 +89,7 @@ def show_page(
 
 
 def _read_runs(
-    site: Site, job: str | None, state: RunState | None, cursor: str | None
+    site: Site, job: str | None, state: RecordedState | None, cursor: str | None
 ) -> tuple[Page[RunOut] | None, list[str]]:
     """Runs, and all jobs that ever ran; without runs where they cannot be read."""
     try:
