@@ -1,6 +1,6 @@
 """Builds the chart of alignment: accuracy and its noise ceiling, calibration, drift, by day."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from itertools import pairwise
 
@@ -23,6 +23,7 @@ from rlhf_pipeline.reports.chart import (
     round_ticks,
     to_day,
 )
+from rlhf_pipeline.reports.day_marks import keep_within, mark_taste_changes
 
 ACCURACY, CEILING, ECE, SLOPE, VERDICT = ALIGNMENT_METRICS = (
     "model.accuracy",
@@ -50,10 +51,11 @@ def chart_alignment(
     first: date,
     last: date,
     link: Callable[[date], str] | None = None,
+    taste_changes: Mapping[date, str] | None = None,
 ) -> Chart:
     """One panel per figure over the same days; a day without a value is a gap. Lines mark days on
-    which another reward model predicts than on the day before. `link` leads from a day to its
-    votes.
+    which another reward model predicts than on the day before, or taste changed. `link` leads from
+    a day to its votes.
     """
     by_name = {
         name: [p for p in points if p.name == name and p.value is not None]
@@ -62,7 +64,10 @@ def chart_alignment(
     if not any(by_name.values()):
         return Chart(kind="alignment", title=TITLE, alt=TITLE, panels=(), notes=(NO_POINTS,))
     x = day_axis(first, last)
-    changes = _mark_changes(by_name[ACCURACY])
+    changes = [
+        *keep_within(x, mark_taste_changes(taste_changes or {})),
+        *_mark_changes(by_name[ACCURACY]),
+    ]
     lines = [mark.model_copy(update={"label": ""}) for mark in changes]
     panels = [
         _accuracy_panel(x, by_name[ACCURACY], by_name[CEILING], changes),
@@ -92,9 +97,15 @@ def chart_alignment(
     )
 
 
-def chart_accuracy(points: Sequence[MetricPoint], first: date, last: date) -> Chart:
+def chart_accuracy(
+    points: Sequence[MetricPoint],
+    first: date,
+    last: date,
+    taste_changes: Mapping[date, str] | None = None,
+) -> Chart:
     """The accuracy of `chart_alignment` beside its noise ceiling, alone and small."""
-    whole = chart_alignment([p for p in points if p.name in (ACCURACY, CEILING)], first, last)
+    shown = [p for p in points if p.name in (ACCURACY, CEILING)]
+    whole = chart_alignment(shown, first, last, taste_changes=taste_changes)
     title = "Accuracy beside its noise ceiling by day"
     panels = tuple(
         panel.model_copy(update={"title": "share predicted right", "height": 130})

@@ -109,7 +109,7 @@ def chart_annotator_weeks(
     """A point with its interval per week from `first` to `last`, at the first day of the week.
     Weeks with fewer than `least` votes of a kind are withheld, and a week without any is a gap.
     """
-    x = day_axis(first, last, label="first day of the week (UTC)")
+    x = day_axis(first, last, label="first day of the week (UTC)", step=7)
     panels = [
         _build_panel(plot, [week for week in weeks if _is_shown(plot, week, least)], x)
         for plot in figure.plots

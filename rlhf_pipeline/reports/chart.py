@@ -220,14 +220,17 @@ def to_day(value: float) -> date:
     return date.fromordinal(round(value) + EPOCH)
 
 
-def day_axis(first: date, last: date, label: str = "day (UTC)") -> Axis:
-    """An axis of days with half a day to spare at each end."""
+def day_axis(first: date, last: date, label: str = "day (UTC)", step: int = 1) -> Axis:
+    """An axis of days with half a day to spare at each end. With `step`, only every so many days
+    from the first one have a label: the Mondays of weeks.
+    """
     low, high = day_value(first), day_value(last)
-    step = max(1, math.ceil((high - low + 1) / MAX_DAY_TICKS))
+    days = range(first.toordinal(), last.toordinal() + 1, step)
+    every = max(1, math.ceil(len(days) / MAX_DAY_TICKS))
     ticks = tuple(
         Tick(value=value - EPOCH, label=date.fromordinal(value).isoformat())
-        for value in range(last.toordinal(), first.toordinal() - 1, -step)
-    )[::-1]
+        for value in days[:: -every if step == 1 else every]
+    )[:: -1 if step == 1 else 1]
     return Axis(
         low=low - 0.5,
         high=high + 0.5,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from itertools import pairwise
 
 from rlhf_pipeline.api_types.drift import DriftTest
 from rlhf_pipeline.records import Verdict
@@ -17,6 +16,7 @@ from rlhf_pipeline.reports.chart import (
     day_axis,
     day_value,
 )
+from rlhf_pipeline.reports.day_marks import keep_within, mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.words import display_name, format_p_value, format_value
 
 TITLE = "Drift by day, space and detector"
@@ -33,6 +33,26 @@ VERDICTS: dict[Verdict, tuple[str, Role]] = {
 WORDS = {Verdict.INSUFFICIENT: "insufficient data"}
 # spaces in the order of the report: what people decided on first, then what moved beside it
 FIRST_SPACES = ("overall", "errors", "calibration")
+# on a phone the names of lanes have 25 characters
+SHORT_NAMES = {
+    "confirmation": "verdict",
+    "calibration_slope_p_value": "slope, p",
+    "calibration_slope_upper": "slope, upper",
+    "ece_lower_bound": "ECE, lower",
+    "none": "not tested",
+    "word_classifier": "words",
+    "chi_squared": "χ²",
+    "error_rate": "error rate",
+    "mean_length": "mean length",
+    "mean_reward": "mean reward",
+    "rise_test": "rise test",
+    "hddm_a": "HDDM-A",
+    "adwin": "ADWIN",
+    "ddm": "DDM",
+    "ks": "KS",
+    "psi": "PSI",
+    "mmd": "MMD",
+}
 # of a decision: its day, words and address
 Decided = tuple[date, str, str]
 
@@ -44,11 +64,12 @@ def chart_drift_days(
     *,
     decisions: Sequence[Decided] = (),
     policies: Mapping[date, str] | None = None,
+    taste_changes: Mapping[date, str] | None = None,
     link: Callable[[date], str] | None = None,
 ) -> Chart:
     """One lane per space and detector; a day without a report is a gap. Lines mark days on which
     another reward model or policy is deployed than on the day before; `policies` holds the policy
-    of each day. `link` leads from a day to its tests.
+    of each day, `taste_changes` the words of confirmed ones. `link` leads from a day to its tests.
     """
     if not tests:
         return Chart(kind="drift_days", title=TITLE, alt=TITLE, panels=(), notes=(NO_TESTS,))
@@ -56,7 +77,10 @@ def chart_drift_days(
     lanes = {name: float(i) for i, name in enumerate(names)}
     x = day_axis(first, last)
     reward_models = {test.day: test.model_version for test in tests if test.model_version != "none"}
-    marks = _mark_changes({"reward model": reward_models, "policy": policies or {}})
+    marks = (
+        *keep_within(x, mark_taste_changes(taste_changes or {})),
+        *mark_deployments({"reward model": reward_models, "policy": policies or {}}),
+    )
     panels = (
         _decision_panel(x, decisions, marks),
         _verdict_panel(x, tests, lanes, marks, link),
@@ -68,6 +92,10 @@ def chart_drift_days(
         alt=f"{TITLE}, from {first} to {last}",
         panels=(panels[0].model_copy(update=bare), panels[1]) if decisions else panels[1:],
     )
+
+
+def _short_name(detector: str) -> str:
+    return SHORT_NAMES.get(detector, display_name(detector))
 
 
 def _order(names: set[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -84,8 +112,8 @@ def _decision_panel(x: Axis, decisions: Sequence[Decided], marks: Sequence[Mark]
     return Panel(
         title="Decisions of the trigger and of people",
         x=x,
-        y=Axis(low=0.5, high=-0.5, ticks=(Tick(value=0.0, label="decision"),)),
-        height=2 * LANE,
+        y=Axis(low=0.3, high=-0.9, ticks=(Tick(value=0.0, label="decision"),)),
+        height=3 * LANE,  # the labels of the marks stand above the lane
         series=(
             Series(
                 style="triangles",
@@ -118,7 +146,7 @@ def _verdict_panel(
             high=-0.5,
             label="space: detector",
             ticks=tuple(
-                Tick(value=at, label=f"{display_name(space)}: {detector}")
+                Tick(value=at, label=f"{display_name(space)}: {_short_name(detector)}")
                 for (space, detector), at in lanes.items()
             ),
         ),
@@ -153,22 +181,3 @@ def describe_test(test: DriftTest) -> str:
     if test.p_value is not None:
         words.append(f"p {format_p_value(test.p_value).removeprefix('= ')}")
     return ", ".join(words)
-
-
-def _mark_changes(deployed: Mapping[str, Mapping[date, str]]) -> list[Mark]:
-    """One line per day, whatever changed on it."""
-    changes: dict[date, list[str]] = {}
-    for what, versions in deployed.items():
-        for (_, before), (day, now) in pairwise(sorted(versions.items())):
-            if before != now:
-                changes.setdefault(day, []).append(f"{what} @{now.rpartition('@')[2]}")
-    return [
-        Mark(
-            style="line",
-            role="model",
-            x=(day_value(day),) * 2,
-            label=", ".join(words),
-            name="champion changed",
-        )
-        for day, words in sorted(changes.items())
-    ]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import cycle
 from urllib.parse import urlencode
 
 from rlhf_pipeline.intervals import interval_of_sums
@@ -23,6 +24,7 @@ from rlhf_pipeline.reports.chart import (
     point_series,
     round_ticks,
 )
+from rlhf_pipeline.reports.day_marks import keep_within
 from rlhf_pipeline.votes.sums import AGREEMENT, DIMENSION, STYLES
 
 NO_VOTES = "No votes match. With filters set, widen them."
@@ -44,6 +46,7 @@ class Plot:
     high: float | None = None
     middle: float | None = None  # what no preference would give
     middle_name: str = ""
+    missing: str = ""  # begins the note that names measures without votes
     omits_unused: bool = False  # measures that are 0 everywhere, such as choices nobody is offered
 
 
@@ -80,6 +83,7 @@ _STYLE = Plot(
     "Style: share that prefers the completion with it, where only one has it",
     "prefer the one with it",
     {f"style.{name}": name for name in STYLES},
+    missing="no votes yet where only one completion has",
     middle=0.5,
     middle_name="no preference",
 )
@@ -103,8 +107,8 @@ def figures(dimensions: Iterable[str]) -> dict[str, Figure]:
                     "Choices",
                     "share of votes",
                     {
-                        "choice.a": "a preferred",
-                        "choice.b": "b preferred",
+                        "choice.a": "A preferred",
+                        "choice.b": "B preferred",
                         "choice.tie": "equally good",
                         "choice.both_bad": "both bad",
                     },
@@ -170,11 +174,25 @@ def figures(dimensions: Iterable[str]) -> dict[str, Figure]:
 
 
 def chart_by_day(
-    figure: Figure, sums: Sums, first: date, last: date, notes: Sequence[str] = ()
+    figure: Figure,
+    sums: Sums,
+    first: date,
+    last: date,
+    *,
+    notes: Sequence[str] = (),
+    marks: Sequence[Mark] = (),
 ) -> Chart:
-    """Each measure as a curve over days; a day without votes is a gap."""
+    """Each measure as a curve over days; a day without votes is a gap. `marks` are lines at
+    days.
+    """
     x = day_axis(first, last)
-    panels = [_day_panel(plot, _select(plot, sums), x) for plot in figure.plots]
+    panels = [_day_panel(plot, shown, x, roles) for plot, shown, roles in _list_plots(figure, sums)]
+    shown_marks = keep_within(x, marks)
+    bare_marks = [one.model_copy(update={"label": ""}) for one in shown_marks]
+    panels = [
+        panel.model_copy(update={"marks": (*panel.marks, *(bare_marks if i else shown_marks))})
+        for i, panel in enumerate(panels)
+    ]
     drawn = [panel for panel in panels if panel.series]
     bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lowest panel has the days
     drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
@@ -195,7 +213,10 @@ def chart_by_group(
     if len(names) > MAX_ROWS:
         notes = [*notes, f"{len(names) - MAX_ROWS} smaller ones are left out"]
         names = names[:MAX_ROWS]
-    panels = [_group_panel(plot, _select(plot, sums), names, by, withheld) for plot in figure.plots]
+    panels = [
+        _group_panel(plot, shown, (names, by, withheld), roles)
+        for plot, shown, roles in _list_plots(figure, sums)
+    ]
     drawn = [panel for panel in panels if panel.series]
     if not drawn and withheld:
         notes = [*notes, *(f"{name}: {why}" for name, why in sorted(withheld.items()))]
@@ -223,10 +244,24 @@ def _select(plot: Plot, sums: Sums) -> Sums:
     }
 
 
-def _day_panel(plot: Plot, sums: Sums, x: Axis) -> Panel:
+def _list_plots(figure: Figure, sums: Sums) -> list[tuple[Plot, Sums, list[Role]]]:
+    """The plots with their sums, and a role for each series: the legend is one for all panels."""
+    found = [(plot, _select(plot, sums)) for plot in figure.plots]
+    if sum(len(shown) for _, shown in found) == 1:
+        return [(plot, shown, ["now"] * len(shown)) for plot, shown in found]
+    roles = cycle(GROUP_ROLES)
+    return [(plot, shown, [next(roles) for _ in shown]) for plot, shown in found]
+
+
+def _describe_missing(plot: Plot, sums: Sums) -> tuple[str, ...]:
+    missing = [name for measure, name in plot.measures.items() if measure not in sums]
+    return (f"{plot.missing} {', '.join(missing)}",) if plot.missing and missing else ()
+
+
+def _day_panel(plot: Plot, sums: Sums, x: Axis, roles: Sequence[Role]) -> Panel:
     series: list[Series] = []
     ends: list[Interval] = []
-    for (measure, by_day), role in zip(sums.items(), _roles(len(sums)), strict=True):
+    for (measure, by_day), role in zip(sums.items(), roles, strict=True):
         known = sorted((day, i) for day, one in by_day.items() if (i := _interval(plot, one)))
         ends += [interval for _, interval in known]
         series += day_curves(
@@ -238,6 +273,7 @@ def _day_panel(plot: Plot, sums: Sums, x: Axis) -> Panel:
         )
     return Panel(
         title=plot.title,
+        notes=_describe_missing(plot, sums),
         x=x,
         y=_axis(plot, ends),
         height=190,
@@ -247,12 +283,17 @@ def _day_panel(plot: Plot, sums: Sums, x: Axis) -> Panel:
 
 
 def _group_panel(
-    plot: Plot, sums: Sums, names: Sequence[str], by: str, withheld: Mapping[str, str]
+    plot: Plot,
+    sums: Sums,
+    groups: tuple[Sequence[str], str, Mapping[str, str]],
+    roles: Sequence[Role],
 ) -> Panel:
+    """`groups` are their names, what they are, and why some are withheld."""
+    names, by, withheld = groups
     series: list[Series] = []
     ends: list[Interval] = []
     places = [float(i) for i in range(len(names))]
-    for i, ((measure, found), role) in enumerate(zip(sums.items(), _roles(len(sums)), strict=True)):
+    for i, ((measure, found), role) in enumerate(zip(sums.items(), roles, strict=True)):
         intervals = [
             _interval(plot, found[name]) if name in found and name not in withheld else None
             for name in names
@@ -283,6 +324,7 @@ def _group_panel(
     )
     return Panel(
         title=plot.title,
+        notes=_describe_missing(plot, sums),
         x=axis,
         y=Axis(
             low=len(names) - 0.5,
@@ -298,13 +340,6 @@ def _group_panel(
 
 def _interval(plot: Plot, sums: RatioSums) -> Interval | None:
     return interval_of_sums(sums, of_shares=plot.is_share)
-
-
-def _roles(n: int) -> list[Role]:
-    """Beyond the roles there are, the last one is shared."""
-    if n == 1:
-        return ["now"]
-    return [GROUP_ROLES[min(i, len(GROUP_ROLES) - 1)] for i in range(n)]
 
 
 def _middle(plot: Plot, *, along: str) -> tuple[Mark, ...]:

@@ -61,15 +61,19 @@ def page(site: People, context: Any) -> Any:
     return page
 
 
+def first_chart(page: Any) -> Any:
+    return page.locator("[data-chart]").first
+
+
 def open_table(page: Any) -> Any:
-    page.locator("[data-chart] summary").press("Enter")
-    rows = page.locator("[data-chart] tbody tr")
+    first_chart(page).locator("summary").press("Enter")
+    rows = first_chart(page).locator("tbody tr")
     rows.first.wait_for()
     return rows
 
 
 def test_a_chart_has_a_drawing_a_legend_and_a_table_with_intervals_and_counts(page: Any) -> None:
-    drawing = page.locator(".chart-drawing")
+    drawing = first_chart(page).locator(".chart-drawing")
     assert drawing.get_attribute("role") == "img"
     assert drawing.get_attribute("aria-label").startswith("Accuracy beside its noise ceiling")
     accuracy = page.get_by_role("button", name="accuracy", exact=True)
@@ -77,7 +81,7 @@ def test_a_chart_has_a_drawing_a_legend_and_a_table_with_intervals_and_counts(pa
     assert accuracy.get_attribute("aria-pressed") == "false"
     rows = open_table(page)
     assert rows.count() == 3 * N_DAYS - 1 + 2 * N_DAYS
-    row = page.locator("[data-chart] tbody tr", has_text="accuracy2026-01-01").last
+    row = first_chart(page).locator("tbody tr", has_text="accuracy2026-01-01").last
     assert row.locator("td").all_inner_texts()[2:] == [
         *("2026-01-01", "70.0%", "67.0%", "73.0%", "1,200")
     ]
@@ -85,18 +89,18 @@ def test_a_chart_has_a_drawing_a_legend_and_a_table_with_intervals_and_counts(pa
 
 def test_a_chart_is_downloaded_as_csv_and_as_picture(page: Any) -> None:
     with page.expect_download() as download:
-        page.get_by_role("button", name="CSV").click()
+        first_chart(page).get_by_role("button", name="CSV").click()
     lines = download.value.path().read_text(encoding="utf-8").splitlines()
     assert lines[0] == "panel,series,x,y,low,high,n"
     assert any("accuracy,2026-01-01,0.7,0.6" in line and line.endswith(",1200") for line in lines)
     with page.expect_download() as download:
-        page.get_by_role("button", name="PNG").click()
+        first_chart(page).get_by_role("button", name="PNG").click()
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
     assert download.value.suggested_filename.startswith("accuracy_beside_its_noise_ceiling")
 
 
 def test_a_click_on_a_day_leads_to_its_votes(page: Any) -> None:
-    box = page.locator(".chart-drawing canvas").bounding_box()
+    box = first_chart(page).locator(".chart-drawing canvas").bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 100)
     page.wait_for_url("**/votes?day=2026-01-*")
     assert page.locator("h1").inner_text() == "Votes"
@@ -109,7 +113,7 @@ def test_filters_and_zoom_live_in_the_address(site: People, page: Any) -> None:
     page.wait_for_selector("[data-chart] canvas")
     assert open_table(page).count() == 5 * (N_DAYS - 10)
     assert not page.get_by_role("button", name="Reset zoom").is_visible()
-    box = page.locator(".chart-drawing canvas").bounding_box()
+    box = first_chart(page).locator(".chart-drawing canvas").bounding_box()
     page.keyboard.down("Control")
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 100)
     page.mouse.wheel(0, -300)
@@ -134,8 +138,8 @@ def test_a_chart_takes_over_new_figures_and_tells_when_the_server_is_silent(
     until(lambda: rows.count() == n_rows + 5, "new rows")
     context.route("**/api/v1/charts/**", lambda route: route.abort())
     page.clock.run_for(11_000)
-    page.get_by_text("The server does not respond").wait_for()
-    assert page.locator(".chart-drawing canvas").is_visible(), "the last drawing stays"
+    first_chart(page).get_by_text("The server does not respond").wait_for()
+    assert first_chart(page).locator(".chart-drawing canvas").is_visible(), "the last drawing stays"
 
 
 def test_a_vote_is_seen_on_the_start_page_within_ten_seconds(site: People, page: Any) -> None:

@@ -19,6 +19,7 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.versions import VERSION_METRICS, chart_versions
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.changed_days import find_taste_changes
 from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.rendering import render
@@ -45,7 +46,8 @@ def read_chart(
     if days.since is None:
         first = min((point.day for point in points), default=first)
     link = _link_votes if principal.may(Permission.VOTES_READ) else None
-    return answer_chart(request, chart_alignment(points, first, last, link))
+    changes = find_taste_changes(site.store)
+    return answer_chart(request, chart_alignment(points, first, last, link, changes))
 
 
 @api.get("/charts/accuracy", response_model=Chart, responses=UNCHANGED)
@@ -57,7 +59,8 @@ def read_accuracy(site: AnySite, request: Request, _: Reader, days: Days) -> Res
     points = site.store.metric_points.read((ACCURACY, CEILING), since=first, until=last)
     if days.since is None:
         first = min((point.day for point in points), default=first)
-    return answer_chart(request, chart_accuracy(points, first, last))
+    changes = find_taste_changes(site.store)
+    return answer_chart(request, chart_accuracy(points, first, last, changes))
 
 
 @api.get("/charts/versions", response_model=Chart, responses=UNCHANGED)

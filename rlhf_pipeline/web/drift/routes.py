@@ -1,6 +1,5 @@
 """Routes of drift over days: a chart of all detectors, and the tests of one day."""
 
-from collections.abc import Mapping
 from datetime import date
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from rlhf_pipeline.reports.drift_days import Decided, chart_drift_days
 from rlhf_pipeline.retraining.decision_words import summarise_decision
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
 from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.rendering import render
@@ -23,7 +23,6 @@ from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("charts", "drift-tests"), APIRouter()
 Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, "drift reports"))]
-POLICY = "policy.length"  # a figure of every day on which a policy wrote completions
 WORST_FIRST = (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICIENT)
 
 
@@ -45,7 +44,8 @@ def read_chart(
         first,
         last,
         decisions=_list_decisions(site),
-        policies=_read_policies(site, first, last),
+        policies=read_policies(site.store, first, last),
+        taste_changes=find_taste_changes(site.store),
         link=lambda day: f"/drift/{day}",
     )
     return answer_chart(request, chart)
@@ -116,8 +116,3 @@ def _list_decisions(site: Site) -> list[Decided]:
         )
         for each in site.store.decisions.all()
     ]
-
-
-def _read_policies(site: Site, first: date, last: date) -> Mapping[date, str]:
-    points = site.store.metric_points.read([POLICY], since=first, until=last)
-    return {point.day: point.labels["policy"] for point in points}

@@ -7,10 +7,12 @@ from typing import Literal
 
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.preferences import Figure, chart_by_day, chart_by_group, figures
 from rlhf_pipeline.store.vote_sums import VoteCell
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import hides_answers
+from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
 from rlhf_pipeline.web.charts import DayFilter
 from rlhf_pipeline.web.preferences.sums_reader import COUNTED, ReadSums
 from rlhf_pipeline.web.problems import Problem
@@ -84,7 +86,13 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
         if filters.days.since is None:
             days = [date.fromisoformat(day) for day in sums.get(COUNTED, {})]
             first = min(days, default=first)
-        return chart_by_day(figure, sums, first, last, notes)
+        marks = (
+            *mark_taste_changes(find_taste_changes(site.store)),
+            *mark_deployments(
+                {"policy": read_policies(site.store, first, last)}, name="policy changed"
+            ),
+        )
+        return chart_by_day(figure, sums, first, last, notes=notes, marks=marks)
     small = _find_small(site, by, figure, sums)
     large = {
         measure: {name: one for name, one in found.items() if one.n_groups >= MIN_COMPARISONS}

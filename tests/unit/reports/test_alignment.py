@@ -44,15 +44,17 @@ def test_a_day_without_a_value_is_a_gap_and_each_point_keeps_interval_and_count(
     assert chart.notes[-1].startswith("noise ceiling unknown on 2 days")
 
 
-def test_a_line_marks_the_day_on_which_another_model_predicts():
+def test_lines_mark_the_days_on_which_taste_or_the_model_changed():
     points = [point(day, "model.accuracy", 0.7, f"m@{1 + (day > 2)}") for day in range(5)]
     points += [point(day, "model.ece", 0.1) for day in range(5)]
-    chart = chart_alignment(points, FIRST, FIRST + timedelta(days=4))
+    changed = {FIRST + timedelta(days=2): "taste changed"}
+    chart = chart_alignment(points, FIRST, FIRST + timedelta(days=4), taste_changes=changed)
     for panel in chart.panels:
         assert panel is not None
-        assert [mark.x for mark in panel.marks] == [(day_value(FIRST) + 3,) * 2]
+        places = [mark.x for mark in panel.marks]
+        assert places == [(day_value(FIRST) + 2,) * 2, (day_value(FIRST) + 3,) * 2]
     assert chart.panels[0] is not None
-    assert chart.panels[0].marks[0].label == "@2"
+    assert [mark.label for mark in chart.panels[0].marks] == ["taste changed", "@2"]
 
 
 def test_verdicts_lie_in_the_lane_of_their_space_the_overall_one_on_top():

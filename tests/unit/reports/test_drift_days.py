@@ -49,7 +49,7 @@ def test_each_verdict_lies_in_its_lane_with_evidence_count_and_link():
         ("retrained",),
         ("/decisions/1",),
     )
-    assert [tick.label for tick in verdicts.y.ticks] == ["overall: confirmation", "scores: ks"]
+    assert [tick.label for tick in verdicts.y.ticks] == ["overall: verdict", "scores: KS"]
     (drift,) = (series for series in verdicts.series if series.name == "drift")
     assert (drift.x, drift.y, drift.n) == ((day_value(FIRST) + 1,), (1.0,), (41,))
     assert drift.evidence == ("statistic 0.25, threshold 0.2, effect 0.1, p < 0.001",)

@@ -1,8 +1,9 @@
 """Charts of preferences: panels by day and by group, gaps, groups that are withheld."""
 
-from datetime import date
+from datetime import date, timedelta
 
 from rlhf_pipeline.records import RatioSums
+from rlhf_pipeline.reports.day_marks import mark_taste_changes
 from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.reports.preferences import chart_by_day, chart_by_group, figures
 
@@ -34,7 +35,7 @@ def test_measures_without_votes_and_unused_choices_have_no_panel_or_series() -> 
     }
     (panel,) = chart_by_day(FIGURES["choices"], votes, DAY, DAY).panels
     assert panel is not None
-    assert [series.name for series in panel.series] == ["a preferred"]
+    assert [series.name for series in panel.series] == ["A preferred"]
     empty = chart_by_day(FIGURES["strength"], votes, DAY, DAY)
     assert (empty.panels, empty.notes) == ((), ("No votes match. With filters set, widen them.",))
 
@@ -56,3 +57,19 @@ def test_the_largest_group_stands_first_and_small_ones_without_dots() -> None:
         "helpful",
     ]
     assert "too few" in draw_svg(chart)
+
+
+def test_changes_are_marked_on_all_panels_and_panels_differ_in_colour() -> None:
+    day, later = (DAY.isoformat(), (DAY + timedelta(days=1)).isoformat())
+    votes = {
+        "longer": {day: sums(30, 20), later: sums(30, 25)},
+        "length_gap": {day: sums(30, 9)},
+        "style.lists": {day: sums(30, 9)},
+    }
+    marks = mark_taste_changes({DAY: "taste changed", DAY - timedelta(days=9): "long ago"})
+    chart = chart_by_day(FIGURES["preferred"], votes, DAY, DAY + timedelta(days=1), marks=marks)
+    panels = [panel for panel in chart.panels if panel]
+    lines = [[mark for mark in panel.marks if mark.name == "taste changed"] for panel in panels]
+    assert [[mark.label for mark in found] for found in lines] == [["taste changed"], [""], [""]]
+    assert [panel.series[0].role for panel in panels] == ["group1", "group2", "group3"]
+    assert panels[2].notes == ("no votes yet where only one completion has headings, code",)

@@ -2,6 +2,7 @@
 
 import { init } from "../vendor/echarts.min.js";
 import { countPoints, downloadCsv, downloadPng, fillTable } from "./files.js";
+import { drawKey } from "./keys.js";
 import { findLabel } from "./labels.js";
 import { canZoom, findLink, optionsOf, shownDays, zoomAction } from "./options.js";
 import { isoDay } from "./values.js";
@@ -124,9 +125,9 @@ class LiveChart {
   showLegend() {
     const entries = legendOf(this.chart);
     this.legend.replaceChildren(
-      ...entries.map(({ name, role, style }) => {
-        const key = element("span", { className: `key ${style}` });
-        key.style.setProperty("--key", `var(--chart-${role})`);
+      ...entries.map((entry) => {
+        const { name } = entry;
+        const key = element("img", { className: "key", alt: "", src: drawKey(entry, this.roles) });
         const one = button(name, () => this.toggle(name));
         one.setAttribute("aria-pressed", String(!this.hidden.has(name)));
         one.prepend(key);

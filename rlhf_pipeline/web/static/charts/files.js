@@ -1,5 +1,6 @@
 // The numbers behind a chart: as a table, as CSV, and its picture as PNG.
 
+import { drawKeyAt } from "./keys.js";
 import { hasNames, isoDay, words } from "./values.js";
 
 const COLUMNS = ["panel", "series", "x", "y", "low", "high", "n", "evidence"];
@@ -96,10 +97,10 @@ export function downloadPng(chart, drawing, { legend, colour }) {
   pen.font = font;
   const entries = [];
   let [x, y] = [EDGE, 0];
-  for (const { name, role } of legend) {
-    const wide = pen.measureText(name).width + 32;
+  for (const item of legend) {
+    const wide = pen.measureText(item.name).width + 36;
     if (x > EDGE && x + wide > width) [x, y] = [EDGE, y + 18];
-    entries.push({ name, role, x, y });
+    entries.push({ item, x, y });
     x += wide;
   }
   const [top, below] = [30, y + 18 + EDGE + 18 * chart.notes.length];
@@ -114,10 +115,9 @@ export function downloadPng(chart, drawing, { legend, colour }) {
   pen.font = font;
   for (const entry of entries) {
     const line = top + height + 12 + entry.y;
-    pen.fillStyle = colour(entry.role);
-    pen.fillRect(entry.x, line - 9, 10, 10);
+    drawKeyAt(pen, entry.item, colour, [entry.x, line - 11]);
     pen.fillStyle = colour("ink");
-    pen.fillText(entry.name, entry.x + 16, line);
+    pen.fillText(entry.item.name, entry.x + 20, line);
   }
   pen.fillStyle = colour("muted");
   for (const [i, note] of chart.notes.entries()) {

@@ -1,12 +1,13 @@
 // Translates a chart record (rlhf_pipeline/reports/chart.py) into options of ECharts.
 
 import { CHARACTER, POINTS, groupMarks, intervalsOf, marksOf } from "./shapes.js";
-import { DAY, countWords, hasNames, place, pointWords, titleOf, words } from "./values.js";
+import { DAY, countWords, hasNames, isoDay, place, pointWords, titleOf, words } from "./values.js";
 
 const NARROW = 640; // pixels: below, panels stand one above the other
 const LINE = 18; // pixels between lines of text
 const BOLD = 8; // pixels of an average character of a bold line of 13 px
 const NEAR = 20; // pixels
+const DAY_WIDTH = 38; // pixels of the label of a day, with its gap
 const LONG = 14; // days beyond which a chart can be zoomed
 const DAY_LABELS = { year: "{MMM} {yyyy}", month: "{MMM} {yyyy}", day: "{d} {MMM}", hour: "" };
 
@@ -55,7 +56,7 @@ const hasTicks = (axis) => axis.ticks.length > 0;
 // Room for the labels of the vertical axes, so that the panels of a column are aligned.
 function marginOf(panels, cell) {
   const lengths = panels.flatMap((panel) => panel.y.ticks.map((tick) => tick.label.length));
-  return Math.min(20 + CHARACTER * Math.max(0, ...lengths), cell * 0.4);
+  return Math.min(20 + CHARACTER * Math.max(0, ...lengths), cell * (cell < NARROW ? 0.46 : 0.4));
 }
 
 function wrap(text, width) {
@@ -84,13 +85,14 @@ function addPanel(options, panel, { left, top, cell, margin, colour }) {
   });
   const nameTextStyle = { color: colour("muted") };
   options.xAxis.push({
-    ...axisOf(panel.x, colour), gridIndex: index,
-    name: panel.x.label, nameLocation: "middle", nameGap: hasTicks(panel.x) ? 24 : 8, nameTextStyle,
+    ...axisOf(panel.x, colour, cell - margin - 18), gridIndex: index,
+    name: nameOf(panel.x), nameLocation: "middle", nameGap: hasTicks(panel.x) ? 24 : 8, nameTextStyle,
   });
   options.yAxis.push({ ...axisOf(panel.y, colour, margin - 10), gridIndex: index });
   const own = { xAxisIndex: index, yAxisIndex: index };
+  const taken = new Map();
   for (const marks of groupMarks(panel.marks)) {
-    options.series.push(marksOf(marks, panel, own, colour));
+    options.series.push(marksOf(marks, panel, own, { colour, taken }));
   }
   for (const [n, series] of panel.series.entries()) {
     const id = `${index}.${n}`;
@@ -105,11 +107,33 @@ function addPanel(options, panel, { left, top, cell, margin, colour }) {
   }
 }
 
+// The label of an axis; with the year of its days, which their labels leave out.
+function nameOf(axis) {
+  if (!axis.label || axis.scale !== "day") return axis.label;
+  const years = new Set(axis.ticks.map((tick) => isoDay(tick.value).slice(0, 4)));
+  return years.size === 1 ? `${axis.label}, ${[...years]}` : axis.label;
+}
+
+// Of days that fit on the screen at once, and of weeks, the days of the record are labelled, as many
+// as fit up to the last one; ECharts would leave out any of them.
+function tickValues(axis, width) {
+  if (axis.scale !== "day") return axis.ticks.map((tick) => tick.value);
+  const isWeeks = axis.ticks.length > 1 && axis.ticks[1].value - axis.ticks[0].value >= 7;
+  const [first] = axis.ticks;
+  if (!first || (axis.high - axis.low > LONG && !(isWeeks && first.value === axis.low + 0.5))) {
+    return null;
+  }
+  const step = Math.ceil((DAY_WIDTH * axis.ticks.length) / width);
+  return axis.ticks.map((tick) => tick.value).filter((_, i, all) => (all.length - 1 - i) % step === 0);
+}
+
+// `width` is that of the axis across, or of the labels of the other one.
 function axisOf(axis, colour, width) {
-  const values = axis.ticks.map((tick) => place(tick.value, axis));
+  const found = tickValues(axis, width);
+  const values = found?.map((value) => place(value, axis));
   const ends = [place(axis.low, axis), place(axis.high, axis)];
   const isDay = axis.scale === "day";
-  const ticks = isDay ? {} : { customValues: values };
+  const ticks = values ? { customValues: values } : {};
   const label = (value) => axis.ticks.find((tick) => tick.value === value)?.label ?? "";
   return {
     type: isDay ? "time" : "value", min: Math.min(...ends), max: Math.max(...ends),
@@ -117,8 +141,9 @@ function axisOf(axis, colour, width) {
     axisLine: { show: false }, axisTick: { show: false, ...ticks }, // the grid follows the ticks
     splitLine: { show: axis.has_grid, lineStyle: { color: colour("rule") } },
     axisLabel: {
-      show: hasTicks(axis), color: colour("muted"), hideOverlap: true, width, overflow: "truncate",
-      formatter: isDay ? DAY_LABELS : label, ...ticks,
+      show: hasTicks(axis), color: colour("muted"), hideOverlap: !values,
+      ...(isDay ? {} : { width, overflow: "truncate" }),
+      formatter: isDay ? (values ? "{d} {MMM}" : DAY_LABELS) : label, ...ticks,
     },
   };
 }

@@ -3,6 +3,7 @@
 import { place } from "./values.js";
 
 export const CHARACTER = 7.2; // pixels of an average character of 12 px
+const SMALL = 6.2; // of a character of 11 px
 const MANY = 60; // points of a curve beyond which they get no symbol
 const SYMBOLS = { group2: "rect", group3: "triangle", group4: "diamond", group5: "pin" };
 const DASHES = {
@@ -11,8 +12,8 @@ const DASHES = {
 };
 
 export const POINTS = {
-  dots: (series, panel, colour) => scatter(series, colour, SYMBOLS[series.role] ?? "circle"),
-  triangles: (series, panel, colour) => scatter(series, colour, "triangle"),
+  dots: (series, panel, colour) => scatter(series, colour),
+  triangles: (series, panel, colour) => scatter(series, colour),
   curve: (series, panel, colour) => ({
     type: "line", z: 4, showSymbol: series.x.length <= MANY, showAllSymbol: true,
     symbol: SYMBOLS[series.role] ?? "circle", symbolSize: series.x.length === 1 ? 6 : 4,
@@ -42,15 +43,22 @@ export const POINTS = {
   }),
 };
 
-function scatter(series, colour, symbol) {
-  const isHollow = series.role === "ref" || series.role === "warned";
+// A point of it is an outline.
+export const isHollow = ({ style, role }) =>
+  (style === "dots" || style === "triangles") && (role === "ref" || role === "warned");
+export const symbolOf = ({ style, role }) =>
+  style === "triangles" ? "triangle" : (SYMBOLS[role] ?? "circle");
+export const dashOf = ({ role }) => DASHES[role] ?? [];
+
+function scatter(series, colour) {
+  const symbol = symbolOf(series);
   const shift = series.along === "x" ? [0, series.offset] : [series.offset, 0];
   return {
     type: "scatter", z: 4, symbol, symbolOffset: shift,
     symbolSize: series.x.length > MANY && symbol === "circle" ? 5 : 9,
     itemStyle: {
-      color: isHollow ? colour("paper") : colour(series.role),
-      borderColor: colour(series.role), borderWidth: isHollow ? 2 : 0,
+      color: isHollow(series) ? colour("paper") : colour(series.role),
+      borderColor: colour(series.role), borderWidth: isHollow(series) ? 2 : 0,
     },
   };
 }
@@ -97,9 +105,10 @@ export function groupMarks(marks) {
   return groups.values();
 }
 
-export function marksOf(marks, panel, own, colour) {
+// `taken` is shared by all marks of a panel: first and last pixel and row of
+// the labels of each name.
+export function marksOf(marks, panel, own, { colour, taken }) {
   const [mark] = marks;
-  const labels = { end: 0 }; // pixels: where the last label ends
   return {
     ...own, type: "custom", name: mark.name || undefined, z: mark.style === "band" ? 1 : 3,
     clip: true, tooltip: { show: false }, color: colour(mark.role),
@@ -110,13 +119,13 @@ export function marksOf(marks, panel, own, colour) {
       link: one.link,
     })),
     renderItem: (params, api) => {
-      if (params.dataIndex === 0) labels.end = 0;
-      return drawMark(marks[params.dataIndex], panel, params, api, { colour, labels });
+      if (params.dataIndex === 0) taken.set(mark.name, []);
+      return drawMark(marks[params.dataIndex], panel, params, api, { colour, taken });
     },
   };
 }
 
-function drawMark(mark, panel, { coordSys: box }, api, { colour, labels }) {
+function drawMark(mark, panel, { coordSys: box }, api, { colour, taken }) {
   const at = (x, y) => api.coord([place(x, panel.x), place(y, panel.y)]);
   const [left, right] = mark.x
     ? mark.x.map((x) => at(x, panel.y.low)[0])
@@ -151,10 +160,17 @@ function drawMark(mark, panel, { coordSys: box }, api, { colour, labels }) {
     cursor: mark.link ? "pointer" : "default",
     style: { stroke: colour(mark.role), lineWidth: 1.5, lineDash: dash },
   };
-  const width = CHARACTER * mark.label.length;
-  const isRight = left + width > box.x + box.width;
-  const x = isRight ? left - 4 - width : left + 4;
-  if (!mark.label || x < labels.end) return stroke; // the tooltip has it
-  labels.end = x + width;
-  return { type: "group", children: [stroke, text({ x, y: high + 4 })] };
+  const width = SMALL * mark.label.length;
+  const isFree = ([start, end, row]) =>
+    start >= box.x && end <= box.x + box.width &&
+    [...taken.values()].flat().every(([from, to, of]) => of !== row || end < from || start > to);
+  const sides = [0, 1].flatMap((row) => [
+    ["left", left + 4, [left + 4, left + 4 + width, row]],
+    ["right", left - 4, [left - 4 - width, left - 4, row]],
+  ]);
+  const free = mark.label && sides.find(([, , span]) => isFree(span));
+  if (!free) return stroke; // the tooltip has it
+  const [align, x, span] = free;
+  taken.get(mark.name).push(span);
+  return { type: "group", children: [stroke, text({ x, y: high + 4 + 13 * span[2], align })] };
 }
