@@ -24,6 +24,7 @@ from rlhf_pipeline.reports.chart import (
     to_day,
 )
 from rlhf_pipeline.reports.day_marks import keep_within, mark_taste_changes
+from rlhf_pipeline.reports.words import display_name
 
 ACCURACY, CEILING, ECE, SLOPE, VERDICT = ALIGNMENT_METRICS = (
     "model.accuracy",
@@ -192,7 +193,7 @@ def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint], marks: Sequence[Mark]
             high=-0.5,
             label="space",
             ticks=tuple(
-                Tick(value=at, label=space.replace("_", " ")) for space, at in lanes.items()
+                Tick(value=at, label=display_name(space)) for space, at in lanes.items()
             ),
         ),
         height=LANE * len(spaces),

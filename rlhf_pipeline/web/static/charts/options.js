@@ -56,7 +56,8 @@ const hasTicks = (axis) => axis.ticks.length > 0;
 // Room for the labels of the vertical axes, so that the panels of a column are aligned.
 function marginOf(panels, cell) {
   const lengths = panels.flatMap((panel) => panel.y.ticks.map((tick) => tick.label.length));
-  return Math.min(20 + CHARACTER * Math.max(0, ...lengths), cell * (cell < NARROW ? 0.46 : 0.4));
+  const most = cell * (cell < NARROW ? 0.46 : 0.4);
+  return Math.min(20 + CHARACTER * Math.max(0, ...lengths), most);
 }
 
 function wrap(text, width) {
@@ -86,7 +87,8 @@ function addPanel(options, panel, { left, top, cell, margin, colour }) {
   const nameTextStyle = { color: colour("muted") };
   options.xAxis.push({
     ...axisOf(panel.x, colour, cell - margin - 18), gridIndex: index,
-    name: nameOf(panel.x), nameLocation: "middle", nameGap: hasTicks(panel.x) ? 24 : 8, nameTextStyle,
+    name: nameOf(panel.x), nameLocation: "middle", nameGap: hasTicks(panel.x) ? 24 : 8,
+    nameTextStyle,
   });
   options.yAxis.push({ ...axisOf(panel.y, colour, margin - 10), gridIndex: index });
   const own = { xAxisIndex: index, yAxisIndex: index };
@@ -114,8 +116,8 @@ function nameOf(axis) {
   return years.size === 1 ? `${axis.label}, ${[...years]}` : axis.label;
 }
 
-// Of days that fit on the screen at once, and of weeks, the days of the record are labelled, as many
-// as fit up to the last one; ECharts would leave out any of them.
+// Of days that fit on the screen at once, and of weeks, the days of the record are labelled, as
+// many as fit up to the last one; ECharts would leave out any of them.
 function tickValues(axis, width) {
   if (axis.scale !== "day") return axis.ticks.map((tick) => tick.value);
   const isWeeks = axis.ticks.length > 1 && axis.ticks[1].value - axis.ticks[0].value >= 7;
@@ -124,7 +126,8 @@ function tickValues(axis, width) {
     return null;
   }
   const step = Math.ceil((DAY_WIDTH * axis.ticks.length) / width);
-  return axis.ticks.map((tick) => tick.value).filter((_, i, all) => (all.length - 1 - i) % step === 0);
+  const last = axis.ticks.length - 1;
+  return axis.ticks.map((tick) => tick.value).filter((_, i) => (last - i) % step === 0);
 }
 
 // `width` is that of the axis across, or of the labels of the other one.

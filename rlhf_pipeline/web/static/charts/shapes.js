@@ -105,8 +105,8 @@ export function groupMarks(marks) {
   return groups.values();
 }
 
-// `taken` is shared by all marks of a panel: first and last pixel and row of
-// the labels of each name.
+// `taken` is shared by all marks of a panel: of the labels of each name, their
+// first and last pixel, first row and number of rows.
 export function marksOf(marks, panel, own, { colour, taken }) {
   const [mark] = marks;
   return {
@@ -160,17 +160,22 @@ function drawMark(mark, panel, { coordSys: box }, api, { colour, taken }) {
     cursor: mark.link ? "pointer" : "default",
     style: { stroke: colour(mark.role), lineWidth: 1.5, lineDash: dash },
   };
-  const width = SMALL * mark.label.length;
+  const lines = mark.label.split(", ");
+  const width = SMALL * Math.max(...lines.map((words) => words.length));
   const isFree = ([start, end, row]) =>
     start >= box.x && end <= box.x + box.width &&
-    [...taken.values()].flat().every(([from, to, of]) => of !== row || end < from || start > to);
+    [...taken.values()].flat().every(
+      ([from, to, of, n]) =>
+        end < from || start > to || row + lines.length <= of || row >= of + n,
+    );
   const sides = [0, 1].flatMap((row) => [
-    ["left", left + 4, [left + 4, left + 4 + width, row]],
-    ["right", left - 4, [left - 4 - width, left - 4, row]],
+    ["left", left + 4, [left + 4, left + 4 + width, row, lines.length]],
+    ["right", left - 4, [left - 4 - width, left - 4, row, lines.length]],
   ]);
   const free = mark.label && sides.find(([, , span]) => isFree(span));
   if (!free) return stroke; // the tooltip has it
   const [align, x, span] = free;
   taken.get(mark.name).push(span);
-  return { type: "group", children: [stroke, text({ x, y: high + 4 + 13 * span[2], align })] };
+  const words = text({ text: lines.join("\n"), x, y: high + 4 + 13 * span[2], align });
+  return { type: "group", children: [stroke, words] };
 }
