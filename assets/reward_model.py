@@ -101,7 +101,8 @@ def reward_model(
         described = shown.describe(where) if shown else "no test pairs yet"
         memory = ErrorMemory.from_metrics(version.metrics)
         remembered = memory.describe() if memory else ""
-        notes = [note for note in (report.weight_note, start.obstacle, remembered) if note]
+        possible = (report.weight_note, start.obstacle, remembered, report.dimension_note)
+        notes = [note for note in possible if note]
         curve = list(enumerate(report.loss_curve))
         yield from deliver(
             context,

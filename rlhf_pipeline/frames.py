@@ -367,6 +367,12 @@ PREFERENCE_PAIRS = FrameSchema(
             optional=True,
             low=1,
         ),
+        "dimension_votes": json_text(
+            "JSON object: dimension of the rubric -> [votes for the chosen, votes for the rejected "
+            "completion] in it, ties left out; missing where no vote judges a dimension",
+            nullable=True,
+            optional=True,
+        ),
     },
     key=("comparison_id",),
 )
@@ -537,6 +543,7 @@ LATER_COLUMNS = (
     "guideline_version",
     "dimensions",
     "highlights",
+    "dimension_votes",
 )
 
 

@@ -804,6 +804,62 @@ class CategoryComparison(Record):
     checkable_difference: Interval | None = None
 
 
+class DimensionHead(Record):
+    """A reward model's head of one dimension of the rubric, such as helpful, and how well it
+    predicts votes in it that no head was fitted to.
+    """
+
+    dimension: str
+    n_train: int = Field(description="training pairs that votes judge in it")
+    has_head: bool = Field(description="whether these were enough, and the kind of model has heads")
+    vote_accuracy: Interval | None = Field(
+        default=None, description="share of held-out votes in it predicted; None without a head"
+    )
+    ceiling: Interval | None = Field(
+        default=None, description="noise ceiling of the votes in it; None where none overlap"
+    )
+
+    @property
+    def beats_chance(self) -> bool:
+        """Whether the held-out votes show that the head predicts anything."""
+        return self.vote_accuracy is not None and self.vote_accuracy.low > 0.5
+
+    def __str__(self) -> str:
+        if not self.has_head:
+            return f"{self.dimension} has no head, {self.n_train:,} training pairs are judged in it"
+        if self.vote_accuracy is None:
+            return f"{self.dimension} has no held-out votes to measure its head on"
+        return (
+            f"{self.dimension} {self.vote_accuracy} of votes predicted, noise ceiling "
+            f"{self.ceiling or 'unknown, nothing overlaps'}"
+        )
+
+
+class DimensionComparison(Record):
+    """A candidate against the champion in one dimension of the rubric, as a head of the reward
+    model estimates it. The intervals are over prompts; the errors of the head come on top.
+    """
+
+    head: DimensionHead
+    win_rate: Interval | None = Field(default=None, description="None without a head")
+    score_difference: Interval | None = Field(
+        default=None, description="candidate minus champion in the head's logits, paired by prompt"
+    )
+
+    def complement(self) -> "DimensionComparison":
+        """The champion against the candidate."""
+        rate, gap = self.win_rate, self.score_difference
+        return self.model_copy(
+            update={
+                "win_rate": rate and rate.complement(),
+                "score_difference": gap
+                and gap.model_copy(
+                    update={"value": -gap.value, "low": -gap.high, "high": -gap.low}
+                ),
+            }
+        )
+
+
 class Evaluation(Record):
     """A candidate policy against the champion on the frozen prompt set, judged by the reward
     model.
@@ -863,6 +919,9 @@ class Evaluation(Record):
         "records",
     )
     by_category: tuple[CategoryComparison, ...] = ()
+    by_dimension: tuple[DimensionComparison, ...] = Field(
+        default=(), description="empty where no vote judges dimensions of the rubric"
+    )
     evaluated_at: datetime = Field(default_factory=utc_now)
 
     @property

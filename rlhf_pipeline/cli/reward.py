@@ -149,8 +149,9 @@ def train(
     echo(f"{version.label} from {start.label or 'nothing'} on {report.summary}, in {folder}")
     no_test = "no test pairs yet to measure it on"
     echo(report.test.describe() if report.test else no_test)
-    if report.weight_note:
-        echo(report.weight_note)
+    for note in (report.weight_note, report.dimension_note):
+        if note:
+            echo(note)
     memory = ErrorMemory.from_metrics(version.metrics)
     if memory is not None:
         echo(memory.describe())

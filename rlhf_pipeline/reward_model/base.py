@@ -151,6 +151,19 @@ class RewardModel(Protocol):
         single model. See `disagreement`.
         """
 
+    def dimension_scores(
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
+    ) -> Mapping[str, Floats]:
+        """The score of each completion in each dimension of the rubric that the model has a head
+        of: dimension -> (n,) in logits, of which only differences count. Empty for a kind without
+        such heads.
+        """
+        return {}
+
     def features(
         self,
         prompts: Sequence[str],

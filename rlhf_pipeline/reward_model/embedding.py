@@ -30,6 +30,7 @@ from rlhf_pipeline.reward_model.base import (
     require_warm_start,
     sort_weighted_pairs,
 )
+from rlhf_pipeline.reward_model.dimensions import HEAD_OF, fit_dimension_heads
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.evaluation import fit_length_slope, log_length_gaps, log_lengths
 from rlhf_pipeline.reward_model.heads import (
@@ -100,6 +101,12 @@ class EmbeddingParams(HeadParams, LabelParams):
         "in log length, by regression",
     )
     min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")
+    min_dimension_pairs: int = Field(
+        default=50,
+        ge=4,
+        description="Fewest pairs that votes judge in a dimension of the rubric, such as helpful; "
+        "a dimension with fewer has no head of its own",
+    )
 
     @field_validator("l2_grid", "context_penalty_grid")
     @classmethod
@@ -118,7 +125,8 @@ class EmbeddingRewardModel(RewardModel):
     of the prompt, ` [SEP] ` and the completion. Text beyond the encoder's window is cut off the end
     and counted (`encoder.n_truncated`); prompts cut to their end and completions with more than
     `max_sentences` sentences are counted in `n_cut`, each distinct text once per call. Features are
-    standardised on the training completions. The score is the mean of the members' scores. See
+    standardised on the training completions. The score is the mean of the members' scores. Beside
+    it stands one linear head for each dimension of the rubric that enough votes judge. See
     `RewardModel` for the protocol.
     """
 
@@ -141,6 +149,7 @@ class EmbeddingRewardModel(RewardModel):
         self.l2_: float | None = None
         self.context_penalty_: float | None = None
         self.heads_ = Heads(np.zeros((0, 0)))
+        self.dimension_heads_: dict[str, Floats] = {}
         self.log_tie_width_: float | None = None
         self.length_slope_: float | None = None
         # texts cut so far, by the parameter that cut them
@@ -186,6 +195,9 @@ class EmbeddingRewardModel(RewardModel):
         )
         margins = (self.heads_.scores(sides[0]) - self.heads_.scores(sides[1])).mean(axis=1)
         self.length_slope_ = fit_length_slope(margins, log_length_gaps(used), weighted)
+        self.dimension_heads_ = fit_dimension_heads(
+            used, problem, self.params.l2_grid, self.params.folds, self.params.min_dimension_pairs
+        )
         scores = self._raw_scores(both).mean(axis=1)
         self.score_mean_, self.score_std_ = float(scores.mean()), float(max(scores.std(), 1e-12))
         return self
@@ -257,6 +269,25 @@ class EmbeddingRewardModel(RewardModel):
             - self.score_mean_,
             "scores",
         )[place].T
+
+    def dimension_scores(
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
+    ) -> dict[str, Floats]:
+        self._require_fitted()
+        if not self.dimension_heads_ or not len(completions):
+            return {name: np.zeros(0) for name in self.dimension_heads_}
+        prompts, completions, place = distinct_texts(prompts, completions)
+        features = self._standardise_features(
+            self.features(prompts, completions, progress=progress)
+        )
+        return {
+            name: require_finite(features @ head, f"scores in {name}")[place]
+            for name, head in self.dimension_heads_.items()
+        }
 
     def features(
         self,
@@ -349,6 +380,11 @@ class EmbeddingRewardModel(RewardModel):
         parts = {name: require_finite(stored[name], name) for name in needed}
         model.feature_mean_, model.feature_std_ = parts["feature_mean"], parts["feature_std"]
         model.heads_ = Heads.from_parts(parts, len(model.feature_mean_))
+        model.dimension_heads_ = {
+            name.removeprefix(HEAD_OF): require_finite(part, name)
+            for name, part in sorted(stored.items())
+            if name.startswith(HEAD_OF)
+        }
         for name in SCALARS.intersection(needed):
             setattr(model, f"{name}_", float(parts[name][0]))
         model.l2_, model.loss_curve_ = config["l2"], config["loss_curve"]
@@ -383,6 +419,7 @@ class EmbeddingRewardModel(RewardModel):
         parts = self.heads_.parts() | {
             name: own[f"{name}_"] for name in self._required_parts() if f"{name}_" in own
         }
+        parts |= {HEAD_OF + name: head for name, head in self.dimension_heads_.items()}
         return {
             name: np.atleast_1d(np.asarray(part, dtype=np.float64)) for name, part in parts.items()
         }

@@ -154,7 +154,9 @@ def cross_validate(
         inside, outside = (fold != k) & (weights > 0), rows & (fold == k)
         quick = model.quick(**changes)
         assert quick is not None  # checked by the caller
-        quick.fit(train[inside].reset_index(drop=True), weights=weights[inside])
+        # Heads of dimensions would be fitted and not read.
+        learnt = train[inside].drop(columns="dimension_votes", errors="ignore")
+        quick.fit(learnt.reset_index(drop=True), weights=weights[inside])
         yield outside, margins_of(quick, train[outside])
 
 

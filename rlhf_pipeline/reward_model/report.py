@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from rlhf_pipeline.records import Interval, Record
+from rlhf_pipeline.records import DimensionHead, Interval, Record
 from rlhf_pipeline.reward_model.base import FitFacts
 
 
@@ -121,6 +121,11 @@ class RewardModelReport(FitFacts):
         default=None,
         description="what strength as a margin did; of an embedding model's loss margin",
     )
+    dimensions: tuple[DimensionHead, ...] = Field(
+        default=(),
+        description="the heads of the rubric's dimensions on test pairs; empty where no vote "
+        "judges dimensions",
+    )
     n_truncated: int = Field(
         description="texts of which something was left unread in this run, by whichever rule"
     )
@@ -188,6 +193,13 @@ class RewardModelReport(FitFacts):
                     f"longer_wins{since}": test.longer_wins.value,
                     f"test_log_loss{since}": test.log_loss.value,
                 }
+        for head in self.dimensions:
+            if head.vote_accuracy is not None:
+                ceiling = head.ceiling.value if head.ceiling else None
+                found |= {
+                    f"test_vote_accuracy_in_{head.dimension}": head.vote_accuracy.value,
+                    f"noise_ceiling_in_{head.dimension}": ceiling,
+                }
         if self.length is not None:
             found |= {
                 "length_correlation": self.length.correlation_after
@@ -205,6 +217,11 @@ class RewardModelReport(FitFacts):
             return ""
         count = f"{self.weight_before_change:g}"
         return f"pairs from before the change count {count} ({self.weight_reason})"
+
+    @property
+    def dimension_note(self) -> str:
+        """A readable note on the head of each dimension; empty where no vote judges one."""
+        return f"by dimension: {'; '.join(map(str, self.dimensions))}" if self.dimensions else ""
 
     @property
     def summary(self) -> str:

@@ -17,6 +17,7 @@ from rlhf_pipeline.reward_model.base import (
     encoder_params,
     margins_of,
 )
+from rlhf_pipeline.reward_model.dimensions import measure_dimension_heads
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.evaluation import (
     FOLDS,
@@ -154,6 +155,7 @@ def fit_reward_model(
         margin=measure_margin_effect(
             train, model, weights=weights, ceiling=ceiling, bootstrap=bootstrap
         ),
+        dimensions=measure_dimension_heads(model, train, test, bootstrap, progress=progress),
         n_truncated=sum(truncated.values()),
         truncated=truncated,
         encoder_hash=None if model.encoder is None else model.encoder.hash,

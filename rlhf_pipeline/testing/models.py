@@ -130,6 +130,10 @@ def _check_scores(model: RewardModel, pairs: pd.DataFrame) -> None:
     assert np.allclose(members.mean(axis=0), scores), (
         f"{name}: the mean of member_scores {members.shape} over its rows is not the score."
     )
+    for dimension, found in model.dimension_scores(prompts, texts).items():
+        assert found.shape == (len(texts),), (
+            f"{name}: the scores in {dimension} have shape {found.shape}, not one a text."
+        )
     features = model.features(prompts, texts)
     assert features.ndim == 2, f"{name}: features has shape {features.shape}, not (n, d)."
     assert len(features) == len(texts), f"{name}: features has {len(features)} rows, not one each."

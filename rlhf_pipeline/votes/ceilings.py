@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.frames import FrameSchema, check_frame, integer, number, text
-from rlhf_pipeline.intervals import interval_of_mean
+from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.records import Choice, Interval
 from rlhf_pipeline.votes.agreement import SIDED, AgreementParams, self_consistency
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
@@ -84,7 +84,7 @@ def noise_ceiling_or_repeats(
     and repeats. Intervals are bootstraps over prompts. Raises FrameError.
     """
     params = params or AgreementParams()
-    overlapping = _estimate_ceiling(_votes_for_a_side(votes), params)
+    overlapping = ceiling_of_counts(_count_sides(_votes_for_a_side(votes)), params)
     if overlapping is not None:
         return overlapping
     repeated = _ceiling_from_repeats(votes, params)
@@ -131,7 +131,7 @@ def _row(name: str, votes: pd.DataFrame, params: AgreementParams) -> dict[str, o
     sided = _votes_for_a_side(votes)
     counted = _count_sides(sided)
     found = {
-        "estimate": _estimate_ceiling(sided, params),
+        "estimate": ceiling_of_counts(counted, params),
         "at_least": _agreement_with_others(counted, params),
         "at_most": _ceiling_interval(_pairwise_agreement(counted, params)),
         "from_repeats": _ceiling_from_repeats(votes, params),
@@ -149,8 +149,13 @@ def _row(name: str, votes: pd.DataFrame, params: AgreementParams) -> dict[str, o
     return row
 
 
-def _estimate_ceiling(sided: pd.DataFrame, params: AgreementParams) -> Interval | None:
-    counted = _count_sides(sided)
+def ceiling_of_counts(
+    counted: pd.DataFrame, params: BootstrapParams | None = None
+) -> Interval | None:
+    """`estimate` from prompt_id, the votes `n` and those for one side `n_a` of each comparison with
+    two votes or more. None without such comparisons.
+    """
+    params = params or BootstrapParams()
     least = _agreement_with_others(counted, params)
     most = _ceiling_interval(_pairwise_agreement(counted, params))
     if least is None or most is None:
@@ -176,7 +181,7 @@ def _mean_majority_share(counted: pd.DataFrame) -> float:
     )
 
 
-def _agreement_with_others(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
+def _agreement_with_others(counted: pd.DataFrame, params: BootstrapParams) -> Interval | None:
     """`at_least`, each vote weighted equally. Unlike `noise_ceiling` it keeps votes whose others
     are split: dropping them would drop hard comparisons.
     """
@@ -200,7 +205,7 @@ def _count_sides(sided: pd.DataFrame) -> pd.DataFrame:
     return counted[counted["n"] >= 2]
 
 
-def _pairwise_agreement(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
+def _pairwise_agreement(counted: pd.DataFrame, params: BootstrapParams) -> Interval | None:
     """Share of pairs of votes on one comparison for the same side, each vote weighted equally."""
     if counted.empty:
         return None

@@ -12,6 +12,7 @@ from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Choice, Record, content_hash
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
+from rlhf_pipeline.votes.dimension_votes import count_dimension_votes
 from rlhf_pipeline.votes.splits import splits_of
 
 MAX_STRENGTH = 4
@@ -88,7 +89,8 @@ def preference_pairs(
     params = params or PairParams()
     votes = _training_votes(counting(votes), params)
     comparisons = check_frame(comparisons, COMPARISONS)
-    tallies = _tallies(_unrepeated_votes(votes, comparisons), params)
+    first = _unrepeated_votes(votes, comparisons)
+    tallies = _tallies(first, params)
     kept = tallies[_is_pair(tallies, params)]
     if kept.empty:
         return PREFERENCE_PAIRS.empty_frame()
@@ -99,6 +101,13 @@ def preference_pairs(
     frame["chosen"] = frame["completion_a"].where(chose_a, frame["completion_b"])
     frame["rejected"] = frame["completion_b"].where(chose_a, frame["completion_a"])
     frame["split"] = splits_of(frame)
+    frame["dimension_votes"] = (
+        count_dimension_votes(
+            first, dict(zip(frame["comparison_id"], frame["chosen_side"], strict=True))
+        )
+        .reindex(frame["comparison_id"])
+        .to_numpy()
+    )
     # the annotator model adds soft_label and label_seq later
     made = [name for name in PREFERENCE_PAIRS.columns if name not in ("soft_label", "label_seq")]
     return check_frame(frame[made].sort_values("comparison_id"), PREFERENCE_PAIRS)

@@ -2,6 +2,7 @@
 find?
 """
 
+import json
 from datetime import UTC, datetime
 
 import numpy as np
@@ -23,6 +24,7 @@ from rlhf_pipeline.simulation import (
     SOURCED_TASTE,
     WARM_TASTE,
     AnnotatorPool,
+    Taste,
     cast_votes,
     side_utilities,
     true_ceiling,
@@ -164,3 +166,72 @@ def test_at_a_ceiling_of_90_percent_it_predicts_more_than_80(tmp_path):
         LearningData(pairs), reward_model_params(), encoder=Encoder(cache=EmbeddingCache(tmp_path))
     ).report.test
     assert test.vote_accuracy.value > 0.80
+
+
+# What annotators value in each dimension of the rubric; their choice weighs all of it.
+RUBRIC = {
+    "correct": {"correct": 1.2},
+    "helpful": {"warmth": 1.0, "empty": -2.0},
+    "style": {"sourcing": 1.0, "rambling": -1.0},
+}
+HALO = 0.3  # of the choice on each dimension
+
+
+def judge_dimensions(
+    votes: pd.DataFrame, gaps: dict[str, pd.Series], overall: pd.Series
+) -> pd.DataFrame:
+    """`votes` with a better side in each dimension, by its true difference a - b in `gaps`, the
+    halo of the `overall` one, and noise.
+    """
+    rng, pool = np.random.default_rng(5), AnnotatorPool()
+    rated = []
+    for one in votes["comparison_id"]:
+        felt = {
+            name: gap[one] + HALO * overall[one] + rng.logistic(scale=pool.noise)
+            for name, gap in gaps.items()
+        }
+        rated.append(
+            json.dumps(
+                {
+                    name: "tie" if abs(size) < pool.tie_width else "a" if size > 0 else "b"
+                    for name, size in felt.items()
+                }
+            )
+        )
+    return votes.assign(dimensions=rated)
+
+
+def test_each_head_correlates_with_its_own_truth_most(tmp_path):
+    comparisons, references = make_comparisons(600)
+    tastes = {name: Taste(name=name, weights=weights) for name, weights in RUBRIC.items()}
+    tastes["overall"] = Taste(
+        name="overall", weights={q: w for each in RUBRIC.values() for q, w in each.items()}
+    )
+    gaps = {
+        name: pd.Series(
+            np.subtract(*side_utilities(comparisons, references, taste)),
+            index=comparisons["comparison_id"],
+        )
+        for name, taste in tastes.items()
+    }
+    cast = vote_frame(comparisons, references, tastes["overall"])
+    overall = gaps.pop("overall")
+    fitted = fit_reward_model(
+        LearningData(preference_pairs(judge_dimensions(cast, gaps, overall), comparisons)),
+        reward_model_params(),
+        encoder=Encoder(cache=EmbeddingCache(tmp_path)),
+    )
+    unseen = comparisons[comparisons["prompt_id"].map(split_of) != "train"]
+    of_a, of_b = (
+        fitted.model.dimension_scores(unseen["prompt"].tolist(), unseen[side].tolist())
+        for side in ("completion_a", "completion_b")
+    )
+    assert set(of_a) == set(RUBRIC)
+    for name in RUBRIC:
+        with_truth = {
+            other: np.corrcoef(of_a[name] - of_b[name], gap[unseen["comparison_id"]])[0, 1]
+            for other, gap in gaps.items()
+        }
+        own = with_truth.pop(name)
+        assert own > max(with_truth.values()) + 0.2, (name, own, with_truth)
+    assert all(head.beats_chance for head in fitted.report.dimensions)

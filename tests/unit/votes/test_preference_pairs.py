@@ -3,6 +3,7 @@ import pytest
 
 from rlhf_pipeline.errors import FrameError, UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
+from rlhf_pipeline.votes.dimension_votes import read_dimension_votes
 from rlhf_pipeline.votes.preference_pairs import (
     PairParams,
     count_pairs,
@@ -266,3 +267,37 @@ def test_a_prompt_that_an_import_put_into_two_splits_is_named():
     assert prompts_in_several_splits(pairs) == ["p"]
     assert prompts_in_several_splits(pairs[pairs["split"] == "train"]) == []
     assert prompts_in_several_splits(PREFERENCE_PAIRS.empty_frame()) == []
+
+
+def test_votes_in_a_dimension_are_counted_for_the_chosen_side():
+    cast = votes(
+        ("c1", "ann", "b", 2),
+        ("c1", "bob", "b", 1),
+        ("c1", "cid", "a", 1),
+        ("c1", "dan", "skip", None),
+        ("c2", "ann", "a", 1),
+    ).assign(
+        dimensions=[
+            '{"correct": "a", "helpful": "b"}',
+            '{"correct": "b", "style": "tie"}',
+            '{"correct": "a"}',
+            '{"correct": "a"}',  # a skip judges nothing
+            None,
+        ]
+    )
+    pairs = preference_pairs(cast, comparisons("c1", "c2"))
+    assert pairs["dimension_votes"][0] == '{"correct": [1, 2], "helpful": [1, 0]}'
+    assert pd.isna(pairs["dimension_votes"][1])
+    read = read_dimension_votes(pairs)
+    assert read[["row", "dimension", "n_chosen", "n"]].to_numpy().tolist() == [
+        [0, "correct", 1, 3],
+        [0, "helpful", 1, 1],
+    ]
+    assert preference_pairs(cast[::-1], comparisons("c1", "c2")).equals(pairs)
+
+
+def test_pairs_without_judged_dimensions_keep_their_training_rows():
+    pairs = preference_pairs(votes(("c", "ann", "a", 2)), comparisons("c"))
+    assert "dimension_votes" not in training_rows(pairs)[0]
+    assert read_dimension_votes(pairs).empty
+    assert read_dimension_votes(pairs.drop(columns="dimension_votes")).empty
