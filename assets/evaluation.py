@@ -28,7 +28,7 @@ from rlhf_pipeline.reports.evaluation_page import (
     chart_evaluation,
     render_evaluation_page,
 )
-from rlhf_pipeline.retraining.vote_halves import VoteHalves
+from rlhf_pipeline.retraining.vote_halves import VoteHalves, measure_heads
 from rlhf_pipeline.store import Store
 
 KL_WARNING = 0.5  # nats per token; above this the policy has changed substantially
@@ -76,6 +76,7 @@ def evaluation(
         halves = VoteHalves.behind(retraining_set, by_all, reward_model, preference_pairs)
     except NotEnoughData as cause:
         obstacle = str(cause)
+        by_all = measure_heads(by_all, reward_model, preference_pairs)
     candidate = JudgedPolicy(champions.load_policy(candidate_model), candidate_model.label)
     held_out, prompts = require(settings, store)
 
@@ -140,6 +141,10 @@ def evaluation(
                 if result.checkable_champion
                 else None,
                 "length_ratio": result.length_ratio,
+            }
+            | {
+                f"win_rate_in_{one.head.dimension}": one.win_rate.value if one.win_rate else None
+                for one in result.by_dimension
             },
             rows=samples[["prompt", "completion_candidate", "completion_champion"]],
             figures={"win_rates": draw_png(chart_evaluation(result))},

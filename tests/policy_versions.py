@@ -9,6 +9,8 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.evaluation import GateParams, decide_promotion
 from rlhf_pipeline.frames import RETRAINING_SET, check_frame
 from rlhf_pipeline.records import (
+    DimensionComparison,
+    DimensionHead,
     Evaluation,
     EvaluationSamples,
     Interval,
@@ -25,6 +27,34 @@ PAGE = b"<!doctype html><html><head><style>p{margin:0}</style></head><p>Evaluate
 
 def interval(value: float, half: float = 0.05, n: int = N_PROMPTS) -> Interval:
     return Interval(value=value, low=value - half, high=value + half, n=n)
+
+
+# Better in one, unsure in another, and unknown in the third.
+DIMENSIONS = (
+    DimensionComparison(
+        head=DimensionHead(
+            dimension="correct",
+            n_train=80,
+            has_head=True,
+            vote_accuracy=interval(0.53, n=40),
+            ceiling=interval(0.8, n=300),
+        ),
+        win_rate=interval(0.48),
+        score_difference=interval(-0.02),
+    ),
+    DimensionComparison(
+        head=DimensionHead(
+            dimension="helpful",
+            n_train=120,
+            has_head=True,
+            vote_accuracy=interval(0.75, n=60),
+            ceiling=interval(0.82, n=300),
+        ),
+        win_rate=interval(0.66),
+        score_difference=interval(0.4, 0.1),
+    ),
+    DimensionComparison(head=DimensionHead(dimension="style", n_train=12, has_head=False)),
+)
 
 
 def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
@@ -80,6 +110,7 @@ def _evaluation(project: str, version: int, win_rate: float) -> Evaluation:
         win_rate_by_labels=interval(win_rate + 0.1),
         shares_votes=False,
         evaluation_set=1,
+        by_dimension=DIMENSIONS,
     )
 
 

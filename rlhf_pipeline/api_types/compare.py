@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Page
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.records import DimensionComparison, Interval
 
 
 class ComparedPrompt(Answer):
@@ -35,6 +35,10 @@ class ComparedVersions(Page[ComparedPrompt]):
     win_rate: Interval | None = Field(
         description="Of b against a over all prompts, as the evaluation measured it; null without "
         "scores."
+    )
+    dimensions: tuple[DimensionComparison, ...] = Field(
+        description="Of b against a over all prompts, as heads of the reward model estimate it; "
+        "empty without scores, and where votes judge no dimensions of the rubric."
     )
     categories: tuple[str, ...]
     n_rows: int = Field(description="Prompts, times samples of each, that match the filters.")

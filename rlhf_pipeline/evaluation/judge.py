@@ -19,6 +19,7 @@ from rlhf_pipeline.evaluation.length_control import length_controlled_win_rate
 from rlhf_pipeline.evaluation.prompt_set import prompts_hash
 from rlhf_pipeline.evaluation.win_rate import (
     compare_by_category,
+    compare_by_dimension,
     compare_checkable_answers,
     grade_answers,
     score_wins,
@@ -29,7 +30,14 @@ from rlhf_pipeline.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, WorkLedger, ignore_progress
-from rlhf_pipeline.records import Evaluation, EvaluationSamples, JudgedSample, content_hash
+from rlhf_pipeline.records import (
+    DimensionComparison,
+    DimensionHead,
+    Evaluation,
+    EvaluationSamples,
+    JudgedSample,
+    content_hash,
+)
 from rlhf_pipeline.reward_model.base import RewardModel
 
 MIN_PROMPTS_OF_CATEGORY = 10
@@ -70,11 +78,14 @@ class JudgedPolicy:
 
 @dataclass(frozen=True)
 class CompletionJudge:
-    """The reward model that compares completions, its label, and a calibrator for P(preferred)."""
+    """The reward model that compares completions, its label, a calibrator for P(preferred), and its
+    heads of the rubric's dimensions as measured on held-out votes; unmeasured ones do not judge.
+    """
 
     reward_model: RewardModel
     label: str
     calibrator: Calibrator | None = None
+    heads: tuple[DimensionHead, ...] = ()
 
 
 def evaluate(
@@ -120,6 +131,7 @@ def evaluate(
         candidate.policy, champion.policy, samples["prompt"].tolist(), texts[0]
     )
     evaluation = _summarise(samples, params, prompts_hash(prompts))
+    evaluation["by_dimension"] = _judge_dimensions(samples, judge, params, progress)
     if labelled_by is not None:
         relabelled = _judge_samples(samples, labelled_by.reward_model, None, progress)
         evaluation["win_rate_by_labels"] = win_rate(
@@ -227,6 +239,18 @@ def _judge_samples(
         p_win=p,
         right_candidate=grade_answers(samples["reference"], samples["completion_candidate"]),
         right_champion=grade_answers(samples["reference"], samples["completion_champion"]),
+    )
+
+
+def _judge_dimensions(
+    samples: pd.DataFrame, judge: CompletionJudge, params: EvaluationParams, progress: Progress
+) -> tuple[DimensionComparison, ...]:
+    if not judge.heads:
+        return ()
+    texts = [*samples["completion_candidate"], *samples["completion_champion"]]
+    scores = judge.reward_model.dimension_scores([*samples["prompt"]] * 2, texts, progress=progress)
+    return compare_by_dimension(
+        samples, judge.heads, scores, seed=params.seed, n_resamples=params.n_resamples
     )
 
 

@@ -1,5 +1,6 @@
 """Compares completions of two policies by win rate and by correct checkable answers."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,7 +8,12 @@ import pandas as pd
 
 from rlhf_pipeline.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.prompts import is_right
-from rlhf_pipeline.records import CategoryComparison, Interval
+from rlhf_pipeline.records import (
+    CategoryComparison,
+    DimensionComparison,
+    DimensionHead,
+    Interval,
+)
 
 
 def score_wins(score_candidate: Floats, score_champion: Floats) -> Floats:
@@ -81,6 +87,38 @@ def compare_by_category(
                 win_rate=win_rate(own, **drawn),
                 reward_difference=mean_over_prompts(paired, "reward_difference", **drawn),
                 checkable_difference=answers.difference if answers else None,
+            )
+        )
+    return tuple(compared)
+
+
+def compare_by_dimension(
+    samples: pd.DataFrame,
+    heads: Sequence[DimensionHead],
+    scores: Mapping[str, Floats],
+    *,
+    seed: int,
+    n_resamples: int = 2000,
+) -> tuple[DimensionComparison, ...]:
+    """The comparison in the dimension of each of `heads`, without figures where it has none.
+    `scores` by dimension are those of all candidate's completions in `samples`, then of all
+    champion's.
+    """
+    drawn = {"seed": seed, "n_resamples": n_resamples}
+    compared = []
+    for head in heads:
+        if not head.has_head:
+            compared.append(DimensionComparison(head=head))
+            continue
+        candidate, champion = np.split(scores[head.dimension], 2)
+        own = samples.assign(
+            score_candidate=candidate, score_champion=champion, gap=candidate - champion
+        )
+        compared.append(
+            DimensionComparison(
+                head=head,
+                win_rate=win_rate(own, **drawn),
+                score_difference=mean_over_prompts(own, "gap", **drawn),
             )
         )
     return tuple(compared)

@@ -6,7 +6,7 @@ that judge a candidate have seen none of the votes behind the labels it was trai
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Self
 
@@ -22,6 +22,7 @@ from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import ModelVersion, content_hash
 from rlhf_pipeline.reward_model import RewardModel
 from rlhf_pipeline.reward_model.base import both_sides
+from rlhf_pipeline.reward_model.dimensions import measure_dimension_heads
 from rlhf_pipeline.reward_model.training import change_weights
 from rlhf_pipeline.votes import TasteChanges
 
@@ -52,6 +53,19 @@ def score_pairs(pairs: pd.DataFrame, judge: CompletionJudge) -> pd.DataFrame:
             "p_chosen": calibrator.transform(chosen - rejected),
         }
     )
+
+
+def measure_heads(
+    judge: CompletionJudge, version: ModelVersion, pairs: pd.DataFrame
+) -> CompletionJudge:
+    """`judge`, which is `version`, with the accuracy of its heads of the rubric's dimensions on the
+    calib split of `pairs`, as far as it was voted on since the last change. That split chose the
+    calibrator alone, so to the heads it is unseen.
+    """
+    changes = TasteChanges.from_json(version.params.get("taste_changes", {}))
+    train, calib = (pairs[pairs["split"] == name] for name in ("train", "calib"))
+    heads = measure_dimension_heads(judge.reward_model, train, calib[changes.is_current(calib)])
+    return replace(judge, heads=heads)
 
 
 def has_votes_for_judging(retraining_set: pd.DataFrame) -> bool:
@@ -122,9 +136,11 @@ def _fit_half(
     train = pairs[(pairs["split"] == "train") & is_in_half].reset_index(drop=True)
     weights = change_weights(train, taste_changes, weight_before_change)
     members.fit(train, weights=weights, progress=progress)
-    is_calib = (pairs["split"] == "calib") & taste_changes.is_current(pairs)
+    calib = pairs[(pairs["split"] == "calib") & taste_changes.is_current(pairs)]
     try:
-        calibrator: Calibrator = fit_calibrator(pairs[is_calib], members, progress=progress)[0]
+        calibrator: Calibrator = fit_calibrator(calib, members, progress=progress)[0]
     except NotEnoughData:
         calibrator = NoCalibration()
-    return CompletionJudge(members, f"{judge.label}, {half} half of the votes", calibrator)
+    label = f"{judge.label}, {half} half of the votes"
+    heads = measure_dimension_heads(members, train, calib) if half == "judging" else ()
+    return CompletionJudge(members, label, calibrator, heads)

@@ -51,6 +51,20 @@ def test_sides_turn_with_their_scores_and_answers(read):
 
 
 @on_sqlite
+def test_dimensions_turn_with_the_sides(read):
+    _, helpful, style = read(1, 2)["dimensions"]
+    assert (helpful["win_rate"]["value"], helpful["score_difference"]["value"]) == (0.66, 0.4)
+    assert helpful["head"]["vote_accuracy"]["value"] == 0.75
+    assert (style["head"]["has_head"], style["win_rate"]) == (False, None)
+    turned = read(2, 1)["dimensions"][1]
+    gap = turned["score_difference"]
+    assert (gap["value"], gap["low"], gap["high"]) == pytest.approx((-0.4, -0.5, -0.3))
+    assert turned["win_rate"]["value"] == pytest.approx(0.34)
+    assert turned["head"] == helpful["head"]
+    assert read(1, 3)["dimensions"] == []
+
+
+@on_sqlite
 def test_filters_count_what_matches(read):
     coding = read(1, 2, category="coding")
     assert {row["category"] for row in coding["items"]} == {"coding"}
@@ -87,6 +101,8 @@ def test_the_page_keeps_its_state_in_the_address_and_exports_it(read, web: Web):
         rows = list(csv.DictReader(io.StringIO(browser.get(server.url + address).text)))
         assert [row["prompt_id"] for row in rows[:2]] == ["p28", "p26"]
         assert len(rows) == 15
+        assert '<td colspan="3">no head: 12' in shown
+        assert shown.count("not shown to beat chance") == 1
         default = browser.get(f"{server.url}/compare").text
         assert "win rate of policy 3 against policy 2" in default
         assert "versions 3 and 2" in browser.get(f"{server.url}/compare?a=1&b=9").text

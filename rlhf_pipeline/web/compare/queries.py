@@ -59,6 +59,7 @@ def compare(
     shown = rows[start : start + limit]
     evaluation = found.evaluation
     rate = None if evaluation is None else evaluation.win_rate
+    by_dimension = () if evaluation is None else evaluation.by_dimension
     return ComparedVersions(
         items=tuple(shown),
         next=make_cursor(start + limit) if start + limit < len(rows) else None,
@@ -67,6 +68,9 @@ def compare(
         reward_model=None if evaluation is None else evaluation.reward_model,
         evaluation_set=found.evaluation_set,
         win_rate=rate.complement() if rate is not None and found.is_turned else rate,
+        dimensions=tuple(each.complement() for each in by_dimension)
+        if found.is_turned
+        else by_dimension,
         categories=tuple(sorted({row.category for row in found.rows})),
         n_rows=len(rows),
         n_better_a=sum((row.difference or 0) < 0 for row in rows),

@@ -15,19 +15,21 @@ from rlhf_pipeline.evaluation import (
 )
 from rlhf_pipeline.evaluation.divergence import kl_per_token
 from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy
-from rlhf_pipeline.records import EvaluationSamples
+from rlhf_pipeline.records import DimensionHead, EvaluationSamples
 from rlhf_pipeline.store import Store
 from tests.ledgers import temporary_ledger
 
 PARAMS = EvaluationParams(max_new_tokens=4, n_resamples=200, min_prompts=15)
 
 
-def judge(candidate, champion, prompts, reward_model, params=PARAMS, *, calibrator=None, **more):
+def judge(
+    candidate, champion, prompts, reward_model, params=PARAMS, *, calibrator=None, heads=(), **more
+):
     return evaluate(
         JudgedPolicy(candidate, "demo.policy@2"),
         JudgedPolicy(champion, "demo.policy@1"),
         prompts,
-        CompletionJudge(reward_model, "demo.reward_model@1", calibrator),
+        CompletionJudge(reward_model, "demo.reward_model@1", calibrator, heads),
         params,
         **{"ledger": temporary_ledger()} | more,
     )
@@ -36,6 +38,20 @@ def judge(candidate, champion, prompts, reward_model, params=PARAMS, *, calibrat
 class LikesLength:
     def score(self, prompts, completions, *, progress=None):
         return np.array([len(text) / 10 for text in completions])
+
+
+class HasHeads(LikesLength):
+    """Finds long texts helpful and short ones stylish."""
+
+    def dimension_scores(self, prompts, completions, *, progress=None):
+        scores = self.score(prompts, completions)
+        return {"helpful": 2 * scores, "style": -scores}
+
+
+HEADS = tuple(
+    DimensionHead(dimension=name, n_train=n, has_head=n > 50)
+    for name, n in (("correct", 9), ("helpful", 90), ("style", 90))
+)
 
 
 class Halves:
@@ -123,6 +139,18 @@ def test_judged_completions_are_kept_as_a_record(champion, prompts):
     assert {row.p_win for row in kept.rows} == {None}
     assert {row.right_champion for row in kept.rows} >= {None, False}
     assert result.length_candidate.value == pytest.approx(result.mean_length_candidate)
+
+
+def test_policies_are_compared_in_each_dimension_with_a_head(champion, prompts):
+    long, short = (Says(champion, text) for text in ("a long completion", "short"))
+    result, _ = judge(long, short, prompts, HasHeads(), heads=HEADS)
+    correct, helpful, style = result.by_dimension
+    assert [one.head for one in result.by_dimension] == list(HEADS)
+    assert (correct.win_rate, correct.score_difference) == (None, None)
+    assert (helpful.win_rate.value, helpful.win_rate.n) == (1.0, 20)
+    assert helpful.score_difference.value == pytest.approx(2.4)
+    assert (style.win_rate.value, style.score_difference.high) == (0.0, pytest.approx(-1.2))
+    assert judge(long, short, prompts, HasHeads())[0].by_dimension == ()
 
 
 def test_the_members_that_labelled_have_a_win_rate_of_their_own(champion, prompts):

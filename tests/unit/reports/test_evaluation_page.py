@@ -12,6 +12,7 @@ from rlhf_pipeline.reports.evaluation_page import (
     chart_evaluation,
     render_evaluation_page,
 )
+from tests.policy_versions import DIMENSIONS
 
 
 def interval(value: float, half: float = 0.05, n: int = 120) -> Interval:
@@ -91,6 +92,15 @@ def test_the_page_shows_examples_and_what_the_candidate_was_made_of() -> None:
     assert "<dt>retraining set</dt><dd>abcdef012345</dd>" in shown
     assert "<dt>strategy</dt><dd>dpo</dd>" in shown
     assert shown == page(evaluation())
+
+
+def test_dimensions_stand_beside_the_accuracy_of_their_heads() -> None:
+    shown = page(evaluation(by_dimension=DIMENSIONS))
+    rows = [row.split("</tr>")[0] for row in shown.split('id="dimensions"')[1].split("<tr>")[2:5]]
+    assert ["beat chance" in row for row in rows] == [True, False, False]
+    assert all(figure in rows[1] for figure in ("0.660 (", "0.750 (", "0.820 (", ">120<")), rows[1]
+    assert "too few judged pairs for a head" in rows[2]
+    assert 'id="dimensions"' not in page(evaluation())
 
 
 def test_an_older_evaluation_says_what_it_lacks() -> None:

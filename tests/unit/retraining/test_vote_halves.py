@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,10 @@ from rlhf_pipeline.retraining.vote_halves import (
     has_votes_for_judging,
     is_for_judging,
     label_reserved,
+    measure_heads,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
+from tests.unit.reward_model.judged_dimensions import judged_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 MODEL = EmbeddingRewardModel(
@@ -20,6 +24,10 @@ MODEL = EmbeddingRewardModel(
 JUDGE = CompletionJudge(MODEL, "demo.reward_model@1")
 VERSION = ModelVersion(
     name="demo.reward_model", version=1, kind="reward_model", uri="", content_hash=""
+)
+
+CHANGED = VERSION.model_copy(
+    update={"params": {"taste_changes": {"since_seq": 601}, "weight_before_change": 0.0}}
 )
 
 
@@ -52,12 +60,25 @@ def test_a_half_predicts_the_votes_of_the_other():
 
 def test_votes_from_before_the_change_weigh_as_in_the_whole_model():
     pairs = make_pairs(400)
-    changed = VERSION.model_copy(
-        update={"params": {"taste_changes": {"since_seq": 601}, "weight_before_change": 0.0}}
-    )
-    halves = VoteHalves.fit(JUDGE, changed, pairs)
+    halves = VoteHalves.fit(JUDGE, CHANGED, pairs)
     since = VoteHalves.fit(JUDGE, VERSION, pairs[pairs["max_seq"] >= 601])
     assert members_hash(halves.judging) == members_hash(since.judging)
+
+
+def test_the_judging_half_has_heads_measured_on_votes_it_never_saw():
+    pairs = judged_pairs()
+    halves = VoteHalves.fit(JUDGE, VERSION, pairs)
+    own = pairs[is_for_judging(pairs["prompt_id"]) & (pairs["split"] == "train")]
+    n_calib = int((pairs["split"] == "calib").sum())
+    assert {head.n_train for head in halves.judging.heads} == {len(own)}
+    assert {head.vote_accuracy.n for head in halves.judging.heads} == {3 * n_calib}
+    assert all(head.beats_chance for head in halves.judging.heads)
+    assert halves.labelling.heads == ()
+    whole = measure_heads(
+        replace(JUDGE, reward_model=halves.judging.reward_model), CHANGED, pairs
+    ).heads
+    since = pairs["max_seq"] >= CHANGED.params["taste_changes"]["since_seq"]
+    assert whole[0].vote_accuracy.n == 3 * int((since & (pairs["split"] == "calib")).sum())
 
 
 def test_too_few_pairs_or_a_slow_kind_cannot_be_halved():
