@@ -1,5 +1,6 @@
 """How the suite is divided: by folder into a fast tier and the rest, by database, and by worker."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,9 @@ LONG = (
     "tests/browser",
 )
 
+# What `--rest --postgres` repeats of the fast tier; of its other files it imports none.
+ON_BOTH_DATABASES = ("tests/unit/store/", "tests/unit/cli/test_homes.py")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rlhf_pipeline")
@@ -52,6 +56,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # the order of collection stands: LONG first
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--rest`, whether a file of the fast tier has nothing to repeat on Postgres."""
+    if not config.getoption("--rest") or not collection_path.is_relative_to(config.rootpath):
+        return None
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    return True if _is_fast(path, config) and not path.startswith(ON_BOTH_DATABASES) else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -78,14 +90,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
 
 
+def _is_fast(path: str, config: pytest.Config) -> bool:
+    return path.endswith(".py") and path.startswith(tuple(config.getini("testpaths")))
+
+
 def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
-    callspec = getattr(item, "callspec", None)
+    path, names = item.nodeid.partition("::")[0], getattr(item, "fixturenames", ())
+    is_fast, callspec = _is_fast(path, config), getattr(item, "callspec", None)
+    needs_a_database = "dialect" in names or "postgres" in names
+    if needs_a_database and is_fast and not path.startswith(ON_BOTH_DATABASES):
+        raise pytest.UsageError(
+            f"{item.nodeid} runs on Postgres too, but `make test-rest` would not collect it. Add "
+            "its file to ON_BOTH_DATABASES in tests/conftest.py."
+        )
     on_postgres = callspec is not None and callspec.params.get("dialect") == "postgres"
-    if on_postgres or "postgres" in getattr(item, "fixturenames", ()):
+    if on_postgres or "postgres" in names:
         return bool(config.getoption("--postgres"))
-    return not (
-        config.getoption("--rest") and item.nodeid.startswith(tuple(config.getini("testpaths")))
-    )
+    return not (config.getoption("--rest") and is_fast)
 
 
 @pytest.hookimpl(optionalhook=True)
