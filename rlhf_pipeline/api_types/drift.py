@@ -60,7 +60,7 @@ class DecisionOut(Answer):
     decided_at: datetime
     action: Literal["fire", "hold"]
     state: str = Field(description="State in words; `waits for a person` until it is answered.")
-    summary: str = Field(description="Cause, its share of the rise, and what became of it.")
+    summary: str = Field(description="Cause, its share of the added errors, and what became of it.")
     reasons: tuple[str, ...]
     remedy: Remedy | None
     cause: str | None = Field(description="The likeliest cause; null if none was examined.")

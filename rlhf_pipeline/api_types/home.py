@@ -54,7 +54,7 @@ class LastDecision(Answer):
     decision_id: int
     action: Literal["fire", "hold"]
     state: str
-    summary: str = Field(description="Cause, its share of the rise, and what became of it.")
+    summary: str = Field(description="Cause, its share of the added errors, and what became of it.")
     reasons: tuple[str, ...]
     change_seq: int | None
     changed_at: datetime | None = Field(description=CHANGED_AT)

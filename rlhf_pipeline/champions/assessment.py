@@ -225,11 +225,10 @@ def compare_with_champion(
             "more",
         )
     is_no_worse = loss <= to_beat + ROUNDING
-    verdict = "no worse than" if is_no_worse else "worse than"
     return (
         is_no_worse,
-        f"log loss {loss:.3f}, {verdict} {to_beat:.3f} of {champion.label} on {len(held_out)} "
-        "unseen pairs",
+        f"log loss {loss:.3f}, {_compare_losses(loss, to_beat)} {to_beat:.3f} of {champion.label} "
+        f"on {len(held_out)} unseen pairs",
     )
 
 
@@ -257,12 +256,17 @@ def _compare_calibrators(
     except NotEnoughData:
         return False, "no votes of the calib split to compare calibrators by"
     is_no_worse = loss <= to_beat + ROUNDING
-    verdict = "no worse than" if is_no_worse else "worse than"
     told = (
-        f"log loss {loss:.3f} through {new.calibrator_version}, {verdict} {to_beat:.3f} through "
-        f"{champion.calibrator_version}"
+        f"log loss {loss:.3f} through {new.calibrator_version}, {_compare_losses(loss, to_beat)} "
+        f"{to_beat:.3f} through {champion.calibrator_version}"
     )
     return is_no_worse, f"{told} on {len(held_out)} pairs of the calib split"
+
+
+def _compare_losses(loss: float, to_beat: float) -> str:
+    if loss > to_beat + ROUNDING:
+        return "worse than"
+    return "as good as" if f"{loss:.3f}" == f"{to_beat:.3f}" else "better than"
 
 
 def _loss_as_served(pairs: pd.DataFrame, judge: Judge, progress: Progress) -> float:

@@ -192,9 +192,7 @@ def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint], marks: Sequence[Mark]
             low=len(spaces) - 0.5,
             high=-0.5,
             label="space",
-            ticks=tuple(
-                Tick(value=at, label=display_name(space)) for space, at in lanes.items()
-            ),
+            ticks=tuple(Tick(value=at, label=display_name(space)) for space, at in lanes.items()),
         ),
         height=LANE * len(spaces),
         series=tuple(

@@ -23,7 +23,8 @@ NO_VERSIONS = (
     "champion."
 )
 MAX_TICKS = 12
-SPREAD = 9  # pixels between series of one version
+SPREAD, WIDE_SPREAD = 9, 26  # pixels between series of one version, and of few versions
+FEW_VERSIONS = 8
 Values = Mapping[str, Sequence[Interval | None]]
 
 
@@ -102,7 +103,9 @@ def chart_evolution(
         title=TITLE,
         alt=f"{TITLE}, versions {versions[0]} to {versions[-1]}",
         panels=tuple(drawn),
-        notes=("Lines are 95% intervals over prompts; a dot without one has none on record.",),
+        notes=(
+            "Lines are 95% intervals over prompts; dots without a line have no stored interval.",
+        ),
     )
 
 
@@ -118,6 +121,7 @@ def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> P
     roles: tuple[Role, ...] = ("now", "group2", "group3")
     if "champion of that time" in values:
         roles = ("now", "ref")
+    spread = WIDE_SPREAD if len(versions) <= FEW_VERSIONS else SPREAD
     known = {name: each for name, each in values.items() if any(each)}
     ends = [end for each in known.values() for i in each if i for end in (i.low, i.high)]
     low, high = min([0.0, *ends]), max(ends, default=1.0) * 1.08 or 1.0
@@ -132,7 +136,7 @@ def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> P
                 each,
                 role=roles[list(values).index(name)],
                 name=name,
-                offset=SPREAD * (i - (len(known) - 1) / 2),
+                offset=spread * (i - (len(known) - 1) / 2),
             )
             for i, (name, each) in enumerate(known.items())
         ),

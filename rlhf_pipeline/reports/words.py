@@ -44,6 +44,36 @@ def display_name(name: str) -> str:
     return DISPLAY_NAMES.get(name, name.replace("_", " "))
 
 
+FIGURE_NAMES = {
+    "first_seq": "from vote",
+    "n_votes": "votes read",
+    "n_before": "votes before",
+    "n_after": "votes after",
+    "error_before": "error rate before",
+    "error_after": "error rate after",
+    "error_rate": "error rate",
+    "deviations": "standard deviations above the lowest rate",
+    "value": "measured",
+    "p_value": "p",
+}
+
+
+def name_figure(name: str) -> str:
+    """A figure of an event's evidence in words."""
+    return FIGURE_NAMES.get(name, name.replace("_", " "))
+
+
+def name_stream(stream: str) -> str:
+    """
+    >>> name_stream("category:safety"), name_stream("errors")
+    ('errors in safety', 'errors')
+    """
+    kind, _, category = stream.partition(":")
+    if category:
+        return f"errors in {category}"
+    return {"window": "errors of the latest votes"}.get(kind, kind.replace("_", " "))
+
+
 def format_interval(interval: Interval) -> str:
     return f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
 

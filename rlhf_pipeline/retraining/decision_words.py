@@ -52,7 +52,7 @@ def describe_decision(decision: TriggerDecision) -> str:
 
 def summarise_decision(decision: TriggerDecision, answered_by: int | None = None) -> str:
     """One clause for the cause and one for what became of it: "a change in everybody's taste,
-    94% of the rise; retrained".
+    94% of the added errors; retrained".
     """
     if decision.actor is not None:
         cause = "decided by a person"
@@ -71,10 +71,15 @@ def describe_cause(causes: ChangeCauses) -> str:
     if first.name == "category" and first.evidence.get("category"):
         words = f"a change in category {first.evidence['category']}"
     if first.name != "calibration":
-        words += f", {100 * first.share:.0f}% of the rise"
+        words += f", {_format_share(first.share)} of the added errors"
     if first.probability is not None:
-        words += f" ({100 * first.probability:.0f}% likely)"
+        words += f" (probability {_format_share(first.probability)})"
     return words
+
+
+def _format_share(share: float) -> str:
+    """Never all or nothing: an estimate is not that sure."""
+    return ">99%" if share > 0.99 else "<1%" if share < 0.01 else f"{100 * share:.0f}%"
 
 
 def read_causes(decision: TriggerDecision) -> ChangeCauses | None:

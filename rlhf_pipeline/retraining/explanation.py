@@ -96,13 +96,13 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
         ),
         Condition(
             "cool-down",
-            f"{params.cool_down_hours:g} h since the last fire",
-            "it never fired" if since is None else f"{since.total_seconds() / 3600:.1f} h",
+            f"{params.cool_down_hours:g} h since the last retraining",
+            "no earlier retraining" if since is None else f"{since.total_seconds() / 3600:.1f} h",
             since is None or since >= timedelta(hours=params.cool_down_hours),
         ),
         Condition(
             "new votes",
-            f"{params.min_new_votes:,} since the last fire",
+            f"{params.min_new_votes:,} since the last retraining",
             f"{evidence.n_new_votes:,}",
             evidence.n_new_votes >= params.min_new_votes,
         ),
@@ -185,16 +185,17 @@ def _check_cause(inputs: Inputs) -> Iterator[Condition]:
     if rule_version > 4 and causes is not None and not only_calibration:
         yield Condition(
             "rise",
-            f"a rise that is still likely {params.max_cause_votes:,} votes later",
-            f"{chance_of_nothing(causes):.0%} likely that nothing rose",
+            f"errors that still seem higher {params.max_cause_votes:,} votes later",
+            f"probability that they are not: {chance_of_nothing(causes):.0%}",
             not is_false_alarm(confirming, evidence.max_seq, params),
         )
-    longer = f", {2 * params.max_cause_votes:,} if annotators are in doubt"
+    longer = f" ({2 * params.max_cause_votes:,} if annotators may be the cause)"
     yield Condition(
         "certainty",
-        f"a remedy right with {params.min_certainty:.0%}, careless annotators or newcomers (or "
-        f"none) with {params.min_annotator_certainty:.0%}, or {params.max_cause_votes:,} votes "
-        f"since the confirmation{longer if rule_version > 5 else ''}",
+        f"the remedy is right with a probability of {params.min_certainty:.0%}, and it is "
+        f"{params.min_annotator_certainty:.0%} sure whether annotators are the cause; or "
+        f"{params.max_cause_votes:,} votes came after the confirmation"
+        f"{longer if rule_version > 5 else ''}",
         "not examined" if causes is None else describe_probabilities(causes),
         causes is None
         or only_calibration

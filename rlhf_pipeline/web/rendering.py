@@ -105,7 +105,7 @@ async def problem_page(request: Request, problem: Problem) -> Response:
     site: Site = request.app.state.site
     asker = await _find_principal(request, problem)
     back, words = (
-        ("/", "To the start")
+        ("/", "Back to the start page")
         if request.method == "GET"
         else (request.headers.get("referer") or "/", "Back")
     )

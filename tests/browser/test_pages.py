@@ -150,7 +150,7 @@ def test_the_menu_shows_what_one_may_and_the_rest_is_refused_in_words(
     assert answer.status == 403
     assert "Ask an admin" in page.inner_text("main")
     assert page.goto(site.url + "/nowhere").status == 404
-    assert page.get_by_role("link", name="To the start").is_visible()
+    assert page.get_by_role("link", name="Back to the start page").is_visible()
 
 
 def test_work_is_offered_and_taken_back_by_forms(site: People, page: Any, admin: Any) -> None:

@@ -264,7 +264,7 @@ def test_no_model_loses_to_itself(seed):
     champion, same = (Judge(version(n), model, calibrator, "fitted@1") for n in (1, 2))
     promoted, reason = compare_with_champion(same, champion, calib)
     assert promoted, reason
-    assert "no worse than" in reason
+    assert "as good as" in reason
     # nor is its calibrator
     assert compare_with_champion(Judge(version(1), model, calibrator, "fitted"), champion, calib)[0]
 

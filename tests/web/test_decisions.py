@@ -78,7 +78,8 @@ def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
     (listed,) = reader.get("/decisions").json()["items"]
     assert (listed["state"], listed["actions"]) == ("waits for a person", ["answer"])
     assert listed["summary"] == (
-        "newcomers with another taste, 94% of the rise (90% likely); waits for a person"
+        "newcomers with another taste, 94% of the added errors (probability 90%); waits for a "
+        "person"
     )
     detail = reader.get(f"/decisions/{number}").json()
     assert [cause["share"] for cause in detail["causes"]] == [0.94, 0.06]

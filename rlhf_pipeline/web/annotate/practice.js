@@ -64,7 +64,7 @@ export class Practice {
       if (!response.ok) throw new Error(String(response.status));
       const answer = await response.json();
       this.known = answer.choice;
-      const verdict = choice === this.known ? "Right" : "The known answer is another";
+      const verdict = choice === this.known ? "Right" : "Not the known answer";
       const reason = answer.reason ? `; ${answer.reason}` : "";
       this.paint(`${verdict}: ${SIDES[this.known]}${reason}.`);
     } catch {

@@ -10,7 +10,9 @@ from rlhf_pipeline.api_types.drift import DecisionDetail, DecisionOut, Lift, New
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.reports.words import display_name, name_stream
 from rlhf_pipeline.retraining import answers
+from rlhf_pipeline.retraining.decision_words import CAUSES
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.decisions import queries
@@ -178,5 +180,8 @@ def _render_one(
         one=queries.detail(site, decision_id),
         problem=problem.detail if problem else None,
         names=names_for(site, principal),
+        cause_words=CAUSES,
+        display=display_name,
+        name_stream=name_stream,
         dagster=site.settings.dagster_ui.rstrip("/"),
     )

@@ -11,6 +11,7 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.drift_days import Decided, chart_drift_days
+from rlhf_pipeline.reports.words import display_name
 from rlhf_pipeline.retraining.decision_words import summarise_decision
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
@@ -76,7 +77,10 @@ def show_page(
         site,
         principal,
         newest=newest,
-        found=[test for test in tests if test.verdict in WORST_FIRST[:2]],
+        found=[
+            test for test in tests if test.verdict in WORST_FIRST[:2] and test.space != "overall"
+        ],
+        display=display_name,
         overall=next((test.verdict for test in tests if test.space == "overall"), None),
         spaces=sorted({test.space for test in tests}),
         filters={"since": days.since, "until": days.until, "space": space},
@@ -95,6 +99,7 @@ def show_day(site: AnySite, request: Request, principal: Reader, day: date) -> R
         principal,
         day=day,
         tests=tests,
+        display=display_name,
         before=ordered[place - 1] if place else None,
         after=ordered[place + 1] if place + 1 < len(ordered) else None,
         n_events=len(site.store.events.for_days([day.isoformat()])),

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.drift import DriftEventOut
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.words import display_name, name_figure, name_stream
 from rlhf_pipeline.retraining.decision_words import format_figures
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
@@ -28,13 +29,6 @@ OfDecision = Annotated[
 ]
 IsOpen = Annotated[bool, Query(description="Only events that no decision has claimed.")]
 SHOWN = 50
-WORDS = {
-    "first_seq": "first vote",
-    "n_votes": "votes",
-    "n_before": "votes before",
-    "error_before": "error rate before",
-    "error_after": "error rate after",
-}
 
 
 @api.get("/drift-events")
@@ -74,7 +68,9 @@ def show_page(
         principal,
         page=page,
         figures={each.event_id: format_figures(each.evidence) for each in page.items},
-        words=WORDS,
+        display=display_name,
+        name_figure=name_figure,
+        name_stream=name_stream,
         filters=filters,
         query=query_of(filters),
     )

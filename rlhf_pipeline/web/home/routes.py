@@ -7,6 +7,7 @@ from starlette.responses import RedirectResponse
 
 from rlhf_pipeline.api_types.home import HomeOut
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.words import display_name, name_stream
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id, needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn
@@ -51,6 +52,8 @@ def start(site: AnySite, request: Request, principal: SignedIn) -> Response:
         home=queries.read_home(site, principal),
         dagster=site.settings.dagster_ui.rstrip("/"),
         stage_pages=STAGE_PAGES,
+        display=display_name,
+        name_stream=name_stream,
     )
 
 

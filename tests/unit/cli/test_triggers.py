@@ -99,7 +99,7 @@ def test_a_fire_is_explained_with_thresholds_events_and_replay(decided: LearntHo
     for part in (
         "confirmed by 2 detectors (adwin, ddm)",
         "2 detectors within 500 votes",
-        "10 since the last fire",
+        "10 since the last retraining",
         "error_before 0.2, n_votes 1,848",
         "Replayed from this evidence, it decides the same.",
     ):

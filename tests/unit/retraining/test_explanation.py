@@ -87,12 +87,13 @@ def test_each_condition_shows_threshold_and_number() -> None:
         ),
         "people": ("no change that waits for a person", "none", True),
         "unfinished": ("no retraining that has not ended", "0", True),
-        "cool-down": ("24 h since the last fire", "6.0 h", False),
-        "new votes": ("200 since the last fire", "40", False),
+        "cool-down": ("24 h since the last retraining", "6.0 h", False),
+        "new votes": ("200 since the last retraining", "40", False),
         "cause": ("a change that needs no person", "not examined", True),
         "certainty": (
-            "a remedy right with 60%, careless annotators or newcomers (or none) with 93%, or "
-            "400 votes since the confirmation, 800 if annotators are in doubt",
+            "the remedy is right with a probability of 60%, and it is 93% sure whether "
+            "annotators are the cause; or 400 votes came after the confirmation (800 if "
+            "annotators may be the cause)",
             "not examined",
             True,
         ),
