@@ -103,7 +103,7 @@ def retraining_set(
         frame, halves = select(score_pairs(pairs, by_all)), None
     frame = add_hard_negatives(
         frame,
-        pairs[pairs["split"] == "train"],
+        pairs[(pairs["split"] == "train") & ~pairs["comparison_id"].isin(config.leave_out)],
         halves.labelling if halves else by_all,
         config.hard_negatives,
         confidence=config.relabel_confidence,

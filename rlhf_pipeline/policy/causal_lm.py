@@ -284,7 +284,7 @@ class Policy(PromptFormat):
         """Summed log probability (n,), in nats, of each completion and its end token given its
         prompt, and the number of tokens in each sum (n,).
         """
-        ends = self._end_ids()[:1]
+        ends = self._trained_end()
         pairs = [
             (
                 self._prompt_ids(p),
@@ -305,6 +305,13 @@ class Policy(PromptFormat):
         ends = self.model.generation_config.eos_token_id
         ends = self.tokenizer.eos_token_id if ends is None else ends
         return [] if ends is None else [int(e) for e in np.atleast_1d(ends)]
+
+    def _trained_end(self) -> list[int]:
+        """The token that training puts after a completion: the tokenizer's. Of those that end a
+        sampled one it may not be the first.
+        """
+        end = self.tokenizer.eos_token_id
+        return self._end_ids()[:1] if end is None else [int(end)]
 
     def _pad_id(self) -> int:
         pad = self.tokenizer.pad_token_id

@@ -34,7 +34,10 @@ class AdapterParams(Parameters):
         32.0, description="LoRA: adapters are scaled by this over their rank", gt=0, le=4096
     )
     lora_dropout: float = Field(
-        0.0, description="LoRA: share of an adapter's inputs dropped while training", ge=0, lt=1
+        0.0,
+        description="LoRA: share of an adapter's inputs dropped while training, not by ppo",
+        ge=0,
+        lt=1,
     )
     lora_targets: list[str] = Field(
         default=[],

@@ -142,7 +142,7 @@ def train_and_report(
     if recipe.is_online and reward is not None:
         lineage["reward_hash"] = reward.weights_hash
     fingerprint = content_hash(lineage)
-    known = _load_finished_report(out, fingerprint)
+    known = _load_finished_report(out, fingerprint, params)
     if known is not None:
         return known
     reader = load_prompt_format(policy_folder)
@@ -260,13 +260,19 @@ def _select_fitting_rows(
     return fitting
 
 
-def _load_finished_report(out: Path, fingerprint: str) -> TrainingReport | None:
+def _load_finished_report(
+    out: Path, fingerprint: str, params: TrainingParams
+) -> TrainingReport | None:
     """The stored report of a training with the same inputs, if its model is still complete; a kill
-    may have truncated either.
+    may have truncated either. A training that a sentinel stopped has the weights of its last
+    checkpoint, so it also needs the same `checkpoint_every`.
     """
     try:
         report = TrainingReport.from_json((out / "report.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        return None
+    is_other = report.params.get("checkpoint_every") != params.checkpoint_every
+    if report.stop is not None and is_other:
         return None
     whole = (out / "model").is_dir() and folder_hash(out / "model") == report.content_hash
     return report if whole and report.fingerprint == fingerprint else None

@@ -181,7 +181,7 @@ def build_ppo_trainer(
         """Samples, scores and optimises; the value head reads the last hidden state."""
 
         def __init__(self) -> None:
-            disable_dropout_in_model(policy.model)  # the ratio compares one policy with itself
+            disable_dropout_in_model(policy.model)  # of adapters too: the ratio compares one policy
             width = policy.model.config.get_text_config().hidden_size
             self.value_head = torch.nn.Linear(width, 1).to(policy.model.device)
             torch.nn.init.zeros_(self.value_head.weight)

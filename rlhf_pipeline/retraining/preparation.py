@@ -111,9 +111,17 @@ def estimate_need(
 
 def open_policy(folder: Path, params: TrainingParams) -> Policy:
     """Load the policy to train, with new adapters where `params` ask for them. Weights that are
-    trained are float32: small steps would be lost in bfloat16.
+    trained are float32: small steps would be lost in bfloat16. The policy's own dropout is off: a
+    sampled completion and its likelihood are then of one policy, and parts of a batch give the step
+    of the whole.
     """
-    if not params.lora_rank:
-        return load_policy(folder, device=params.device)
-    policy = load_policy(folder, device=params.device, dtype=params.dtype, in_4bit=params.qlora)
-    return add_adapters(policy, params, params.seed)
+    from trl.trainer.utils import disable_dropout_in_model
+
+    has_adapters = params.lora_rank > 0
+    policy = (
+        load_policy(folder, device=params.device, dtype=params.dtype, in_4bit=params.qlora)
+        if has_adapters
+        else load_policy(folder, device=params.device)
+    )
+    disable_dropout_in_model(policy.model)
+    return add_adapters(policy, params, params.seed) if has_adapters else policy

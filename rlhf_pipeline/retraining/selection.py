@@ -131,6 +131,8 @@ def select_pairs(
         when = np.where(is_failing, np.char.add(when, ", in a failing cluster"), when)
     described = usable.assign(
         origin=np.where(is_relabelled, "relabelled", "vote"),
+        # votes that a label replaces say nothing of its strength, and may judge the candidate
+        margin=usable["margin"].where(~is_relabelled, (2 * p_chosen - 1).abs()),
         weight=np.where(is_current, 1.0, params.weight_before_change)
         * np.where(is_failing, params.failing_cluster_weight, 1.0),
         information=params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs())

@@ -14,6 +14,7 @@ from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.adapters import ADAPTER, read_base_hash
 from rlhf_pipeline.retraining.parameters import StrategyParams
+from rlhf_pipeline.retraining.preparation import open_policy
 from rlhf_pipeline.retraining.sentinels import SentinelParams
 from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
 from rlhf_pipeline.testing.strategies import VowelReward, build_pairs, build_policy
@@ -51,8 +52,6 @@ def policies(tmp_path_factory):
     torch.manual_seed(0)
     shape = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128}
     config = GPT2Config(vocab_size=len(tokenizer), bos_token_id=3, eos_token_id=3, **shape)
-    for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
-        setattr(config, name, 0.0)
     GPT2LMHeadModel(config).save_pretrained(folder / "gpt2")
     tokenizer.save_pretrained(folder / "gpt2")
     return folder
@@ -133,18 +132,41 @@ def test_a_killed_training_of_adapters_ends_with_the_same_files(tmp_path, polici
     assert resumed.content_hash == whole.content_hash
 
 
+@pytest.mark.parametrize("strategy", ["dpo", "kto", "sft"])
+def test_adapters_drop_inputs_and_the_policy_does_not(tmp_path, policies, strategy):
+    hashes = {
+        share: train_candidate(
+            strategy,
+            policies / "gpt2",
+            build_pairs(),
+            tmp_path / str(share),
+            change(**QUICK, lora_rank=4, lora_dropout=share),
+        ).content_hash
+        for share in (0.0, 0.5)
+    }
+    assert hashes[0.0] != hashes[0.5]
+    policy = open_policy(policies / "gpt2", change(lora_rank=4, lora_dropout=0.5))
+    found = {
+        name: module.p
+        for name, module in policy.model.named_modules()
+        if isinstance(module, torch.nn.Dropout)
+    }
+    assert {p for name, p in found.items() if "lora" in name} == {0.5}
+    assert {p for name, p in found.items() if "lora" not in name} == {0.0}
+
+
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 @pytest.mark.parametrize("saving", [{"gradient_accumulation": 4}, {"gradient_checkpointing": True}])
 def test_steps_in_less_memory_are_those_of_the_whole_batch(tmp_path, policies, strategy, saving):
-    """40 rows fill two and a half batches: the last one is accumulated too."""
+    """40 rows fill two and a half batches: the last one is accumulated too. GPT-2 has dropout."""
     # TRL estimates the divergence of KTO from the rows of each part
     tolerance = 1e-4 if strategy == "kto" and "gradient_accumulation" in saving else 1e-6
     weights, reward = [], VowelReward()
     for number, params in enumerate((change(**QUICK), change(**QUICK, **saving))):
         out = tmp_path / str(number)
-        train_candidate(strategy, policies / "llama", build_pairs(40), out, params, reward=reward)
+        train_candidate(strategy, policies / "gpt2", build_pairs(40), out, params, reward=reward)
         weights.append(load_policy(out / "model").model.state_dict())
-    moved = load_policy(policies / "llama").model.state_dict()
+    moved = load_policy(policies / "gpt2").model.state_dict()
     for name, part in weights[0].items():
         assert (part - weights[1][name]).abs().max() < tolerance
         assert (part - moved[name]).abs().max() > 1e-4

@@ -14,9 +14,9 @@ UNLIMITED = SentinelParams(
 STEPS = PARAMS.model_copy(update={"epochs": 2, "learning_rate": 3e-3})
 
 
-def train(policy, out, **limits):
+def train(policy, out, checkpoint_every=STEPS.checkpoint_every, **limits):
     sentinels = UNLIMITED.model_copy(update=limits)
-    params = STEPS.model_copy(update={"sentinels": sentinels})
+    params = STEPS.model_copy(update={"sentinels": sentinels, "checkpoint_every": checkpoint_every})
     return train_candidate("dpo", policy, build_pairs(), out, params, reward=VowelReward())
 
 
@@ -58,6 +58,9 @@ def test_the_candidate_has_the_weights_from_before_the_harm(tmp_path, policy, wa
     assert report.stop.diagnosis in report.warnings
     again = train(policy, tmp_path, max_kl=limit)
     assert again == report
+    # other checkpoints may keep other weights, so the finished training is not reused
+    finer = train(policy, tmp_path, checkpoint_every=1, max_kl=limit)
+    assert (finer.params["checkpoint_every"], finer.stop.kept_step) == (1, 2)
     kept, whole = weights_of(tmp_path), weights_of(watched[1])
     parent = load_policy(policy).model.state_dict()
     assert not are_equal(kept, whole)

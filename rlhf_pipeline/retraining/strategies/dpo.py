@@ -95,6 +95,7 @@ def _build_trainer(
             beta=own.beta,
             loss_type=own.dpo_loss,
             label_smoothing=FLIPPED_SHARE if own.dpo_loss == "robust" else 0.0,
+            disable_dropout=False,  # that of the policy is off; adapters keep theirs
             **build_trl_arguments(policy, len(rows), params, checkpoints),
         ),
         train_dataset=Dataset.from_list(_build_examples(policy, rows)),

@@ -93,6 +93,7 @@ def _build_trainer(
         ref_model=load_reference(policy, params.dtype),
         args=KTOConfig(
             beta=select_params(KTOParams, params).beta,
+            disable_dropout=False,  # that of the policy is off; adapters keep theirs
             **build_trl_arguments(policy, len(rows), params, checkpoints)
             # the divergence is estimated from neighbours in a batch, so their order is `rows`'
             | {"train_sampling_strategy": "sequential"},

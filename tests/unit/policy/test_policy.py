@@ -184,6 +184,13 @@ def test_log_likelihood_agrees_with_token_by_token_probabilities(policy):
     )
 
 
+def test_log_likelihood_ends_with_the_token_that_training_puts_there(policy, monkeypatch):
+    before = policy.log_likelihood(PROMPTS[:1], ["It is Paris."])[0]
+    ends = [policy.tokenizer.eos_token_id - 1, policy.tokenizer.eos_token_id]
+    monkeypatch.setattr(policy.model.generation_config, "eos_token_id", ends)
+    assert policy.log_likelihood(PROMPTS[:1], ["It is Paris."])[0] == pytest.approx(before)
+
+
 def test_a_full_turn_in_the_chat_template_begins_with_the_prompt(policy):
     turn = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho."}]
     whole = policy.tokenizer.apply_chat_template(turn, tokenize=False)

@@ -161,6 +161,8 @@ def test_old_votes_get_the_choice_of_the_refitted_model_where_it_is_sure():
     assert chosen["origin"].to_dict() == {"c0": "relabelled", "c1": "vote", "c2": "vote"}
     assert chosen.loc["c0", ["chosen", "rejected"]].tolist() == ["three", "two 0"]
     assert chosen["weight"].tolist() == [1.0] * 3
+    # how strongly people preferred the other completion says nothing of this one
+    assert chosen["margin"].to_dict() == pytest.approx({"c0": 0.8, "c1": 0.5, "c2": 0.5})
     assert chosen.loc["c0", "reason"] == (
         "relabelled: reward model gives 0.90 to what people rejected before the change"
     )
