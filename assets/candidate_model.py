@@ -19,6 +19,7 @@ from assets.delivery import (
     unpartitioned_asset,
     value_hash,
 )
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughData
@@ -38,6 +39,7 @@ from rlhf_pipeline.retraining.rewards import CalibratedReward
 from rlhf_pipeline.retraining.sentinels import SentinelParams
 from rlhf_pipeline.retraining.strategies import TrainingReport, train_candidate
 from rlhf_pipeline.retraining.vote_halves import VoteHalves
+from rlhf_pipeline.store import Store
 
 
 @describe_bounds
@@ -74,6 +76,7 @@ def candidate_model(
     settings: dg.ResourceParam[Settings],
     champions: dg.ResourceParam[Champions],
     registry: dg.ResourceParam[Registry],
+    store: dg.ResourceParam[Store],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
     """Trains a candidate from the champion, by the chosen strategy, and further on its own
@@ -127,8 +130,11 @@ def candidate_model(
             training=params,
         )
         report = add_rounds(report, rounds)
+        files = Artefacts(settings.frames, store.file_hashes)
         for number, each in enumerate(rounds, start=1):
             log_frame(run, f"on_policy_round_{number}", each.rows, context)
+            if len(each.rows):  # beside the retraining set, by hash
+                files.keep_version("retraining_set", each.rows)
         metrics = {
             "n_pairs": report.n_pairs,
             "n_steps": report.n_steps,

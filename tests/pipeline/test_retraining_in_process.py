@@ -276,6 +276,11 @@ def test_a_promoted_policy_of_another_vocabulary_is_trained_and_gated(
     assert project.files.read_record("gate", GateDecision).candidate == candidate.label
     assert candidate.metrics["on_policy_rounds"] == 1
     assert candidate.metrics["n_steps"] > 4
+    kept = (
+        project.files.read_frame("retraining_set", version)
+        for version in project.files.versions("retraining_set")
+    )
+    assert {"on_policy"} in [set(rows["origin"]) for rows in kept]
     adapter = project.champions.policy_folder(candidate) / ADAPTER
     base = project.champions.base_policy(candidate)
     assert read_base_hash(adapter) == base.content_hash == own.content_hash
