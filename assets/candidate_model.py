@@ -22,7 +22,7 @@ from assets.delivery import (
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.errors import NotEnoughData, StoppedBySentinel
 from rlhf_pipeline.evaluation import CompletionJudge
 from rlhf_pipeline.loop_settings import CandidateParams
 from rlhf_pipeline.records import ModelVersion
@@ -97,15 +97,21 @@ def candidate_model(
     with open_tracked_run(context, registry) as run:
         log_frame(run, "retraining_set", retraining_set, context)
         run.log_params(params.model_dump(mode="json"))  # before the first loss: they cannot change
-        report = train_candidate(
-            config.strategy,
-            champions.policy_folder(parent),
-            retraining_set,
-            out,
-            params,
-            reward=reward,
-            progress=LossLogger(run, progress("candidate_model")),
-        )
+        try:
+            report = train_candidate(
+                config.strategy,
+                champions.policy_folder(parent),
+                retraining_set,
+                out,
+                params,
+                reward=reward,
+                progress=LossLogger(run, progress("candidate_model")),
+            )
+        except StoppedBySentinel as stopped:  # the curves behind the diagnosis
+            for name, curve in stopped.curves.items():
+                for step, value in curve:
+                    run.log_metrics({name.replace(": ", "_").replace(" ", "_"): value}, step)
+            raise
 
         def train_further(folder: Path, rows: pd.DataFrame, to: Path) -> TrainingReport:
             return train_candidate(

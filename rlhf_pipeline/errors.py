@@ -43,8 +43,9 @@ PipelineError
 └── ExpectationFailed          a blocking data check failed
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 
 class PipelineError(Exception):
@@ -134,7 +135,10 @@ class ModelRefused(ModelError): ...
 class TrainingFailed(ModelError): ...
 
 
-class StoppedBySentinel(TrainingFailed): ...
+class StoppedBySentinel(TrainingFailed):
+    """`curves`: what was measured up to the stop, (step, value) pairs by name."""
+
+    curves: Mapping[str, Sequence[tuple[int, float]]] = MappingProxyType({})
 
 
 class ArtefactError(PipelineError): ...

@@ -200,10 +200,12 @@ class SentinelWatch:
         name, value, limit = self.violation
         step = self.measurements[-1].step
         if kept_step is None:
-            raise StoppedBySentinel(
+            stopped = StoppedBySentinel(
                 f"Sentinel {name} stopped the training at step {step}, before its first "
                 f"checkpoint: {value:.3g}, limit {limit:.3g}. {ADVICE[name]}"
             )
+            stopped.curves = self.curves()
+            raise stopped
         return SentinelStop(
             sentinel=name,
             value=value,

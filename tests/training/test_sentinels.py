@@ -1,6 +1,6 @@
 import pytest
 
-from rlhf_pipeline.errors import TrainingFailed
+from rlhf_pipeline.errors import StoppedBySentinel
 from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.retraining.sentinels import SentinelParams
 from rlhf_pipeline.retraining.strategies import train_candidate
@@ -68,8 +68,11 @@ def test_the_candidate_has_the_weights_from_before_the_harm(tmp_path, policy, wa
 
 
 def test_a_stop_before_the_first_checkpoint_leaves_no_candidate(tmp_path, policy):
-    with pytest.raises(TrainingFailed, match="Sentinel kl stopped the training at step 2, before"):
+    with pytest.raises(
+        StoppedBySentinel, match="Sentinel kl stopped the training at step 2, before"
+    ) as stopped:
         train(policy, tmp_path, max_kl=1e-9)
+    assert [step for step, _ in stopped.value.curves["sentinel: KL to the parent"]] == [0, 2]
     assert not (tmp_path / "model").exists()
 
 
