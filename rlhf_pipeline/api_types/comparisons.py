@@ -92,6 +92,8 @@ class ClusterOut(Answer):
     noise_ceiling: float | None = Field(
         description="Accuracy that the day's votes allow: their noise ceiling; null if unknown."
     )
+    noise_ceiling_low: float | None
+    noise_ceiling_high: float | None
     lift: float | None = Field(description="Error rate over that of the day's other prompts.")
     lift_low: float | None
     lift_high: float | None

@@ -87,6 +87,7 @@ def render(
         project=site.settings.project,
         menu=pages.menu(asker) if asker else {},
         here="/" + request.url.path.strip("/").partition("/")[0],
+        address=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         theme=theme if theme in THEMES else None,
         glossary=glossary.LABELS if has_glossary else None,
         notice=done or notice,

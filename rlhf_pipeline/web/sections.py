@@ -175,6 +175,14 @@ BUILT_IN = {
         path="/evolution",
         folder=HERE / "evolution",
     ),
+    "gates": Section(  # each version's gate is on the page of versions
+        (),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Models",
+        label="Gates",
+        path="/evolution#policies",
+    ),
     "compare": Section(
         (compare.api, compare.pages, compare_days.api, compare_days.pages),
         Permission.METRICS_READ,

@@ -55,3 +55,11 @@ def test_drift_pages_have_no_fault_and_a_decision_is_answered(site: People, brow
     page.locator("[data-chart] tbody tr", has_text="drift").last.get_by_role("link").click()
     page.wait_for_url(f"**/drift/{DAYS[-1]}")
     context.close()
+
+
+def test_an_event_is_listed_within_ten_seconds_of_its_detection(site: People, context: Any) -> None:
+    page = context.new_page()
+    log_in(page, site, site.add("eve@example.org", Role.ENGINEER, name="Eve"), "/drift-events")
+    page.get_by_text("No drift events").wait_for()
+    ask_people(site.store)
+    page.locator(".row", has_text="rise test").wait_for(timeout=10_000)

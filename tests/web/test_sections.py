@@ -115,6 +115,7 @@ def test_menu_has_its_groups_in_order_then_those_of_installed_packages(web: Web)
     groups = re.findall(r'<ul aria-label="(\w+)">', page)
     known = ["Label", "Data", "People", "Models", "Drift", "Runs", "Governance"]
     assert groups == [*known, "Research"]
+    assert 'href="/evolution#policies">Gates<' in page
 
 
 def test_routes_without_a_guard_need_the_permission_of_the_section(web: Web) -> None:

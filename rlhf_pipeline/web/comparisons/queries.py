@@ -135,6 +135,8 @@ def _build_cluster(of: DayClusters, one: PromptCluster) -> ClusterOut:
         error_low=one.error_current.low if one.error_current else None,
         error_high=one.error_current.high if one.error_current else None,
         noise_ceiling=of.noise_ceiling.value if of.noise_ceiling else None,
+        noise_ceiling_low=of.noise_ceiling.low if of.noise_ceiling else None,
+        noise_ceiling_high=of.noise_ceiling.high if of.noise_ceiling else None,
         lift=one.lift.value if one.lift else None,
         lift_low=one.lift.low if one.lift else None,
         lift_high=one.lift.high if one.lift else None,

@@ -90,6 +90,8 @@ setInterval(() => {
     // of a list its first page; one to which a person added more pages stays as it is
     const rows = Number(part.dataset.refresh) || Infinity;
     if (part.querySelectorAll(".row").length > rows) continue;
+    // nor does one in which a person reads details or fills a field
+    if (part.querySelector("details[open], :is(input, select, textarea):focus")) continue;
     globalThis.htmx?.trigger(part, "refresh");
   }
 }, MOMENT);
