@@ -94,19 +94,30 @@ def _is_fast(path: str, config: pytest.Config) -> bool:
     return path.endswith(".py") and path.startswith(tuple(config.getini("testpaths")))
 
 
-def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
+def _is_misplaced(item: pytest.Item) -> bool:
     path, names = item.nodeid.partition("::")[0], getattr(item, "fixturenames", ())
-    is_fast, callspec = _is_fast(path, config), getattr(item, "callspec", None)
     needs_a_database = "dialect" in names or "postgres" in names
-    if needs_a_database and is_fast and not path.startswith(ON_BOTH_DATABASES):
-        raise pytest.UsageError(
-            f"{item.nodeid} runs on Postgres too, but `make test-rest` would not collect it. Add "
-            "its file to ON_BOTH_DATABASES in tests/conftest.py."
-        )
+    return (
+        needs_a_database and _is_fast(path, item.config) and not path.startswith(ON_BOTH_DATABASES)
+    )
+
+
+def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
+    if _is_misplaced(item):
+        return True  # fails below, by name
+    callspec = getattr(item, "callspec", None)
     on_postgres = callspec is not None and callspec.params.get("dialect") == "postgres"
-    if on_postgres or "postgres" in names:
+    if on_postgres or "postgres" in getattr(item, "fixturenames", ()):
         return bool(config.getoption("--postgres"))
-    return not (config.getoption("--rest") and is_fast)
+    return not (config.getoption("--rest") and _is_fast(item.nodeid.partition("::")[0], config))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if _is_misplaced(item):
+        pytest.fail(
+            "This test runs on Postgres too, but `make test-rest` does not collect its file. Add "
+            "the file to ON_BOTH_DATABASES in tests/conftest.py."
+        )
 
 
 @pytest.hookimpl(optionalhook=True)
