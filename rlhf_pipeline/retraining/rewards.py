@@ -48,7 +48,10 @@ class CalibratedReward:
         return content_hash(self.model.weights_hash, (self.calibrator or NoCalibration()).to_json())
 
     def member_scores(self, prompts: Sequence[str], completions: Sequence[str], /) -> Floats:
-        scores = self.model.member_scores(prompts, completions)
+        return self.calibrate(self.model.member_scores(prompts, completions))
+
+    def calibrate(self, scores: Floats) -> Floats:
+        """The rewards of the model's own scores (members, n)."""
         p = (self.calibrator or NoCalibration()).transform(scores.ravel()).reshape(scores.shape)
         p = np.clip(p, 1 - MAX_PROBABILITY, MAX_PROBABILITY)
         return np.asarray(np.log(p) - np.log1p(-p))
@@ -73,6 +76,22 @@ def score_members(
             f"first of {completions[broken[0]]!r:.60}. Fit the reward model again."
         )
     return scores
+
+
+def score_with_deviation(
+    reward: RewardFunction, prompts: Sequence[str], completions: Sequence[str]
+) -> tuple[Floats, Floats | None]:
+    """The mean reward (n,) of each completion and the standard deviation between its members, None
+    for a single member. Of a calibrated reward it is that of the uncalibrated scores: rewards end
+    at MAX_PROBABILITY, where members that disagree have the same.
+    """
+    if isinstance(reward, CalibratedReward):
+        scores = score_members(reward.model, prompts, completions)
+        rewards = reward.calibrate(scores)
+    else:
+        rewards = scores = score_members(reward, prompts, completions)
+    deviations = scores.std(axis=0) if len(scores) > 1 else None
+    return rewards.mean(axis=0), deviations
 
 
 def require_reward(strategy: str, reward: RewardFunction | None) -> RewardFunction:

@@ -22,7 +22,7 @@ from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.records import Record, content_hash
-from rlhf_pipeline.retraining.rewards import RewardFunction, score_members
+from rlhf_pipeline.retraining.rewards import RewardFunction, score_with_deviation
 
 NGRAM = 2
 SAMPLED_LENGTH = "completions/mean_length"  # of a batch, as TRL's online trainers log it
@@ -73,7 +73,7 @@ class Measurement(Record):
     length: float = Field(description="mean tokens per completion")
     chosen_log_p: float = Field(description="mean over chosen completions, in nats")
     reward: float | None = Field(description="mean reward; None without a reward model")
-    disagreement: float | None = Field(description="mean deviation between its members")
+    disagreement: float | None = Field(description="mean deviation between uncalibrated members")
 
 
 class SentinelStop(Record):
@@ -266,8 +266,9 @@ def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
         ) from cause
     texts = [one.text for one in made]
     kl, entropy = kl_and_entropy(policy, watch.parent, prompts, texts)
-    scores = None if watch.reward is None else score_members(watch.reward, prompts, texts)
-    disagreements = None if scores is None or len(scores) < 2 else scores.std(axis=0)
+    rewards, deviations = (
+        (None, None) if watch.reward is None else score_with_deviation(watch.reward, prompts, texts)
+    )
     return Measurement(
         step=step,
         kl=float(kl.mean()),
@@ -275,8 +276,8 @@ def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
         diversity=distinct_share(texts),
         length=float(np.mean([one.n_tokens for one in made])),
         chosen_log_p=float(policy.log_likelihood(prompts, watch.rows["chosen"].tolist())[0].mean()),
-        reward=None if scores is None else float(scores.mean()),
-        disagreement=None if disagreements is None else float(disagreements.mean()),
+        reward=None if rewards is None else float(rewards.mean()),
+        disagreement=None if deviations is None else float(deviations.mean()),
     )
 
 

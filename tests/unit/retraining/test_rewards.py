@@ -5,7 +5,12 @@ import pytest
 from rlhf_pipeline.calibration import calibrator_from_json
 from rlhf_pipeline.errors import InvalidScores, ModelNotFound, NotEnoughVotes
 from rlhf_pipeline.retraining.online import clean_text, make_trl_reward, select_prompts
-from rlhf_pipeline.retraining.rewards import CalibratedReward, require_reward, score_members
+from rlhf_pipeline.retraining.rewards import (
+    CalibratedReward,
+    require_reward,
+    score_members,
+    score_with_deviation,
+)
 
 
 class Lengths:
@@ -31,6 +36,12 @@ def test_a_calibrated_reward_is_in_nats_and_keeps_the_members():
 def test_a_certain_calibrator_gives_no_infinite_reward():
     scores = CalibratedReward(Lengths()).member_scores(["p"], ["a" * 5000])
     assert np.isfinite(scores).all()
+
+
+def test_members_that_saturate_still_disagree():
+    rewards, deviations = score_with_deviation(CalibratedReward(Lengths()), ["p"], ["a" * 5000])
+    assert rewards == CalibratedReward(Lengths()).member_scores(["p"], ["a" * 5000]).mean()
+    assert deviations == [1.0]
 
 
 def test_trl_hands_in_messages_or_texts_and_gets_the_mean_of_the_members():
