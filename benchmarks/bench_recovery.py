@@ -33,6 +33,7 @@ from benchmarks.recovery_worlds import (  # noqa: E402
     RecoveryWorld,
     VotedWorld,
     compare_facts,
+    draw_checkable_prompts,
     measure_truth,
 )
 from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
@@ -188,7 +189,7 @@ def measure_demo(base: Path, pool: CompletedPool, given: argparse.Namespace) -> 
             )
             gate = decide_promotion(evaluation, GateParams())
             after, _ = measure_truth(candidate, world.world.after)
-            facts = compare_facts(candidate, champion, N_FACTS, seed)
+            facts = compare_facts(candidate, champion, draw_checkable_prompts(pool, N_FACTS, seed))
         by_labels = evaluation.win_rate_by_labels
         assert by_labels is not None
         rows.append(

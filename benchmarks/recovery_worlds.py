@@ -264,12 +264,20 @@ def measure_truth(policy: Policy, taste: Taste, n_samples: int = 2) -> tuple[flo
     return float(np.mean(utilities)), float(np.mean(grades))
 
 
-def compare_facts(candidate: Policy, base: Policy, n: int, seed: int) -> Interval:
-    """Share of right answers of the candidate less that of the base, paired, on `n` checkable
-    prompts that no vote was about.
+def draw_checkable_prompts(pool: CompletedPool, n: int, seed: int) -> pd.DataFrame:
+    """`n` prompts with a reference that are not in the pool, so no vote was about them."""
+    prompts = generate(
+        PromptParams(n=2 * n, seed=10_000 + seed),
+        day="2026-02-01",
+        exclude=frozenset(pool.prompts["prompt_id"]),
+    )
+    return prompts[prompts["reference"].notna()].head(n)
+
+
+def compare_facts(candidate: Policy, base: Policy, checkable: pd.DataFrame) -> Interval:
+    """Share of right answers of the candidate less that of the base, paired, on `checkable`
+    prompts.
     """
-    prompts = generate(PromptParams(n=2 * n, seed=10_000 + seed), day="2026-02-01")
-    checkable = prompts[prompts["reference"].notna()].head(n)
     grades = [
         grade_answers(
             checkable["reference"].reset_index(drop=True),
