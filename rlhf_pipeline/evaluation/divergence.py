@@ -72,8 +72,9 @@ def _token_ids(policy: Policy, prompt: str, completion: str) -> tuple[list[int],
     # a chat template writes its own special tokens
     is_plain = policy.tokenizer.chat_template is None
     head = policy.tokenizer(policy.format_prompt(prompt), add_special_tokens=is_plain)["input_ids"]
+    spaced = policy.space_completion(prompt, completion)
     tail = [
-        *policy.tokenizer(completion, add_special_tokens=False)["input_ids"],
+        *policy.tokenizer(spaced, add_special_tokens=False)["input_ids"],
         policy.tokenizer.eos_token_id,
     ]
     return list(head), tail[: max(1, policy.context_length - len(head))]

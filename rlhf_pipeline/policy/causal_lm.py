@@ -185,6 +185,17 @@ class PromptFormat:
             )
         )
 
+    def space_completion(self, prompt: str, completion: str) -> str:
+        """The completion as it follows the prompt. Completions are kept without the whitespace
+        around them, so without a chat template a space must part them from the prompt again.
+
+        Training, likelihoods and divergences read completions this way.
+        """
+        has_template = self.tokenizer.chat_template is not None
+        if has_template or not completion or not prompt or prompt[-1].isspace():
+            return completion
+        return f" {completion}"
+
     def check_tokenizer(self, name: str) -> None:
         """Raise ModelError, which names the policy `name`, if its tokenizer has no end token or
         more tokens than the model.
@@ -288,7 +299,12 @@ class Policy(PromptFormat):
         pairs = [
             (
                 self._prompt_ids(p),
-                [*self.tokenizer(c, add_special_tokens=False)["input_ids"], *ends],
+                [
+                    *self.tokenizer(self.space_completion(p, c), add_special_tokens=False)[
+                        "input_ids"
+                    ],
+                    *ends,
+                ],
             )
             for p, c in zip(prompts, completions, strict=True)
         ]

@@ -42,7 +42,7 @@ def test_a_first_visit_shows_the_guidelines_and_a_round_that_is_not_counted(
     at_the_desk(page)
     assert "Practice 1 of 1" in page.inner_text("#practice")
     press(page, "5")
-    until(lambda: "answer is another" in page.inner_text("#practice"), "the known answer")
+    until(lambda: "Not the known answer" in page.inner_text("#practice"), "the known answer")
     at_the_desk(page)
     page.get_by_role("button", name="Next").click()
     until(lambda: "Explain to a curious" in page.inner_text("#prompt"), "a card that counts")

@@ -411,7 +411,8 @@ def test_a_picture_is_shown_only_if_it_adds_information(retrained: Any) -> None:
 def test_every_look_at_the_test_split_is_on_record(retrained: Any) -> None:
     found = list_openings(retrained.registry)
     models = [model.label for model in retrained.registry.list_versions("reward_model")]
-    for purpose in ("calibration report", "Evidently's calibration report"):
+    with_versions = "Evidently's calibration report, comparison of versions"
+    for purpose in ("calibration report", with_versions):
         assert sorted(set(found.loc[found["purpose"] == purpose, "model"])) == models
     assert (found["n_pairs"] > 0).all()
 

@@ -1,6 +1,7 @@
 """Sections of the web app: an installed package brings one, and its permission is enforced."""
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -81,6 +82,8 @@ def web(
     for name, text in PACKAGE.items():
         (folder / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder.parent))
+    for name in [name for name in sys.modules if name.partition(".")[0] == folder.name]:
+        monkeypatch.delitem(sys.modules, name)  # an earlier test's folder is gone
     point = EntryPoint("leaderboard", "leaderboard_section.routes:section", "rlhf_pipeline.web")
     sections = Members("web", BUILT_IN, find=lambda group: [point])
     store = open_store("demo")

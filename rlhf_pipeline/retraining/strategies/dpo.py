@@ -110,7 +110,13 @@ def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
     columns = ["prompt", "chosen", "rejected"]
     texts: list[dict[str, str]] = rows[columns].to_dict("records")
     if policy.tokenizer.chat_template is None:
-        return [dict(row) for row in texts]
+        return [
+            {
+                name: text if name == "prompt" else policy.space_completion(row["prompt"], text)
+                for name, text in row.items()
+            }
+            for row in texts
+        ]
     roles = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
     return [{name: to_messages(roles[name], row[name]) for name in columns} for row in texts]
 

@@ -109,7 +109,9 @@ def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [
         {
             "prompt": prompt if is_plain else to_messages("user", prompt),
-            "completion": text if is_plain else to_messages("assistant", text),
+            "completion": policy.space_completion(prompt, text)
+            if is_plain
+            else to_messages("assistant", text),
             "label": bool(label),
         }
         for prompt, text, label in zip(rows["prompt"], rows["chosen"], rows["label"], strict=True)

@@ -128,7 +128,10 @@ def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
     """
     texts = list(zip(rows["prompt"], rows["chosen"], strict=True))
     if policy.tokenizer.chat_template is None:
-        return [{"prompt": prompt, "completion": chosen} for prompt, chosen in texts]
+        return [
+            {"prompt": prompt, "completion": policy.space_completion(prompt, chosen)}
+            for prompt, chosen in texts
+        ]
     return [
         {"prompt": to_messages("user", prompt), "completion": to_messages("assistant", chosen)}
         for prompt, chosen in texts

@@ -191,6 +191,17 @@ def test_log_likelihood_ends_with_the_token_that_training_puts_there(policy, mon
     assert policy.log_likelihood(PROMPTS[:1], ["It is Paris."])[0] == pytest.approx(before)
 
 
+def test_a_space_parts_prompt_and_completion_where_no_template_does(policy, monkeypatch):
+    assert policy.space_completion("2+2?", "It is 4.") == "It is 4."
+    monkeypatch.setattr(policy.tokenizer, "chat_template", None)
+    assert policy.space_completion("2+2?", "It is 4.") == " It is 4."
+    assert policy.space_completion("2+2?\n", "It is 4.") == "It is 4."
+    assert policy.space_completion("2+2?", "") == ""
+    joined = [*policy.tokenizer("2+2? It")["input_ids"], policy.tokenizer.eos_token_id]
+    n_head = len(policy.tokenizer("2+2?")["input_ids"])
+    assert policy.log_likelihood(["2+2?"], ["It"])[1] == [len(joined) - n_head]
+
+
 def test_a_full_turn_in_the_chat_template_begins_with_the_prompt(policy):
     turn = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho."}]
     whole = policy.tokenizer.apply_chat_template(turn, tokenize=False)
