@@ -137,6 +137,8 @@ class Runner:
             self.on_stage(stage)
         if watch and watch.is_cancelled and not result.success:
             raise RunCancelled(f"Job {decision_id} was cancelled; its run {run_id[:8]} has ended.")
+        if not result.success and _was_interrupted(result):
+            raise KeyboardInterrupt
         if not result.success:
             failure = describe_failure(self.instance, result.run_id)
             cure = "order it again" if job == policy_training.name else self.retry_command
@@ -218,6 +220,18 @@ def open_runner(
 
     store = Store.of_home(settings)
     return Runner(settings, build(), instance, store, on_stage=on_stage, build=build)
+
+
+def _was_interrupted(result: dg.ExecuteInProcessResult) -> bool:
+    """Whether Ctrl-C came while Dagster made the resources of a run: a failure to Dagster, which
+    raises nothing then.
+    """
+    errors = [
+        event.job_failure_data.error
+        for event in result.all_events
+        if event.is_job_failure and event.job_failure_data.error is not None
+    ]
+    return any(error.cls_name == dg.DagsterExecutionInterruptedError.__name__ for error in errors)
 
 
 def _stage_runs(result: dg.ExecuteInProcessResult, job: str, day: str) -> Iterator[StageRun]:

@@ -244,3 +244,21 @@ def test_loop_continues_after_a_failure_and_retries_later(project: Any) -> None:
     runner.clock, runner.stage_config = lambda: later, SMALL
     assert loop.run_due() == 1
     assert TODAY in project.files.days("comparisons")
+
+
+def test_ctrl_c_while_resources_are_made_interrupts_the_command(project: Any) -> None:
+    @dg.resource
+    def pressed(_: dg.InitResourceContext) -> None:
+        raise dg.DagsterExecutionInterruptedError
+
+    @dg.op(required_resource_keys={"pressed"})
+    def wait() -> None: ...
+
+    @dg.job(resource_defs={"pressed": pressed})
+    def stopped() -> None:
+        wait()
+
+    definitions = dg.Definitions(jobs=[stopped])
+    runner = Runner(project.settings, definitions, project.instance, project.store)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run("stopped", TODAY)
