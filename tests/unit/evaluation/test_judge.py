@@ -291,8 +291,9 @@ def test_kl_is_that_of_the_whole_distributions_at_every_position(champion):
     import torch
 
     candidate = tiny_policy(1)
+    # without a chat template a space parts prompt and completion
     head = champion.tokenizer("hi")["input_ids"]
-    tail = [*champion.tokenizer("yes")["input_ids"], champion.tokenizer.eos_token_id]
+    tail = [*champion.tokenizer(" yes")["input_ids"], champion.tokenizer.eos_token_id]
     with torch.inference_mode():
         p, q = (
             x.model(torch.tensor([head + tail])).logits[0, len(head) - 1 : -1].double().softmax(-1)
