@@ -27,13 +27,20 @@ def measure_versions(
     """Accuracy and calibration of `current` and of the versions promoted last, by label, newest
     first: all on the votes of the same PREFERENCE_PAIRS, which none of them was fitted to.
 
-    Empty below MIN_PAIRS pairs. A version that cannot be loaded is left out, and logged.
+    Empty below MIN_PAIRS pairs. An earlier version that cannot be loaded or cannot score is left
+    out, and logged.
     """
     if len(pairs) < MIN_PAIRS:
         return {}
     found = {}
     for judge in (current, *_load_promoted(champions, current.label)):
-        rows = voted_rows(pairs, judge.p_chosen(pairs, progress=progress))
+        try:
+            rows = voted_rows(pairs, judge.p_chosen(pairs, progress=progress))
+        except PipelineError as cause:
+            if judge is current:
+                raise
+            logger.warning("%s is not compared with the others: %s", judge.label, cause)
+            continue
         found[judge.label] = calibration_metrics(
             rows["p"].to_numpy(), rows["outcome"].to_numpy(), groups=rows["group"].to_numpy()
         )
