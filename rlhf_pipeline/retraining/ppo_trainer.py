@@ -99,6 +99,16 @@ def estimate_advantages(rewards: Any, values: Any, mask: Any, lam: float) -> tup
     return advantages, (advantages + values) * mask
 
 
+def split_rows(n: int, n_parts: int) -> list[slice]:
+    """At most `n_parts` slices of nearly equal size, which cover `n` rows in order.
+
+    >>> split_rows(5, 2)
+    [slice(0, 3, None), slice(3, 6, None)]
+    """
+    size = -(-n // n_parts)
+    return [slice(at, at + size) for at in range(0, n, size)]
+
+
 def mean_of(figures: Any, mask: Any) -> Any:
     """Mean over the tokens in `mask`."""
     return (figures * mask).sum() / mask.sum()
@@ -206,8 +216,7 @@ def build_ppo_trainer(
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
             model.train()
             batch = self._sample(model, inputs["prompt"])
-            size = -(-len(batch.ids) // n_parts)
-            parts = [slice(at, at + size) for at in range(0, len(batch.ids), size)]
+            parts = split_rows(len(batch.ids), n_parts)
             for epoch in range(own.ppo_epochs):
                 loss = sum(self._step_back(model, batch, part) for part in parts)
                 if epoch < own.ppo_epochs - 1:  # the trainer takes the last step itself
@@ -240,8 +249,15 @@ def build_ppo_trainer(
                 mask = (is_end.cumsum(-1) - is_end.int() == 0).float()
                 attention = torch.cat([attention, mask.to(attention.dtype)], dim=1)
                 self._total_train_tokens += int(attention.sum())
-                log_p, values, entropy = self._evaluate(model, ids, attention, width)
-                parent_log_p = self._evaluate_reference(model, ids, attention, width)
+                # logits of the whole batch would need more memory than the optimiser's steps
+                parts = [
+                    (
+                        *self._evaluate(model, ids[part], attention[part], width),
+                        self._evaluate_reference(model, ids[part], attention[part], width),
+                    )
+                    for part in split_rows(len(ids), n_parts)
+                ]
+                log_p, values, entropy, parent_log_p = map(torch.cat, zip(*parts, strict=True))
                 completions = [
                     clean_text(tokenizer.decode(row[keep], skip_special_tokens=True))
                     for row, keep in zip(made, mask.bool(), strict=True)

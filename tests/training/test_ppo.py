@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.retraining.ppo_trainer import estimate_advantages, whiten
@@ -69,6 +70,25 @@ def test_the_penalty_of_each_step_follows_its_target(tmp_path, target, factor):
     penalties = [penalty for _, penalty in report.curves["KL penalty"]]
     assert penalties == pytest.approx([0.1 * factor**i for i in range(len(penalties))])
     assert len(penalties) >= 3
+
+
+def test_no_forward_of_the_policy_sees_more_rows_than_a_part(tmp_path, monkeypatch):
+    sizes = []
+    forward = LlamaForCausalLM.forward
+
+    def watched(self, input_ids=None, **given):
+        # Trainable forwards and those without a cache; generation itself has one.
+        if not given.get("use_cache"):
+            sizes.append(len(input_ids))
+        return forward(self, input_ids=input_ids, **given)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", watched)
+    params = PARAMS.model_copy(update={"n_samples": 2, "batch_size": 8, "gradient_accumulation": 4})
+    policy = build_policy(tmp_path / "policy")
+    train_candidate(
+        "ppo", policy, build_pairs(prompt=PROMPT), tmp_path / "out", params, reward=LetterReward()
+    )
+    assert max(sizes) == 2 * 8 // 4
 
 
 def test_advantages_are_those_worked_out_by_hand():
