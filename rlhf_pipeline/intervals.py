@@ -48,6 +48,15 @@ class BootstrapParams(Parameters):
     seed: int = Field(default=0, ge=0, description="Seed of the resampling")
 
 
+def format_estimate(share: float) -> str:
+    """As a percentage, never all or nothing: an estimate is not that sure.
+
+    >>> format_estimate(0.9996), format_estimate(0.5), format_estimate(0.0)
+    ('>99%', '50%', '<1%')
+    """
+    return ">99%" if share > 0.99 else "<1%" if share < 0.01 else f"{100 * share:.0f}%"
+
+
 def group_index(groups: Sequence[Any] | npt.NDArray[Any] | None, n: int) -> npt.NDArray[np.int64]:
     """The number of each row's group, 0 to G-1 in the order of their values; without `groups`, each
     row is its own group.

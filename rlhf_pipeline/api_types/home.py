@@ -127,4 +127,7 @@ class HomeOut(Answer):
     )
     drift_events: tuple[OpenDriftEvent, ...]
     decision: LastDecision | None
+    fire: LastDecision | None = Field(
+        description="The newest decision that acted, where `decision` is a later one."
+    )
     gate: LastGate | None

@@ -9,7 +9,7 @@ import pandas as pd
 from rlhf_pipeline.drift.cause_model import CauseWeights
 from rlhf_pipeline.drift.changed_votes import UNKNOWN, Bools, ChangedVotes
 from rlhf_pipeline.drift.expected_errors import GROUPINGS
-from rlhf_pipeline.intervals import interval_of_share
+from rlhf_pipeline.intervals import format_estimate, interval_of_share
 from rlhf_pipeline.records import Cause, CauseName, Interval
 
 MAX_NAMED = 200  # annotators in evidence
@@ -80,10 +80,10 @@ def summarise(causes: Sequence[Cause], rise: Interval) -> str:
     elif rise.value <= 0:
         return f"The error rate did not rise ({rise.value:+.2f})."
     else:
-        text = f"{first.share:.0%} of the rise of {rise.value:+.2f} is explained by "
+        text = f"{format_estimate(first.share)} of the rise of {rise.value:+.2f} is explained by "
         text += _phrase(first)
     if second.share >= WORTH_SAYING:
-        text += f"; {second.share:.0%} by {_phrase(second)}"
+        text += f"; {format_estimate(second.share)} by {_phrase(second)}"
     return f"{text}."
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from rlhf_pipeline.intervals import format_estimate
 from rlhf_pipeline.records import (
     CauseName,
     ChangeCauses,
@@ -71,15 +72,10 @@ def describe_cause(causes: ChangeCauses) -> str:
     if first.name == "category" and first.evidence.get("category"):
         words = f"a change in category {first.evidence['category']}"
     if first.name != "calibration":
-        words += f", {_format_share(first.share)} of the added errors"
+        words += f", {format_estimate(first.share)} of the added errors"
     if first.probability is not None:
-        words += f" (probability {_format_share(first.probability)})"
+        words += f" (probability {format_estimate(first.probability)})"
     return words
-
-
-def _format_share(share: float) -> str:
-    """Never all or nothing: an estimate is not that sure."""
-    return ">99%" if share > 0.99 else "<1%" if share < 0.01 else f"{100 * share:.0f}%"
 
 
 def read_causes(decision: TriggerDecision) -> ChangeCauses | None:

@@ -312,10 +312,12 @@ class Decisions:
         """Those decided at `moment` or later, oldest first."""
         return self._read(decisions.c.decided_at >= moment)
 
-    def latest(self) -> TriggerDecision | None:
+    def latest(self, action: str | None = None) -> TriggerDecision | None:
+        """With an action, the newest one of that action."""
+        of_action = () if action is None else (decisions.c.action == action,)
         wanted = (
             select(decisions)
-            .where(self._database.in_project(decisions))
+            .where(self._database.in_project(decisions), *of_action)
             .order_by(decisions.c.decision_id.desc())
             .limit(1)
         )

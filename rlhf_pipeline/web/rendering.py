@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.intervals import format_estimate
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
@@ -199,6 +200,7 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "label": glossary.find_label,
         "until": _format_wait,
         "percent": _format_percent,
+        "estimate": format_estimate,
         "seconds": _format_seconds,
         "cut": _cut,
         "spans": split_code_spans,

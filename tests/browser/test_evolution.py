@@ -28,6 +28,6 @@ def test_a_version_leads_to_its_evaluation_page_and_to_its_prompts(
     page.get_by_label("Category").select_option("coding")
     page.get_by_role("button", name="Show").click()
     page.wait_for_url(lambda url: "category=coding" in url and "a=1" in url)
-    assert page.locator("article").first.get_by_text("B better by 2.80").is_visible()
+    assert page.locator("article").first.get_by_text("B scores 2.80 higher").is_visible()
     assert faults(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width

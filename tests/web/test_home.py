@@ -54,7 +54,7 @@ def point(web: Web, name: str, value: float, **labels: str) -> MetricPoint:
     )
 
 
-def put_event(web: Web) -> None:
+def put_event(web: Web, seq: int = 1) -> None:
     web.store.events.add(
         [
             DriftEvent(
@@ -63,7 +63,7 @@ def put_event(web: Web) -> None:
                 detector="adwin",
                 params_hash="p",
                 stream="errors",
-                seq=1,
+                seq=seq,
                 day=web.clock.now().date(),
                 evidence={},
             )
@@ -194,6 +194,26 @@ def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(page
     assert f'the change began <time datetime="{earlier:%Y-%m-%dT%H:%M:%SZ}"' in page
     assert f"with votes up to {earlier.date()} (run" in page
     assert 'href="/evolution"' in page
+
+
+@on_sqlite
+def test_it_shows_the_last_decision_that_acted_behind_a_later_hold(paged: Web):
+    vote(paged, paged.publish(1)[0])
+    made = (("fire", "everybody changed"), ("hold", "too few votes"), ("hold", "unconfirmed"))
+    for seq, (action, reason) in enumerate(made, start=1):
+        put_event(paged, seq)
+        paged.store.decisions.decide(
+            lambda evidence, action=action, reason=reason: TriggerDecision(
+                action=action, reasons=(reason,), event_ids=(), change_seq=None
+            ),
+            now=paged.clock.now(),
+            champion="demo.reward_model@1",
+        )
+    home = paged.client("engineer").get("/home").json()
+    assert home["decision"]["reasons"] == ["unconfirmed"]
+    assert home["fire"]["reasons"] == ["everybody changed"]
+    page = paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text
+    assert [reason in page for _, reason in made] == [True, False, True]
 
 
 @on_sqlite

@@ -57,6 +57,7 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     )
     steps = () if work is None or work.n_votes else tuple(_list_next_steps(site))
     automations = read_automations(site)
+    decision, fire = _read_decisions(site)
     return HomeOut(
         measured_at=now,
         attention=(
@@ -73,7 +74,8 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         spending=_read_spending(site),
         alerts=alerts,
         drift_events=events,
-        decision=_read_decision(site),
+        decision=decision,
+        fire=fire,
         gate=_read_gate(site),
     )
 
@@ -228,12 +230,18 @@ def _read_alerts(site: Site, principal: Principal) -> tuple[AlertOut, ...] | Non
     return tuple(AlertOut.model_validate(alert.model_dump()) for alert in found)
 
 
-def _read_decision(site: Site) -> LastDecision | None:
-    decision = site.store.decisions.latest()
-    if decision is None:
-        return None
-    times = find_changes(site.store, [decision])
-    return describe_briefly(decision, site.store.decisions.find_answers(), times)
+def _read_decisions(site: Site) -> tuple[LastDecision | None, LastDecision | None]:
+    """The newest decision, and the newest that acted where that is an earlier one."""
+    newest = site.store.decisions.latest()
+    if newest is None:
+        return None, None
+    fire = site.store.decisions.latest("fire") if newest.action == "hold" else None
+    times = find_changes(site.store, [newest] if fire is None else [newest, fire])
+    answers = site.store.decisions.find_answers()
+    return (
+        describe_briefly(newest, answers, times),
+        None if fire is None else describe_briefly(fire, answers, times),
+    )
 
 
 def _read_gate(site: Site) -> LastGate | None:

@@ -139,7 +139,7 @@ function drawMark(mark, panel, { coordSys: box }, api, { colour, taken }) {
   };
   const text = (style) => ({
     type: "text", silent: true,
-    style: { text: mark.label, fontSize: 11, fill: colour("muted"), ...style },
+    style: { text: mark.label, fontSize: 11, lineHeight: 13, fill: colour("muted"), ...style },
   });
   if (mark.style === "word") {
     return text({ x: (left + right) / 2, y: (low + high) / 2 - 6, align: "center" });
