@@ -20,9 +20,7 @@ from rlhf_pipeline.reports.day_marks import keep_within, mark_deployments, mark_
 from rlhf_pipeline.reports.words import display_name, format_p_value, format_value
 
 TITLE = "Drift by day, space and detector"
-NO_TESTS = (
-    "No drift report of these days yet. The job `feedback` writes one for each day with votes."
-)
+NO_TESTS = "No drift report of these days yet. The job feedback writes one for each day with votes."
 LANE = 18  # pixels
 VERDICTS: dict[Verdict, tuple[str, Role]] = {
     Verdict.INSUFFICIENT: ("dots", "small"),

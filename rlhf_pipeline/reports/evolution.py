@@ -19,7 +19,7 @@ from rlhf_pipeline.reports.chart import (
 
 TITLE = "Policy versions: win rate, correct answers, KL and length"
 NO_VERSIONS = (
-    "No candidate was evaluated yet. The job `retraining` trains one and compares it with the "
+    "No candidate was evaluated yet. The job retraining trains one and compares it with the "
     "champion."
 )
 MAX_TICKS = 12

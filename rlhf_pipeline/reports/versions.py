@@ -25,7 +25,7 @@ ACCURACY, CEILING, ECE = VERSION_METRICS = (
 )
 TITLE = "Reward-model versions on the same held-out votes"
 NO_VERSIONS = (
-    "No versions were compared yet. Each run of `calibration` measures the new reward model and "
+    "No versions were compared yet. Each run of calibration measures the new reward model and "
     "those promoted before it on the same held-out votes."
 )
 CEILING_WORDS = "noise ceiling: accuracy of a perfect model"

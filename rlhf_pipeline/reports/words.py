@@ -122,3 +122,11 @@ def truncate(text: str, width: int) -> str:
     """
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1].rstrip()} …"[: width + 1]
+
+
+def format_count(n: int, noun: str) -> str:
+    """
+    >>> format_count(1, "vote"), format_count(1200, "vote")
+    ('1 vote', '1,200 votes')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

@@ -59,7 +59,10 @@ def summarise_decision(decision: TriggerDecision, answered_by: int | None = None
         cause = "decided by a person"
     else:
         causes = read_causes(decision)
-        cause = "no confirmed change" if causes is None else describe_cause(causes)
+        if decision.remedy == "dismiss":
+            cause = "a rise of errors that did not last"
+        else:
+            cause = "no confirmed change" if causes is None else describe_cause(causes)
         if decision.parent is not None:
             cause = f"follow-up of decision {decision.parent}"
     return f"{cause}; {_describe_outcome(decision, answered_by)}"
@@ -75,6 +78,8 @@ def describe_cause(causes: ChangeCauses) -> str:
         words += f", {format_estimate(first.share)} of the added errors"
     if first.probability is not None:
         words += f" (probability {format_estimate(first.probability)})"
+        if first.probability < 0.5:
+            words = f"no clear cause; the likeliest is {words}"
     return words
 
 

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.intervals import format_estimate
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
@@ -199,6 +200,7 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "ago": _format_age,
         "label": glossary.find_label,
         "until": _format_wait,
+        "count_of": format_count,
         "percent": _format_percent,
         "estimate": format_estimate,
         "seconds": _format_seconds,

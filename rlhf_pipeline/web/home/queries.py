@@ -22,6 +22,7 @@ from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes, find_waiting
 from rlhf_pipeline.web.home.stages import describe_stages
@@ -87,7 +88,7 @@ def _find_stopped_work(
     automations: AutomationsOut,
 ) -> Iterator[Attention]:
     if n_open := sum(alert.state == "open" for alert in alerts):
-        yield Attention(text=f"{_count(n_open, 'alert')} open", link="#alerts")
+        yield Attention(text=f"{format_count(n_open, 'alert')} open", link="#alerts")
     if failed := [stage.stage.replace("_", " ") for stage in stages if stage.state == "failed"]:
         yield Attention(text=f"not made, because runs failed: {', '.join(failed)}", link="#loop")
     silence = next((p.value for p in points if p.name == SILENCE), None)
@@ -107,7 +108,7 @@ def _find_stopped_work(
 def _find_drift(site: Site, events: Sequence[OpenDriftEvent]) -> Iterator[Attention]:
     if events:
         yield Attention(
-            text=f"{_count(len(events), 'drift event')} without a decision", link="#drift"
+            text=f"{format_count(len(events), 'drift event')} without a decision", link="#drift"
         )
     for decision in find_waiting(site.store):
         yield Attention(
@@ -140,10 +141,6 @@ def _find_low_accuracy(figures: Sequence[MetricPoint]) -> Iterator[Attention]:
         "noise ceiling",
         link="/alignment",
     )
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _list_next_steps(site: Site) -> Iterator[NextStep]:

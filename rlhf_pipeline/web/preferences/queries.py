@@ -9,6 +9,7 @@ from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.preferences import Figure, chart_by_day, chart_by_group, figures
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store.vote_sums import VoteCell
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import hides_answers
@@ -70,7 +71,9 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
     if filters.group is not None:
         n_people = site.preference_sums.group_sizes().get(filters.group, 0)
         if n_people < MIN_ANNOTATORS:
-            note = f"Withheld: the group {filters.group!r} has {_count(n_people, 'annotator')}."
+            note = (
+                f"Withheld: the group {filters.group!r} has {format_count(n_people, 'annotator')}."
+            )
             return chart_by_group(figure, by, {}, {}, [note])
     newest = _find_newest_day(site, filters)
     first, last = filters.days.resolve(newest)
@@ -139,9 +142,9 @@ def _find_small(
         if counted.n <= 0 or n <= 0:
             continue
         if by == "group" and sizes.get(name, 0) < MIN_ANNOTATORS:
-            small[name] = f"{_count(sizes.get(name, 0), 'annotator')}: too few"
+            small[name] = f"{format_count(sizes.get(name, 0), 'annotator')}: too few"
         elif n < MIN_COMPARISONS:
-            small[name] = f"{_count(n, 'comparison')}: too few"
+            small[name] = f"{format_count(n, 'comparison')}: too few"
     return small
 
 
@@ -149,7 +152,3 @@ def _describe_progress(read: ReadSums) -> list[str]:
     if read.seq >= read.newest:
         return []
     return [f"Being counted: {read.seq:,} of {read.newest:,} votes so far."]
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -56,6 +56,7 @@ class LiveChart {
       if (answer.status === 401) throw new Error("You are logged out. Log in and reload the page.");
       if (answer.status === 304) return this.showError("");
       const found = await answer.json();
+      if (answer.headers.has("retry-after")) return this.waitFor(answer, found.detail);
       if (!answer.ok) throw new Error(found.detail ?? `The server answered ${answer.status}.`);
       [this.url, this.etag, this.chart] = [url.href, answer.headers.get("etag"), found];
       this.showError("");
@@ -63,6 +64,12 @@ class LiveChart {
     } catch (error) {
       this.showError(error instanceof TypeError ? UNREACHABLE : error.message);
     }
+  }
+
+  // Figures that are still being counted are asked for again as soon as the server says.
+  waitFor(answer, text) {
+    this.askedAt += 1000 * Number(answer.headers.get("retry-after")) - EVERY;
+    if (!this.chart) this.showState(text);
   }
 
   draw() {
