@@ -4,15 +4,13 @@ for those who may.
 
 import csv
 import io
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from rlhf_pipeline.api_types.project import DayCount
 from rlhf_pipeline.datasets.formats.csv import unprotect_cell
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
-from rlhf_pipeline.web.progress.routes import build_bars
 from tests.browser.hands import log_in, until
 from tests.browser.people import MODELS, People
 
@@ -404,18 +402,6 @@ def test_the_theme_follows_the_system_and_is_remembered(site: People, browser: A
         "by the server: no page flashes in the other theme"
     )
     context.close()
-
-
-def test_a_vote_of_long_ago_does_not_make_the_chart_endless() -> None:
-    counts = [
-        DayCount(day=date(1999, 1, 1), n=7),
-        DayCount(day=date(2026, 1, 1), n=2),
-        DayCount(day=date(2026, 1, 3), n=4),
-    ]
-    bars = build_bars(counts)
-    assert [bar.n for bar in bars.days[-3:]] == [2, 0, 4]
-    assert (len(bars.days), bars.most) == (366, 4)
-    assert build_bars([]).days == []
 
 
 def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(

@@ -423,6 +423,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "charts/alignment"),
         ("GET", "charts/versions"),
         ("GET", "charts/accuracy"),
+        ("GET", "charts/votes"),
         ("GET", "charts/drift"),
         ("GET", "charts/clusters"),
         ("GET", "charts/calibration/{figure}"),

@@ -1,18 +1,19 @@
 """Routes of progress: figures once, as events, as a page and as a file."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from rlhf_pipeline.api_types.project import AnnotatorProgress, DayCount, Metrics, ProgressOut
+from rlhf_pipeline.api_types.project import AnnotatorProgress, Metrics, ProgressOut
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.votes_by_day import chart_votes_by_day
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
+from rlhf_pipeline.web.charts import UNCHANGED, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import csv_of
 from rlhf_pipeline.web.progress import queries
@@ -21,7 +22,7 @@ from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.streams import EventStream
 
-api = api_router("progress")
+api = api_router("progress", "charts")
 pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.PROGRESS_READ))]
 LOOK_S = 1.0
@@ -32,8 +33,6 @@ EVENTS: dict[int | str, dict[str, Any]] = {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
-WIDTH, HEIGHT = 900, 120
-WIDEST = 48.0
 DAYS_DRAWN = 366
 
 
@@ -42,6 +41,17 @@ def read(site: AnySite, principal: Reader) -> ProgressOut:
     """Judgements offered, done and in progress; votes by day and by annotator. For users who may
     vote, only votes on comparisons they have judged are counted."""
     return queries.project_progress(site, principal)
+
+
+@api.get("/charts/votes", response_model=Chart, responses=UNCHANGED)
+def read_chart(site: AnySite, request: Request, principal: Reader, days: Days) -> Response:
+    """Votes by people by day; for users who may vote, those on comparisons that they have judged.
+    Without `until`, up to the newest day with votes; without `since`, 366 days.
+    """
+    counts = site.vote_counter.counts(seen_by=blind_reader_id(principal)).by_day
+    may_list = principal.may(Permission.VOTES_READ)
+    first, last = days.resolve(max(counts, default=None), DAYS_DRAWN)
+    return answer_chart(request, chart_votes_by_day(counts, first, last, links=may_list))
 
 
 @api.get(
@@ -106,30 +116,8 @@ async def stream_progress(
         quiet += look_s
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One day's votes, in the units of the chart."""
-
-    day: date
-    n: int
-    x: float
-    y: float
-    width: float
-    height: float
-
-
-@dataclass(frozen=True)
-class Bars:
-    """All days from the first to the last, including those without votes; at most the last year."""
-
-    days: list[Bar]
-    most: int
-    width: int = WIDTH
-    height: int = HEIGHT
-
-
 @pages.get("/progress")
-def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, days: Days) -> Response:
     now = queries.project_progress(site, principal)
     notice = (
         None
@@ -143,7 +131,7 @@ def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
         principal,
         notice=notice,
         progress=now,
-        bars=build_bars(now.votes_by_day),
+        filters={"since": days.since, "until": days.until},
     )
 
 
@@ -151,28 +139,3 @@ def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
 def download(site: AnySite, principal: Reader) -> Response:
     now = queries.project_progress(site, principal)
     return csv_of("annotators", list(AnnotatorProgress.model_fields), now.annotators)
-
-
-def build_bars(counts: Sequence[DayCount]) -> Bars:
-    if not counts:
-        return Bars([], 0)
-    last = counts[-1].day.toordinal()
-    first = max(counts[0].day.toordinal(), last - DAYS_DRAWN + 1)
-    n_days = last - first + 1
-    by_day = {one.day.toordinal(): one.n for one in counts if one.day.toordinal() >= first}
-    most = max(by_day.values())
-    step = min(WIDEST, WIDTH / n_days)
-    days = []
-    for i in range(n_days):
-        n = by_day.get(first + i, 0)
-        height = HEIGHT * n / most if most else 0.0
-        bar = Bar(
-            date.fromordinal(first + i),
-            n,
-            round(i * step, 2),
-            round(HEIGHT - height, 2),
-            round(step * 0.8, 2),
-            round(height, 2),
-        )
-        days.append(bar)
-    return Bars(days, most)
