@@ -3,17 +3,19 @@ changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import OverTimeParams, calibration_over_time
 from rlhf_pipeline.calibration.calibration_windows import days_of_window, report_days
+from rlhf_pipeline.calibration.window_groups import group_votes, windows_by_group
 from rlhf_pipeline.drift.reference import LEFT_OUT
 from rlhf_pipeline.errors import ArtefactError, FrameError
-from rlhf_pipeline.records import CalibrationWindow, content_hash
+from rlhf_pipeline.records import CalibrationWindow, GroupCalibration, content_hash
 from rlhf_pipeline.reflection import served_predictions
+from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import Quarantines
 
 INPUT_STAGES = ("reflection_log", "votes")
@@ -25,13 +27,14 @@ CODE_VERSION = (
 
 @dataclass(frozen=True)
 class WindowSeries:
-    """Calibration windows by day, the new ones among them, and the days shown in each report; or
-    why there are none (`left_out`).
+    """Calibration windows by day, the new ones among them, the days shown in each report, and the
+    groups of each report's own window; or why there are none (`left_out`).
     """
 
     windows: Mapping[str, CalibrationWindow]
     shown: Mapping[str, Sequence[str]]
     new: Sequence[CalibrationWindow] = ()
+    groups: Mapping[str, Sequence[GroupCalibration]] = field(default_factory=dict)
     left_out: str | None = None
 
     def windows_of(self, day: str) -> Sequence[CalibrationWindow] | str:
@@ -39,10 +42,14 @@ class WindowSeries:
 
 
 def load_series(
-    days: Sequence[str], files: Artefacts, params: OverTimeParams, quarantines: Quarantines
+    days: Sequence[str],
+    files: Artefacts,
+    params: OverTimeParams,
+    quarantines: Quarantines,
+    store: Store,
 ) -> WindowSeries:
     """The windows for the reports of `days`, from the stored reflection log and votes of each day,
-    without quarantined votes.
+    without quarantined votes. Groups of comparisons and annotators are those of the store.
 
     If a file of another day is broken, the series is left out with the reason, so that the reports
     are still made.
@@ -58,11 +65,11 @@ def load_series(
             if window.rests_on == hashes[day]
         }
         missing = [day for day in wanted if day not in kept]
-        made = list(_compute_windows(missing, files, params, quarantines))
+        made, groups = _measure(missing, days, files, params, quarantines, store)
     except (ArtefactError, FrameError) as cause:
         return WindowSeries({}, {}, left_out=f"{LEFT_OUT}a day's frames cannot be read. {cause}")
     new = [window.model_copy(update={"rests_on": hashes[window.day]}) for window in made]
-    return WindowSeries(kept | {window.day: window for window in new}, shown, new)
+    return WindowSeries(kept | {window.day: window for window in new}, shown, new, groups)
 
 
 def _input_hashes(
@@ -80,16 +87,46 @@ def _input_hashes(
     }
 
 
-def _compute_windows(
+def _measure(
+    missing: Sequence[str],
+    grouped: Sequence[str],
+    files: Artefacts,
+    params: OverTimeParams,
+    quarantines: Quarantines,
+    store: Store,
+) -> tuple[list[CalibrationWindow], dict[str, Sequence[GroupCalibration]]]:
+    """The windows of `missing` days, and the groups of the windows of `grouped` days. Groups are
+    not stored with their window: a tag of an annotator changes them without a change of frames.
+    """
+    windows: list[CalibrationWindow] = []
+    groups: dict[str, Sequence[GroupCalibration]] = {}
+    days = sorted({*missing, *grouped})
+    for some, judged, votes in _iter_inputs(days, files, params, quarantines):
+        windows += calibration_over_time(
+            judged, votes, [day for day in some if day in missing], params
+        )
+        named = group_votes(
+            votes,
+            store.comparisons.groups_of(votes["comparison_id"].unique().tolist()),
+            store.vote_sums.groups(votes["annotator_id"].unique().tolist()),
+        )
+        groups |= windows_by_group(
+            judged, votes, named, [day for day in some if day in grouped], params
+        )
+    return windows, groups
+
+
+def _iter_inputs(
     days: Sequence[str], files: Artefacts, params: OverTimeParams, quarantines: Quarantines
-) -> Iterator[CalibrationWindow]:
+) -> Iterator[tuple[Sequence[str], pd.DataFrame, pd.DataFrame]]:
+    """Days, and the served predictions and votes of their windows."""
     for start in range(0, len(days), DAYS_PER_CHUNK):
         some = days[start : start + DAYS_PER_CHUNK]
         inside = sorted({one for day in some for one in days_of_window(day, params)})
         reflections, votes = (
             quarantines.drop(files.read_days(stage, inside)) for stage in INPUT_STAGES
         )
-        yield from calibration_over_time(_served_by_day(reflections), votes, some, params)
+        yield some, _served_by_day(reflections), votes
 
 
 def _served_by_day(reflections: pd.DataFrame) -> pd.DataFrame:

@@ -49,7 +49,12 @@ from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.loop_settings import DriftReportParams
-from rlhf_pipeline.metrics.stages import policy_points, verdict_points, window_points
+from rlhf_pipeline.metrics.stages import (
+    group_points,
+    policy_points,
+    verdict_points,
+    window_points,
+)
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.records import (
@@ -121,7 +126,7 @@ def drift_report(
     pages = {}
     files = Artefacts(settings.frames, store.file_hashes)
     texts: dict[str, str] = {}
-    series = load_series(days, files, config, quarantines)
+    series = load_series(days, files, config, quarantines, store)
     clusters = ClusterSeries.load(days[0], files)
     policy = load_policy_days(days, files, store, config)
     evaluations = {gate.candidate: gate.evaluation for gate in store.gates.all() if gate.evaluation}
@@ -208,12 +213,17 @@ def _measure_days(
     policy: PolicySeries,
     store: Store,
 ) -> list[MetricPoint]:
-    """Metric points of each day's verdicts, calibration window and policy."""
+    """Metric points of each day's verdicts, calibration window with its groups, and policy."""
     now = store.database.clock.now()
     windows = [series.windows[day] for day in days if day in series.windows]
     return [
         *verdict_points(report, now),
         *(point for window in windows for point in window_points(window, now)),
+        *(
+            point
+            for window in windows
+            for point in group_points(window, series.groups[window.day], now)
+        ),
         *policy_points([policy.days[day] for day in days if day in policy.days], now),
     ]
 

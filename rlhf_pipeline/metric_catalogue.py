@@ -98,6 +98,35 @@ METRICS: dict[str, Metric] = {
             stage="drift_report",
         ),
         Metric(
+            "groups.accuracy",
+            "share",
+            "Share of a group's votes that were predicted correctly, over the calibration window "
+            "that ends on the day; `by` is category, source or annotator_group.",
+            ("reward_model", "by", "group"),
+            stage="drift_report",
+        ),
+        Metric(
+            "groups.accuracy_ceiling",
+            "share",
+            "Noise ceiling of the group's votes in that window.",
+            ("reward_model", "by", "group"),
+            stage="drift_report",
+        ),
+        Metric(
+            "groups.ece",
+            "share",
+            "Expected calibration error on them, without the bias that noise adds.",
+            ("reward_model", "by", "group"),
+            stage="drift_report",
+        ),
+        Metric(
+            "groups.calibration_slope",
+            "",
+            "Calibration slope on them.",
+            ("reward_model", "by", "group"),
+            stage="drift_report",
+        ),
+        Metric(
             "versions.accuracy",
             "share",
             "Share of the held-out votes since the last change of taste that a version of the "

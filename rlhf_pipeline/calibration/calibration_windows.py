@@ -6,7 +6,8 @@ votes, so they are not independent. After a promotion a window holds votes predi
 its figures are of the newer one alone, so that they say nothing of a model that no longer predicts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -19,7 +20,7 @@ from rlhf_pipeline.calibration.summary import calibration_metrics
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.parameters import Parameters
-from rlhf_pipeline.records import CalibrationWindow, Interval
+from rlhf_pipeline.records import CalibrationMetrics, CalibrationWindow, Interval
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import standing
 
@@ -113,6 +114,32 @@ def calibration_over_time(
     intervals resample. Below MIN_PAIRS comparisons there is no figure. Rows may come in any order.
     Raises FrameError for missing columns, InvalidScores for an invalid p or outcome.
     """
+    return tuple(_measure_window(window) for window in iter_windows(judged, votes, days, params))
+
+
+@dataclass(frozen=True)
+class WindowVotes:
+    """The votes of a window that count: of its current model, none of them superseded.
+
+    `judged` has the columns JUDGED_COLUMNS and `prompt`; `cast` are the VOTES of the window for the
+    noise ceiling.
+    """
+
+    day: str
+    first_day: str
+    judged: pd.DataFrame
+    cast: pd.DataFrame
+
+
+def iter_windows(
+    judged: pd.DataFrame,
+    votes: pd.DataFrame,
+    days: Sequence[str],
+    params: OverTimeParams | None = None,
+) -> Iterator[WindowVotes]:
+    """The windows that end on `days`, in their order; arguments and errors as
+    `calibration_over_time`.
+    """
     params = params or OverTimeParams()
     missing = [name for name in JUDGED_COLUMNS if name not in judged]
     if missing:
@@ -124,12 +151,13 @@ def calibration_over_time(
     cast = check_frame(votes, VOTES).sort_values(["day", "seq"])
     prompts = dict(zip(cast["comparison_id"], cast["prompt_id"], strict=True))
     rows = rows.assign(prompt=rows["group"].map(prompts).fillna(rows["group"]))
-    return tuple(
-        _measure_window(
-            day, _window_rows(rows, day, params), _window_rows(cast, day, params), params
+    for day in days:
+        first_day = days_of_window(day, params)[0]
+        yield _select_current(
+            WindowVotes(
+                day, first_day, *(_select_days(frame, first_day, day) for frame in (rows, cast))
+            )
         )
-        for day in days
-    )
 
 
 def over_time_frame(windows: Sequence[CalibrationWindow]) -> pd.DataFrame:
@@ -153,35 +181,38 @@ def new_models(windows: Sequence[CalibrationWindow]) -> list[tuple[int, str]]:
     return found
 
 
-def _measure_window(
-    day: str, rows: pd.DataFrame, cast: pd.DataFrame, params: OverTimeParams
-) -> CalibrationWindow:
+def _select_current(window: WindowVotes) -> WindowVotes:
     # A vote that was superseded within the window does not count.
-    rows = rows[rows["seq"].isin(standing(cast)["seq"])]
-    is_current = rows["reward_model"] == _find_current_model(rows)
-    cast = cast[~cast["comparison_id"].isin(rows.loc[~is_current, "group"])]
-    rows = rows[is_current]
+    judged = window.judged[window.judged["seq"].isin(standing(window.cast)["seq"])]
+    is_current = judged["reward_model"] == _find_current_model(judged)
+    of_others = window.cast["comparison_id"].isin(judged.loc[~is_current, "group"])
+    return replace(window, judged=judged[is_current], cast=window.cast[~of_others])
+
+
+def _measure_window(window: WindowVotes) -> CalibrationWindow:
+    rows = window.judged
     n_comparisons = int(rows["group"].nunique())
-    measured = (
-        calibration_metrics(
-            rows["p"].to_numpy(), rows["outcome"].to_numpy(), groups=rows["prompt"].to_numpy()
-        )
-        if n_comparisons >= MIN_PAIRS
-        else None
-    )
+    measured = measure_votes(rows) if n_comparisons >= MIN_PAIRS else None
     return CalibrationWindow(
-        day=day,
-        first_day=days_of_window(day, params)[0],
+        day=window.day,
+        first_day=window.first_day,
         n_votes=len(rows),
         n_comparisons=n_comparisons,
         n_prompts=int(rows["prompt"].nunique()),
         reward_models=tuple(rows.sort_values("seq")["reward_model"].drop_duplicates()),
         last_seq=None if rows.empty else int(rows["seq"].max()),
         accuracy=None if measured is None else measured.accuracy,
-        noise_ceiling=None if measured is None else noise_ceiling_or_repeats(cast),
+        noise_ceiling=None if measured is None else noise_ceiling_or_repeats(window.cast),
         ece=None if measured is None else measured.ece_debiased,
         brier=None if measured is None else measured.brier,
         slope=None if measured is None else measured.slope,
+    )
+
+
+def measure_votes(judged: pd.DataFrame) -> CalibrationMetrics:
+    """Of the `judged` votes of a window; the bootstrap draws the votes of a prompt together."""
+    return calibration_metrics(
+        judged["p"].to_numpy(), judged["outcome"].to_numpy(), groups=judged["prompt"].to_numpy()
     )
 
 
@@ -194,10 +225,10 @@ def _find_current_model(rows: pd.DataFrame) -> str | None:
     return None if counted.empty else str(counted.sort_values(["size", "max"]).index[-1])
 
 
-def _window_rows(sorted_by_day: pd.DataFrame, day: str, params: OverTimeParams) -> pd.DataFrame:
+def _select_days(sorted_by_day: pd.DataFrame, first_day: str, last_day: str) -> pd.DataFrame:
     days = sorted_by_day["day"].to_numpy(dtype=object)
-    begin = np.searchsorted(days, days_of_window(day, params)[0], "left")
-    end = np.searchsorted(days, day, "right")
+    begin = np.searchsorted(days, first_day, "left")
+    end = np.searchsorted(days, last_day, "right")
     return sorted_by_day.iloc[begin:end]
 
 

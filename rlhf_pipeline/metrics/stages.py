@@ -10,6 +10,7 @@ from rlhf_pipeline.records import (
     CalibrationMetrics,
     CalibrationWindow,
     Evaluation,
+    GroupCalibration,
     Interval,
     PolicyDay,
     Verdict,
@@ -37,6 +38,31 @@ def window_points(window: CalibrationWindow, now: datetime) -> list[MetricPoint]
         point
         for model in models
         for point in _estimates(window.day, now, figures, reward_model=model)
+    ]
+
+
+def group_points(
+    window: CalibrationWindow, groups: Sequence[GroupCalibration], now: datetime
+) -> list[MetricPoint]:
+    """Of the groups of that window, labelled with the model that predicted."""
+    return [
+        point
+        for model in window.reward_models[-1:]
+        for one in groups
+        if one.calibrated is not None
+        for point in _estimates(
+            window.day,
+            now,
+            {
+                "groups.accuracy": one.calibrated.accuracy,
+                "groups.accuracy_ceiling": one.noise_ceiling,
+                "groups.ece": one.calibrated.ece_debiased,
+                "groups.calibration_slope": one.calibrated.slope,
+            },
+            reward_model=model,
+            by=one.by,
+            group=one.group,
+        )
     ]
 
 

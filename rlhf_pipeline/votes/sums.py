@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.records import OWN_SOURCE, Choice, RatioSums
+from rlhf_pipeline.votes.annotator_groups import name_annotator_groups
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 
 VERSION = 2  # of the measures: another one counts all votes again
@@ -93,7 +94,7 @@ def _describe_cells(
     source = comparisons["source"].to_numpy(dtype=object)
     return pd.DataFrame(
         {
-            "annotator_group": votes["annotator_id"].map(groups).fillna(votes["origin"]),
+            "annotator_group": name_annotator_groups(votes, groups),
             "category": comparisons["category"].to_numpy(dtype=object),
             "source": np.where(pd.isna(source), OWN_SOURCE, source),
             "model_version": np.where(a == b, a, SEVERAL),

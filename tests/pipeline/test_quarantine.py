@@ -174,7 +174,7 @@ def test_quarantined_votes_stay_out_of_clusters_and_calibration_windows(grown: A
     one = str(files.read_days("votes", [before])["annotator_id"].iloc[0])
     quarantines = Quarantines({one: 1})
     windows = [
-        load_series([day], files, OverTimeParams(), each).windows[day].n_votes
+        load_series([day], files, OverTimeParams(), each, grown.store).windows[day].n_votes
         for each in (NO_QUARANTINES, quarantines)
     ]
     assert windows[0] > windows[1] > 0

@@ -11,6 +11,7 @@ from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.preferences import Figure, chart_by_day, chart_by_group, figures
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store.vote_sums import VoteCell
+from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import hides_answers
 from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
@@ -26,9 +27,7 @@ COLUMNS: dict[By, str] = {
     "source": "source",
     "group": "annotator_group",
 }
-# A smaller group would say more about a few people or comparisons than about a group.
-MIN_COMPARISONS = 20
-MIN_ANNOTATORS = 3
+MIN_COMPARISONS = 20  # fewer would say more about a few comparisons than about a group
 WITHHELD = f"figures of fewer than {MIN_COMPARISONS} comparisons are withheld"
 
 
