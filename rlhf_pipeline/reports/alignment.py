@@ -33,6 +33,15 @@ ACCURACY, CEILING, ECE, SLOPE, VERDICT = ALIGNMENT_METRICS = (
     "model.calibration_slope",
     "drift.verdict",
 )
+TITLE = "Accuracy beside its noise ceiling, calibration and drift by day"
+TITLE_OF_GROUP = "Accuracy beside its noise ceiling, and calibration by day"
+# metrics of a group, and the figure of the chart that each is
+GROUP_METRICS = {
+    "groups.accuracy": ACCURACY,
+    "groups.accuracy_ceiling": CEILING,
+    "groups.ece": ECE,
+    "groups.calibration_slope": SLOPE,
+}
 NO_POINTS = (
     "No figures of these days yet. Each day's drift report writes them, once a reward model has "
     "predicted comparisons that people then judged."
@@ -53,17 +62,25 @@ def chart_alignment(
     last: date,
     link: Callable[[date], str] | None = None,
     taste_changes: Mapping[date, str] | None = None,
+    *,
+    group: str | None = None,
+    no_points: str = NO_POINTS,
 ) -> Chart:
     """One panel per figure over the same days; a day without a value is a gap. Lines mark days on
     which another reward model predicts than on the day before, or taste changed. `link` leads from
     a day to its votes.
+
+    With `group`, the points are GROUP_METRICS of the group of that name; drift has none.
+    `no_points` says why there are no figures.
     """
-    by_name = {
-        name: [p for p in points if p.name == name and p.value is not None]
-        for name in ALIGNMENT_METRICS
-    }
+    by_name: dict[str, list[MetricPoint]] = {name: [] for name in ALIGNMENT_METRICS}
+    for point in points:
+        name = GROUP_METRICS.get(point.name, "") if group else point.name
+        if name in by_name and point.value is not None:
+            by_name[name].append(point)
+    title = f"{TITLE_OF_GROUP}: {group}" if group else TITLE
     if not any(by_name.values()):
-        return Chart(kind="alignment", title=TITLE, alt=TITLE, panels=(), notes=(NO_POINTS,))
+        return Chart(kind="alignment", title=title, alt=title, panels=(), notes=(no_points,))
     x = day_axis(first, last)
     changes = [
         *keep_within(x, mark_taste_changes(taste_changes or {})),
@@ -84,8 +101,8 @@ def chart_alignment(
         drawn = [_link_days(panel, link) for panel in drawn]
     return Chart(
         kind="alignment",
-        title=TITLE,
-        alt=f"{TITLE}, from {first} to {last}",
+        title=title,
+        alt=f"{title}, from {first} to {last}",
         panels=tuple(drawn),
         notes=(
             "bands: 95% intervals",
@@ -117,9 +134,6 @@ def chart_accuracy(
     return whole.model_copy(
         update={"kind": "accuracy", "title": title, "alt": alt, "panels": panels}
     )
-
-
-TITLE = "Accuracy beside its noise ceiling, calibration and drift by day"
 
 
 def _accuracy_panel(

@@ -1,0 +1,160 @@
+"""Reads the figures of alignment: of all votes, or of one group of them."""
+
+from dataclasses import dataclass, replace
+from datetime import date
+from urllib.parse import urlencode
+
+from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
+from rlhf_pipeline.calibration.window_groups import ANNOTATOR_GROUP, MAX_GROUPS
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.reports.alignment import (
+    ALIGNMENT_METRICS,
+    GROUP_METRICS,
+    NO_POINTS,
+    VERDICT,
+    chart_alignment,
+)
+from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
+from rlhf_pipeline.web.changed_days import find_taste_changes
+from rlhf_pipeline.web.charts import DayFilter
+from rlhf_pipeline.web.pick_lists import list_sources
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.site import Site
+
+OF_MODEL = [name for name in ALIGNMENT_METRICS if name != VERDICT]
+GROUPINGS = {"category": "category", "source": "source", "group": ANNOTATOR_GROUP}
+ONE_GROUP = (
+    "Figures are measured by category, by source, or by group of annotators, not by two of them at "
+    "once. Choose one and leave the others out."
+)
+
+
+@dataclass(frozen=True)
+class AlignmentFilters:
+    """Which figures a page's address asks for."""
+
+    days: DayFilter
+    model: str | None = None
+    category: str | None = None
+    source: str | None = None
+    group: str | None = None
+
+    @property
+    def chosen(self) -> dict[str, object]:
+        return {
+            "since": self.days.since,
+            "until": self.days.until,
+            "model": self.model,
+            **{name: getattr(self, name) for name in GROUPINGS},
+        }
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The chosen group of each grouping, by the name of the filter."""
+        return {name: value for name in GROUPINGS if (value := getattr(self, name)) is not None}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of the metric points."""
+        of_group = {
+            label: value
+            for name, group in self.groups.items()
+            for label, value in (("by", GROUPINGS[name]), ("group", group))
+        }
+        return of_group | ({"reward_model": self.model} if self.model else {})
+
+    def require_one_group(self) -> None:
+        """Raises Problem 422 for more than one."""
+        if len(self.groups) > 1:
+            errors = [(f"query.{name}", "is one of several groups") for name in self.groups]
+            raise Problem(422, ONE_GROUP, kind="invalid", errors=errors)
+
+
+def build_chart(site: Site, filters: AlignmentFilters, *, may_read_votes: bool) -> Chart:
+    """Raises Problem 422 for more than one group."""
+    filters.require_one_group()
+    first, last = filters.days.resolve(find_newest_day(site))
+    read = replace(filters, days=DayFilter(first, last))
+    points = _read_points(site, read)
+    if filters.days.since is None:
+        first = min((point.day for point in points), default=first)
+
+    def link(day: date) -> str:
+        return f"/votes?{urlencode({'day': day} | filters.groups)}"
+
+    return chart_alignment(
+        points,
+        first,
+        last,
+        # votes cannot be listed by group of annotators
+        link if may_read_votes and filters.group is None else None,
+        find_taste_changes(site.store),
+        group=next(iter(filters.groups.values()), None),
+        no_points=_explain_absence(site, filters),
+    )
+
+
+def read_newest(
+    site: Site, filters: AlignmentFilters
+) -> tuple[date | None, dict[str, MetricPoint]]:
+    """The newest day with figures, and these, by name as those of all votes."""
+    names = [*GROUP_METRICS] if filters.groups else OF_MODEL
+    days, labels = filters.days, filters.labels
+    newest, _ = site.store.metric_points.page(
+        names, since=days.since, until=days.until, labels=labels, limit=1
+    )
+    if not newest:
+        return None, {}
+    day = newest[0].day
+    found = site.store.metric_points.read(names, since=day, until=day, labels=labels)
+    return day, {GROUP_METRICS.get(point.name, point.name): point for point in found}
+
+
+def choices_of_filters(site: Site) -> dict[str, list[str]]:
+    """The values that each filter offers."""
+    latest = site.store.metric_points.latest(OF_MODEL)
+    return {
+        "model": sorted({point.labels["reward_model"] for point in latest}),
+        "category": site.store.comparisons.values_of("category"),
+        "source": list_sources(site),
+        "group": sorted(site.preference_sums.group_sizes()),
+    }
+
+
+def find_newest_day(site: Site) -> date | None:
+    newest, _ = site.store.metric_points.page(ALIGNMENT_METRICS, limit=1)
+    return newest[0].day if newest else None
+
+
+def _read_points(site: Site, filters: AlignmentFilters) -> list[MetricPoint]:
+    """Of a group its figures; else with a model, its figures and the verdicts of its days."""
+    names = [*GROUP_METRICS] if filters.groups else ALIGNMENT_METRICS
+    labels = filters.labels if filters.groups else None
+    since, until = filters.days.since, filters.days.until
+    points = site.store.metric_points.read(names, since=since, until=until, labels=labels)
+    if filters.groups or filters.model is None:
+        return points
+    of_model = [point for point in points if point.labels.get("reward_model") == filters.model]
+    its_days = {point.day for point in of_model}
+    return of_model + [p for p in points if p.name == VERDICT and p.day in its_days]
+
+
+def _explain_absence(site: Site, filters: AlignmentFilters) -> str:
+    if not filters.groups:
+        return NO_POINTS
+    if filters.group is not None:
+        n_people = site.preference_sums.group_sizes().get(filters.group, 0)
+        if n_people < MIN_ANNOTATORS:
+            counted = f"{n_people} annotator{'' if n_people == 1 else 's'}"
+            return (
+                f"Withheld: the group {filters.group!r} has {counted}; at least {MIN_ANNOTATORS} "
+                "are needed."
+            )
+    ((name, group),) = filters.groups.items()
+    people = f" and {MIN_ANNOTATORS} annotators" if name == "group" else ""
+    return (
+        f"No figures of {name} {group!r} in these days. Each day's drift report writes those of "
+        f"the {MAX_GROUPS} largest groups that have at least {MIN_PAIRS} judged comparisons"
+        f"{people} in its calibration window."
+    )
