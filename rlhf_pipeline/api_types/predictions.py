@@ -131,7 +131,7 @@ class ProbeOut(Answer):
     newest_only: bool = Field(description="Whether only the newest votes are counted.")
     is_withheld: bool = Field(
         default=False,
-        description="Whether the chosen category or source has too few comparisons for figures.",
+        description="Whether the chosen votes are of too few comparisons or annotators.",
     )
     accuracy: Interval | None
     noise_ceiling: Interval | None = Field(

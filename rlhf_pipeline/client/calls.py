@@ -76,6 +76,20 @@ class VoteOptions(TypedDict, total=False):
     idempotency_key: str
 
 
+class ProbeOptions(TypedDict, total=False):
+    """Which predictions are compared with their votes, and which votes: `group` is one of
+    annotators.
+    """
+
+    reward_model: str | None
+    calibrator: str | None
+    category: str | None
+    source: str | None
+    group: str | None
+    since: date | None
+    until: date | None
+
+
 class VoteBody(VoteOptions):
     """A complete vote."""
 
@@ -362,46 +376,18 @@ def calibration(reward_model: str, version: int) -> Call[CalibrationDetail]:
     return _get(f"calibrations/{_id(reward_model)}/{version}", CalibrationDetail)
 
 
-def calibration_probe(
-    *,
-    reward_model: str | None = None,
-    calibrator: str | None = None,
-    category: str | None = None,
-    source: str | None = None,
-) -> Call[ProbeOut]:
+def calibration_probe(**chosen: Unpack[ProbeOptions]) -> Call[ProbeOut]:
     """The reliability diagram of predictions made before their votes; by default of the model that
     predicted last.
     """
-    params = _drop_missing(
-        {
-            "reward_model": reward_model,
-            "calibrator": calibrator,
-            "category": category,
-            "source": source,
-        }
-    )
-    return replace(_get("calibrations/probe", ProbeOut), params=params)
+    return replace(_get("calibrations/probe", ProbeOut), params=_drop_missing(chosen))
 
 
 def calibration_pairs(
-    confidence: float,
-    *,
-    reward_model: str | None = None,
-    calibrator: str | None = None,
-    category: str | None = None,
-    source: str | None = None,
-    limit: int = 100,
+    confidence: float, *, limit: int = 100, **chosen: Unpack[ProbeOptions]
 ) -> Call[Page[ProbedPair]]:
     """The votes of the diagram's bin that contains `confidence`, wrong predictions first."""
-    filters = {
-        "bin": confidence,
-        "reward_model": reward_model,
-        "calibrator": calibrator,
-        "category": category,
-        "source": source,
-        "limit": limit,
-    }
-    return _list("calibrations/probe/pairs", ProbedPair, **filters)
+    return _list("calibrations/probe/pairs", ProbedPair, bin=confidence, limit=limit, **chosen)
 
 
 def progress() -> Call[ProgressOut]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Select, and_, func, literal, or_, select
@@ -255,10 +256,16 @@ def has_predicted(database: Database, reward_model: str, calibrator: str | None 
 
 
 def find_newest_voted(
-    database: Database, reward_model: str, calibrator: str | None = None, *, limit: int
+    database: Database,
+    reward_model: str,
+    calibrator: str | None = None,
+    *,
+    since: date | None = None,
+    until: date | None = None,
+    limit: int,
 ) -> tuple[list[str], bool]:
     """Ids of the comparisons predicted by a reward model on which people cast its `limit` newest
-    votes for a side, each once; and whether there are more such votes.
+    votes for a side, of these days; each once, and whether there are more such votes.
     """
     predicted = and_(
         database.in_project(predictions),
@@ -273,6 +280,8 @@ def find_newest_voted(
             database.in_project(votes),
             votes.c.choice.in_(SIDES),
             votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
+            *([votes.c.day >= since.isoformat()] if since else []),
+            *([votes.c.day <= until.isoformat()] if until else []),
             select(literal(1)).select_from(predictions).where(predicted).exists(),
         )
         .order_by(votes.c.seq.desc())

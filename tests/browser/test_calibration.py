@@ -210,7 +210,7 @@ def test_a_group_is_chosen_by_the_form_and_by_its_point(site: People, browser: A
     assert category
     page.get_by_text(f"votes on 36 comparisons of {category}").wait_for()
     page.get_by_role("button", name="Show", exact=True).click()
-    page.wait_for_url(f"**/calibration?model=&category={category}*")
+    page.wait_for_url(f"**/calibration?since=&until=&model=&category={category}*")
     settled(page)
     page.context.close()
 

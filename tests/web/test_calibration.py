@@ -19,6 +19,7 @@ import pytest
 
 from rlhf_pipeline.calibration.log import calibration_log
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
+from rlhf_pipeline.metrics.vote_sums import count_new_votes
 from rlhf_pipeline.records import (
     CalibrationMetrics,
     CalibrationReport,
@@ -132,10 +133,9 @@ def vote(web: Web, ids: list[str], choices: str, *, person: str = "ann", **more:
                 annotator_id=person,
                 annotator_kind="human",
                 origin="api",
-                voted_at=NOON,
                 choice=choice,
                 idempotency_key=str(uuid.uuid4()),
-                **more,
+                **({"voted_at": NOON} | more),
             )
             for one, choice in zip(ids, choices, strict=True)
         ]
@@ -646,7 +646,45 @@ def test_curves_errors_and_votes_are_those_of_the_chosen_group(web: Web):
         assert "20 votes on 20 comparisons of coding" in page
         assert '<option value="coding" selected>' in page
         page = words(get_counted_page(browser, f"{seen.url}/calibration", category="safety"))
-        assert "withheld, because they judge too few comparisons" in page
+        assert "withheld: fewer than 10 judged comparisons" in page
+
+
+def test_diagram_and_votes_are_those_of_the_chosen_annotators_and_days(web: Web):
+    ids = publish(web, [0.9] * 24)
+    for person in ("ann", "bob", "eve"):
+        vote(web, ids[:12], "a" * 12, person=person, voted_at=NOON)
+    vote(web, ids[12:], "a" * 9 + "b" * 3, person="tess", voted_at=NOON + timedelta(days=2))
+    web.store.vote_sums.tag(dict.fromkeys(("ann", "bob", "eve"), "experts"), actor="test")
+    count_new_votes(web.store)
+    reader = web.client("engineer")
+    path = "/charts/calibration/later_votes"
+    late = {"since": (NOON + timedelta(days=1)).date().isoformat()}
+    for asked, n, share in (
+        ({}, 48, 45 / 48),
+        ({"group": "experts"}, 36, 1.0),
+        (late, 12, 0.75),
+        ({"until": NOON.date().isoformat(), "group": "experts"}, 36, 1.0),
+    ):
+        _, after = get_counted(reader, path, **asked)["panels"][0]["series"]
+        assert (after["n"], after["y"]) == ([n], [share]), asked
+        assert len(listed(reader, bin=0.925, **asked)) == n
+    assert after["links"] == [f"/calibration/pairs?group=experts&until={NOON.date()}&bin=0.925"]
+    (panel, _) = get_counted(reader, "/charts/calibration/later_groups", **late)["panels"]
+    assert panel["series"][1]["n"] == [12]
+    assert panel["series"][1]["links"][0] == f"/calibration?since={late['since']}&category=factual"
+    alone = get_counted(reader, path, group="api")
+    assert alone["notes"] == [
+        "Withheld: fewer than 10 judged comparisons, or fewer than 3 annotators."
+    ]
+    none = reader.get("/calibrations/probe/pairs", params={"bin": 0.925, "group": "api"})
+    assert none.status_code == 404
+    with pages(web) as seen:
+        browser = seen.browser(web.add("engineer"))
+        asked = {"group": "experts", "until": NOON.date().isoformat()}
+        page = words(get_counted_page(browser, f"{seen.url}/calibration", **asked))
+        assert "36 votes on 12 comparisons of group experts, days until" in page
+        assert '<option value="experts" selected>' in page
+        assert f'name="until" value="{NOON.date()}"' in page
 
 
 def test_a_chart_without_its_calibrator_says_why(web: Web):

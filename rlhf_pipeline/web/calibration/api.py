@@ -18,7 +18,7 @@ from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery
 from rlhf_pipeline.web.calibration.queries import CALIBRATION
-from rlhf_pipeline.web.charts import ChartFilter
+from rlhf_pipeline.web.charts import ChartFilter, Days
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -43,10 +43,13 @@ def read_probe_query(
             description="Calibrator as method@version; default all of that model.",
         ),
     ] = None,
+    *,
+    days: Days,
     category: ChartFilter = None,
     source: ChartFilter = None,
+    group: ChartFilter = None,
 ) -> ProbeQuery:
-    return ProbeQuery(reward_model, calibrator, category, source)
+    return ProbeQuery(reward_model, calibrator, category, source, group, days.since, days.until)
 
 
 Asked = Annotated[ProbeQuery, Depends(read_probe_query)]
@@ -68,8 +71,9 @@ def read_all(
 def probe(site: AnySite, _: Reader, asked: Asked) -> ProbeOut:
     """A reliability diagram of predictions made before their votes: stated confidence against the
     share that was right, with counts and Wilson intervals. For a model with more than ten thousand
-    votes, the newest ones are used; `category` and `source` choose among these. A group of fewer
-    than 10 comparisons is withheld.
+    votes, the newest ones of the days are used; `category`, `source` and `group` (of annotators)
+    choose among these. Chosen votes on fewer than 10 comparisons are withheld, and those of a group
+    of which fewer than 3 annotators voted.
     """
     found = queries.probe_of(site, asked, wait_s=WAIT_S)
     if found is None:

@@ -7,7 +7,6 @@ from urllib.parse import urlencode
 from fastapi import Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.predictions import ProbeOut
-from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import ReliabilityBin
 from rlhf_pipeline.reports.calibration import chart_reliability
@@ -23,7 +22,7 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.queries import CALIBRATION, CalibrationSelection
-from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, answer_chart
+from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
@@ -39,12 +38,14 @@ Version = Annotated[int | None, Query(ge=1, lt=2**31)]
 
 
 def read_selection(
+    days: Days,
     model: ChartFilter = None,
     version: Version = None,
     category: ChartFilter = None,
     source: ChartFilter = None,
+    group: ChartFilter = None,
 ) -> CalibrationSelection:
-    return CalibrationSelection(model, version, category, source)
+    return CalibrationSelection(model, version, category, source, group, days)
 
 
 Selected = Annotated[CalibrationSelection, Depends(read_selection)]
@@ -65,7 +66,9 @@ def read_chart(
 
     `model` is a reward model as name@version, `version` the number of one of its calibrators.
     Without them: the model that predicted last through any calibrator, and on the test split the
-    calibrator that the champion predicts through. Groups of fewer than 10 comparisons are withheld.
+    calibrator that the champion predicts through. `group` (of annotators), `since` and `until`
+    choose later votes. Votes on fewer than 10 comparisons are withheld, and those of a group of
+    which fewer than 3 annotators voted.
     """
     if figure == "later_votes":
         chart = _chart_later_votes(site, principal, selection)
@@ -94,7 +97,7 @@ def _chart_later_votes(site: Site, principal: Principal, selection: CalibrationS
     title = "Reliability before and after calibration, on later votes"
     probe = _read_probe(site, selection)
     if probe is None or not probe.bins:
-        return _explain("reliability", title, _why_no_probe(probe))
+        return _explain("reliability", title, _why_no_probe(probe, selection))
 
     def link(b: ReliabilityBin) -> str:
         return f"/calibration/pairs?{selection.query(bin=format_middle(b))}"
@@ -114,7 +117,7 @@ def _chart_later_groups(site: Site, selection: CalibrationSelection) -> Chart:
     whole = replace(selection, category=None, source=None)
     probe = _read_probe(site, whole)
     if probe is None or not probe.by_group:
-        return _explain("calibration-error-by-group", title, _why_no_probe(probe))
+        return _explain("calibration-error-by-group", title, _why_no_probe(probe, whole))
 
     def link(by: str, group: str) -> str:
         return f"/calibration?{whole.query(**{by: group})}"
@@ -135,11 +138,11 @@ def _read_probe(site: Site, selection: CalibrationSelection) -> ProbeOut | None:
     return probe
 
 
-def _why_no_probe(probe: ProbeOut | None) -> str:
+def _why_no_probe(probe: ProbeOut | None, selection: CalibrationSelection) -> str:
     if probe is None:
         return "This report was imported without its calibrator, so no predictions here use it."
     if probe.is_withheld:
-        return f"Withheld: fewer than {MIN_PAIRS} judged comparisons."
+        return f"Withheld: {queries.describe_minimum(selection)}."
     return "No vote for a side has such a prediction yet."
 
 

@@ -43,10 +43,12 @@ def read(
         page=page,
         is_later=cursor is not None,
         selection=selection,
+        minimum=queries.describe_minimum(selection),
         choices={
             "model": {one.reward_model: one.reward_model for one in page.items},
             "category": {one: one for one in site.store.comparisons.values_of("category")},
             "source": {one: one for one in list_sources(site)},
+            "group": {one: one for one in sorted(site.preference_sums.group_sizes())},
         },
         shown=None
         if shown is None
@@ -82,7 +84,7 @@ def pairs(
         principal,
         page=page,
         bin=wanted,
-        groups=selection.groups,
+        chosen=selection.words,
         words=describe_bin(wanted),
         names=names_for(site, principal),
         query=f"{selection.query(bin=str(value))}&",

@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from importlib import import_module
 
 import pandas as pd
@@ -24,6 +24,7 @@ from rlhf_pipeline.store.predictions import (
     find_newest_voted,
     has_predicted,
 )
+from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS, name_annotator_groups
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
 
@@ -33,20 +34,27 @@ KEPT = 24  # cached counts, and counts that may run at once
 
 @dataclass(frozen=True)
 class ProbeQuery:
-    """Selects predictions by reward model, calibrator and group. None means the model that
-    predicted last, any calibrator, and all comparisons.
+    """Selects predictions by reward model and calibrator, and votes by group and by day. None means
+    the model that predicted last, any calibrator, and all votes.
     """
 
     reward_model: str | None = None
     calibrator: str | None = None
     category: str | None = None
     source: str | None = None
+    group: str | None = None  # of annotators
+    since: date | None = None
+    until: date | None = None
 
     @property
     def groups(self) -> dict[str, str]:
-        """The chosen group of each grouping."""
+        """The chosen group of comparisons of each grouping."""
         chosen = {"category": self.category, "source": self.source}
         return {by: group for by, group in chosen.items() if group is not None}
+
+    @property
+    def has_all_votes(self) -> bool:
+        return not any((self.category, self.source, self.group, self.since, self.until))
 
 
 @dataclass(frozen=True)
@@ -59,10 +67,10 @@ class ProbeResult:
     has_predicted: bool
     counted_at: datetime
     is_cut: bool = False
-    is_withheld: bool = False  # the chosen group has too few judged comparisons
+    is_withheld: bool = False  # the chosen votes are of too few comparisons or annotators
     judged: pd.DataFrame | None = None
     probe: Probe | None = None
-    by_group: tuple[GroupCalibration, ...] = ()  # without a chosen group
+    by_group: tuple[GroupCalibration, ...] = ()  # without a chosen group of comparisons
     is_current: bool = True
 
 
@@ -135,7 +143,9 @@ class ProbeCounter:
         nothing = ProbeResult(label, has_predicted=False, counted_at=now)
         if label is None or not has_predicted(database, label, asked.calibrator):
             return nothing
-        ids, is_cut = find_newest_voted(database, label, asked.calibrator, limit=NEWEST)
+        ids, is_cut = find_newest_voted(
+            database, label, asked.calibrator, since=asked.since, until=asked.until, limit=NEWEST
+        )
         nothing = replace(nothing, has_predicted=True, is_cut=is_cut)
         groups = self._store.comparisons.groups_of(ids)
         # among the newest votes: to find earlier ones of a rare group would take a scan
@@ -148,15 +158,29 @@ class ProbeCounter:
         if asked.calibrator is not None:
             wanted &= predicted["calibrator"] == asked.calibrator
         votes = self._store.votes.log(comparison_ids=ids)
-        reflections = reflect(predicted[wanted], counting(votes), strict=False)
+        counted = self._select_votes(counting(votes), asked)
+        votes = self._select_votes(votes, asked)
+        reflections = reflect(predicted[wanted], counted, strict=False)
         try:
             found = probe_model(reflections, votes)
         except NotEnoughData:  # undone, or without a time
             return nothing
-        if asked.groups:
-            if found.n_comparisons < MIN_PAIRS:
-                return replace(nothing, is_withheld=True)
-            by_group: tuple[GroupCalibration, ...] = ()
-        else:
-            by_group = probe_groups(reflections, votes, groups)
-        return replace(nothing, judged=judged_rows(reflections), probe=found, by_group=by_group)
+        judged = judged_rows(reflections)
+        has_few_people = (
+            asked.group is not None and judged["annotator_id"].nunique() < MIN_ANNOTATORS
+        )
+        if not asked.has_all_votes and (found.n_comparisons < MIN_PAIRS or has_few_people):
+            return replace(nothing, is_withheld=True)
+        by_group = () if asked.groups else probe_groups(reflections, votes, groups)
+        return replace(nothing, judged=judged, probe=found, by_group=by_group)
+
+    def _select_votes(self, votes: pd.DataFrame, asked: ProbeQuery) -> pd.DataFrame:
+        """Those of the chosen days and group of annotators."""
+        if asked.since is not None:
+            votes = votes[votes["day"] >= asked.since.isoformat()]
+        if asked.until is not None:
+            votes = votes[votes["day"] <= asked.until.isoformat()]
+        if asked.group is None:
+            return votes
+        groups = self._store.vote_sums.groups(votes["annotator_id"].unique().tolist())
+        return votes[name_annotator_groups(votes, groups) == asked.group]

@@ -14,13 +14,16 @@ from rlhf_pipeline.api_types.predictions import (
     ProbedPair,
     ProbeOut,
 )
+from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import CalibrationMetrics, ReliabilityBin
 from rlhf_pipeline.store.calibrations import LoggedCalibration
+from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery, ProbeResult
+from rlhf_pipeline.web.charts import DayFilter
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.site import Site
@@ -30,26 +33,52 @@ CALIBRATION = "calibration"  # how a refusal to blind readers names this
 
 @dataclass(frozen=True)
 class CalibrationSelection:
-    """What a page's address asks for: a reward model (name@version), one of its calibrators, and a
-    group of comparisons.
+    """What a page's address asks for: a reward model (name@version), one of its calibrators, and
+    votes by group of comparisons, group of annotators and day.
     """
 
     model: str | None = None
     version: int | None = None
     category: str | None = None
     source: str | None = None
+    group: str | None = None
+    days: DayFilter = DayFilter()  # noqa: RUF009 (frozen)
 
     @property
     def groups(self) -> dict[str, str]:
-        """The chosen group of each grouping."""
+        """The chosen group of comparisons of each grouping, which the test split knows too."""
         chosen = {"category": self.category, "source": self.source}
         return {by: group for by, group in chosen.items() if group is not None}
 
+    @property
+    def words(self) -> list[str]:
+        """The chosen groups and days, for a sentence about votes."""
+        since, until = self.days.since, self.days.until
+        return [
+            *self.groups.values(),
+            *([f"group {self.group}"] if self.group is not None else []),
+            *([f"days since {since}"] if since else []),
+            *([f"days until {until}"] if until else []),
+        ]
+
     def query(self, **more: str) -> str:
         """As the query of an address, with `more` parameters at its end."""
-        version = None if self.version is None else str(self.version)
-        said = {"model": self.model, "version": version} | self.groups | more
-        return urlencode({name: value for name, value in said.items() if value is not None})
+        chosen = {
+            "model": self.model,
+            "version": self.version,
+            **self.groups,
+            "group": self.group,
+            "since": self.days.since,
+            "until": self.days.until,
+            **more,
+        }
+        return urlencode({name: value for name, value in chosen.items() if value is not None})
+
+
+def describe_minimum(selection: CalibrationSelection) -> str:
+    """Why chosen votes are withheld."""
+    people = "" if selection.group is None else f", or fewer than {MIN_ANNOTATORS} annotators"
+    return f"fewer than {MIN_PAIRS} judged comparisons{people}"
 
 
 def find_chosen(site: Site, selection: CalibrationSelection) -> LoggedCalibration | None:
@@ -97,6 +126,9 @@ def build_probe_query(
         selection.model,
         None if chosen is None else f"{chosen.report.method}@{chosen.version}",
         **selection.groups,
+        group=selection.group,
+        since=selection.days.since,
+        until=selection.days.until,
     )
 
 
