@@ -10,6 +10,11 @@ from rlhf_pipeline.api_types.home import VOTES_UNTIL, LastDecision
 from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.records import Evaluation, GateCheck, Interval
 
+DAY = (
+    "Day of the gate's last decision on it; without one, of its last promotion, else of the fit of "
+    "its calibrator. Of a replayed or simulated day that day. `since` and `until` compare it."
+)
+
 
 class PromotionOut(Answer):
     """The last time that a version became champion."""
@@ -48,6 +53,7 @@ class GateOut(Answer):
 class PolicyVersionOut(Answer):
     version: int
     label: str
+    day: date = Field(description=DAY)
     state: Literal["champion", "earlier champion", "refused", "promoted"] = Field(
         description="`promoted`: the gate let it through, but it was not made champion."
     )
@@ -68,6 +74,7 @@ class PolicyVersionOut(Answer):
 class RewardModelVersionOut(Answer):
     version: int
     label: str
+    day: date = Field(description=DAY)
     state: Literal["champion", "earlier champion", "refused", "not promoted"]
     calibration: CalibrationOut | None = Field(description="Its newest calibrator made here.")
     promotion: PromotionOut | None

@@ -32,12 +32,14 @@ def chart_evolution(
     evaluations: Mapping[int, Evaluation],
     champion: int | None = None,
     link: Callable[[int], str] | None = None,
+    *,
+    no_versions: str = NO_VERSIONS,
 ) -> Chart:
     """One point per evaluated version, by version. A line marks the champion if it was evaluated;
-    `link` leads from a version to its decision.
+    `link` leads from a version to its decision, `no_versions` says why there is none.
     """
     if not evaluations:
-        return Chart(kind="evolution", title=TITLE, alt=TITLE, panels=(), notes=(NO_VERSIONS,))
+        return Chart(kind="evolution", title=TITLE, alt=TITLE, panels=(), notes=(no_versions,))
     versions = sorted(evaluations)
     found = [evaluations[version] for version in versions]
     links = tuple(link(version) for version in versions) if link else ()

@@ -39,6 +39,9 @@ class DayFilter:
         last = self.until or max(newest or date.min, self.since or date.min)
         return self.since or last - timedelta(days=min(n_days, last.toordinal()) - 1), last
 
+    def includes(self, day: date) -> bool:
+        return (self.since or date.min) <= day <= (self.until or date.max)
+
 
 def read_days(since: Day = None, until: Day = None) -> DayFilter:
     """Raises Problem 422 for a first day after the last."""

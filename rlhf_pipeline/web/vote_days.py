@@ -9,6 +9,14 @@ from datetime import date, datetime
 from rlhf_pipeline.store import Store
 
 
+def find_day(moment: datetime, votes_until: date | None) -> date:
+    """The day of a run: of a replayed or simulated day that day, because the run has the clock of
+    its machine.
+    """
+    is_replayed = votes_until is not None and (moment.date() - votes_until).days > 1
+    return votes_until if is_replayed and votes_until else moment.date()
+
+
 def find_vote_days(store: Store, project: str, moments: Iterable[datetime]) -> dict[datetime, date]:
     """The day of the newest vote that the champion reward model of each moment may have learnt
     from. Moments before the first reward model are left out.

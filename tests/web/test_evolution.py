@@ -6,9 +6,10 @@ from datetime import date
 
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Interval, Promotion
+from rlhf_pipeline.records import Interval, NewVote, Promotion
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.evolution.routes import NONE_CHOSEN
 from rlhf_pipeline.web.server import WebServer
 from tests.policy_versions import PAGE, put_versions
 from tests.web.conftest import NOON, UNCACHED, Web
@@ -108,3 +109,68 @@ def test_a_reward_model_shows_what_it_predicted_right_since(web: Web):
     (one,) = web.client("auditor").get("/evolution").json()["reward_models"]
     assert Interval.model_validate(one["served"]) == served
     assert one["served_until"] == "2026-01-03"
+
+
+def put_reward_model(web: Web) -> None:
+    """Learnt from votes of 2026-01-02, by a run of today."""
+    vote = NewVote(
+        comparison_id=web.publish(1)[0],
+        annotator_id="ann",
+        annotator_kind="human",
+        origin="api",
+        choice="a",
+        voted_at=NOON,
+        idempotency_key="one",
+    )
+    seq = web.store.votes.cast(vote).seq
+    web.store.promotions.record(
+        Promotion(
+            model_name="demo.reward_model",
+            version=1,
+            previous_version=None,
+            data_seq=seq,
+            reason="first reward model",
+            actor="run run-1",
+        )
+    )
+
+
+@on_sqlite
+def test_days_and_a_model_choose_versions_in_list_chart_and_page(web: Web):
+    put_versions(web.store, web.settings.frames)
+    put_reward_model(web)
+    reader = web.client("auditor")
+    before, after = {"until": "2026-01-02"}, {"since": "2026-01-03"}
+
+    def list_labels(**asked: str) -> list[str]:
+        found = reader.get("/evolution", params=asked).json()
+        return [one["label"] for one in (*found["policies"], *found["reward_models"])]
+
+    policies = [f"demo.policy@{n}" for n in (3, 2, 1)]
+    assert list_labels() == [*policies, "demo.reward_model@1"]
+    assert list_labels(**before) == ["demo.reward_model@1"], "the day of its votes"
+    assert list_labels(**after) == policies, "the day of their gate"
+    assert list_labels(model="demo.policy", **after) == policies
+    assert list_labels(model="demo.policy@2") == ["demo.policy@2"]
+    assert list_labels(model="demo.policy@2", **before) == []
+
+    one = Chart.model_validate(
+        reader.get("/charts/evolution", params={"model": "demo.policy@2"}).json()
+    )
+    series = next(series for panel in one.panels if panel for series in panel.series)
+    assert series.x == (2,)
+    assert series.links == ("/evolution?model=demo.policy%402#policy-2",)
+    none = reader.get("/charts/evolution", params=before).json()
+    assert (none["panels"], none["notes"]) == ([], [NONE_CHOSEN])
+
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+        pages = Web(web.store, web.settings, server.url, web.clock)
+        browser = pages.browser(pages.add("engineer"))
+        address = f"{server.url}/evolution"
+        shown = browser.get(address, params={"model": "demo.policy@2"}).text
+        assert 'id="policy-2"' in shown
+        assert 'id="policy-3"' not in shown
+        assert "<option selected>demo.policy@2</option>" in shown
+        assert "Reward models</h2>" not in shown
+        nothing = browser.get(address, params={"model": "demo.policy@2", **before}).text
+        assert "No version matches the filters." in nothing

@@ -23,8 +23,9 @@ from rlhf_pipeline.records import (
     Promotion,
 )
 from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes
+from rlhf_pipeline.web.evolution.filters import VersionFilter
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.vote_days import find_vote_days
+from rlhf_pipeline.web.vote_days import find_day, find_vote_days
 
 ACCURACY = "model.accuracy"
 MAX_CALIBRATIONS = 1000  # of which the newest of each reward model is shown
@@ -32,16 +33,17 @@ RUN = "run "  # how a promotion names the run that made it
 
 
 def read_evolution(site: Site) -> EvolutionOut:
+    started = _read_started(site)
     return EvolutionOut(
-        policies=tuple(read_policies(site)), reward_models=tuple(_read_reward_models(site))
+        policies=tuple(_read_policies(site, started)),
+        reward_models=tuple(_read_reward_models(site, started)),
     )
 
 
-def read_policies(site: Site) -> list[PolicyVersionOut]:
+def _read_policies(site: Site, started: Mapping[str, LastDecision]) -> list[PolicyVersionOut]:
     """The newest first."""
     history, gates = _read_history(site)
     promoted = {promotion.version: promotion for promotion in history}  # the last one of each
-    started = _read_started(site)
     days = find_vote_days(
         site.store,
         site.settings.project,
@@ -60,12 +62,23 @@ def read_policies(site: Site) -> list[PolicyVersionOut]:
     ]
 
 
-def read_evaluations(site: Site) -> tuple[dict[int, Evaluation], int | None]:
-    """The last evaluation of each version that the gate decided on, and the champion's version."""
+def read_evaluations(site: Site, chosen: VersionFilter) -> tuple[dict[int, Evaluation], int | None]:
+    """The last evaluation of each chosen version that the gate decided on, and the champion's
+    version.
+    """
     history, gates = _read_history(site)
-    last = {version: decisions[-1].evaluation for version, decisions in gates.items()}
+    last = {version: decisions[-1] for version, decisions in gates.items()}
+    moments = [decision.decided_at for decision in last.values()]
+    days = find_vote_days(site.store, site.settings.project, moments)
     return (
-        {version: evaluation for version, evaluation in last.items() if evaluation is not None},
+        {
+            version: decision.evaluation
+            for version, decision in last.items()
+            if decision.evaluation is not None
+            and chosen.takes(
+                decision.candidate, find_day(decision.decided_at, days.get(decision.decided_at))
+            )
+        },
         history[-1].version if history else None,
     )
 
@@ -110,9 +123,12 @@ def _describe_policy(
     last = gates[-1] if gates else None
     promotion = next((each for each in reversed(history) if each.version == version), None)
     is_champion = bool(history) and history[-1].version == version
+    moment = last.decided_at if last else promotion.promoted_at if promotion else None
+    assert moment is not None  # versions are known by a gate decision or a promotion
     return PolicyVersionOut(
         version=version,
         label=f"{name_of(site, 'policy')}@{version}",
+        day=find_day(moment, days.get(moment)),
         state="champion"
         if is_champion
         else "earlier champion"
@@ -210,25 +226,31 @@ def _count_origins(site: Site, data_hash: str) -> dict[str, int]:
     return dict(counted)
 
 
-def _read_reward_models(site: Site) -> list[RewardModelVersionOut]:
+def _read_reward_models(
+    site: Site, started: Mapping[str, LastDecision]
+) -> list[RewardModelVersionOut]:
     name = name_of(site, "reward_model")
     history = site.store.promotions.history(name)
     promoted = {promotion.version: promotion for promotion in history}
     champion = history[-1] if history else None
     calibrated = _read_calibrations(site, name, champion.label if champion else None)
-    started = _read_started(site)
     days = find_vote_days(
-        site.store, site.settings.project, [each.promoted_at for each in promoted.values()]
+        site.store,
+        site.settings.project,
+        [
+            *(each.promoted_at for each in promoted.values()),
+            *(each.fitted_at for each in calibrated.values()),
+        ],
     )
     served = _read_accuracy(site)
     return [
         _describe_reward_model(
             f"{name}@{version}",
-            _describe_promotion(promoted.get(version), days),
             promoted.get(version),
             champion,
             calibrated.get(version),
             started,
+            days,
         ).model_copy(update=served.get(f"{name}@{version}", {}))
         for version in sorted({*promoted, *calibrated}, reverse=True)
     ]
@@ -236,16 +258,20 @@ def _read_reward_models(site: Site) -> list[RewardModelVersionOut]:
 
 def _describe_reward_model(
     label: str,
-    described: PromotionOut | None,
     promotion: Promotion | None,
     champion: Promotion | None,
     calibration: CalibrationOut | None,
     started: Mapping[str, LastDecision],
+    days: Mapping[datetime, date],
 ) -> RewardModelVersionOut:
     is_refused = calibration is not None and calibration.refusal is not None
+    fitted_at = calibration.fitted_at if calibration else None
+    moment = promotion.promoted_at if promotion else fitted_at
+    assert moment is not None  # versions are known by a promotion or a calibrator
     return RewardModelVersionOut(
         version=version_of(label),
         label=label,
+        day=find_day(moment, days.get(moment)),
         state="champion"
         if champion is not None and champion.label == label
         else "earlier champion"
@@ -254,7 +280,7 @@ def _describe_reward_model(
         if is_refused
         else "not promoted",
         calibration=calibration,
-        promotion=described,
+        promotion=_describe_promotion(promotion, days),
         decision=_find_decision(promotion, None, started),
         data_seq=promotion.data_seq if promotion else None,
     )

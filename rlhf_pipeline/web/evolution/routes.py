@@ -17,14 +17,16 @@ from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.charts import UNCHANGED, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.evolution import queries
+from rlhf_pipeline.web.evolution.filters import VersionFilter, list_models, read_version_filter
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router
 
 api, pages = api_router("evolution"), APIRouter()
 Reader = Annotated[
     Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the versions of the models"))
 ]
+NONE_CHOSEN = "No evaluated policy version matches the filters."
 STYLE = re.compile(rb"<style>(.*?)</style>", re.DOTALL)
 ORIGINS = {
     "vote": "labelled by votes",
@@ -34,31 +36,47 @@ ORIGINS = {
 }
 
 
+Chosen = Annotated[VersionFilter, Depends(read_version_filter)]
+
+
 @api.get("/evolution")
-def read(site: AnySite, _: Reader) -> EvolutionOut:
+def read(site: AnySite, _: Reader, chosen: Chosen) -> EvolutionOut:
     """Policy versions with the gate's decision, its reasons and the evaluation, what they were
     trained on and which decision started them; reward models with accuracy, noise ceiling and the
-    reason of their promotion or refusal. The newest first.
+    reason of their promotion or refusal. The newest first. `model` is a model by name, such as
+    demo.policy, or one version, such as demo.policy@3; `since` and `until` compare the day of each
+    version.
     """
-    return queries.read_evolution(site)
+    return chosen.select(queries.read_evolution(site))
 
 
 @api.get("/charts/evolution", response_model=Chart, responses=UNCHANGED)
-def read_chart(site: AnySite, request: Request, _: Reader) -> Response:
-    """Win rate, correct answers, KL and length of each evaluated policy version, with intervals."""
-    evaluations, champion = queries.read_evaluations(site)
-    chart = chart_evolution(evaluations, champion, lambda version: f"/evolution#policy-{version}")
-    return answer_chart(request, chart)
+def read_chart(site: AnySite, request: Request, _: Reader, chosen: Chosen) -> Response:
+    """Win rate, correct answers, KL and length of each evaluated policy version, with intervals;
+    `since`, `until` and `model` choose versions as in `GET evolution`.
+    """
+    evaluations, champion = queries.read_evaluations(site, chosen)
+    query = query_of({name: str(value or "") for name, value in chosen.chosen.items()})
+
+    def link(version: int) -> str:
+        return f"/evolution{'?' if query else ''}{query.rstrip('&')}#policy-{version}"
+
+    is_filtered = any(chosen.chosen.values())
+    reason = {"no_versions": NONE_CHOSEN} if is_filtered else {}
+    return answer_chart(request, chart_evolution(evaluations, champion, link, **reason))
 
 
 @pages.get("/evolution")
-def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
+    whole = queries.read_evolution(site)
     return render(
         "evolution/page.html",
         request,
         site,
         principal,
-        evolution=queries.read_evolution(site),
+        evolution=chosen.select(whole),
+        filters=chosen.chosen,
+        models=list_models(whole),
         origins=ORIGINS,
         judge=judge_win_rate,
     )
