@@ -380,6 +380,29 @@ class GroupCalibration(Record):
     noise_ceiling: Interval | None = Field(description="noise ceiling of the group's votes")
 
 
+class DimensionCalibration(GroupCalibration):
+    """Calibration figures of a reward model's head of one dimension of the rubric, `group`, on the
+    test pairs that votes judge in it. Its calibrator is measured and not applied.
+    """
+
+    method: str | None = Field(
+        description="calibrator chosen on the calib split; None with too few pairs judged there"
+    )
+    params: dict[str, Any] = Field(description="its fitted parameters; empty without one")
+    n_fit: int = Field(description="judged pairs in the calib split")
+
+    def __str__(self) -> str:
+        if self.raw is None:
+            return f"{self.group} too few test pairs ({self.n:,}) for figures"
+        after = ""
+        if self.calibrated is not None:
+            after = f" -> {self.calibrated.slope or 'unknown'} by {self.method}"
+        return (
+            f"{self.group} ECE without its noise {self.raw.ece_debiased}, slope "
+            f"{self.raw.slope or 'unknown'}{after}"
+        )
+
+
 class ClusterDay(Record):
     """What a cluster of prompts was like on one day."""
 
@@ -556,6 +579,10 @@ class CalibrationReport(Record):
     calibrated_bins: tuple[ReliabilityBin, ...] = ()
     noise_ceiling: Interval | None = None
     by_group: tuple[GroupCalibration, ...] = ()
+    by_dimension: tuple[DimensionCalibration, ...] = Field(
+        default=(),
+        description="the heads of the rubric's dimensions; empty where no test vote judges one",
+    )
     data_hash: str
     n_fit: int
     fitted_at: datetime = Field(default_factory=utc_now)

@@ -6,7 +6,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import MOST_IN_BATCH, Answer, LongText, Request
-from rlhf_pipeline.records import Choice, GroupCalibration, Interval, ReliabilityBin
+from rlhf_pipeline.records import (
+    Choice,
+    DimensionCalibration,
+    GroupCalibration,
+    Interval,
+    ReliabilityBin,
+)
 
 CalibratorState = Literal["serving", "standby", "replaced", "refused", "imported"]
 
@@ -113,6 +119,12 @@ class CalibrationDetail(CalibrationOut):
     calibrated_bins: tuple[ReliabilityBin, ...]
     by_group: tuple[GroupCalibration, ...] = Field(
         description="The figures of each source and category; null for too few pairs."
+    )
+    by_dimension: tuple[DimensionCalibration, ...] = Field(
+        default=(),
+        description="The figures of the reward model's head of each dimension of the rubric, and "
+        "the calibrator that was measured on it; null for too few pairs. Empty where no test vote "
+        "judges a dimension, and in entries made before it was measured.",
     )
 
 

@@ -6,6 +6,7 @@ from rlhf_pipeline.calibration.calibration_windows import (
     calibration_over_time,
     over_time_frame,
 )
+from rlhf_pipeline.calibration.choice import CalibrationParams
 from rlhf_pipeline.calibration.day_tests import CalibrationThresholds, run_calibration_tests
 from rlhf_pipeline.calibration.evidently_report import (
     EvidentlyResult,
@@ -35,7 +36,6 @@ from rlhf_pipeline.calibration.monitoring import (
     overconfidence_test,
 )
 from rlhf_pipeline.calibration.selection import (
-    CalibrationParams,
     calibrate,
     fit_calibrator,
     recalibrated_loss,

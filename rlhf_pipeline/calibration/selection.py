@@ -1,28 +1,28 @@
 """Chooses a calibrator on the calib split and measures it on the test split."""
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from pydantic import Field, field_validator
 
-from rlhf_pipeline.calibration.base import Calibrator, Floats, check_rows
+from rlhf_pipeline.calibration.base import Calibrator, Floats
+from rlhf_pipeline.calibration.choice import (
+    CalibrationParams,
+    VoteRows,
+    choose_calibrator,
+    held_out_loss,
+    known_methods,
+)
+from rlhf_pipeline.calibration.dimension_calibration import calibration_by_dimension
 from rlhf_pipeline.calibration.group_calibration import (
     PredictedVotes,
     VoteFacts,
     calibration_by_group,
 )
 from rlhf_pipeline.calibration.identity import NoCalibration
-from rlhf_pipeline.calibration.methods import CALIBRATORS
 from rlhf_pipeline.calibration.metrics import log_loss
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
-from rlhf_pipeline.intervals import BootstrapParams, group_index
-from rlhf_pipeline.parameters import suggest
-from rlhf_pipeline.plugins import select_params
+from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport
 from rlhf_pipeline.reward_model import RewardModel
@@ -30,62 +30,6 @@ from rlhf_pipeline.reward_model.training import change_weights
 from rlhf_pipeline.votes import log_opening, n_test_pairs, open_test_split
 from rlhf_pipeline.votes.splits import Recorder
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
-
-
-class CalibrationParams(BootstrapParams):
-    """How a calibrator is chosen; a subclass may have the calibrators' own parameters too."""
-
-    methods: list[str] = Field(
-        default=list(CALIBRATORS), min_length=1, description="Methods compared; `none` always is"
-    )
-    target: Literal["votes", "majority"] = Field(
-        default="votes",
-        description="Event of the probability: a single vote for a, as later evaluated, or a "
-        "majority for a",
-    )
-    folds: int = Field(
-        default=5, ge=2, le=50, description="Folds over prompts by which methods are compared"
-    )
-    min_pairs: int = Field(default=20, ge=10, description="Fewest pairs in the calib split")
-    allow_uncalibrated: bool = Field(
-        default=False,
-        description="With fewer pairs, use the raw probabilities (method none) instead of failing",
-    )
-    weight_before_change: float = Field(
-        default=0.1,
-        ge=0,
-        le=1,
-        description="Weight of pairs voted before a detected change of taste",
-    )
-
-    @field_validator("methods")
-    @classmethod
-    def _check_methods(cls, methods: list[str]) -> list[str]:
-        for name in methods:
-            if name not in CALIBRATORS:
-                raise ValueError(f"unknown calibrator {name!r}. {suggest(name, CALIBRATORS)}")
-        return methods
-
-
-@dataclass(frozen=True)
-class VoteRows:
-    """Margins a - b (n,), outcomes 1 for a, weights, number of the prompt, comparison; they come
-    from n_pairs comparisons.
-    """
-
-    margins: Floats
-    outcomes: Floats
-    weights: Floats
-    groups: npt.NDArray[np.int64]
-    comparison_ids: npt.NDArray[np.object_]
-    n_pairs: int
-
-    def with_swapped_sides(self, mask: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
-        """Rows of `mask` and the same rows with sides swapped, so that no fold lacks a class."""
-        m = self.margins[mask]
-        y = self.outcomes[mask]
-        w = self.weights[mask]
-        return np.concatenate([m, -m]), np.concatenate([y, 1 - y]), np.concatenate([w, w])
 
 
 def calibrate(
@@ -103,7 +47,8 @@ def calibrate(
     on the test split.
 
     The test split is opened only after the calibrator was chosen, and `record` records it. With
-    `votes`, the report also has measures of each group.
+    `votes`, the report also has measures of each group; it has those of the heads of the rubric's
+    dimensions that votes judge.
 
     With too few pairs and `allow_uncalibrated` the method is none, without a comparison. Pairs
     voted on before the last change of taste in their category count `weight_before_change` in
@@ -123,7 +68,7 @@ def calibrate(
             f"{n_test} in the test split (1 needed). Collect votes on more prompts or lower "
             "min_pairs."
         )
-    calibrator, candidates = (NoCalibration(), {}) if is_thin else _choose_calibrator(calib, params)
+    calibrator, candidates = (NoCalibration(), {}) if is_thin else choose_calibrator(calib, params)
     opened = open_test_split(
         pairs, model=reward_model_label, purpose="calibration report", record=record
     )
@@ -143,6 +88,14 @@ def calibrate(
         candidates=candidates,
         data_hash=data_hash,
         n_fit=calib.n_pairs,
+        by_dimension=calibration_by_dimension(
+            pairs[pairs["split"] == "calib"],
+            opened,
+            reward_model,
+            params,
+            votes.taste_changes,
+            progress=progress,
+        ),
     )
 
 
@@ -167,7 +120,7 @@ def fit_calibrator(
             f"{calib.n_pairs} preference pairs in the calib split, {params.min_pairs} needed. "
             "Collect votes on more prompts."
         )
-    return _choose_calibrator(calib, params)
+    return choose_calibrator(calib, params)
 
 
 def recalibrated_loss(
@@ -193,8 +146,8 @@ def recalibrated_loss(
     )
     try:
         return min(
-            _held_out_loss(name, rows, params)
-            for name in ([method] if method else _known_methods(params))
+            held_out_loss(name, rows, params)
+            for name in ([method] if method else known_methods(params))
         )
     except NotEnoughData:
         return log_loss(
@@ -221,27 +174,6 @@ def voted_rows(pairs: pd.DataFrame, p_chosen: Floats) -> pd.DataFrame:
             "group": used["prompt_id"].to_numpy()[of],
         }
     )
-
-
-def _choose_calibrator(
-    calib: VoteRows, params: CalibrationParams
-) -> tuple[Calibrator, dict[str, float]]:
-    """The best calibrator, fitted, and the loss of every method on held-out prompts."""
-    check_rows(calib.margins, calib.outcomes, calib.weights)
-    candidates = {
-        method: _held_out_loss(method, calib, params) for method in _known_methods(params)
-    }
-    method = min(candidates, key=lambda name: (candidates[name], list(CALIBRATORS).index(name)))
-    return _make(method, params).fit(calib.margins, calib.outcomes, calib.weights), candidates
-
-
-def _make(method: str, params: CalibrationParams) -> Calibrator:
-    kind = CALIBRATORS[method]
-    return kind(select_params(kind.Params, params))
-
-
-def _known_methods(params: CalibrationParams) -> list[str]:
-    return [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
 
 
 def _vote_rows(
@@ -289,23 +221,6 @@ def _vote_rows(
         np.concatenate([ids, ids])[kept],
         int((counting > 0).sum()),
     )
-
-
-def _held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> float:
-    """Log loss on prompts the calibrator was not fitted on, each prompt held out once."""
-    n_folds = min(params.folds, len(np.unique(rows.groups)))
-    if n_folds < 2:
-        raise NotEnoughData(
-            "All pairs of the calib split are of one prompt. Collect votes on more prompts."
-        )
-    # Numbers of groups can have gaps where weights are 0, so they are ranked before they are dealt
-    # to folds.
-    fold = np.unique(rows.groups, return_inverse=True)[1] % n_folds
-    p = np.full(len(rows.margins), np.nan)
-    for k in range(n_folds):
-        calibrator = _make(method, params).fit(*rows.with_swapped_sides(fold != k))
-        p[fold == k] = calibrator.transform(rows.margins[fold == k])
-    return log_loss(p, rows.outcomes, weights=rows.weights)
 
 
 def _build_report(

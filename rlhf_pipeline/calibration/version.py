@@ -7,8 +7,9 @@ and the calibration log, which the command writes as a file.
 import pandas as pd
 
 from rlhf_pipeline.calibration.base import Calibrator
+from rlhf_pipeline.calibration.choice import CalibrationParams
 from rlhf_pipeline.calibration.group_calibration import VoteFacts
-from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate
+from rlhf_pipeline.calibration.selection import calibrate
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
 from rlhf_pipeline.reward_model import RewardModel
@@ -73,6 +74,14 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
         "log_loss_raw": raw.log_loss,
         "log_loss_calibrated": calibrated.log_loss,
     }
+    for head in report.by_dimension:
+        for stage, metrics in (("raw", head.raw), ("calibrated", head.calibrated)):
+            if metrics is not None:
+                found |= {
+                    f"ece_debiased_{stage}_in_{head.group}": metrics.ece_debiased,
+                    f"slope_{stage}_in_{head.group}": metrics.slope,
+                    f"brier_{stage}_in_{head.group}": metrics.brier,
+                }
     ends = {"": "value", "_low": "low", "_high": "high"}
     return {
         f"{name}{end}": float(getattr(interval, of))

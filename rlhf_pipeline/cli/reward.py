@@ -226,6 +226,8 @@ def calibrate(
         f"ECE without its noise {report.raw.ece_debiased} -> {report.calibrated.ece_debiased}, "
         f"log loss {report.raw.log_loss} -> {report.calibrated.log_loss}"
     )
+    for head in report.by_dimension:
+        echo(f"head of {head}")
     if outcome.takes_over:
         champions.promote(
             "reward_model", version, reason=outcome.reason, actor="rlhf reward calibrate"

@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_pipeline.calibration.dimension_calibration import DIMENSION
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS, UNKNOWN_CEILING
 from rlhf_pipeline.records import (
     CalibrationMetrics,
     CalibrationReport,
+    DimensionCalibration,
     GroupCalibration,
     Interval,
     ReliabilityBin,
@@ -31,6 +33,7 @@ MAX_LANES = 20  # groups in a panel
 LANE = 24  # pixels
 NAME_WIDTH = 24  # characters of a group's name
 MAX_NAMES = 5  # withheld groups that are named
+OVERALL = "Overall score"  # no dimension's name has a capital letter
 BOTH_SIDES = "hollow: before, filled: after calibration"
 
 
@@ -59,19 +62,21 @@ class _Measured:
     raw_bins: Sequence[ReliabilityBin]
     calibrated_bins: Sequence[ReliabilityBin]
     noise_ceiling: Interval | None
+    note: str = ""
 
 
 def chart_before_after(report: CalibrationReport, groups: Mapping[str, str]) -> Chart:
     """Reliability on the test split before and after a calibration, with the counts of each bin: of
-    all pairs, or of the chosen group of each grouping. Groups too small for intervals are withheld.
+    all pairs, or of the chosen group of each grouping, a dimension's head among them. Groups too
+    small for intervals are withheld.
     """
     name = f"{report.reward_model}, {report.method}"
     notes: list[str] = []
     parts: list[_Measured] = []
     for part in _parts_of(report, groups):
-        if part.calibrated is None:
+        if part.calibrated is None and part.raw is None:
             notes.append(f"{part.title}: {part.n} test pairs, withheld below {MIN_PAIRS}")
-        elif not part.calibrated_bins:
+        elif not (part.calibrated_bins or part.raw_bins):
             notes.append(f"{part.title}: no bins, because this entry is older than their recording")
         else:
             parts.append(part)
@@ -109,7 +114,8 @@ def chart_group_errors(
         large = [group for group in groups if group.calibrated is not None]
         small = [group for group in groups if group.calibrated is None]
         if large:
-            panels.append(_error_panel(by, large[:MAX_LANES], link))
+            title = f"By {by}, the largest on top"
+            panels.append(_error_panel(by, large[:MAX_LANES], link, title))
         if large[MAX_LANES:]:
             notes.append(
                 f"the {len(large) - MAX_LANES} smallest of {len(large)} groups by {by} are left out"
@@ -127,6 +133,38 @@ def chart_group_errors(
         columns=max(1, len(panels)),
         panels=tuple(panels),
         notes=(*((INTERVALS, BOTH_SIDES) if panels else ()), *notes),
+    )
+
+
+def chart_dimension_errors(
+    report: CalibrationReport, *, title: str, link: Callable[[str, str], str] | None = None
+) -> Chart:
+    """Calibration error of the overall score and of the head of each dimension of the rubric,
+    before and after, with intervals and counts. `link` leads from the grouping and a dimension, or
+    OVERALL, to its curves.
+    """
+    overall = GroupCalibration(
+        by=DIMENSION,
+        group=OVERALL,
+        n=report.raw.n,
+        raw=report.raw,
+        calibrated=report.calibrated,
+        noise_ceiling=report.noise_ceiling,
+    )
+    large = [head for head in report.by_dimension if head.raw is not None]
+    small = [f"{head.group} ({head.n})" for head in report.by_dimension if head.raw is None]
+    panels = [_error_panel(DIMENSION, [overall, *large], link, "By dimension")] if large else []
+    notes = [INTERVALS, BOTH_SIDES] if large else []
+    if small:
+        notes.append(f"withheld, fewer than {MIN_PAIRS} pairs, by dimension: {', '.join(small)}")
+    if not report.by_dimension:
+        notes.append("No test vote judges a dimension of the rubric that the model has a head of.")
+    return Chart(
+        kind="calibration-error-by-dimension",
+        title=title,
+        alt=title,
+        panels=tuple(panels),
+        notes=tuple(notes),
     )
 
 
@@ -193,7 +231,7 @@ def _parts_of(report: CalibrationReport, groups: Mapping[str, str]) -> list[_Mea
                 report.noise_ceiling,
             )
         ]
-    known = {(group.by, group.group): group for group in report.by_group}
+    known = {(group.by, group.group): group for group in (*report.by_group, *report.by_dimension)}
     return [_part_of(by, name, known.get((by, name))) for by, name in groups.items()]
 
 
@@ -209,11 +247,22 @@ def _part_of(by: str, name: str, group: GroupCalibration | None) -> _Measured:
         group.raw_bins,
         group.calibrated_bins,
         group.noise_ceiling,
+        _describe_calibrator(group) if isinstance(group, DimensionCalibration) else "",
     )
 
 
+def _describe_calibrator(head: DimensionCalibration) -> str:
+    if head.method is None:
+        return (
+            f"no calibrator of its own: too few of {head.n_fit} calib pairs, or all votes of one "
+            "side"
+        )
+    return f"calibrator of its own: {head.method}, measured and not applied"
+
+
 def _chart_part(part: _Measured) -> Chart:
-    assert part.calibrated is not None  # others are withheld
+    measured = part.calibrated or part.raw
+    assert measured is not None  # others are withheld
     sides = {"before": part.raw_bins, "after": part.calibrated_bins}
     errors = [
         f"ECE {name} {_percents(corrected_error(metrics))}"
@@ -233,7 +282,8 @@ def _chart_part(part: _Measured) -> Chart:
     assert counts is not None
     notes = (
         "; ".join(errors),
-        f"accuracy {_percents(part.calibrated.accuracy)}; noise ceiling {ceiling}",
+        f"accuracy {_percents(measured.accuracy)}; noise ceiling {ceiling}",
+        *((part.note,) if part.note else ()),
     )
     titles = {"title": f"{part.title}, {part.n:,} pairs", "notes": notes}
     below = {"title": f"{part.title}, in each bin; a disputed pair counts once per side"}
@@ -246,7 +296,10 @@ def _chart_part(part: _Measured) -> Chart:
 
 
 def _error_panel(
-    by: str, groups: Sequence[GroupCalibration], link: Callable[[str, str], str] | None
+    by: str,
+    groups: Sequence[GroupCalibration],
+    link: Callable[[str, str], str] | None,
+    title: str,
 ) -> Panel:
     def draw(is_after: bool) -> Series:
         known = [
@@ -272,7 +325,7 @@ def _error_panel(
         if metrics is not None
     ]
     return Panel(
-        title=f"By {by}, the largest on top",
+        title=title,
         x=_error_axis(errors).model_copy(update={"has_grid": True}),
         y=Axis(
             low=len(groups) - 0.5,

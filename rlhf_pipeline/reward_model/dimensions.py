@@ -82,7 +82,7 @@ def measure_dimension_heads(
                 n_train=int((learnt["dimension"] == name).sum()),
                 has_head=name in scores,
                 vote_accuracy=accuracy,
-                ceiling=_estimate_ceiling(votes, params),
+                ceiling=ceiling_in_dimension(votes, params),
             )
         )
     return tuple(measured)
@@ -103,6 +103,9 @@ def _measure_accuracy(
     return found.model_copy(update={"n": int(n_votes.sum())})
 
 
-def _estimate_ceiling(judged: pd.DataFrame, params: BootstrapParams | None) -> Interval | None:
+def ceiling_in_dimension(judged: pd.DataFrame, params: BootstrapParams | None) -> Interval | None:
+    """Noise ceiling of the votes of one dimension, rows of `read_dimension_votes`; None where no
+    pair has two.
+    """
     counted = judged[judged["n"] >= 2].rename(columns={"n_chosen": "n_a"})
     return ceiling_of_counts(counted, params)

@@ -133,6 +133,7 @@ QUERIES: dict[str, list[str]] = {
     "reward_model": ["demo.reward_model@1"],
     "model": ["demo.reward_model@1"],
     "calibrator": ["temperature@1"],
+    "dimension": ["helpful"],
     "version": ["1"],
     "bin": ["0.8"],
     "rule": ["drift"],

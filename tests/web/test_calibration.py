@@ -23,6 +23,7 @@ from rlhf_pipeline.metrics.vote_sums import count_new_votes
 from rlhf_pipeline.records import (
     CalibrationMetrics,
     CalibrationReport,
+    DimensionCalibration,
     Interval,
     NewVote,
     Promotion,
@@ -702,6 +703,54 @@ def test_a_chart_without_its_calibrator_says_why(web: Web):
     assert reader.get(f"{path}/groups", params={"model": MODEL, "version": 2}).status_code == 404
 
 
+def head(dimension: str) -> DimensionCalibration:
+    measured = report()
+    return DimensionCalibration(
+        by="dimension",
+        group=dimension,
+        n=50,
+        raw=measured.raw,
+        calibrated=measured.calibrated,
+        raw_bins=measured.raw_bins,
+        calibrated_bins=measured.calibrated_bins,
+        noise_ceiling=measured.noise_ceiling,
+        method="platt",
+        params={},
+        n_fit=40,
+    )
+
+
+def test_heads_of_dimensions_have_errors_and_the_chosen_one_its_curves(web: Web):
+    calibrations = web.store.calibrations
+    calibrations.add(report(0), {"temperature": 1.5})
+    reader = web.client("engineer")
+    path = "/charts/calibration"
+    empty = reader.get(f"{path}/dimensions").json()
+    assert (empty["panels"], empty["notes"][0][:28]) == ([], "No test vote judges a dimens")
+    with pages(web) as seen:
+        browser = seen.browser(web.add("engineer"))
+        page = words(browser.get(f"{seen.url}/calibration"))
+        assert "no vote on these pairs judges a dimension" in page
+        assert 'name="dimension"' not in page
+        heads = (head("helpful"), head("style"))
+        calibrations.add(report(1, by_dimension=heads), {"temperature": 1.5})
+        (panel,) = reader.get(f"{path}/dimensions").json()["panels"]
+        link = "/calibration?model=demo.reward_model%401&version=2"
+        assert panel["series"][1]["links"] == [
+            f"{link}#test-split",
+            f"{link}&dimension=helpful#test-split",
+            f"{link}&dimension=style#test-split",
+        ]
+        one = reader.get(f"{path}/before_after", params={"dimension": "style"}).json()
+        assert one["panels"][0]["title"] == "Dimension style, 50 pairs"
+        page = words(browser.get(f"{seen.url}{link}&dimension=style"))
+        assert '<option value="style" selected>style</option>' in page
+        assert "/api/v1/charts/calibration/dimensions" in page
+        assert "platt, 40 pairs to fit" in page
+    kept = reader.get("/calibrations/demo.reward_model@1/2").json()["by_dimension"]
+    assert [each["group"] for each in kept] == ["helpful", "style"]
+
+
 def words(answer: httpx.Response) -> str:
     """The page on one line: where a template breaks its lines is no matter."""
     return " ".join(answer.text.split())
@@ -729,7 +778,7 @@ def test_hostile_texts_stay_texts(web: Web):
             ("/calibration", {}),
             ("/calibration", {"model": HOSTILE, "version": 1}),
             ("/calibration/pairs", {"bin": 0.925}),
-            ("/calibration", {"model": HOSTILE}),
+            ("/calibration", {"model": HOSTILE, "dimension": HOSTILE}),
             ("/calibration/pairs", {"bin": 0.925, "model": HOSTILE}),
         ):
             answer = get_counted_page(browser, f"{seen.url}{path}", **params)

@@ -286,7 +286,7 @@ def test_both_clients_read_calibrations_their_probe_and_the_pairs_of_a_bin(web: 
         ]
         assert list(api.iterate(calls.calibrations(limit=1))) == log
         detail = api.calibration(MODEL, 2)
-        own = {"raw_bins", "calibrated_bins", "by_group"}
+        own = {"raw_bins", "calibrated_bins", "by_group", "by_dimension"}
         assert detail.model_dump(exclude=own) == log[1].model_dump()
         assert (detail.raw_bins, detail.calibrated_bins) == (
             reports[1].raw_bins,

@@ -11,9 +11,11 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import ReliabilityBin
 from rlhf_pipeline.reports.calibration import chart_reliability
 from rlhf_pipeline.reports.calibrators import (
+    OVERALL,
     CalibratorError,
     chart_before_after,
     chart_calibrators,
+    chart_dimension_errors,
     chart_group_errors,
 )
 from rlhf_pipeline.reports.chart import Chart
@@ -33,7 +35,9 @@ DRAWN = 40  # calibrators
 WAIT_S = 1.0  # to wait for a first count before a page or chart answers without it
 NO_CALIBRATOR = "No calibrator yet. Each reward model gets one from the learning job."
 
-FigureName = Literal["later_votes", "later_groups", "before_after", "groups", "calibrators"]
+FigureName = Literal[
+    "later_votes", "later_groups", "before_after", "groups", "dimensions", "calibrators"
+]
 Version = Annotated[int | None, Query(ge=1, lt=2**31)]
 
 
@@ -44,8 +48,9 @@ def read_selection(
     category: ChartFilter = None,
     source: ChartFilter = None,
     group: ChartFilter = None,
+    dimension: ChartFilter = None,
 ) -> CalibrationSelection:
-    return CalibrationSelection(model, version, category, source, group, days)
+    return CalibrationSelection(model, version, category, source, group, days, dimension)
 
 
 Selected = Annotated[CalibrationSelection, Depends(read_selection)]
@@ -61,8 +66,11 @@ def read_chart(
 ) -> Response:
     """Reliability and calibration error before and after calibration. `later_votes` and
     `later_groups` compare predictions with votes that came after them: the curve, and the error by
-    category and source. `before_after` and `groups` do so on the test split of a calibrator;
-    `calibrators` shows the errors of the last 40 calibrators.
+    category and source. `before_after` and `groups` do so on the test split of a calibrator, and
+    `dimensions` shows the error there of the reward model's head of each dimension of the rubric
+    beside that of its score; `calibrators` shows the errors of the last 40 calibrators.
+
+    `dimension` adds the curves of one head to `before_after`; other figures ignore it.
 
     `model` is a reward model as name@version, `version` the number of one of its calibrators.
     Without them: the model that predicted last through any calibrator, and on the test split the
@@ -83,8 +91,10 @@ def read_chart(
             chart = _explain(figure, title, NO_CALIBRATOR)
         elif figure == "groups":
             chart = _chart_groups(shown)
+        elif figure == "dimensions":
+            chart = _chart_dimensions(shown)
         else:
-            chart = chart_before_after(shown.report, selection.groups)
+            chart = chart_before_after(shown.report, selection.parts)
     return answer_chart(request, chart)
 
 
@@ -156,6 +166,17 @@ def _chart_groups(shown: LoggedCalibration) -> Chart:
     return chart_group_errors(
         report.by_group, title=f"{title}: {report.reward_model}, {report.method}", link=link
     )
+
+
+def _chart_dimensions(shown: LoggedCalibration) -> Chart:
+    report = shown.report
+    title = "Calibration error (ECE) by dimension of the rubric, on the test split"
+
+    def link(by: str, group: str) -> str:
+        chosen = {} if group == OVERALL else {by: group}
+        return f"{_link_calibrator(report.reward_model, shown.version, chosen)}#test-split"
+
+    return chart_dimension_errors(report, title=f"{title}: {report.reward_model}", link=link)
 
 
 def _chart_calibrators(site: Site) -> Chart:

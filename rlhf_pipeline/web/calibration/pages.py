@@ -32,6 +32,7 @@ def read(
 ) -> Response:
     chosen = queries.find_chosen(site, selection)
     shown = queries.find_shown(site, selection)
+    heads = () if shown is None else shown.report.by_dimension
     page = queries.page(site, cursor=cursor, limit=SHOWN)
     is_imported = chosen is not None and chosen.is_imported
     asked = queries.build_probe_query(selection, chosen)
@@ -49,7 +50,9 @@ def read(
             "category": {one: one for one in site.store.comparisons.values_of("category")},
             "source": {one: one for one in list_sources(site)},
             "group": {one: one for one in sorted(site.preference_sums.group_sizes())},
+            "dimension": {one.group: one.group for one in heads},
         },
+        heads=heads,
         shown=None
         if shown is None
         else queries.entry(site, shown.report.reward_model, shown.version),

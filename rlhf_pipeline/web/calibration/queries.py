@@ -14,6 +14,7 @@ from rlhf_pipeline.api_types.predictions import (
     ProbedPair,
     ProbeOut,
 )
+from rlhf_pipeline.calibration.dimension_calibration import DIMENSION
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin
@@ -33,8 +34,8 @@ CALIBRATION = "calibration"  # how a refusal to blind readers names this
 
 @dataclass(frozen=True)
 class CalibrationSelection:
-    """What a page's address asks for: a reward model (name@version), one of its calibrators, and
-    votes by group of comparisons, group of annotators and day.
+    """What a page's address asks for: a reward model (name@version), one of its calibrators,
+    votes by group of comparisons, group of annotators and day, and a dimension of the rubric.
     """
 
     model: str | None = None
@@ -43,12 +44,18 @@ class CalibrationSelection:
     source: str | None = None
     group: str | None = None
     days: DayFilter = DayFilter()  # noqa: RUF009 (frozen)
+    dimension: str | None = None
 
     @property
     def groups(self) -> dict[str, str]:
         """The chosen group of comparisons of each grouping, which the test split knows too."""
         chosen = {"category": self.category, "source": self.source}
         return {by: group for by, group in chosen.items() if group is not None}
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """`groups` and the dimension, if any: what a calibrator is measured on apart from all."""
+        return self.groups | ({} if self.dimension is None else {DIMENSION: self.dimension})
 
     @property
     def words(self) -> list[str]:
@@ -70,6 +77,7 @@ class CalibrationSelection:
             "group": self.group,
             "since": self.days.since,
             "until": self.days.until,
+            DIMENSION: self.dimension,
             **more,
         }
         return urlencode({name: value for name, value in chosen.items() if value is not None})
@@ -167,6 +175,7 @@ def detail(site: Site, reward_model: str, version: int) -> CalibrationDetail:
         raw_bins=list(logged.report.raw_bins),
         calibrated_bins=list(logged.report.calibrated_bins),
         by_group=list(logged.report.by_group),
+        by_dimension=list(logged.report.by_dimension),
     )
 
 

@@ -102,6 +102,7 @@ def test_an_entry_of_an_earlier_version_lacks_newer_measures(rlhf, home, tmp_pat
     for name in (
         "noise_ceiling",
         "by_group",
+        "by_dimension",
         "may_serve",
         "raw_bins",
         "calibrated_bins",

@@ -1,11 +1,17 @@
 """Charts of calibrators: both curves of a group with counts, and errors without their bias."""
 
 from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group, reliability_table
-from rlhf_pipeline.records import CalibrationReport, GroupCalibration, Interval
+from rlhf_pipeline.records import (
+    CalibrationReport,
+    DimensionCalibration,
+    GroupCalibration,
+    Interval,
+)
 from rlhf_pipeline.reports.calibrators import (
     CalibratorError,
     chart_before_after,
     chart_calibrators,
+    chart_dimension_errors,
     chart_group_errors,
 )
 from rlhf_pipeline.reports.draw import draw_png
@@ -69,6 +75,52 @@ def test_errors_by_group_have_intervals_counts_and_links_and_withhold_small_grou
     assert after.links == ("/?source=chat", "/?source=web")
     assert "withheld, fewer than 10 pairs, by source: tiny (3)" in chart.notes
     assert chart_group_errors((), title="t").panels == ()
+
+
+def heads() -> tuple[DimensionCalibration, ...]:
+    p, y, ids, _ = rows({"all": 60})
+    names = {"dimension": dict.fromkeys(ids, "helpful")}
+    (measured,) = calibration_by_group(PredictedVotes(p, y, ids, raw=p**0.5), names)
+    helpful = DimensionCalibration(**measured.model_dump(), method="beta", params={}, n_fit=40)
+    uncalibrated = helpful.model_copy(
+        update={"group": "style", "method": None, "calibrated": None, "calibrated_bins": ()}
+    )
+    small = helpful.model_copy(update={"group": "tiny", "n": 3, "raw": None, "calibrated": None})
+    return helpful, uncalibrated, small
+
+
+def test_errors_of_heads_stand_below_the_overall_one() -> None:
+    everything = whole().model_copy(update={"by_dimension": heads()})
+    chart = chart_dimension_errors(everything, title="t", link=lambda by, name: f"/?{by}={name}")
+    (panel,) = chart.panels
+    assert [tick.label for tick in panel.y.ticks] == ["Overall score", "helpful", "style"]
+    before, after = panel.series
+    assert (before.y, after.y) == ((0, 1, 2), (0, 1))
+    assert before.n == (everything.raw.n, 60, 60)
+    helpful = heads()[0]
+    assert (after.x[1], after.low[1]) == (
+        helpful.calibrated.ece_debiased.value,
+        helpful.calibrated.ece_debiased.low,
+    )
+    assert before.links[1] == "/?dimension=helpful"
+    assert "withheld, fewer than 10 pairs, by dimension: tiny (3)" in chart.notes
+    assert draw_png(chart).startswith(b"\x89PNG")
+    none = chart_dimension_errors(whole(), title="t")
+    assert none.panels == ()
+    assert none.notes[-1].startswith("No test vote judges a dimension")
+
+
+def test_a_chosen_dimension_has_the_curves_of_its_head() -> None:
+    everything = whole().model_copy(update={"by_dimension": heads()})
+    chart = chart_before_after(everything, {"source": "web", "dimension": "helpful"})
+    helpful = chart.panels[1]
+    assert helpful.title == "Dimension helpful, 60 pairs"
+    assert helpful.series[1].n == tuple(b.n for b in heads()[0].calibrated_bins)
+    assert "calibrator of its own: beta, measured and not applied" in helpful.notes
+    style, _ = chart_before_after(everything, {"dimension": "style"}).panels
+    assert [one.name for one in style.series] == ["before"]
+    assert "no calibrator of its own" in style.notes[-1]
+    assert chart_before_after(everything, {"dimension": "tiny"}).panels == ()
 
 
 def test_calibrators_are_drawn_in_their_order_and_uncorrected_errors_are_marked() -> None:

@@ -10,7 +10,8 @@ import { isoDay } from "./values.js";
 const EVERY = 10_000; // milliseconds between two requests for the same chart
 // parameters of the page's address that its charts take over
 const FILTERS = [
-  "by", "since", "until", "day", "space", "category", "source", "group", "model", "version"
+  "by", "since", "until", "day", "space", "category", "source", "group", "model", "version",
+  "dimension"
 ];
 const UNREACHABLE = "The server does not respond; the chart is loaded again soon.";
 const charts = new Set();

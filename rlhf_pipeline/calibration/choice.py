@@ -1,0 +1,109 @@
+"""Chooses the calibrator of some votes by its loss on prompts it was not fitted to."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, field_validator
+
+from rlhf_pipeline.calibration.base import Calibrator, Floats, check_rows
+from rlhf_pipeline.calibration.identity import NoCalibration
+from rlhf_pipeline.calibration.methods import CALIBRATORS
+from rlhf_pipeline.calibration.metrics import log_loss
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.intervals import BootstrapParams
+from rlhf_pipeline.parameters import suggest
+from rlhf_pipeline.plugins import select_params
+
+
+class CalibrationParams(BootstrapParams):
+    """How a calibrator is chosen; a subclass may have the calibrators' own parameters too."""
+
+    methods: list[str] = Field(
+        default=list(CALIBRATORS), min_length=1, description="Methods compared; `none` always is"
+    )
+    target: Literal["votes", "majority"] = Field(
+        default="votes",
+        description="Event of the probability: a single vote for a, as later evaluated, or a "
+        "majority for a",
+    )
+    folds: int = Field(
+        default=5, ge=2, le=50, description="Folds over prompts by which methods are compared"
+    )
+    min_pairs: int = Field(default=20, ge=10, description="Fewest pairs in the calib split")
+    allow_uncalibrated: bool = Field(
+        default=False,
+        description="With fewer pairs, use the raw probabilities (method none) instead of failing",
+    )
+    weight_before_change: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Weight of pairs voted before a detected change of taste",
+    )
+
+    @field_validator("methods")
+    @classmethod
+    def _check_methods(cls, methods: list[str]) -> list[str]:
+        for name in methods:
+            if name not in CALIBRATORS:
+                raise ValueError(f"unknown calibrator {name!r}. {suggest(name, CALIBRATORS)}")
+        return methods
+
+
+@dataclass(frozen=True)
+class VoteRows:
+    """Margins a - b (n,), outcomes 1 for a, weights, number of the prompt, comparison; they come
+    from n_pairs comparisons.
+    """
+
+    margins: Floats
+    outcomes: Floats
+    weights: Floats
+    groups: npt.NDArray[np.int64]
+    comparison_ids: npt.NDArray[np.object_]
+    n_pairs: int
+
+    def with_swapped_sides(self, mask: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
+        """Rows of `mask` and the same rows with sides swapped, so that no fold lacks a class."""
+        m = self.margins[mask]
+        y = self.outcomes[mask]
+        w = self.weights[mask]
+        return np.concatenate([m, -m]), np.concatenate([y, 1 - y]), np.concatenate([w, w])
+
+
+def choose_calibrator(
+    calib: VoteRows, params: CalibrationParams
+) -> tuple[Calibrator, dict[str, float]]:
+    """The best calibrator, fitted, and the loss of every method on held-out prompts."""
+    check_rows(calib.margins, calib.outcomes, calib.weights)
+    candidates = {method: held_out_loss(method, calib, params) for method in known_methods(params)}
+    method = min(candidates, key=lambda name: (candidates[name], list(CALIBRATORS).index(name)))
+    return _make(method, params).fit(calib.margins, calib.outcomes, calib.weights), candidates
+
+
+def _make(method: str, params: CalibrationParams) -> Calibrator:
+    kind = CALIBRATORS[method]
+    return kind(select_params(kind.Params, params))
+
+
+def known_methods(params: CalibrationParams) -> list[str]:
+    return [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
+
+
+def held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> float:
+    """Log loss on prompts the calibrator was not fitted on, each prompt held out once."""
+    n_folds = min(params.folds, len(np.unique(rows.groups)))
+    if n_folds < 2:
+        raise NotEnoughData(
+            "All pairs of the calib split are of one prompt. Collect votes on more prompts."
+        )
+    # Numbers of groups can have gaps where weights are 0, so they are ranked before they are dealt
+    # to folds.
+    fold = np.unique(rows.groups, return_inverse=True)[1] % n_folds
+    p = np.full(len(rows.margins), np.nan)
+    for k in range(n_folds):
+        calibrator = _make(method, params).fit(*rows.with_swapped_sides(fold != k))
+        p[fold == k] = calibrator.transform(rows.margins[fold == k])
+    return log_loss(p, rows.outcomes, weights=rows.weights)

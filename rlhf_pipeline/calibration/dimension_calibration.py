@@ -1,0 +1,117 @@
+"""Calibration of the reward model's heads of the rubric's dimensions, such as helpful.
+
+A head gets a calibrator as the score does: chosen on the calib split, measured on the test split.
+It is reported and not applied, because heads serve no probabilities: completions are compared by
+the order and the difference of a head's scores.
+"""
+
+from contextlib import suppress
+
+import numpy as np
+import pandas as pd
+
+from rlhf_pipeline.calibration.choice import CalibrationParams, VoteRows, choose_calibrator
+from rlhf_pipeline.calibration.group_calibration import PredictedVotes, calibration_by_group
+from rlhf_pipeline.calibration.identity import NoCalibration
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.intervals import group_index
+from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.records import DimensionCalibration
+from rlhf_pipeline.reward_model import RewardModel
+from rlhf_pipeline.reward_model.base import Floats, both_sides
+from rlhf_pipeline.reward_model.dimensions import ceiling_in_dimension
+from rlhf_pipeline.reward_model.training import change_weights
+from rlhf_pipeline.votes.dimension_votes import read_dimension_votes
+from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
+
+DIMENSION = "dimension"  # name of the grouping
+
+
+def calibration_by_dimension(
+    calib: pd.DataFrame,
+    test: pd.DataFrame,
+    reward_model: RewardModel,
+    params: CalibrationParams,
+    changes: TasteChanges = NO_CHANGES,
+    *,
+    progress: Progress = ignore_progress,
+) -> tuple[DimensionCalibration, ...]:
+    """The calibration of each head on single votes in its dimension, from PREFERENCE_PAIRS of the
+    calib and the test split; sorted by name, without heads whose dimension no test pair is judged
+    in.
+
+    The bootstrap draws prompts. With fewer than `min_pairs` judged pairs in `calib`, or votes for
+    one side alone, nothing is measured after calibration. Pairs voted on before a change count
+    `weight_before_change`. Raises InvalidScores for a NaN score.
+    """
+    pairs = pd.concat([calib.assign(split="calib"), test.assign(split="test")], ignore_index=True)
+    weighed = pairs[["comparison_id", "chosen_side", "split"]].assign(
+        weight=change_weights(pairs, changes, params.weight_before_change)
+    )
+    votes = read_dimension_votes(pairs).join(weighed, on="row")
+    votes = votes[votes["weight"] > 0]
+    rows = np.unique(votes["row"].to_numpy(dtype=np.int64))
+    if not len(rows):
+        return ()
+    scores = reward_model.dimension_scores(*both_sides(pairs.iloc[rows]), progress=progress)
+    measured = []
+    for name, own in votes.groupby("dimension", sort=True):
+        is_test = (own["split"] == "test").to_numpy()
+        if name not in scores or not is_test.any():
+            continue
+        chosen, rejected = np.split(scores[str(name)], 2)
+        margins = (chosen - rejected)[np.searchsorted(rows, own["row"])]
+        learnt, tested = (_vote_rows(own[of], margins[of]) for of in (~is_test, is_test))
+        measured.append(_measure(str(name), own, learnt, tested, params))
+    return tuple(measured)
+
+
+def _vote_rows(judged: pd.DataFrame, margins: Floats) -> VoteRows:
+    """Up to two rows a pair, weighted by its votes for each side; `margins` (n,) are those of the
+    chosen completion.
+    """
+    is_a = (judged["chosen_side"] == "a").to_numpy()
+    own = np.where(is_a, margins, -margins)
+    weight = judged["weight"].to_numpy(dtype=np.float64)
+    n_chosen = judged["n_chosen"].to_numpy(dtype=np.float64)
+    n_rejected = judged["n"].to_numpy(dtype=np.float64) - n_chosen
+    weights = np.concatenate([weight * n_chosen, weight * n_rejected])
+    kept = weights > 0
+    prompts = group_index(judged["prompt_id"].to_numpy(), len(judged))
+    ids = judged["comparison_id"].to_numpy(dtype=object)
+    return VoteRows(
+        np.tile(own, 2)[kept],
+        np.concatenate([is_a, ~is_a]).astype(np.float64)[kept],
+        weights[kept],
+        np.tile(prompts, 2)[kept],
+        np.tile(ids, 2)[kept],
+        len(judged),
+    )
+
+
+def _measure(
+    name: str, judged: pd.DataFrame, calib: VoteRows, test: VoteRows, params: CalibrationParams
+) -> DimensionCalibration:
+    calibrator = None
+    if calib.n_pairs >= params.min_pairs:
+        with suppress(NotEnoughData):  # votes for one side alone, or on one prompt
+            calibrator, _ = choose_calibrator(calib, params)
+    (found,) = calibration_by_group(
+        PredictedVotes(
+            None if calibrator is None else calibrator.transform(test.margins),
+            test.outcomes,
+            test.comparison_ids,
+            NoCalibration().transform(test.margins),
+            test.weights,
+            test.groups,
+        ),
+        {DIMENSION: dict.fromkeys(test.comparison_ids, name)},
+        params=params,
+    )
+    return DimensionCalibration(
+        **found.model_dump(exclude={"noise_ceiling"}),
+        noise_ceiling=ceiling_in_dimension(judged, params),
+        method=None if calibrator is None else calibrator.name,
+        params={} if calibrator is None else calibrator.to_json(),
+        n_fit=calib.n_pairs,
+    )
