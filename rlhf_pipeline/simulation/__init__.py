@@ -2,6 +2,7 @@
 
 from rlhf_pipeline.simulation.annotators import AnnotatorPool, SimulatedAnnotator, cast_votes
 from rlhf_pipeline.simulation.ceiling import Ceiling, true_ceiling
+from rlhf_pipeline.simulation.rubric import RUBRIC, judge_rubric
 from rlhf_pipeline.simulation.scenarios import (
     SCENARIOS,
     SOURCED_TASTE,
@@ -10,10 +11,18 @@ from rlhf_pipeline.simulation.scenarios import (
     find_scenario,
     taste_change,
 )
-from rlhf_pipeline.simulation.utilities import QUALITIES, Taste, features, side_utilities, utility
+from rlhf_pipeline.simulation.utilities import (
+    QUALITIES,
+    Taste,
+    features,
+    side_utilities,
+    utility,
+    utility_gaps,
+)
 
 __all__ = [
     "QUALITIES",
+    "RUBRIC",
     "SCENARIOS",
     "SOURCED_TASTE",
     "WARM_TASTE",
@@ -25,8 +34,10 @@ __all__ = [
     "cast_votes",
     "features",
     "find_scenario",
+    "judge_rubric",
     "side_utilities",
     "taste_change",
     "true_ceiling",
     "utility",
+    "utility_gaps",
 ]

@@ -82,7 +82,7 @@ class AnnotatorPool(Record):
         return tuple(self._draw(i) for i in range(self.n))
 
     def _draw(self, index: int) -> SimulatedAnnotator:
-        rng = _rng("annotator", self.seed, index)
+        rng = random_generator("annotator", self.seed, index)
         noise, bias, fatigue = (
             value * max(0.1, 1 + self.spread * rng.standard_normal())
             for value in (self.noise, self.position_bias, self.fatigue)
@@ -133,7 +133,7 @@ def cast_votes(
         ):
             tired = n_earlier.get(annotator.annotator_id, 0)
             n_earlier[annotator.annotator_id] = tired + 1
-            rng = _rng("vote", seed, day, comparison_id, annotator.annotator_id)
+            rng = random_generator("vote", seed, day, comparison_id, annotator.annotator_id)
             choice, strength = annotator.vote(float(u_a), float(u_b), n_earlier=tired, rng=rng)
             votes.append(
                 NewVote(
@@ -158,7 +158,7 @@ def cast_votes(
 def _draw_annotators(
     comparison_id: str, pool: AnnotatorPool, n: int, seed: int
 ) -> Sequence[SimulatedAnnotator]:
-    drawn = _rng("judges", seed, comparison_id).permutation(pool.n)[:n]
+    drawn = random_generator("judges", seed, comparison_id).permutation(pool.n)[:n]
     return [pool.annotators[i] for i in drawn]
 
 
@@ -173,7 +173,7 @@ def _vote_times(day: str, start: datetime, n: int) -> list[datetime]:
     return [start + step * i for i in range(n)]
 
 
-def _rng(*parts: object) -> np.random.Generator:
+def random_generator(*parts: object) -> np.random.Generator:
     """A separate generator for the event that `parts` name: no draw depends on another or on their
     order.
     """

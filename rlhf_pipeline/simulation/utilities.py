@@ -77,15 +77,19 @@ def utility(
     taste: Taste,
 ) -> Floats:
     """True utility (n,) of each completion for people with one taste."""
+    rows = [
+        features(p, r, c) for p, r, c in zip(prompts_texts, references, completions, strict=True)
+    ]
+    return _weigh(rows, taste)
+
+
+def _weigh(rows: Sequence[Mapping[str, float]], taste: Taste) -> Floats:
     unknown = sorted(set(taste.weights) - set(QUALITIES))
     if unknown:
         raise ValueError(
             f"Taste {taste.name} weighs {unknown}, which are no qualities. Known: "
             f"{', '.join(QUALITIES)}."
         )
-    rows = [
-        features(p, r, c) for p, r, c in zip(prompts_texts, references, completions, strict=True)
-    ]
     return np.array(
         [sum(weight * row[quality] for quality, weight in taste.weights.items()) for row in rows],
         dtype=np.float64,
@@ -100,19 +104,42 @@ def side_utilities(
     Raises FrameError naming a prompt without an entry for its reference (None is a valid reference:
     there is nothing to check).
     """
-    missing = sorted(set(comparisons["prompt_id"]) - set(references))
-    if missing:
-        raise FrameError(
-            f"No reference given for prompt {missing[0]} and {len(missing) - 1} more. Hand in "
-            "those of all prompts, None included."
-        )
-    known = [references[prompt_id] for prompt_id in comparisons["prompt_id"]]
+    known = _references_of(comparisons, references)
     prompts = comparisons["prompt"].tolist()
     a, b = (
         utility(prompts, known, comparisons[side].tolist(), taste)
         for side in ("completion_a", "completion_b")
     )
     return a, b
+
+
+def utility_gaps(
+    comparisons: pd.DataFrame, references: Mapping[str, str | None], tastes: Sequence[Taste]
+) -> Floats:
+    """True utility of side a less that of side b of COMPARISONS for each taste, (n, tastes); each
+    text is read once. Raises FrameError as `side_utilities`.
+    """
+    known = _references_of(comparisons, references)
+    a, b = (
+        [
+            features(*one)
+            for one in zip(comparisons["prompt"], known, comparisons[side], strict=True)
+        ]
+        for side in ("completion_a", "completion_b")
+    )
+    return np.column_stack([_weigh(a, taste) - _weigh(b, taste) for taste in tastes])
+
+
+def _references_of(
+    comparisons: pd.DataFrame, references: Mapping[str, str | None]
+) -> list[str | None]:
+    missing = sorted(set(comparisons["prompt_id"]) - set(references))
+    if missing:
+        raise FrameError(
+            f"No reference given for prompt {missing[0]} and {len(missing) - 1} more. Hand in "
+            "those of all prompts, None included."
+        )
+    return [references[prompt_id] for prompt_id in comparisons["prompt_id"]]
 
 
 def _score_correctness(reference: str | None, completion: str) -> float:

@@ -21,13 +21,16 @@ from rlhf_pipeline.reward_model import (
     reward_model_params,
 )
 from rlhf_pipeline.simulation import (
+    RUBRIC,
     SOURCED_TASTE,
     WARM_TASTE,
     AnnotatorPool,
     Taste,
     cast_votes,
+    judge_rubric,
     side_utilities,
     true_ceiling,
+    utility_gaps,
 )
 from rlhf_pipeline.votes import preference_pairs, split_of
 
@@ -82,17 +85,22 @@ def vote_frame(
     taste,
     pool: AnnotatorPool | None = None,
     n: int = 3,
+    *,
+    has_rubric: bool = False,
 ) -> pd.DataFrame:
     prompt_of = dict(zip(comparisons["comparison_id"], comparisons["prompt_id"], strict=True))
+    pool = pool or AnnotatorPool()
     cast = cast_votes(
         comparisons,
         references,
         taste,
-        pool or AnnotatorPool(),
+        pool,
         day=DAY,
         votes_per_comparison=n,
         start=START,
     )
+    if has_rubric:
+        cast = judge_rubric(cast, comparisons, references, taste, pool)
     rows = [
         vote.model_dump(
             include={
@@ -112,6 +120,7 @@ def vote_frame(
             "repeat_of": None,
         }
         | {"received_at": vote.voted_at}
+        | ({"dimensions": json.dumps(vote.details.dimensions)} if vote.details else {})
         for i, vote in enumerate(cast)
     ]
     return check_frame(pd.DataFrame(rows), VOTES)
@@ -168,56 +177,19 @@ def test_at_a_ceiling_of_90_percent_it_predicts_more_than_80(tmp_path):
     assert test.vote_accuracy.value > 0.80
 
 
-# What annotators value in each dimension of the rubric; their choice weighs all of it.
-RUBRIC = {
-    "correct": {"correct": 1.2},
-    "helpful": {"warmth": 1.0, "empty": -2.0},
-    "style": {"sourcing": 1.0, "rambling": -1.0},
-}
-HALO = 0.3  # of the choice on each dimension
-
-
-def judge_dimensions(
-    votes: pd.DataFrame, gaps: dict[str, pd.Series], overall: pd.Series
-) -> pd.DataFrame:
-    """`votes` with a better side in each dimension, by its true difference a - b in `gaps`, the
-    halo of the `overall` one, and noise.
-    """
-    rng, pool = np.random.default_rng(5), AnnotatorPool()
-    rated = []
-    for one in votes["comparison_id"]:
-        felt = {
-            name: gap[one] + HALO * overall[one] + rng.logistic(scale=pool.noise)
-            for name, gap in gaps.items()
-        }
-        rated.append(
-            json.dumps(
-                {
-                    name: "tie" if abs(size) < pool.tie_width else "a" if size > 0 else "b"
-                    for name, size in felt.items()
-                }
-            )
-        )
-    return votes.assign(dimensions=rated)
-
-
 def test_each_head_correlates_with_its_own_truth_most(tmp_path):
     comparisons, references = make_comparisons(600)
-    tastes = {name: Taste(name=name, weights=weights) for name, weights in RUBRIC.items()}
-    tastes["overall"] = Taste(
-        name="overall", weights={q: w for each in RUBRIC.values() for q, w in each.items()}
+    overall = Taste(
+        name="overall", weights={q: w for each in RUBRIC.values() for q, w in each.weights.items()}
     )
-    gaps = {
-        name: pd.Series(
-            np.subtract(*side_utilities(comparisons, references, taste)),
-            index=comparisons["comparison_id"],
-        )
-        for name, taste in tastes.items()
-    }
-    cast = vote_frame(comparisons, references, tastes["overall"])
-    overall = gaps.pop("overall")
+    gaps = pd.DataFrame(
+        utility_gaps(comparisons, references, list(RUBRIC.values())),
+        index=comparisons["comparison_id"],
+        columns=list(RUBRIC),
+    )
+    votes = vote_frame(comparisons, references, overall, has_rubric=True)
     fitted = fit_reward_model(
-        LearningData(preference_pairs(judge_dimensions(cast, gaps, overall), comparisons)),
+        LearningData(preference_pairs(votes, comparisons)),
         reward_model_params(),
         encoder=Encoder(cache=EmbeddingCache(tmp_path)),
     )

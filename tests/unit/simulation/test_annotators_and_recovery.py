@@ -8,11 +8,14 @@ import pytest
 from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.simulation import (
+    RUBRIC,
     WARM_TASTE,
     AnnotatorPool,
     SimulatedAnnotator,
     cast_votes,
+    judge_rubric,
     true_ceiling,
+    utility_gaps,
 )
 from rlhf_pipeline.simulation.utilities import side_utilities
 from tests.unit.simulation.recovery import recover_pool
@@ -107,6 +110,37 @@ def test_a_tie_of_two_bad_completions_is_a_both_bad_vote():
         None,
     )
     assert annotator.vote(0, 0, n_earlier=0, rng=np.random.default_rng(0)) == (Choice.TIE, None)
+
+
+def test_answers_in_the_rubric_leave_votes_as_they_are_and_follow_its_qualities():
+    comparisons = comparisons_of(300, repeats=5)
+    pool = AnnotatorPool(skip_rate=0.05)
+    votes = cast(comparisons, pool)
+
+    def judge(share=1.0, rows=comparisons):
+        return judge_rubric(votes, rows, {"p": "Rome"}, WARM_TASTE, pool, share=share)
+
+    judged = judge()
+    assert [vote.model_copy(update={"details": None}) for vote in judged] == votes
+    assert judged == judge(rows=comparisons.sample(frac=1, random_state=1))
+    assert all((vote.details is None) == (vote.choice == Choice.SKIP) for vote in judged)
+    few = {vote.comparison_id for vote in judge(share=0.3) if vote.details}
+    assert 60 < len(few) < 125
+    gaps = pd.DataFrame(
+        utility_gaps(comparisons, {"p": "Rome"}, list(RUBRIC.values())),
+        index=comparisons["comparison_id"],
+        columns=list(RUBRIC),
+    )
+    for name in RUBRIC:
+        large = gaps[name][gaps[name].abs() > 0.9]
+        sides = [
+            (vote.details.dimensions[name], large[vote.comparison_id] > 0)
+            for vote in judged
+            if vote.details and vote.comparison_id in large.index
+        ]
+        right = [side == ("a" if is_a else "b") for side, is_a in sides if side != "tie"]
+        assert len(right) > 100
+        assert np.mean(right) > 0.7, name
 
 
 def test_invalid_start_annotators_and_prompts_are_refused():
