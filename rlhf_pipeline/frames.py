@@ -301,6 +301,16 @@ EXPORTED_VOTES = FrameSchema(
     key=("vote_id",),
 )
 
+JUDGEMENTS = FrameSchema(
+    "judgements",
+    {
+        **{name: VOTES.columns[name] for name in ("seq", "comparison_id", "prompt_id")},
+        "choice": text("a, b, tie or both_bad", values=tuple(Choice)[:-1]),
+        "strength": VOTES.columns["strength"],
+    },
+    key=("seq",),
+)
+
 SOFT_LABELS = FrameSchema(
     "soft_labels",
     {

@@ -186,7 +186,7 @@ class Database:
             return [
                 row
                 for some in batches(sorted(set(values)), MAX_PARAMETERS)
-                for row in connection.execute(query.where(column.in_(some)))
+                for row in connection.execute(query.where(column.in_(some))).all()
             ]
 
     def count(self, table: Table, *conditions: ColumnElement[bool]) -> int:

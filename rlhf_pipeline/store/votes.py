@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Row, Select, and_, func, null, select
 
 from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError
-from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame
+from rlhf_pipeline.frames import JUDGEMENTS, VOTES, FrameSchema, check_frame
 from rlhf_pipeline.records import (
     AnnotatorKind,
+    Choice,
     NewVote,
     Record,
     Vote,
@@ -29,7 +30,7 @@ from rlhf_pipeline.store.casting import (
     prepare_row,
     vote_of,
 )
-from rlhf_pipeline.store.conversion import batches
+from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes
@@ -230,6 +231,21 @@ class Votes(VoteLists):
                 if rows:
                     yield _votes_frame(rows, schema)
                 after = rows[-1].seq if len(rows) == batch_rows else limit
+
+    def judgements(self, comparison_ids: Iterable[str]) -> pd.DataFrame:
+        """JUDGEMENTS on these comparisons: those of their log, by the rule of `votes.consensus`."""
+        # `counts` is a column: as a condition, Postgres would read all votes for it.
+        wanted = (
+            self._select_log(JUDGEMENTS, LATEST)
+            .add_columns(is_counting(self._database, LATEST).label("counts"))
+            .where(
+                votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
+                votes.c.choice != Choice.SKIP.value,
+                comparisons.c.repeat_of.is_(None),
+            )
+        )
+        rows = self._database.fetch_among(wanted, votes.c.comparison_id, comparison_ids)
+        return frame_of([row[:-1] for row in rows if row.counts], JUDGEMENTS)
 
     def _select_log(self, schema: FrameSchema, limit: int) -> Select[Any]:
         """The schema's columns as they were when `limit` was the newest seq."""

@@ -22,7 +22,13 @@ from rlhf_pipeline.votes.chance_corrected import (
     krippendorff_alpha,
     pairwise_kappa,
 )
-from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication_queue, consensus
+from rlhf_pipeline.votes.consensus import (
+    CONSENSUS,
+    ConsensusParams,
+    adjudication_queue,
+    consensus,
+    judgements,
+)
 from rlhf_pipeline.votes.counting import drop_machine_votes
 from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, dawid_skene
 from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
@@ -87,6 +93,7 @@ __all__ = [
     "interval_of_mean",
     "joint_model",
     "judged_comparison_ids",
+    "judgements",
     "krippendorff_alpha",
     "log_opening",
     "n_test_pairs",

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.frames import FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.frames import JUDGEMENTS, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Choice
@@ -116,15 +116,15 @@ class ConsensusParams(Parameters):
 
 
 def consensus(
-    votes: pd.DataFrame, method: Weighing = "majority", params: ConsensusParams | None = None
+    judged: pd.DataFrame, method: Weighing = "majority", params: ConsensusParams | None = None
 ) -> pd.DataFrame:
-    """CONSENSUS of a VOTES frame: one row per judged comparison, by id; the order of votes is
+    """CONSENSUS of a JUDGEMENTS frame: one row per judged comparison, by id; the order of votes is
     irrelevant.
 
     Raises FrameError if the frame breaks its schema.
     """
     params = params or ConsensusParams()
-    judged = judgements(votes)
+    judged = check_frame(judged, JUDGEMENTS)
     if judged.empty:
         return CONSENSUS.empty_frame()
     codes, ids = pd.factorize(judged["comparison_id"], sort=True)
@@ -177,18 +177,19 @@ def consensus(
 
 
 def judgements(votes: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a VOTES frame that consensus uses: counting votes without machine votes, repeats
-    and skips.
+    """JUDGEMENTS of a VOTES frame: counting votes without machine votes, repeats and skips. Raises
+    FrameError. `Votes.judgements` reads the same from the store.
     """
     checked = drop_machine_votes(counting(votes))
-    return checked[checked["repeat_of"].isna() & checked["choice"].isin(JUDGING)]
+    is_judging = checked["repeat_of"].isna() & checked["choice"].isin(JUDGING)
+    return check_frame(checked.loc[is_judging, list(JUDGEMENTS.columns)], JUDGEMENTS)
 
 
 def adjudication_queue(agreed: pd.DataFrame) -> pd.DataFrame:
     """The disputed rows of a CONSENSUS frame for adjudication: most evenly split first, then most
     votes.
     """
-    disputed = check_frame(agreed, CONSENSUS).query("state == 'disputed'")
+    disputed = agreed[agreed["state"] == "disputed"]
     # Rounded to billionths: p and 1 - p of mirrored votes are the same share but differ in the last
     # bit.
     order = disputed.assign(

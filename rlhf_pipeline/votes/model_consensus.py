@@ -26,7 +26,6 @@ from rlhf_pipeline.votes.consensus import (
     MODEL_COLUMNS,
     ConsensusParams,
     consensus,
-    judgements,
 )
 
 # Stage and file of the labels of all judged comparisons, including the test split: for display
@@ -43,9 +42,10 @@ class FrameStorage(Protocol):
 
 
 def consensus_by_model(
-    votes: pd.DataFrame, labels: pd.DataFrame, params: ConsensusParams | None = None
+    judged: pd.DataFrame, labels: pd.DataFrame, params: ConsensusParams | None = None
 ) -> pd.DataFrame:
-    """CONSENSUS of a VOTES frame by SOFT_LABELS fitted to all votes up to a seq, by comparison id.
+    """CONSENSUS of a JUDGEMENTS frame, by comparison id, by SOFT_LABELS fitted to all votes up to a
+    seq.
 
     Comparisons without a label are left out: they are flagged or were first judged after the fit.
     `n_since` counts votes after the fit.
@@ -53,7 +53,7 @@ def consensus_by_model(
     Raises FrameError if a frame breaks its schema or labels lack `max_seq`.
     """
     params = params or ConsensusParams()
-    said = consensus(votes, "majority", params).drop(columns=list(MODEL_COLUMNS))
+    said = consensus(judged, "majority", params).drop(columns=list(MODEL_COLUMNS))
     known = check_frame(labels, SOFT_LABELS)
     up_to_seq = newest_known_seq(known)
     both = said.merge(
@@ -79,8 +79,7 @@ def consensus_by_model(
         }
     )
     both[list(sides.columns)] = both[list(sides.columns)].where(is_equal, sides)
-    said = judgements(votes)
-    since = said.loc[said["seq"] > up_to_seq, "comparison_id"].value_counts()
+    since = judged.loc[judged["seq"] > up_to_seq, "comparison_id"].value_counts()
     return check_frame(both.assign(n_since=both["comparison_id"].map(since).fillna(0)), CONSENSUS)
 
 

@@ -63,10 +63,15 @@ def _is_sane(part: Any) -> bool:
 
 def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a frame as dictionaries, with None for missing values."""
-    columns = {
-        name: frame[name].astype(object).where(frame[name].notna(), None).tolist()
-        for name in frame.columns
-    }
+    columns = {name: _plain_values(frame[name]) for name in frame.columns}
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
+
+
+def _plain_values(column: "pd.Series[Any]") -> list[Any]:
+    values: list[Any] = column.tolist()
+    is_missing = column.isna()
+    if not is_missing.any():
+        return values
+    return [None if gone else value for value, gone in zip(values, is_missing, strict=True)]

@@ -9,7 +9,7 @@ from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.champions import Judge
 from rlhf_pipeline.champions.version_comparison import measure_versions
 from rlhf_pipeline.errors import InvalidScores, ModelNotFound
-from tests.unit.test_champions import SureOf, judge, pairs, version
+from tests.unit.test_champions import judge, pairs, version
 
 CURRENT = judge(1.5, number=4)
 

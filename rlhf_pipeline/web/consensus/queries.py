@@ -133,9 +133,9 @@ def _consensus_function(
     if method == "joint_model":
         assert fitted is not None  # `newest_fit` has one or raises
         return lambda ids: consensus_by_model(
-            site.store.votes.log(comparison_ids=ids), fitted.labels_for(ids), params
+            site.store.votes.judgements(ids), fitted.labels_for(ids), params
         )
-    return lambda ids: consensus(site.store.votes.log(comparison_ids=ids), method, params)
+    return lambda ids: consensus(site.store.votes.judgements(ids), method, params)
 
 
 def params_of(site: Site) -> ConsensusParams:

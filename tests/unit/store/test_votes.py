@@ -12,6 +12,7 @@ from rlhf_pipeline.frames import EXPORTED_VOTES, VOTES
 from rlhf_pipeline.records import AnnotatorKind, Vote, VoteDetails
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import votes
+from rlhf_pipeline.votes.consensus import judgements
 from rlhf_pipeline.votes.counting import counting, standing
 
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"
@@ -241,6 +242,40 @@ def test_both_rules_hold_whatever_was_repeated_and_corrected_on_whichever_day(
             assert store.votes.log(asked, up_to_seq=seq)["seq"].tolist() == of_days
             if len(asked) == 1:
                 assert store.votes.day_digest(asked[0], seq).n == len(of_days)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_judgements_are_those_of_the_log(store, make_vote, make_comparisons, seed):
+    """Corrected, repeated and skipped votes, those of machines, and votes on repeat cards."""
+    rng = random.Random(seed)
+    store.comparisons.publish(make_comparisons(2, prefix="r", repeat_of="c0"), published_at=NOON)
+    live: list[Vote] = []
+    for n in range(80):
+        corrected = rng.choice(live) if live and rng.random() < 0.2 else None
+        who = (
+            (corrected.comparison_id, corrected.annotator_id)
+            if corrected
+            else (
+                rng.choice(("c0", "c1", "c2", "r0", "r1")),
+                rng.choice(("ann", "bob", "eve", "bot")),
+            )
+        )
+        choice = rng.choice(("a", "b", "tie", "both_bad", "skip"))
+        cast = make_vote(
+            *who,
+            choice=choice,
+            strength=rng.choice((None, 3)) if choice in "ab" else None,
+            annotator_kind="machine" if who[1] == "bot" else "human",
+            supersedes=corrected.vote_id if corrected else None,
+            idempotency_key=f"k{n}",
+        )
+        live = [vote for vote in live if vote is not corrected] + [store.votes.cast(cast)]
+    ids = ["c0", "c1", "r0", "r1"]
+    expected = judgements(store.votes.log(comparison_ids=ids))
+    assert len(expected) >= 3, "some judgements count"
+    found = store.votes.judgements(ids).sort_values("seq", ignore_index=True)
+    pd.testing.assert_frame_equal(found, expected)
+    assert store.votes.judgements([]).empty
 
 
 def test_an_empty_day_gives_an_empty_typed_log(store):

@@ -12,6 +12,7 @@ from rlhf_pipeline.votes.consensus import (
     ConsensusParams,
     adjudication_queue,
     consensus,
+    judgements,
 )
 
 
@@ -43,13 +44,17 @@ def votes(
     return check_frame(pd.DataFrame(rows), VOTES) if rows else VOTES.empty_frame()
 
 
+def consensus_of(log: pd.DataFrame, *more: object, **named: object) -> pd.DataFrame:
+    return consensus(judgements(log), *more, **named)
+
+
 def only(frame: pd.DataFrame) -> pd.Series:
     assert len(frame) == 1
     return frame.iloc[0]
 
 
 def test_two_of_three_agree_and_are_counted():
-    row = only(consensus(votes(("c", "x", "a", 1), ("c", "y", "a", 2), ("c", "z", "b", 4))))
+    row = only(consensus_of(votes(("c", "x", "a", 1), ("c", "y", "a", 2), ("c", "z", "b", 4))))
     assert (
         row["choice"],
         row["state"],
@@ -63,16 +68,16 @@ def test_two_of_three_agree_and_are_counted():
 
 def test_strength_outweighs_number():
     cast = votes(("c", "x", "a", 1), ("c", "y", "a", 1), ("c", "z", "b", 4))
-    row = only(consensus(cast, "strength_weighted"))
+    row = only(consensus_of(cast, "strength_weighted"))
     assert (row["choice"], row["share"], row["state"]) == ("b", pytest.approx(4 / 6), "agreed")
-    assert only(consensus(cast))["choice"] == "a"
+    assert only(consensus_of(cast))["choice"] == "a"
 
 
 def test_a_vote_without_strength_weighs_what_the_parameters_say():
     cast = votes(("c", "x", "a", None), ("c", "y", "b", 3))
-    assert only(consensus(cast, "strength_weighted"))["choice"] == "b"
+    assert only(consensus_of(cast, "strength_weighted"))["choice"] == "b"
     assert (
-        only(consensus(cast, "strength_weighted", ConsensusParams(strength_when_missing=4)))[
+        only(consensus_of(cast, "strength_weighted", ConsensusParams(strength_when_missing=4)))[
             "choice"
         ]
         == "a"
@@ -80,14 +85,14 @@ def test_a_vote_without_strength_weighs_what_the_parameters_say():
 
 
 def test_nobody_wins_where_two_sides_weigh_the_same():
-    row = only(consensus(votes(("c", "x", "a", 1), ("c", "y", "b", 4))))
+    row = only(consensus_of(votes(("c", "x", "a", 1), ("c", "y", "b", 4))))
     assert pd.isna(row["choice"])
     assert (row["state"], row["share"]) == ("disputed", 0.5)
 
 
 def test_tie_and_both_bad_are_one_side_and_the_heavier_names_it():
     both_bad = only(
-        consensus(
+        consensus_of(
             votes(
                 ("c", "x", "tie", None),
                 ("c", "y", "both_bad", None),
@@ -103,16 +108,16 @@ def test_tie_and_both_bad_are_one_side_and_the_heavier_names_it():
     )
     assert (both_bad["n_ties"], both_bad["n_both_bad"]) == (1, 2)
     assert (
-        only(consensus(votes(("c", "x", "tie", None), ("c", "y", "both_bad", None))))["choice"]
+        only(consensus_of(votes(("c", "x", "tie", None), ("c", "y", "both_bad", None))))["choice"]
         == "tie"
     )
 
 
 def test_one_vote_agrees_with_nobody():
-    row = only(consensus(votes(("c", "x", "a", 4), ("c", "y", "skip", None))))
+    row = only(consensus_of(votes(("c", "x", "a", 4), ("c", "y", "skip", None))))
     assert (row["state"], row["choice"], row["n_votes"]) == ("open", "a", 1)
     assert (
-        only(consensus(votes(("c", "x", "a", 4)), params=ConsensusParams(min_votes=1)))["state"]
+        only(consensus_of(votes(("c", "x", "a", 4)), params=ConsensusParams(min_votes=1)))["state"]
         == "agreed"
     )
 
@@ -128,7 +133,7 @@ def test_machines_skips_and_repeats_are_not_counted():
     )
     repeat = votes(("r", "x", "b", 1), repeat_of="c", first_seq=20)
     pd.testing.assert_frame_equal(
-        consensus(pd.concat([people, machine, repeat])), consensus(people)
+        consensus_of(pd.concat([people, machine, repeat])), consensus_of(people)
     )
 
 
@@ -141,14 +146,16 @@ def test_only_the_last_pass_counts(method):
         revision_no=[0, 0, 0, 0, 1],
         supersedes=[None, None, None, None, "v4"],
     )
-    row = only(consensus(log, method))
+    row = only(consensus_of(log, method))
     assert (row["comparison_id"], row["n_votes"], row["n_a"], row["n_b"]) == ("c", 2, 1, 1)
-    pd.testing.assert_frame_equal(consensus(log, method), consensus(once.iloc[[1, 2]], method))
+    pd.testing.assert_frame_equal(
+        consensus_of(log, method), consensus_of(once.iloc[[1, 2]], method)
+    )
 
 
 @pytest.mark.parametrize("method", WEIGHINGS)
 def test_no_votes_are_the_empty_frame(method):
-    pd.testing.assert_frame_equal(consensus(votes(), method), CONSENSUS.empty_frame())
+    pd.testing.assert_frame_equal(consensus_of(votes(), method), CONSENSUS.empty_frame())
 
 
 @pytest.mark.parametrize("method", WEIGHINGS)
@@ -160,8 +167,8 @@ def test_the_order_of_votes_changes_nothing(method):
             for i in range(200)
         )
     )
-    frame = consensus(cast, method)
-    pd.testing.assert_frame_equal(consensus(cast.sample(frac=1, random_state=2), method), frame)
+    frame = consensus_of(cast, method)
+    pd.testing.assert_frame_equal(consensus_of(cast.sample(frac=1, random_state=2), method), frame)
 
 
 def test_a_frame_that_breaks_its_schema_is_refused():
@@ -185,7 +192,7 @@ def test_adjudication_lists_the_most_even_dispute_first():
         ("leaning", "z", "b", 1),
         ("alone", "x", "a", 1),
     )
-    assert adjudication_queue(consensus(cast))["comparison_id"].tolist() == [
+    assert adjudication_queue(consensus_of(cast))["comparison_id"].tolist() == [
         "three ways",
         "split",
         "leaning",
@@ -196,7 +203,7 @@ def test_shares_that_differ_by_rounding_alone_are_equal_in_adjudication():
     """Of mirrored votes a model says p and 1 - p, and their shares differ in the last bit: the next
     key decides.
     """
-    frame = consensus(
+    frame = consensus_of(
         votes(
             *(
                 (c, who, side, 1)
@@ -227,7 +234,7 @@ def test_the_interval_covers_the_share_of_a_crowd():
             for j in range(15)
         )
     )
-    frame = consensus(cast)
+    frame = consensus_of(cast)
     of_a = frame["choice"] == "a"
     low = frame["low"].where(of_a, 1 - frame["high"])
     high = frame["high"].where(of_a, 1 - frame["low"])
@@ -252,8 +259,8 @@ def test_more_votes_find_the_truth_more_often_and_strength_helps():
         return float((frame["choice"] == np.where(gap > 0, "a", "b")).mean())
 
     cast = votes(*cast)
-    alone = accuracy(consensus(cast[cast["annotator_id"] == "w0"]))
-    majority, weighted = (accuracy(consensus(cast, method)) for method in WEIGHINGS)
+    alone = accuracy(consensus_of(cast[cast["annotator_id"] == "w0"]))
+    majority, weighted = (accuracy(consensus_of(cast, method)) for method in WEIGHINGS)
     assert alone + 0.03 < majority < weighted
 
 

@@ -12,7 +12,13 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.votes import dawid_skene, joint_model
-from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication_queue, consensus
+from rlhf_pipeline.votes.consensus import (
+    CONSENSUS,
+    ConsensusParams,
+    adjudication_queue,
+    consensus,
+    judgements,
+)
 from rlhf_pipeline.votes.model_consensus import (
     LABELS_FRAME,
     consensus_by_model,
@@ -52,6 +58,10 @@ def make_votes(choices: str, comparison: int = 0) -> pd.DataFrame:
     )
 
 
+def model_consensus_of(log: pd.DataFrame, *more: object) -> pd.DataFrame:
+    return consensus_by_model(judgements(log), *more)
+
+
 @pytest.mark.parametrize(
     ("p", "low", "high", "choice", "state", "share", "ends"),
     [
@@ -67,7 +77,7 @@ def make_votes(choices: str, comparison: int = 0) -> pd.DataFrame:
 def test_the_state_follows_from_the_chance_and_its_interval(
     p, low, high, choice, state, share, ends
 ):
-    row = consensus_by_model(make_votes("ab"), labels((0, p, low, high))).iloc[0]
+    row = model_consensus_of(make_votes("ab"), labels((0, p, low, high))).iloc[0]
     assert (row["choice"] if choice else pd.isna(row["choice"]), row["state"]) == (
         choice or True,
         state,
@@ -77,33 +87,33 @@ def test_the_state_follows_from_the_chance_and_its_interval(
 
 
 def test_two_unreliable_annotators_are_outvoted():
-    row = consensus_by_model(make_votes("aab"), labels((0, 0.1, 0.05, 0.2))).iloc[0]
+    row = model_consensus_of(make_votes("aab"), labels((0, 0.1, 0.05, 0.2))).iloc[0]
     assert (row["choice"], row["state"], row["n_a"], row["n_b"]) == ("b", "agreed", 2, 1)
 
 
 def test_too_few_judgements_are_open_whatever_the_model_predicts():
     known = labels((0, 0.95, 0.9, 0.99))
-    assert consensus_by_model(make_votes("a"), known).iloc[0]["state"] == "open"
+    assert model_consensus_of(make_votes("a"), known).iloc[0]["state"] == "open"
     assert (
-        consensus_by_model(make_votes("a"), known, ConsensusParams(min_votes=1)).iloc[0]["state"]
+        model_consensus_of(make_votes("a"), known, ConsensusParams(min_votes=1)).iloc[0]["state"]
         == "agreed"
     )
     assert (
-        consensus_by_model(make_votes("aa"), known, ConsensusParams(min_votes=3)).iloc[0]["state"]
+        model_consensus_of(make_votes("aa"), known, ConsensusParams(min_votes=3)).iloc[0]["state"]
         == "open"
     )
 
 
 def test_agreed_ties_are_kept():
     known = labels((0, 0.52, 0.3, 0.7))
-    equal = consensus_by_model(make_votes("ttna"), known).iloc[0]
+    equal = model_consensus_of(make_votes("ttna"), known).iloc[0]
     assert (equal["choice"], equal["state"], equal["share"], equal["p_a"]) == (
         "tie",
         "agreed",
         0.75,
         0.52,
     )
-    assert consensus_by_model(make_votes("ttab"), known).iloc[0]["state"] == "disputed"
+    assert model_consensus_of(make_votes("ttab"), known).iloc[0]["state"] == "disputed"
 
 
 def test_comparisons_unknown_to_the_labels_are_left_out():
@@ -111,17 +121,17 @@ def test_comparisons_unknown_to_the_labels_are_left_out():
         [make_votes("ab"), make_votes("ab", 1).assign(vote_id=["v8", "v9"], seq=[8, 9])],
         ignore_index=True,
     )
-    assert consensus_by_model(cast, labels((1, 0.9, 0.8, 0.95)))["comparison_id"].tolist() == [
+    assert model_consensus_of(cast, labels((1, 0.9, 0.8, 0.95)))["comparison_id"].tolist() == [
         "c00001"
     ]
-    pd.testing.assert_frame_equal(consensus_by_model(cast, labels()), CONSENSUS.empty_frame())
+    pd.testing.assert_frame_equal(model_consensus_of(cast, labels()), CONSENSUS.empty_frame())
     assert newest_known_seq(labels()) == 0
 
 
 def test_votes_since_the_fit_are_counted_and_do_not_move_it():
     cast = make_votes("abb")
     before, after = (
-        consensus_by_model(cast, labels((0, 0.9, 0.8, 0.95), up_to_seq=seq)).iloc[0]
+        model_consensus_of(cast, labels((0, 0.9, 0.8, 0.95), up_to_seq=seq)).iloc[0]
         for seq in (3, 1)
     )
     assert (before["n_since"], after["n_since"], after["up_to_seq"], after["n_votes"]) == (
@@ -133,14 +143,14 @@ def test_votes_since_the_fit_are_counted_and_do_not_move_it():
     assert (before["p_a"], before["state"]) == (after["p_a"], after["state"])
     skipped = cast.assign(choice=["a", "b", "skip"])
     assert (
-        consensus_by_model(skipped, labels((0, 0.9, 0.8, 0.95), up_to_seq=1)).iloc[0]["n_since"]
+        model_consensus_of(skipped, labels((0, 0.9, 0.8, 0.95), up_to_seq=1)).iloc[0]["n_since"]
         == 1
     )
 
 
 def test_labels_that_do_not_say_up_to_which_vote_they_know_are_refused():
     with pytest.raises(FrameError, match="Materialise annotator_model"):
-        consensus_by_model(make_votes("ab"), labels((0, 0.9, 0.8, 0.95), up_to_seq=None))
+        model_consensus_of(make_votes("ab"), labels((0, 0.9, 0.8, 0.95), up_to_seq=None))
 
 
 def test_labels_give_way_to_those_that_know_as_much_and_to_no_older_ones(tmp_path: Path):
@@ -189,15 +199,15 @@ def test_the_nearest_to_one_half_is_adjudicated_first():
     known = labels(
         (0, 0.8, 0.4, 0.9), (1, 0.45, 0.2, 0.7), (2, 0.97, 0.9, 0.99), (3, 0.7, 0.2, 0.9)
     )
-    assert adjudication_queue(consensus_by_model(cast, known))["comparison_id"].tolist() == [
+    assert adjudication_queue(model_consensus_of(cast, known))["comparison_id"].tolist() == [
         "c00001",
         "c00003",
         "c00000",
     ]
-    shuffled = consensus_by_model(
+    shuffled = model_consensus_of(
         cast.sample(frac=1, random_state=1), known.sample(frac=1, random_state=2)
     )
-    pd.testing.assert_frame_equal(shuffled, consensus_by_model(cast, known), check_exact=True)
+    pd.testing.assert_frame_equal(shuffled, model_consensus_of(cast, known), check_exact=True)
 
 
 def share_right(choice: pd.Series, better: np.ndarray) -> float:
@@ -213,8 +223,8 @@ def test_joint_model_beats_the_majority_with_a_fifth_of_bad_raters():
     for seed in range(3):
         truth = simulate(2000, n_annotators=30, votes_each=5, spammers=0.2, seed=seed)
         better = np.where(truth.d > 0, "a", "b")
-        base = share_right(consensus(truth.votes)["choice"], better)
-        by_model = consensus_by_model(truth.votes, joint_model(truth.votes).labels)["choice"]
+        base = share_right(consensus(judgements(truth.votes))["choice"], better)
+        by_model = model_consensus_of(truth.votes, joint_model(truth.votes).labels)["choice"]
         confusions = dawid_skene(truth.votes)
         by_confusion = pd.Series(np.where(confusions["p_a"] > confusions["p_b"], "a", "b"))
         gained["joint model"].append(share_right(by_model, better) - base)
@@ -234,6 +244,6 @@ def test_the_models_agreed_choices_beat_the_majoritys():
             (sided["choice"].to_numpy() == better[sided["comparison_id"]].to_numpy()).mean()
         )
 
-    by_model = consensus_by_model(truth.votes, joint_model(truth.votes).labels)
-    assert right(by_model) > right(consensus(truth.votes))
+    by_model = model_consensus_of(truth.votes, joint_model(truth.votes).labels)
+    assert right(by_model) > right(consensus(judgements(truth.votes)))
     assert 0.2 < (by_model["state"] == "agreed").mean() < 0.6
