@@ -2,16 +2,22 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
+from heapq import nlargest
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, case, func, literal, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, literal, select
 
 from rlhf_pipeline.records import OWN_SOURCE, AnnotatorKind, Choice, Record, Vote
 from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing, supersedes
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.judgements import has_judged, is_visible_vote, judged_ids
+from rlhf_pipeline.store.judgements import (
+    has_few_votes,
+    has_judged,
+    is_visible_vote,
+    judged_ids,
+)
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
 SEARCH_LOOKS_AT = 30_000  # votes that a page of a search reads at most
@@ -107,7 +113,6 @@ class VoteLists:
         day: str | None = None,
         annotator_id: str | None = None,
         comparison_id: str | None = None,
-        seen_by: str | None = None,
         limit: int = 50,
     ) -> list[ListedVote]:
         """Newest first, at most `limit`; the next page is `before_seq` the last vote's seq.
@@ -122,7 +127,6 @@ class VoteLists:
         return self._list_newest_first(
             votes.c.seq < (LATEST if before_seq is None else before_seq),
             *(column == value for column, value in given if value is not None),
-            *self._visibility_conditions(seen_by),
             limit=limit,
         )
 
@@ -159,7 +163,8 @@ class VoteLists:
         """`page` of the votes that the filter takes, and `before_seq` of the next page (None at
         the beginning).
 
-        A page reads at most SEARCH_LOOKS_AT votes: it may be empty and still have a next.
+        A page reads at most SEARCH_LOOKS_AT votes, so it may be empty and still have a next; or,
+        for a reader with few votes, all that are visible to them.
         """
         given = (
             (votes.c.annotator_id, only.annotator_id),
@@ -169,26 +174,56 @@ class VoteLists:
         where = [
             votes.c.seq < (LATEST if before_seq is None else before_seq),
             *(column == value for column, value in given if value is not None),
-            *self._visibility_conditions(seen_by),
         ]
         if only.annotator_id is None and only.comparison_id is None:
             where += self._seqs_of_days(only)
         checked = self._check_by_row(only, seen_by)
+        if seen_by is not None and has_few_votes(self._database, seen_by):
+            found = self._look_up_visible(seen_by, where, checked, limit)
+            return found, found[-1].seq if len(found) == limit else None
+        where += self._visibility_conditions(seen_by)
         if not checked:
             found = self._list_newest_first(*where, limit=limit)
             return found, found[-1].seq if len(found) == limit else None
-        lowest = (
-            select(votes.c.seq)
-            .where(self._database.in_project(votes), *where)
-            .order_by(votes.c.seq.desc())
-            .offset(SEARCH_LOOKS_AT - 1)
-            .limit(1)
+        newest_first = votes.c.seq.desc()
+        looked_at = select(votes.c.seq).where(self._database.in_project(votes), *where)
+        last = self._database.fetch_scalar(
+            looked_at.order_by(newest_first).offset(SEARCH_LOOKS_AT - 1).limit(1)
         )
-        last = self._database.fetch_scalar(lowest)
         if last is not None:
             where.append(votes.c.seq >= last)
-        found = self._list_newest_first(*where, *checked, limit=limit)
+        wanted = self._select_seqs(where, checked).order_by(newest_first).limit(limit)
+        found = self.with_seqs(self._database.fetch_scalars(wanted))
         return found, found[-1].seq if len(found) == limit else last
+
+    def _look_up_visible(
+        self,
+        reader_id: str,
+        where: Sequence[ColumnElement[bool]],
+        checked: Sequence[ColumnElement[bool]],
+        limit: int,
+    ) -> list[ListedVote]:
+        """The newest votes visible to a reader with few votes.
+
+        Without ORDER BY and LIMIT, for which Postgres would search all votes for them.
+        """
+        own, mine = votes.alias("own"), votes.c.annotator_id == reader_id
+        voted_on = select(own.c.comparison_id).where(
+            self._database.in_project(own), own.c.annotator_id == reader_id
+        )
+        judged = votes.c.comparison_id.in_(judged_ids(self._database, reader_id))
+        rows = self._database.fetch_among(
+            self._select_seqs([*where, mine | judged], checked),
+            votes.c.comparison_id,
+            self._database.fetch_scalars(voted_on),
+        )
+        return self.with_seqs(nlargest(limit, (row.seq for row in rows)))
+
+    def _select_seqs(
+        self, where: Sequence[ColumnElement[bool]], checked: Sequence[ColumnElement[bool]]
+    ) -> Select[int]:
+        wanted = select(votes.c.seq).where(self._database.in_project(votes), *where, *checked)
+        return wanted.join(comparisons, is_on_comparison()) if checked else wanted
 
     def _seqs_of_days(self, only: VoteFilter) -> list[ColumnElement[bool]]:
         """The range of seqs of a range of days, so that a search begins there."""
@@ -206,7 +241,7 @@ class VoteLists:
         return [votes.c.seq >= (lowest or 0), votes.c.seq <= (highest or 0)]
 
     def _check_by_row(self, only: VoteFilter, seen_by: str | None) -> list[ColumnElement[bool]]:
-        """The conditions that no index answers."""
+        """The conditions on vote and comparison that no index answers."""
         found: list[ColumnElement[bool]] = []
         if only.first_day != only.last_day:
             if only.first_day is not None:
@@ -222,21 +257,18 @@ class VoteLists:
             found.append(~is_counting(self._database, LATEST))
         if only.flag is not None:
             found.append(votes.c.details.like(f'%"flags":[%"{only.flag}"%'))
-        of: list[ColumnElement[bool]] = []
         if only.category is not None:
-            of.append(comparisons.c.category == only.category)
+            found.append(comparisons.c.category == only.category)
         if only.source is not None:
             is_own = only.source == OWN_SOURCE
             source = comparisons.c.source
-            of.append(source.is_(None) if is_own else source == only.source)
-        if of:
-            found.append(_is_on_any(of))
-            if seen_by is not None:  # skipped ones too stay hidden until they are judged
-                found.append(has_judged(self._database, seen_by, votes.c.comparison_id))
+            found.append(source.is_(None) if is_own else source == only.source)
+        if seen_by is not None and (only.category, only.source) != (None, None):
+            # skipped ones too stay hidden until they are judged
+            found.append(has_judged(self._database, seen_by, votes.c.comparison_id))
         if only.words is not None:
             in_prompt = comparisons.c.prompt.icontains(only.words, autoescape=True)
-            in_reason = votes.c.reason.icontains(only.words, autoescape=True)
-            found.append(in_reason | _is_on_any([in_prompt]))
+            found.append(in_prompt | votes.c.reason.icontains(only.words, autoescape=True))
         return found
 
     def _list_newest_first(self, *conditions: ColumnElement[bool], limit: int) -> list[ListedVote]:
@@ -452,17 +484,6 @@ class VoteLists:
 
     def _visibility_conditions(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
         return () if seen_by is None else (is_visible_vote(self._database, seen_by),)
-
-
-def _is_on_any(conditions: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
-    """The vote is on a comparison that meets the conditions."""
-    return (
-        select(literal(1))
-        .select_from(comparisons)
-        .where(is_on_comparison(), *conditions)
-        .correlate(votes)
-        .exists()
-    )
 
 
 def is_on_comparison() -> ColumnElement[bool]:

@@ -71,7 +71,7 @@ def read(store: Store) -> tuple[Any, ...]:
     """All that the store counts or lists for a reader."""
     votes = store.votes
     return (
-        votes.page(seen_by=READER, limit=100),
+        votes.search(VoteFilter(), seen_by=READER, limit=100)[0],
         votes.search(VoteFilter(words="x"), seen_by=READER),
         votes.judged_comparisons(seen_by=READER, limit=100),
         sorted(map(repr, votes.tallies(seen_by=READER))),
