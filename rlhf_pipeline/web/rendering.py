@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.intervals import format_estimate
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import User
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
@@ -151,11 +152,12 @@ def login_path(request: Request) -> str:
 
 def names_for(site: Site, asker: Principal) -> dict[str, str]:
     """Names by user id, for users who may read users."""
-    return (
-        {user.user_id: user.name for user in site.store.users.all()}
-        if asker.may(Permission.USERS_READ)
-        else {}
-    )
+    return names_of(site.store.users.all(), asker) if asker.may(Permission.USERS_READ) else {}
+
+
+def names_of(users: Iterable[User], asker: Principal) -> dict[str, str]:
+    """`names_for` where the users are read already."""
+    return {one.user_id: one.name for one in users} if asker.may(Permission.USERS_READ) else {}
 
 
 def query_of(filters: Mapping[str, str]) -> str:

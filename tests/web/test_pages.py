@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 from fastapi.routing import APIRoute
+from sqlalchemy import event
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Role
@@ -175,6 +176,20 @@ def offered(paged: Web, browser: httpx.Client, **more: str) -> httpx.Response:
         "priority": "0",
     }
     return browser.post(f"{paged.url}/comparisons/offer", data=fields | more)
+
+
+@on_sqlite
+@pytest.mark.parametrize("path", ["/votes", "/comparisons", "/consensus"])
+def test_page_of_a_list_reads_all_users_once(paged: Web, path: str):
+    admin = paged.browser(paged.add("admin"))
+    statements: list[str] = []
+    event.listen(
+        paged.store.database.engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: statements.append(statement),
+    )
+    assert admin.get(f"{paged.url}{path}").status_code == 200
+    assert sum("ORDER BY users.email" in one for one in statements) == 1
 
 
 @on_sqlite

@@ -1,6 +1,6 @@
 """Offers comparisons to annotators, withdraws open slots, and flags comparisons."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rlhf_pipeline.api_types.comparisons import (
     Flagged,
@@ -96,11 +96,13 @@ def describe(site: Site, principal: Principal, done: Offered, annotator_id: str)
     return f"{said}."
 
 
-def list_people(site: Site, principal: Principal) -> list[tuple[str, str]]:
-    """User ids and names of annotators who can be asked by name; only ids for users who may not
-    read users.
+def list_people(users: Iterable[User], principal: Principal) -> list[tuple[str, str]]:
+    """Ids and names of those users who can be asked by name; only ids for readers who may not read
+    users, and none for those who may not ask.
     """
-    found = [user for user in site.store.users.all() if may_be_asked(user)]
+    if not principal.may(Permission.COMPARISONS_OFFER):
+        return []
+    found = [user for user in users if may_be_asked(user)]
     if not principal.may(Permission.USERS_READ):
         return [(user.user_id, user.user_id) for user in found]
     words = [

@@ -38,7 +38,7 @@ from rlhf_pipeline.web.pick_lists import (
     list_sources,
 )
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
+from rlhf_pipeline.web.rendering import names_for, names_of, query_of, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import queries as vote_queries
@@ -238,6 +238,7 @@ def _render_list(
     problem: Problem | None = None,
 ) -> Response:
     is_blind = blind_reader_id(principal) is not None
+    users = site.store.users.all()
     picks = {
         "status": {} if is_blind else STATUSES,
         "source": {one: one for one in list_sources(site)},
@@ -253,16 +254,16 @@ def _render_list(
         filters=filters.values,
         picks=picks,
         categories=list_categories(site),
-        annotators=list_annotators(site, principal) if principal.may(Permission.VOTES_READ) else {},
+        annotators=list_annotators(site, principal, names_of(users, principal))
+        if principal.may(Permission.VOTES_READ)
+        else {},
         flags=PEOPLE_FLAG_WORDS,
         query=query_of(filters.values),
         query_here=query_of(filters.with_place),
         # Explained only to readers who could take the list for complete.
         is_partly_hidden=is_blind and queries.is_by_kind(filters.only),
         overlap=site.terms().rules.overlap,
-        people=offers.list_people(site, principal)
-        if principal.may(Permission.COMPARISONS_OFFER)
-        else [],
+        people=offers.list_people(users, principal),
         problem=problem.detail if problem else None,
         is_later=filters.cursor is not None,
     )

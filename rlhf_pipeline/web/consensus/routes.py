@@ -25,7 +25,7 @@ from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import choice_words, names_for, query_of, render, see_other
+from rlhf_pipeline.web.rendering import choice_words, names_of, query_of, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
@@ -200,6 +200,7 @@ def _render(
         if principal.may(Permission.COMPARISONS_READ)
         else {}
     )
+    users = site.store.users.all()
     only_judged = "You may vote, so this page lists only comparisons that you have judged."
     return render(
         "consensus/page.html",
@@ -221,10 +222,8 @@ def _render(
         query=query_of({"state": state, "method": method}),
         query_here=shown.query,
         prompts={one: known.prompt for one, known in texts.items()},
-        names=names_for(site, principal),
-        people=offers.list_people(site, principal)
-        if principal.may(Permission.COMPARISONS_OFFER)
-        else [],
+        names=names_of(users, principal),
+        people=offers.list_people(users, principal),
     )
 
 

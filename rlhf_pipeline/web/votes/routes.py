@@ -95,6 +95,7 @@ def show_page(
     page, problem = attempt(lambda: _read_page(site, principal, filters, cursor, SHOWN))
     page = page or Page[VoteOut](items=[], next=None)
     sees_all = blind_reader_id(principal) is None
+    names = names_for(site, principal)
     texts = (
         site.store.comparisons.texts([vote.comparison_id for vote in page.items])
         if principal.may(Permission.COMPARISONS_READ)
@@ -116,8 +117,8 @@ def show_page(
         problem=problem.detail if problem else None,
         # "No votes yet" is only shown to users who see all votes.
         is_later=cursor is not None or not sees_all,
-        names=names_for(site, principal),
-        annotators=list_annotators(site, principal),
+        names=names,
+        annotators=list_annotators(site, principal, names),
         picks={
             "status": STATUSES,
             "flag": VOTE_FLAG_WORDS,
