@@ -12,18 +12,10 @@ from rlhf_pipeline.evaluation import GateParams, decide_promotion
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
 from rlhf_pipeline.metric_catalogue import PRODUCTION
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import (
-    DriftEvent,
-    Evaluation,
-    EvaluationSamples,
-    Interval,
-    JudgedSample,
-    Promotion,
-    TriggerDecision,
-    utc_now,
-)
+from rlhf_pipeline.records import DriftEvent, JudgedSample, TriggerDecision, utc_now
 from rlhf_pipeline.store import Store
 from tests.clusters import failing_cluster, write_clusters
+from tests.policy_versions import evaluate, interval, promote, write_samples
 
 PROJECT = "bench"
 N_DAYS, N_VERSIONS, N_PROMPTS, N_CLUSTERS = 400, 20, 300, 12
@@ -52,8 +44,9 @@ def fill_loop(store: Store, frames: str) -> None:
     _promote(store, 1)
     for version in range(2, N_VERSIONS + 1):
         _add_version(store, files, version, days[(version - 1) * DAYS_OF_A_VERSION])
+    figure = interval(0.5, n=N_PROMPTS)
     store.metric_points.put([
-        MetricPoint.of_interval(day, name, _around(0.5), utc_now(), {"model": _policy(1 + n // 20)})
+        MetricPoint.of_interval(day, name, figure, utc_now(), {"model": _policy(1 + n // 20)})
         for n, day in enumerate(days)
         for name in PRODUCTION
     ])  # fmt: skip
@@ -113,33 +106,19 @@ def _add_version(store: Store, files: Artefacts, version: int, day: date) -> Non
         now=now,
         champion=event.model_version,
     )
-    evaluation = _evaluate(version)
+    evaluation = evaluate(PROJECT, version, 0.6).model_copy(
+        update={"reward_model": _reward_model(version * DAYS_OF_A_VERSION), "n_prompts": N_PROMPTS}
+    )
     store.gates.record(
         decide_promotion(evaluation, GateParams()).model_copy(update={"run_id": f"run-{version}"})
     )
-    samples = EvaluationSamples(
-        evaluation=evaluation, rows=tuple(_judge(version, i) for i in range(N_PROMPTS))
-    )
-    path = files.samples_path(evaluation.candidate, evaluation.champion)
-    files.write({
-        path: samples.model_dump_json().encode(),
-        files.evaluation_path(evaluation.candidate): b"<!doctype html><p>Evaluated",
-    })  # fmt: skip
+    write_samples(files, evaluation, tuple(_judge(version, i) for i in range(N_PROMPTS)))
     _promote(store, version)
 
 
 def _promote(store: Store, version: int) -> None:
-    for kind, label in (("policy", version), ("reward_model", version)):
-        store.promotions.record(
-            Promotion(
-                model_name=f"{PROJECT}.{kind}",
-                version=label,
-                previous_version=label - 1 or None,
-                data_seq=None,
-                reason="better" if label > 1 else "first version of the project",
-                actor=f"run run-{version}",
-            )
-        )
+    for kind in ("policy", "reward_model"):
+        promote(store, f"{PROJECT}.{kind}", version, "better" if version > 1 else "first version")
 
 
 def _policy(version: int) -> str:
@@ -148,33 +127,6 @@ def _policy(version: int) -> str:
 
 def _reward_model(n_days: int) -> str:
     return f"{PROJECT}.reward_model@{min(N_VERSIONS, 1 + n_days // DAYS_OF_A_VERSION)}"
-
-
-def _around(value: float, half: float = 0.04) -> Interval:
-    return Interval(value=value, low=value - half, high=value + half, n=N_PROMPTS)
-
-
-def _evaluate(version: int) -> Evaluation:
-    return Evaluation(
-        candidate=_policy(version),
-        champion=_policy(version - 1),
-        reward_model=_reward_model(version * DAYS_OF_A_VERSION),
-        n_prompts=N_PROMPTS,
-        prompts_hash="h",
-        win_rate=_around(0.6),
-        mean_reward_candidate=_around(0.5),
-        mean_reward_champion=_around(0.1),
-        kl=_around(0.1),
-        checkable_candidate=_around(0.5),
-        checkable_champion=_around(0.48),
-        mean_length_candidate=70.0,
-        mean_length_champion=65.0,
-        length_candidate=_around(70.0, 4),
-        length_controlled_win_rate=_around(0.58),
-        win_rate_by_labels=_around(0.62),
-        shares_votes=False,
-        evaluation_set=1,
-    )
 
 
 def _judge(version: int, i: int) -> JudgedSample:

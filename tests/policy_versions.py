@@ -66,9 +66,9 @@ def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
     now = datetime(2026, 1, 2, 12, tzinfo=UTC)
     decision = store.decisions.fire_by_hand("a test", actor="eve", now=now, run_id="run-2")
     assert decision.decision_id is not None
-    _promote(store, project, 1, "first policy of the project")
+    promote(store, f"{project}.policy", 1, "first policy of the project")
     for version, win_rate, data_hash in ((2, 0.7, kept), (3, 0.4, "gone")):
-        evaluation = _evaluation(project, version, win_rate)
+        evaluation = evaluate(project, version, win_rate)
         gate = decide_promotion(evaluation, GateParams()).model_copy(
             update={
                 "registered": _register(project, version, data_hash),
@@ -76,21 +76,24 @@ def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
             }
         )
         store.gates.record(gate)
-        samples = EvaluationSamples(evaluation=evaluation, rows=_rows(version))
-        files.write(
-            {
-                files.samples_path(
-                    evaluation.candidate, evaluation.champion
-                ): samples.model_dump_json().encode(),
-                files.evaluation_path(evaluation.candidate): PAGE,
-            }
-        )
+        write_samples(files, evaluation, _rows(version))
         if gate.promoted:
-            _promote(store, project, version, "better")
+            promote(store, f"{project}.policy", version, "better")
     return kept
 
 
-def _evaluation(project: str, version: int, win_rate: float) -> Evaluation:
+def write_samples(files: Artefacts, evaluation: Evaluation, rows: tuple[JudgedSample, ...]) -> None:
+    """The samples of an evaluation and its page."""
+    samples = EvaluationSamples(evaluation=evaluation, rows=rows)
+    path = files.samples_path(evaluation.candidate, evaluation.champion)
+    files.write({
+        path: samples.model_dump_json().encode(),
+        files.evaluation_path(evaluation.candidate): PAGE,
+    })  # fmt: skip
+
+
+def evaluate(project: str, version: int, win_rate: float) -> Evaluation:
+    """Of a version against the one before it."""
     return Evaluation(
         candidate=f"{project}.policy@{version}",
         champion=f"{project}.policy@{version - 1}",
@@ -127,10 +130,10 @@ def _register(project: str, version: int, data_hash: str) -> ModelVersion:
     )
 
 
-def _promote(store: Store, project: str, version: int, reason: str) -> None:
+def promote(store: Store, model_name: str, version: int, reason: str) -> None:
     store.promotions.record(
         Promotion(
-            model_name=f"{project}.policy",
+            model_name=model_name,
             version=version,
             previous_version=version - 1 or None,
             data_seq=None,
