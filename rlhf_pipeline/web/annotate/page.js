@@ -1,11 +1,12 @@
-// The annotate page: one key, one vote, the next comparison in the same frame. Handles
-// keys and casts votes; card_queue.js leases cards, outbox.js sends votes, tools.js edits what
+// The annotate page: one key, one vote, the next comparison in the same frame. Casts votes;
+// keys.js reads keys, card_queue.js leases cards, outbox.js sends votes, tools.js edits what
 // stands beside the choice, view.js draws the page.
 
 import { Draft } from "./draft.js";
 import { CardQueue } from "./card_queue.js";
+import { Guidelines } from "./guidelines.js";
+import { Keys } from "./keys.js";
 import { isLogin, newKey, Outbox } from "./outbox.js";
-import { render } from "../markdown.js";
 import { cardOf, Practice } from "./practice.js";
 import { Tools } from "./tools.js";
 import { View } from "./view.js";
@@ -34,7 +35,6 @@ let lastInput = performance.now();
 let figures = { today: null, median: null, streak: 0 };
 let durations = [];
 let nEvents = 0; // votes cast, taken back, recorded, refused
-let guidelinesShown = null;
 let settledAt = Infinity; // since when the painted card may be voted on, on the clock of events
 let settling = 0;
 
@@ -54,6 +54,7 @@ const tools = new Tools(view, {
 });
 
 const practice = new Practice(view, root.dataset.user);
+const guidelines = new Guidelines(view, queue);
 const waiting = new Waiting(view, outbox, describeVote);
 
 // --- showing -------------------------------------------------------------------------------------
@@ -377,7 +378,7 @@ queue.addEventListener("dealt", () => {
   outbox.welcome();
   view.at("no-cards").hidden = true;
   if (!card && !isPaused && queue.cards.length) showNext();
-  if (queue.guidelineVersion !== null) announceGuidelines();
+  if (queue.guidelineVersion !== null) guidelines.announce();
   paintFigures();
   prepareNext();
 });
@@ -429,40 +430,7 @@ async function readFigures() {
   }
 }
 
-// --- guidelines, pause, settings -----------------------------------------------------------------
-
-function announceGuidelines() {
-  const version = String(queue.guidelineVersion);
-  const label = view.at("guideline-version");
-  if (label.textContent === `v${version}`) return;
-  const isNew = label.textContent !== "";
-  label.textContent = `v${version}`;
-  if (isNew)
-    view.notice(
-      `The guidelines changed: version ${version} applies from now on. Press g to read it.`,
-    );
-}
-
-async function openGuidelines() {
-  const dialog = view.at("guidelines");
-  const body = view.at("guidelines-text");
-  dialog.showModal();
-  if (!queue.guidelineVersion) {
-    body.textContent =
-      "This project has no guidelines yet. Prefer the completion that helps the author of the " +
-      "prompt most.";
-    return;
-  }
-  if (guidelinesShown === queue.guidelineVersion) return;
-  try {
-    const response = await fetch(`/api/v1/guidelines/${queue.guidelineVersion}`);
-    if (!response.ok) throw new Error(String(response.status));
-    body.replaceChildren(render((await response.json()).text));
-    guidelinesShown = queue.guidelineVersion;
-  } catch {
-    body.textContent = "Loading the guidelines failed. Check the connection and try again.";
-  }
-}
+// --- first visit, pause, settings ---------------------------------------------------------------
 
 /** At the first visit: the guidelines once, then the practice round. */
 async function welcome() {
@@ -474,10 +442,7 @@ async function welcome() {
   queue.guidelineVersion = first.guideline_version;
   if (first.guideline_version !== null && before !== "read") {
     isPaused = true; // no card is shown beneath
-    view.at("guidelines-once").hidden = false;
-    openGuidelines();
-    await new Promise((go) => view.at("guidelines").addEventListener("close", go, { once: true }));
-    view.at("guidelines-once").hidden = true;
+    await guidelines.openOnce();
     setting(WELCOMED, "read");
     isPaused = false;
   }
@@ -559,7 +524,7 @@ const COMMANDS = {
   x: () => tools.toggleFlag("broken"),
   u: undo,
   Backspace: undo,
-  g: openGuidelines,
+  g: () => guidelines.open(),
   m: () => setRaw(!isRaw),
   p: () => pause(!isPaused),
   v: () => setCareful(!isCareful),
@@ -579,64 +544,17 @@ const COMMANDS = {
   PageUp: () => scroll(view.panes.a.clientHeight * -0.9),
   " ": (event) => scroll(view.panes.a.clientHeight * (event.shiftKey ? -0.9 : 0.9)),
 };
-// keys that mean something there
-const IN_A_CONTROL = new Set(["Enter", " ", "ArrowDown", "ArrowUp", "PageDown", "PageUp"]);
-const WHILE_PAUSED = new Set(["p", "?", "g", "Escape"]);
-const VOTES = new Set(["s", "=", "Enter"]); // beside the digits
 
-function onKey(event) {
-  if (
-    event.ctrlKey ||
-    event.metaKey ||
-    event.altKey ||
-    event.isComposing ||
-    document.querySelector("dialog[open]")
-  )
-    return;
-  lastInput = performance.now();
-  const target = event.target instanceof Element ? event.target : document.body;
-  if (target.matches("input, textarea, select")) {
-    onKeyInField(event);
-    return;
-  }
-  const isInControl = target.closest("button, a, summary") !== null;
-  if (isInControl && IN_A_CONTROL.has(event.key)) return;
-  if (isPaused && !WHILE_PAUSED.has(event.key)) return;
-  const digit = digitOf(event);
-  if (tools.onKey(event, digit)) {
-    event.preventDefault();
-    return;
-  }
-  if (event.repeat && !event.key.startsWith("Arrow") && !event.key.startsWith("Page"))
-    return; // a key held down is one vote
-  if ((digit !== null || VOTES.has(event.key)) && isTooEarly(event)) {
-    event.preventDefault();
-    return;
-  }
-  if (digit !== null) chooseByDigit(digit);
-  else if (Object.hasOwn(COMMANDS, event.key)) COMMANDS[event.key](event);
-  else return;
-  event.preventDefault();
-}
-
-function onKeyInField(event) {
-  if (event.key === "Escape") {
-    event.target.blur();
-  } else if (event.key === "Enter" && !event.shiftKey && event.target.id === "reason") {
-    event.preventDefault();
-    event.target.blur();
-    if (draft?.choice) cast();
-  }
-}
-
-/** By place where a layout has its digits above others (AZERTY), but never for a key that means
- * something itself. */
-function digitOf({ key, code }) {
-  if (/^[0-9]$/.test(key)) return Number(key);
-  if (Object.hasOwn(COMMANDS, key) || key.length !== 1) return null;
-  const place = /^Digit([0-9])$/.exec(code ?? "");
-  return place ? Number(place[1]) : null;
-}
+new Keys(COMMANDS, {
+  get isPaused() {
+    return isPaused;
+  },
+  noteInput: () => (lastInput = performance.now()),
+  useTool: (event, digit) => tools.onKey(event, digit),
+  isTooEarly,
+  chooseByDigit,
+  castChosen: () => draft?.choice && cast(),
+});
 
 function chooseByDigit(digit) {
   if (digit === 0) choose("both_bad", null);
@@ -663,7 +581,7 @@ const CLICKS = {
   pause: () => pause(!isPaused),
   resume: () => pause(false),
   help: () => view.at("keys").showModal(),
-  "guidelines-open": openGuidelines,
+  "guidelines-open": () => guidelines.open(),
   outbox: () => waiting.open(),
   "waiting-open": () => waiting.open(),
   "notice-close": () => view.notice(null),
@@ -701,7 +619,6 @@ view.at("reason").addEventListener("input", ({ target }) => {
   draft.reason = target.value;
   draft.keep();
 });
-document.addEventListener("keydown", onKey);
 document.addEventListener("pointerdown", () => (lastInput = performance.now()), { passive: true });
 
 document.addEventListener("visibilitychange", () => {

@@ -1,0 +1,69 @@
+// The keys of the annotate page: when a key is a command, and when it is not.
+
+// keys that mean something there
+const IN_A_CONTROL = new Set(["Enter", " ", "ArrowDown", "ArrowUp", "PageDown", "PageUp"]);
+const WHILE_PAUSED = new Set(["p", "?", "g", "Escape"]);
+const VOTES = new Set(["s", "=", "Enter"]); // beside the digits
+
+/** Runs the command of a key, and what `page` does at a digit, in a field and with its tools. */
+export class Keys {
+  constructor(commands, page) {
+    this.commands = commands;
+    this.page = page;
+    document.addEventListener("keydown", (event) => this.press(event));
+  }
+
+  press(event) {
+    if (
+      event.ctrlKey ||
+      event.metaKey ||
+      event.altKey ||
+      event.isComposing ||
+      document.querySelector("dialog[open]")
+    )
+      return;
+    this.page.noteInput();
+    const target = event.target instanceof Element ? event.target : document.body;
+    if (target.matches("input, textarea, select")) {
+      this.pressInField(event);
+      return;
+    }
+    const isInControl = target.closest("button, a, summary") !== null;
+    if (isInControl && IN_A_CONTROL.has(event.key)) return;
+    if (this.page.isPaused && !WHILE_PAUSED.has(event.key)) return;
+    const digit = this.digitOf(event);
+    if (this.page.useTool(event, digit)) {
+      event.preventDefault();
+      return;
+    }
+    if (event.repeat && !event.key.startsWith("Arrow") && !event.key.startsWith("Page"))
+      return; // a key held down is one vote
+    if ((digit !== null || VOTES.has(event.key)) && this.page.isTooEarly(event)) {
+      event.preventDefault();
+      return;
+    }
+    if (digit !== null) this.page.chooseByDigit(digit);
+    else if (Object.hasOwn(this.commands, event.key)) this.commands[event.key](event);
+    else return;
+    event.preventDefault();
+  }
+
+  pressInField(event) {
+    if (event.key === "Escape") {
+      event.target.blur();
+    } else if (event.key === "Enter" && !event.shiftKey && event.target.id === "reason") {
+      event.preventDefault();
+      event.target.blur();
+      this.page.castChosen();
+    }
+  }
+
+  /** By place where a layout has its digits above others (AZERTY), but never for a key that means
+   * something itself. */
+  digitOf({ key, code }) {
+    if (/^[0-9]$/.test(key)) return Number(key);
+    if (Object.hasOwn(this.commands, key) || key.length !== 1) return null;
+    const place = /^Digit([0-9])$/.exec(code ?? "");
+    return place ? Number(place[1]) : null;
+  }
+}
