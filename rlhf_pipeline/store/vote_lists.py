@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
-from heapq import nlargest
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, and_, case, func, literal, select
@@ -203,21 +202,17 @@ class VoteLists:
         checked: Sequence[ColumnElement[bool]],
         limit: int,
     ) -> list[ListedVote]:
-        """The newest votes visible to a reader with few votes.
-
-        Without ORDER BY and LIMIT, for which Postgres would search all votes for them.
-        """
+        """The newest votes visible to a reader with few votes, on whichever comparisons."""
         own, mine = votes.alias("own"), votes.c.annotator_id == reader_id
         voted_on = select(own.c.comparison_id).where(
             self._database.in_project(own), own.c.annotator_id == reader_id
         )
         judged = votes.c.comparison_id.in_(judged_ids(self._database, reader_id))
-        rows = self._database.fetch_among(
-            self._select_seqs([*where, mine | judged], checked),
-            votes.c.comparison_id,
-            self._database.fetch_scalars(voted_on),
-        )
-        return self.with_seqs(nlargest(limit, (row.seq for row in rows)))
+        on_theirs = votes.c.comparison_id.in_(set(self._database.fetch_scalars(voted_on)))
+        # OFFSET 0 separates the limit from the look-up: else Postgres searches all votes for a page
+        found = self._select_seqs([*where, on_theirs, mine | judged], checked).offset(0).subquery()
+        newest = select(found.c.seq).order_by(found.c.seq.desc()).limit(limit)
+        return self.with_seqs(self._database.fetch_scalars(newest))
 
     def _select_seqs(
         self, where: Sequence[ColumnElement[bool]], checked: Sequence[ColumnElement[bool]]
