@@ -1,5 +1,6 @@
 """Answers routes of charts: the days that the charts of a page share, and records with ETags."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Annotated, Any
@@ -38,6 +39,13 @@ class DayFilter:
         """
         last = self.until or max(newest or date.min, self.since or date.min)
         return self.since or last - timedelta(days=min(n_days, last.toordinal()) - 1), last
+
+    def find_left_out(self, known: Collection[date], n_days: int = SHOWN_DAYS) -> date | None:
+        """The first of the days with data, where `resolve` leaves it out without being asked to."""
+        if self.since is not None or not known:
+            return None
+        first = min(known)
+        return first if first < self.resolve(max(known), n_days)[0] else None
 
     def includes(self, day: date) -> bool:
         return (self.since or date.min) <= day <= (self.until or date.max)

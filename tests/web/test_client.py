@@ -208,7 +208,7 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
     assert {u.email for u in listed} >= {"ann@client.test", "new@client.test"}
     assert list(admin.iterate(calls.users(limit=1))) == listed
     assert [token.scopes for token in admin.tokens()] == [None]
-    assert {row.state for row in admin.consensus()} <= {"open", "agreed", "disputed"}
+    assert {row.state for row in admin.consensus()} <= {"open", "agreed", "disputed", "decided"}
     assert admin.progress().work.n_slots > 0
     quality = admin.quality()
     assert quality.n_annotators == len(quality.annotators)

@@ -84,6 +84,7 @@ def show_page(
         overall=next((test.verdict for test in tests if test.space == "overall"), None),
         spaces=sorted({test.space for test in tests}),
         filters={"since": days.since, "until": days.until, "space": space},
+        left_out=days.find_left_out(known),
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import date
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -48,7 +49,7 @@ def read_chart(site: AnySite, request: Request, principal: Reader, days: Days) -
     """Votes by people by day; for users who may vote, those on comparisons that they have judged.
     Without `until`, up to the newest day with votes; without `since`, 366 days.
     """
-    counts = site.vote_counter.counts(seen_by=blind_reader_id(principal)).by_day
+    counts = _read_days(site, principal)
     may_list = principal.may(Permission.VOTES_READ)
     first, last = days.resolve(max(counts, default=None), DAYS_DRAWN)
     return answer_chart(request, chart_votes_by_day(counts, first, last, links=may_list))
@@ -132,6 +133,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, days: Days) ->
         notice=notice,
         progress=now,
         filters={"since": days.since, "until": days.until},
+        left_out=days.find_left_out(_read_days(site, principal), DAYS_DRAWN),
     )
 
 
@@ -139,3 +141,8 @@ def show_page(site: AnySite, request: Request, principal: Reader, days: Days) ->
 def download(site: AnySite, principal: Reader) -> Response:
     now = queries.project_progress(site, principal)
     return csv_of("annotators", list(AnnotatorProgress.model_fields), now.annotators)
+
+
+def _read_days(site: Site, principal: Principal) -> dict[date, int]:
+    """Votes by day, as far as the reader may see them."""
+    return site.vote_counter.counts(seen_by=blind_reader_id(principal)).by_day

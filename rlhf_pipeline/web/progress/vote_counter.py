@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
@@ -79,6 +80,11 @@ class VoteCounter:
             return self._catch_up()
         finally:
             self._lock.release()
+
+    def days_within(self, wait_s: float) -> Collection[date]:
+        """The days with votes; none while another thread counts for longer than `wait_s`."""
+        counted = self.counts_within(wait_s)
+        return () if counted is None else list(counted.by_day)
 
     def _catch_up(self) -> VoteCounts:
         known = self._counted
