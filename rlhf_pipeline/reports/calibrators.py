@@ -114,8 +114,8 @@ def chart_group_errors(
         large = [group for group in groups if group.calibrated is not None]
         small = [group for group in groups if group.calibrated is None]
         if large:
-            title = f"By {by}, the largest on top"
-            panels.append(_error_panel(by, large[:MAX_LANES], link, title))
+            above = f"By {by}, the largest on top"
+            panels.append(_error_panel(by, large[:MAX_LANES], link, above))
         if large[MAX_LANES:]:
             notes.append(
                 f"the {len(large) - MAX_LANES} smallest of {len(large)} groups by {by} are left out"

@@ -161,7 +161,7 @@ def get_counted_page(browser: httpx.Client, address: str, **params: object) -> h
     """A page, once what it shows has been counted."""
     for _ in range(100):
         answer = browser.get(address, params=params)
-        if "Reload the page in a moment" not in answer.text:
+        if 'hx-trigger="load delay:2s"' not in answer.text:
             return answer
         time.sleep(0.05)
     raise AssertionError(f"{address} was never counted: {answer.text}")

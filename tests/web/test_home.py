@@ -217,6 +217,17 @@ def test_it_shows_the_last_decision_that_acted_behind_a_later_hold(paged: Web):
 
 
 @on_sqlite
+def test_pages_of_charts_link_to_days_that_they_leave_out(paged: Web):
+    long_ago = paged.clock.now() - timedelta(days=400)
+    for comparison_id, at in zip(paged.publish(2), (long_ago, paged.clock.now()), strict=True):
+        vote(paged, comparison_id, at)
+    reader = paged.browser(paged.add(Role.AUDITOR))
+    link = f'href="/preferences?since={long_ago.date()}&amp;by=day">All days since'
+    assert link in reader.get(f"{paged.url}/preferences").text
+    assert "All days" not in reader.get(f"{paged.url}/preferences?since={long_ago.date()}").text
+
+
+@on_sqlite
 def test_a_stage_has_the_time_day_and_rows_of_its_newest_file(web: Web):
     prompts = pd.DataFrame(
         {

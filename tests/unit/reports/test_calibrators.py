@@ -63,7 +63,7 @@ def test_errors_by_group_have_intervals_counts_and_links_and_withhold_small_grou
     found = {(group.by, group.group): group for group in groups()}
     chart = chart_group_errors(groups(), title="t", link=lambda by, name: f"/?{by}={name}")
     category, source = chart.panels
-    assert category.title == "By category, the largest on top"
+    assert (chart.title, category.title) == ("t", "By category, the largest on top")
     before, after = source.series
     assert [tick.label for tick in source.y.ticks] == ["chat", "web"]
     chat = found["source", "chat"]

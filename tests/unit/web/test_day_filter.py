@@ -1,0 +1,24 @@
+from datetime import date, timedelta
+
+import pytest
+
+from rlhf_pipeline.web.charts import DayFilter
+
+NEWEST = date(2026, 6, 30)
+FIRST_SHOWN = NEWEST - timedelta(days=89)
+
+
+@pytest.mark.parametrize(
+    ("since", "first", "left_out"),
+    [(None, -1, True), (None, 0, False), (FIRST_SHOWN, -1, False)],
+)
+def test_a_day_is_left_out_only_before_the_days_shown_by_default(
+    since: date | None, first: int, left_out: bool
+):
+    day = FIRST_SHOWN + timedelta(days=first)
+    found = DayFilter(since=since).find_left_out([NEWEST, day])
+    assert found == (day if left_out else None)
+
+
+def test_nothing_is_left_out_of_no_days():
+    assert DayFilter().find_left_out([]) is None
