@@ -28,9 +28,10 @@ def chart_votes_by_day(
         width=0.8,
         links=tuple(f"/votes?day={day}" for day in shown) if links else (),
     )
+    whole = tuple(tick for tick in round_ticks(0, most) if tick.value.is_integer())
     panel = Panel(
         x=day_axis(first, last),
-        y=Axis(low=0, high=1.05 * most, label="votes", unit="votes", ticks=round_ticks(0, most)),
+        y=Axis(low=0, high=1.05 * most, label="votes", unit="votes", ticks=whole),
         height=130,
         series=(bars,),
     )

@@ -13,6 +13,7 @@ def test_the_axis_begins_with_the_first_votes_within_the_days():
     assert panel.x.high == day_value(date(2026, 1, 4)) + 0.5
     (bars,) = panel.series
     assert bars.y == (2, 4)
+    assert [tick.label for tick in panel.y.ticks] == ["0", "1", "2", "3", "4"]
     assert bars.links == ("/votes?day=2026-01-01", "/votes?day=2026-01-03")
 
 
