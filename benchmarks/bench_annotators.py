@@ -37,9 +37,9 @@ from rlhf_pipeline.votes import (  # noqa: E402
     dawid_skene,
     fit_annotator_model,
     joint_model,
-    judgements,
     krippendorff_alpha,
     preference_pairs,
+    select_judgements,
 )
 from rlhf_pipeline.votes.annotators_over_time import (  # noqa: E402
     agreement_over_time,
@@ -372,7 +372,7 @@ def only_big(n_votes: int, fit: str) -> None:
     else:
         model = joint_model(votes, shown if fit == "shared" else None)
     fitted = time.process_time()
-    consensus(judgements(votes), "strength_weighted")
+    consensus(select_judgements(votes), "strength_weighted")
     agreed = time.process_time()
     most = peak()
     begun = time.process_time()

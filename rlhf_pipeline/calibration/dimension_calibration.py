@@ -44,8 +44,9 @@ def calibration_by_dimension(
     one side alone, nothing is measured after calibration. Pairs voted on before a change count
     `weight_before_change`. Raises InvalidScores for a NaN score.
     """
-    pairs = pd.concat([calib.assign(split="calib"), test.assign(split="test")], ignore_index=True)
-    weighed = pairs[["comparison_id", "chosen_side", "split"]].assign(
+    opened = (calib.assign(is_opened=False), test.assign(is_opened=True))
+    pairs = pd.concat(opened, ignore_index=True)
+    weighed = pairs[["comparison_id", "chosen_side", "is_opened"]].assign(
         weight=change_weights(pairs, changes, params.weight_before_change)
     )
     votes = read_dimension_votes(pairs).join(weighed, on="row")
@@ -56,7 +57,7 @@ def calibration_by_dimension(
     scores = reward_model.dimension_scores(*both_sides(pairs.iloc[rows]), progress=progress)
     measured = []
     for name, own in votes.groupby("dimension", sort=True):
-        is_test = (own["split"] == "test").to_numpy()
+        is_test = own["is_opened"].to_numpy(dtype=bool)
         if name not in scores or not is_test.any():
             continue
         chosen, rejected = np.split(scores[str(name)], 2)

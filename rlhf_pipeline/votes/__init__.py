@@ -27,7 +27,7 @@ from rlhf_pipeline.votes.consensus import (
     ConsensusParams,
     adjudication_queue,
     consensus,
-    judgements,
+    select_judgements,
 )
 from rlhf_pipeline.votes.counting import drop_machine_votes
 from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, dawid_skene
@@ -93,7 +93,6 @@ __all__ = [
     "interval_of_mean",
     "joint_model",
     "judged_comparison_ids",
-    "judgements",
     "krippendorff_alpha",
     "log_opening",
     "n_test_pairs",
@@ -104,6 +103,7 @@ __all__ = [
     "preference_pairs",
     "prompts_in_several_splits",
     "resampled_sums",
+    "select_judgements",
     "separate_old_completions",
     "split_of",
     "training_labels",

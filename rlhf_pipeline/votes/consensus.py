@@ -176,7 +176,7 @@ def consensus(
     return check_frame(frame, CONSENSUS)
 
 
-def judgements(votes: pd.DataFrame) -> pd.DataFrame:
+def select_judgements(votes: pd.DataFrame) -> pd.DataFrame:
     """JUDGEMENTS of a VOTES frame: counting votes without machine votes, repeats and skips. Raises
     FrameError. `Votes.judgements` reads the same from the store.
     """

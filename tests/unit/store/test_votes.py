@@ -12,7 +12,7 @@ from rlhf_pipeline.frames import EXPORTED_VOTES, VOTES
 from rlhf_pipeline.records import AnnotatorKind, Vote, VoteDetails
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import votes
-from rlhf_pipeline.votes.consensus import judgements
+from rlhf_pipeline.votes.consensus import select_judgements
 from rlhf_pipeline.votes.counting import counting, standing
 
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"
@@ -271,7 +271,7 @@ def test_judgements_are_those_of_the_log(store, make_vote, make_comparisons, see
         )
         live = [vote for vote in live if vote is not corrected] + [store.votes.cast(cast)]
     ids = ["c0", "c1", "r0", "r1"]
-    expected = judgements(store.votes.log(comparison_ids=ids))
+    expected = select_judgements(store.votes.log(comparison_ids=ids))
     assert len(expected) >= 3, "some judgements count"
     found = store.votes.judgements(ids).sort_values("seq", ignore_index=True)
     pd.testing.assert_frame_equal(found, expected)

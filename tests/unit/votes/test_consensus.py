@@ -12,7 +12,7 @@ from rlhf_pipeline.votes.consensus import (
     ConsensusParams,
     adjudication_queue,
     consensus,
-    judgements,
+    select_judgements,
 )
 
 
@@ -45,7 +45,7 @@ def votes(
 
 
 def consensus_of(log: pd.DataFrame, *more: object, **named: object) -> pd.DataFrame:
-    return consensus(judgements(log), *more, **named)
+    return consensus(select_judgements(log), *more, **named)
 
 
 def only(frame: pd.DataFrame) -> pd.Series:

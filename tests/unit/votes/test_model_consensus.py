@@ -17,7 +17,7 @@ from rlhf_pipeline.votes.consensus import (
     ConsensusParams,
     adjudication_queue,
     consensus,
-    judgements,
+    select_judgements,
 )
 from rlhf_pipeline.votes.model_consensus import (
     LABELS_FRAME,
@@ -59,7 +59,7 @@ def make_votes(choices: str, comparison: int = 0) -> pd.DataFrame:
 
 
 def model_consensus_of(log: pd.DataFrame, *more: object) -> pd.DataFrame:
-    return consensus_by_model(judgements(log), *more)
+    return consensus_by_model(select_judgements(log), *more)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_joint_model_beats_the_majority_with_a_fifth_of_bad_raters():
     for seed in range(3):
         truth = simulate(2000, n_annotators=30, votes_each=5, spammers=0.2, seed=seed)
         better = np.where(truth.d > 0, "a", "b")
-        base = share_right(consensus(judgements(truth.votes))["choice"], better)
+        base = share_right(consensus(select_judgements(truth.votes))["choice"], better)
         by_model = model_consensus_of(truth.votes, joint_model(truth.votes).labels)["choice"]
         confusions = dawid_skene(truth.votes)
         by_confusion = pd.Series(np.where(confusions["p_a"] > confusions["p_b"], "a", "b"))
@@ -245,5 +245,5 @@ def test_the_models_agreed_choices_beat_the_majoritys():
         )
 
     by_model = model_consensus_of(truth.votes, joint_model(truth.votes).labels)
-    assert right(by_model) > right(consensus(judgements(truth.votes)))
+    assert right(by_model) > right(consensus(select_judgements(truth.votes)))
     assert 0.2 < (by_model["state"] == "agreed").mean() < 0.6
