@@ -12,7 +12,8 @@ from rlhf_pipeline.records import Evaluation, GateCheck, Interval
 
 DAY = (
     "Day of the gate's last decision on it; without one, of its last promotion, else of the fit of "
-    "its calibrator. Of a replayed or simulated day that day. `since` and `until` compare it."
+    "its calibrator. Where it is more than a day after the votes that the champion reward model "
+    "knew, as in a replay, the day of the newest of these. `since` and `until` compare it."
 )
 
 

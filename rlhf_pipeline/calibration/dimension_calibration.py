@@ -63,7 +63,7 @@ def calibration_by_dimension(
         chosen, rejected = np.split(scores[str(name)], 2)
         margins = (chosen - rejected)[np.searchsorted(rows, own["row"])]
         learnt, tested = (_vote_rows(own[of], margins[of]) for of in (~is_test, is_test))
-        measured.append(_measure(str(name), own, learnt, tested, params))
+        measured.append(_measure(str(name), own[is_test], learnt, tested, params))
     return tuple(measured)
 
 
@@ -91,7 +91,7 @@ def _vote_rows(judged: pd.DataFrame, margins: Floats) -> VoteRows:
 
 
 def _measure(
-    name: str, judged: pd.DataFrame, calib: VoteRows, test: VoteRows, params: CalibrationParams
+    name: str, opened: pd.DataFrame, calib: VoteRows, test: VoteRows, params: CalibrationParams
 ) -> DimensionCalibration:
     calibrator = None
     if calib.n_pairs >= params.min_pairs:
@@ -111,7 +111,7 @@ def _measure(
     )
     return DimensionCalibration(
         **found.model_dump(exclude={"noise_ceiling"}),
-        noise_ceiling=ceiling_in_dimension(judged, params),
+        noise_ceiling=ceiling_in_dimension(opened, params),
         method=None if calibrator is None else calibrator.name,
         params={} if calibrator is None else calibrator.to_json(),
         n_fit=calib.n_pairs,

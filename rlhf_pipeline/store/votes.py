@@ -234,7 +234,7 @@ class Votes(VoteLists):
 
     def judgements(self, comparison_ids: Iterable[str]) -> pd.DataFrame:
         """JUDGEMENTS on these comparisons: those of their log, by the rule of `votes.consensus`."""
-        # `counts` is a column: as a condition, Postgres would read all votes for it.
+        # `counts` is a column: in WHERE it makes Postgres scan all votes.
         wanted = (
             self._select_log(JUDGEMENTS, LATEST)
             .add_columns(is_counting(self._database, LATEST).label("counts"))

@@ -86,6 +86,7 @@ def test_differences_are_marked_by_a_key_on_every_card(site: People, page: Any) 
     marks = page.locator("#left mark.differs, #right mark.differs")
     assert marks.count() == 0
     press(page, "w")
+    marks.first.wait_for()
     assert sorted(marks.all_inner_texts()) == [", they say", "cold", "warm"]
     assert page.inner_text("#left") == text
     seen = set()

@@ -148,6 +148,7 @@ QUERIES: dict[str, list[str]] = {
     "token": ["x"],
     "next": ["/votes"],
     "cursor": ["none"],
+    "looked": ["1"],
     "tokens": ["none"],
 }
 BLIND = {

@@ -650,6 +650,21 @@ def test_curves_errors_and_votes_are_those_of_the_chosen_group(web: Web):
         assert "withheld: fewer than 10 judged comparisons" in page
 
 
+def test_a_category_that_too_few_of_the_chosen_annotators_judged_has_no_figures(web: Web):
+    many, few = (
+        publish(web, [0.9] * 12, prefix=name, category=name) for name in ("coding", "poetry")
+    )
+    for person in ("ann", "bob", "eve"):
+        vote(web, many, "a" * 12, person=person)
+    vote(web, few, "a" * 12, person="ann")
+    web.store.vote_sums.tag(dict.fromkeys(("ann", "bob", "eve"), "experts"), actor="test")
+    count_new_votes(web.store)
+    by_group = get_counted(web.client("engineer"), "/calibrations/probe", group="experts")[
+        "by_group"
+    ]
+    assert [one["group"] for one in by_group if one["by"] == "category"] == ["coding"]
+
+
 def test_diagram_and_votes_are_those_of_the_chosen_annotators_and_days(web: Web):
     ids = publish(web, [0.9] * 24)
     for person in ("ann", "bob", "eve"):

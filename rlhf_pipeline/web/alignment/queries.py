@@ -15,6 +15,7 @@ from rlhf_pipeline.reports.alignment import (
     chart_alignment,
 )
 from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.changed_days import find_taste_changes
 from rlhf_pipeline.web.charts import DayFilter
@@ -146,7 +147,7 @@ def _explain_absence(site: Site, filters: AlignmentFilters) -> str:
     if filters.group is not None:
         n_people = site.preference_sums.group_sizes().get(filters.group, 0)
         if n_people < MIN_ANNOTATORS:
-            counted = f"{n_people} annotator{'' if n_people == 1 else 's'}"
+            counted = format_count(n_people, "annotator")
             return (
                 f"Withheld: the group {filters.group!r} has {counted}; at least {MIN_ANNOTATORS} "
                 "are needed."

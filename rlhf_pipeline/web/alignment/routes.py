@@ -24,9 +24,6 @@ Reader = Annotated[
 ]
 
 
-WAIT_S = 0.1  # for votes that are being counted
-
-
 def read_filters(
     days: Days,
     model: ChartFilter = None,
@@ -86,7 +83,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen
         newest=newest,
         figures=figures,
         filters=chosen.chosen,
-        left_out=chosen.days.find_left_out(site.vote_counter.days_within(WAIT_S)),
+        left_out=chosen.days.find_left_out(site.drift_reports.find_days()),
         groups=chosen.groups,
         problem=problem,
         choices=queries.choices_of_filters(site),

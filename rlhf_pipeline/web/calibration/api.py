@@ -73,7 +73,7 @@ def probe(site: AnySite, _: Reader, asked: Asked) -> ProbeOut:
     share that was right, with counts and Wilson intervals. For a model with more than ten thousand
     votes, the newest ones of the days are used; `category`, `source` and `group` (of annotators)
     choose among these. Chosen votes on fewer than 10 comparisons are withheld, and those of a group
-    of which fewer than 3 annotators voted.
+    in which fewer than 3 annotators voted.
     """
     found = queries.probe_of(site, asked, wait_s=WAIT_S)
     if found is None:

@@ -75,8 +75,8 @@ def read_chart(
     `model` is a reward model as name@version, `version` the number of one of its calibrators.
     Without them: the model that predicted last through any calibrator, and on the test split the
     calibrator that the champion predicts through. `group` (of annotators), `since` and `until`
-    choose later votes. Votes on fewer than 10 comparisons are withheld, and those of a group of
-    which fewer than 3 annotators voted.
+    choose later votes. Chosen votes on fewer than 10 comparisons are withheld, and those of a group
+    in which fewer than 3 annotators voted.
     """
     if figure == "later_votes":
         chart = _chart_later_votes(site, principal, selection)

@@ -13,7 +13,7 @@ from importlib import import_module
 
 import pandas as pd
 
-from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
+from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS, Groups
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import Probe, judged_rows, probe_groups, probe_model
 from rlhf_pipeline.records import GroupCalibration
@@ -171,7 +171,8 @@ class ProbeCounter:
         )
         if not asked.has_all_votes and (found.n_comparisons < MIN_PAIRS or has_few_people):
             return replace(nothing, is_withheld=True)
-        by_group = () if asked.groups else probe_groups(reflections, votes, groups)
+        shown = groups if asked.group is None else _drop_few_people(groups, judged)
+        by_group = () if asked.groups else probe_groups(reflections, votes, shown)
         return replace(nothing, judged=judged, probe=found, by_group=by_group)
 
     def _select_votes(self, votes: pd.DataFrame, asked: ProbeQuery) -> pd.DataFrame:
@@ -184,3 +185,13 @@ class ProbeCounter:
             return votes
         groups = self._store.vote_sums.groups(votes["annotator_id"].unique().tolist())
         return votes[name_annotator_groups(votes, groups) == asked.group]
+
+
+def _drop_few_people(groups: Groups, judged: pd.DataFrame) -> Groups:
+    """Without the groups of comparisons that fewer than MIN_ANNOTATORS people judged."""
+    kept = {}
+    for by, names in groups.items():
+        n_people = judged.groupby(judged["comparison_id"].map(names))["annotator_id"].nunique()
+        large = set(n_people.index[n_people >= MIN_ANNOTATORS])
+        kept[by] = {one: name for one, name in names.items() if name in large}
+    return kept

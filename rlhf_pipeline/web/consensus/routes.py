@@ -35,6 +35,7 @@ Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]
 Expert = Annotated[Principal, Depends(needs(Permission.CONSENSUS_DECIDE))]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
 SHOWN = 50
+MOST_LOOKS = 20  # pages that a browser loads by itself, until a person asks for more
 STATES = (
     ("disputed", "disputed: needs a decision"),
     ("agreed", "agreed"),
@@ -102,8 +103,10 @@ class ShownList:
         state: ListedState | Literal["all"] = "disputed",
         method: Method = "majority",
         cursor: Cursor = None,
+        looked: Annotated[int, Query(ge=0, le=1000)] = 0,
     ):
         self.state, self.method, self.cursor = state, method, cursor
+        self.looked = looked  # empty pages before this one, each loaded by the one before
 
     @property
     def query(self) -> str:
@@ -192,6 +195,7 @@ def _render(
         found = queries.ConsensusPage(Page(items=[], next=None), 0)
         nothing = (INSTEAD[refused.kind], refused.detail)
     page = found.page
+    onwards = not page.items and page.next is not None and shown.looked < MOST_LOOKS
     n_since, of_next = (
         (0, None) if found.up_to_seq is None else queries.count_since(site, found.up_to_seq)
     )
@@ -212,6 +216,7 @@ def _render(
         problem=problem.detail if problem else None,
         page=page,
         nothing=nothing,
+        onwards=onwards,
         up_to_seq=found.up_to_seq,
         n_since=n_since,
         of_next=of_next,
@@ -219,7 +224,9 @@ def _render(
         method=method,
         states=STATES,
         methods=[one for one in METHODS if not is_blind or one[0] != "joint_model"],
-        query=query_of({"state": state, "method": method}),
+        query=query_of(
+            {"state": state, "method": method, "looked": str(shown.looked + 1 if onwards else "")}
+        ),
         query_here=shown.query,
         prompts={one: known.prompt for one, known in texts.items()},
         names=names_of(users, principal),

@@ -63,7 +63,7 @@ class VoteCounter:
         self.figures = AnnotatorStatistics(store)
 
     def counts(self, *, seen_by: str | None = None) -> VoteCounts:
-        """The count up to the newest vote. With `seen_by` as in `Votes.page`, counted from the
+        """The count up to the newest vote. With `seen_by` as in `Votes.search`, counted from the
         first vote, because judging changes what the reader sees.
         """
         if seen_by is not None:
