@@ -77,8 +77,8 @@ class VoteOptions(TypedDict, total=False):
 
 
 class ProbeOptions(TypedDict, total=False):
-    """Which predictions are compared with their votes, and which votes: `group` is one of
-    annotators.
+    """Which predictions are compared with their votes, and which votes: `group` is an
+    annotator group.
     """
 
     reward_model: str | None
