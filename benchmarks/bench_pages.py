@@ -69,8 +69,9 @@ CHARTS = (
 REPEATS = 40
 SECONDS_TO_COUNT = 600
 NOBODY = "votes whose reason says what nobody says"
+UNASKED = "comparisons whose prompt says what nobody says"
 ABSENT = "comparisons of a category that there is not"
-WITHOUT_ROWS = (NOBODY, f"{NOBODY}, to who judges first", ABSENT)
+WITHOUT_ROWS = (NOBODY, f"{NOBODY}, to who judges first", UNASKED, ABSENT)
 CURATOR_JUDGED = 2_000  # comparisons
 FROM_THE_END = 100  # where a list's last pages begin
 ROW = re.compile(r'<article class="row|<tbody>\s*<tr')
@@ -207,6 +208,7 @@ def measure(
                 lambda: "/api/v1/comparisons?source=bench&status=waiting",
             ),
             ("comparisons whose prompt says so", lambda: "/api/v1/comparisons?q=freedom"),
+            (UNASKED, lambda: f"/api/v1/comparisons?q=nobody{rng.randrange(99)}"),
             ("comparisons", lambda: "/api/v1/comparisons"),
             (
                 "comparisons, page 2 to 21",

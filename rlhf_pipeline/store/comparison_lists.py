@@ -23,7 +23,7 @@ FRAME_COLUMNS = [comparisons.c[name] for name in COMPARISONS.columns]
 Place = tuple[str, int, str]  # day, position, comparison_id
 Status = Literal["not_offered", "waiting", "done"]
 Listed = Literal["category", "source", "flag"]
-LOOKS_AT = 30_000  # comparisons that a page of a search reads at most
+LOOKS_AT = 20_000  # comparisons that a page of a search reads at most
 MAX_VALUES = 100
 
 

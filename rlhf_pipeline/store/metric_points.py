@@ -6,7 +6,7 @@ from datetime import date
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, func, or_, select
+from sqlalchemy import Connection, and_, func, or_, select
 
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.store.conversion import batches, json_of
@@ -14,6 +14,8 @@ from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import metric_points
 
 KEY = ("day", "name", "labels")
+FIELDS = tuple(MetricPoint.model_fields)
+COLUMNS = tuple(metric_points.c[name] for name in FIELDS)
 Place = tuple[str, str, str]  # of a point in lists: its key
 
 
@@ -74,11 +76,11 @@ class MetricPoints:
         """
         columns = metric_points.c
         wanted = (
-            select(metric_points)
+            select(*COLUMNS)
             .where(*self._among(names, since, until, labels))
             .order_by(columns.day, columns.name, columns.labels)
         )
-        return [_build_point(row) for row in self._database.fetch_mappings(wanted)]
+        return [_build_point(row) for row in self._database.fetch_all(wanted)]
 
     def page(
         self,
@@ -100,12 +102,12 @@ class MetricPoints:
             later = or_(columns.name > name, and_(columns.name == name, columns.labels > text))
             conditions.append(or_(columns.day < day, and_(columns.day == day, later)))
         wanted = (
-            select(metric_points)
+            select(*COLUMNS)
             .where(*conditions)
             .order_by(columns.day.desc(), columns.name, columns.labels)
             .limit(limit + 1)
         )
-        found = [_build_point(row) for row in self._database.fetch_mappings(wanted)]
+        found = [_build_point(row) for row in self._database.fetch_all(wanted)]
         return found[:limit], _key(found[limit - 1]) if len(found) > limit else None
 
     def latest(self, names: Sequence[str], *, since: date | None = None) -> list[MetricPoint]:
@@ -123,12 +125,12 @@ class MetricPoints:
         )
         same = and_(*(columns[name] == newest.c[name] for name in KEY))
         wanted = (
-            select(metric_points)
+            select(*COLUMNS)
             .join(newest, same)
             .where(self._database.in_project(metric_points))
             .order_by(columns.name, columns.labels)
         )
-        return [_build_point(row) for row in self._database.fetch_mappings(wanted)]
+        return [_build_point(row) for row in self._database.fetch_all(wanted)]
 
     def _among(
         self,
@@ -149,7 +151,7 @@ class MetricPoints:
         ]
 
     def _get(self, connection: Connection, point: MetricPoint) -> MetricPoint | None:
-        row = connection.execute(select(metric_points).where(self._is(point))).mappings().first()
+        row = connection.execute(select(*COLUMNS).where(self._is(point))).first()
         return _build_point(row) if row else None
 
     def _put(self, connection: Connection, point: MetricPoint) -> None:
@@ -176,9 +178,11 @@ def _row(point: MetricPoint) -> dict[str, Any]:
     return point.model_dump() | dict(zip(KEY, _key(point), strict=True))
 
 
-def _build_point(row: RowMapping) -> MetricPoint:
-    values = {name: row[name] for name in MetricPoint.model_fields}
-    return MetricPoint.model_validate(values | {"labels": _parse_labels(row["labels"])})
+def _build_point(row: Any) -> MetricPoint:
+    """`row` has COLUMNS."""
+    values = dict(zip(FIELDS, row, strict=True))
+    values["labels"] = _parse_labels(values["labels"])
+    return MetricPoint.model_validate(values)
 
 
 @lru_cache(maxsize=4096)  # thousands of points of a chart share a few dozen labels

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cache
 from urllib.parse import urlencode
 
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
@@ -81,6 +82,7 @@ def build_chart(site: Site, filters: AlignmentFilters, *, may_read_votes: bool) 
     if filters.days.since is None:
         first = min((point.day for point in points), default=first)
 
+    @cache  # every series has the same days
     def link(day: date) -> str:
         return f"/votes?{urlencode({'day': day} | filters.groups)}"
 

@@ -127,12 +127,22 @@ def _check_days(site: Site, days: tuple[date, date]) -> None:
 
 
 def _read_day(site: Site, day: date) -> _Day:
-    rows, is_cut = read_judged(site.store.database, day.isoformat(), limit=VOTES_READ)
+    rows, is_cut = _read_rows(site, day)
     cell = VoteCell(since=day, until=day)
     found = site.preference_sums.read([COUNTED], ["category"], cell).by_measure.get(COUNTED, {})
     counted = {place[0]: round(sums.n) for place, sums in found.items() if sums.n > 0}
     largest_first = dict(sorted(counted.items(), key=lambda one: (-one[1], one[0])))
     return _Day(day, rows, is_cut, read_points(site, day), largest_first)
+
+
+def _read_rows(site: Site, day: date) -> tuple[list[JudgedRow], bool]:
+    """Kept for the next page and for other filters: a day may have thousands of votes."""
+    key = day, site.store.votes.max_seq()
+    found = site.judged_days.get(key)
+    if found is None:
+        found = read_judged(site.store.database, day.isoformat(), limit=VOTES_READ)
+        site.judged_days.put(key, found)
+    return found
 
 
 def _describe_day(one: _Day) -> ComparedDay:
@@ -177,17 +187,18 @@ def _order(
 ) -> list[tuple[date, JudgedRow]]:
     """Largest disagreement first, unknown last; with more votes before fewer."""
     largest: dict[str, float] = {}
-    for _, row in rows:
+    keys: list[tuple[object, ...]] = []
+    for day, row in rows:
         gap = measure_disagreement(row)
-        largest[row.prompt_id] = max(largest.get(row.prompt_id, -1.0), -1.0 if gap is None else gap)
-
-    def key(one: tuple[date, JudgedRow]) -> tuple[object, ...]:
-        day, row = one
-        gap = measure_disagreement(row)
-        own = -(-1.0 if gap is None else gap), -(row.n_a + row.n_b), day, row.comparison_id
-        return (-largest[row.prompt_id], row.prompt_id, day, *own) if by_prompt else own
-
-    return sorted(rows, key=key)
+        known = -1.0 if gap is None else gap
+        largest[row.prompt_id] = max(largest.get(row.prompt_id, -1.0), known)
+        keys.append((-known, -(row.n_a + row.n_b), day, row.comparison_id))
+    if by_prompt:
+        keys = [
+            (-largest[row.prompt_id], row.prompt_id, day, *own)
+            for (day, row), own in zip(rows, keys, strict=True)
+        ]
+    return [one for _, one in sorted(zip(keys, rows, strict=True))]
 
 
 def measure_disagreement(row: JudgedRow) -> float | None:
