@@ -19,7 +19,7 @@ from rlhf_pipeline.store.judgements import (
 )
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
-SEARCH_LOOKS_AT = 30_000  # votes that a page of a search reads at most
+SEARCH_LOOKS_AT = 20_000  # votes that a page of a search reads at most
 VoteStatus = Literal["counting", "replaced", "not_counting"]
 
 
@@ -87,6 +87,13 @@ class VoteFilter(Record):
     words: str | None = None  # of the reason or the prompt, in any case
 
 
+class VoteDay(NamedTuple):
+    """The day of a vote, and the day (UTC) on which the store received it."""
+
+    cast: date
+    received: date
+
+
 class JudgedComparison(NamedTuple):
     """A vote's day and comparison, with the original of a repeat."""
 
@@ -139,17 +146,31 @@ class VoteLists:
         ]
 
     def times(self, seqs: Iterable[int | None]) -> dict[int, datetime]:
-        """`voted_at` by seq; None and unknown seqs are left out."""
-        wanted = sorted({seq for seq in seqs if seq is not None})
+        """`voted_at` by seq; None, unknown seqs and votes without a time are left out."""
         return {
-            row["seq"]: row["voted_at"]
+            seq: voted_at
+            for seq, voted_at in self._read_columns(seqs, votes.c.voted_at)
+            if voted_at is not None
+        }
+
+    def days(self, seqs: Iterable[int | None]) -> dict[int, VoteDay]:
+        """By seq; None and unknown seqs are left out."""
+        return {
+            seq: VoteDay(date.fromisoformat(day), received_at.date())
+            for seq, day, received_at in self._read_columns(seqs, votes.c.day, votes.c.received_at)
+        }
+
+    def _read_columns(self, seqs: Iterable[int | None], *columns: Any) -> list[Any]:
+        wanted = sorted({seq for seq in seqs if seq is not None})
+        return [
+            row
             for some in batches(wanted, MAX_ROWS)
-            for row in self._database.fetch_mappings(
-                select(votes.c.seq, votes.c.voted_at).where(
+            for row in self._database.fetch_all(
+                select(votes.c.seq, *columns).where(
                     self._database.in_project(votes), votes.c.seq.in_(some)
                 )
             )
-        }
+        ]
 
     def search(
         self,

@@ -11,12 +11,12 @@ POLICY = "policy.length"  # a figure of every day on which a policy wrote comple
 def find_taste_changes(store: Store) -> dict[date, str]:
     """By the day of the first vote of the new taste, without false alarms."""
     changes = [one for one in store.taste_changes.all() if one.retracted_at is None]
-    times = store.votes.times(one.change_seq for one in changes)
+    days = store.votes.days(one.change_seq for one in changes)
     words: dict[date, str] = {}
     for one in changes:
-        if one.change_seq in times:
+        if one.change_seq in days:
             of = f" in {one.category}" if one.category else ""
-            words[times[one.change_seq].date()] = f"taste changed{of}"
+            words[days[one.change_seq].cast] = f"taste changed{of}"
     return words
 
 

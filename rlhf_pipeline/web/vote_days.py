@@ -3,23 +3,27 @@
 A run has the clock of its machine; the votes that it read may be of other days.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
+from typing import NamedTuple
 
 from rlhf_pipeline.store import Store
 
 
-def find_day(moment: datetime, votes_until: date | None) -> date:
-    """The day of a run: of a replayed or simulated day that day, because the run has the clock of
-    its machine.
+class NewestVote(NamedTuple):
+    """The day of the newest vote that a model may have learnt from; `is_replayed` where that vote
+    arrived more than a day after it was cast, as imported and simulated votes do.
     """
-    is_replayed = votes_until is not None and (moment.date() - votes_until).days > 1
-    return votes_until if is_replayed and votes_until else moment.date()
+
+    day: date
+    is_replayed: bool
 
 
-def find_vote_days(store: Store, project: str, moments: Iterable[datetime]) -> dict[datetime, date]:
-    """The day of the newest vote that the champion reward model of each moment may have learnt
-    from. Moments before the first reward model are left out.
+def find_vote_days(
+    store: Store, project: str, moments: Iterable[datetime]
+) -> dict[datetime, NewestVote]:
+    """The newest vote that the champion reward model of each moment may have learnt from. Moments
+    before the first reward model are left out.
     """
     history = store.promotions.history(f"{project}.reward_model")
     seqs: dict[datetime, int] = {}
@@ -27,5 +31,23 @@ def find_vote_days(store: Store, project: str, moments: Iterable[datetime]) -> d
         known = [one.data_seq for one in history if one.promoted_at <= moment]
         if known and known[-1] is not None:
             seqs[moment] = known[-1]
-    times = store.votes.times(seqs.values())
-    return {moment: times[seq].date() for moment, seq in seqs.items() if seq in times}
+    days = store.votes.days(seqs.values())
+    return {
+        moment: NewestVote(days[seq].cast, (days[seq].received - days[seq].cast).days > 1)
+        for moment, seq in seqs.items()
+        if seq in days
+    }
+
+
+def find_day(moment: datetime, newest: NewestVote | None) -> date:
+    """The day of a run: of a replayed or simulated day that day, because the run has the clock of
+    its machine.
+    """
+    return newest.day if newest is not None and newest.is_replayed else moment.date()
+
+
+def find_votes_until(days: Mapping[datetime, NewestVote], moment: datetime) -> date | None:
+    """The day of the newest vote behind a model of that moment; None before the first reward
+    model.
+    """
+    return days[moment].day if moment in days else None

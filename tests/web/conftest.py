@@ -29,6 +29,7 @@ UNCACHED = CacheTimes(
     work_s=0,
     champion_s=0,
     fits_s=0,
+    judged_s=0,
     stages_s=0,
     quick_s=30,
     quick_probe_s=30,
@@ -212,3 +213,10 @@ def web(
         yield web
         for client in web.clients:
             client.close()
+
+
+@pytest.fixture
+def paged(web: Web) -> Iterator[Web]:
+    """The same project with its pages."""
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+        yield Web(web.store, web.settings, server.url, web.clock)

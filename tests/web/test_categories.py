@@ -2,13 +2,10 @@
 
 import csv
 import io
-from collections.abc import Iterator
 
 import pytest
 
-from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.server import WebServer
-from tests.web.conftest import UNCACHED, Web
+from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
 pytestmark = on_sqlite  # what they ask of the store is tested there, on both
@@ -41,13 +38,6 @@ def test_the_list_is_of_the_category_that_is_asked_for(web: Web, kinds: dict[str
         "next": None,
     }
     assert len(client.get("/comparisons", params={"limit": 200}).json()["items"]) == 75
-
-
-@pytest.fixture
-def paged(web: Web) -> Iterator[Web]:
-    """The same project with its pages."""
-    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
-        yield Web(web.store, web.settings, server.url, web.clock)
 
 
 @pytest.mark.parametrize("word", ["a\x00b", "x" * 201])

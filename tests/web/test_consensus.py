@@ -2,14 +2,17 @@
 it, and no page reads without end.
 """
 
+import html
 import itertools
+import re
 
 import httpx
 import pytest
 
-from rlhf_pipeline.records import Choice, NewVote, utc_now
+from rlhf_pipeline.records import Choice, NewVote, Role, utc_now
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.consensus import queries as consensus
+from rlhf_pipeline.web.consensus.routes import MOST_LOOKS
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
@@ -90,6 +93,24 @@ def test_a_page_of_disputes_reads_so_many_comparisons_and_goes_on_with_older_one
     assert [c for page in found for c in page] == ["c0005", "c0002", "c0003", "c0004"], (
         "of c0005 to c0007, of c0002 to c0004, of the rest"
     )
+
+
+@on_sqlite
+def test_a_page_that_found_none_yet_looks_on_by_itself(paged: Web, judged, monkeypatch):
+    monkeypatch.setattr(consensus, "LOOKS_AT", 2)
+    paged.publish(4)
+    for c in ("c0000", "c0001", "c0002", "c0003"):
+        judged(c, "ab" if c == "c0000" else "aa")
+    browser = paged.browser(paged.add(Role.ENGINEER))
+    first = browser.get(f"{paged.url}/consensus").text
+    assert "Searching earlier comparisons" in first
+    assert 'hx-trigger="load, click"' in first
+    assert "None on this page" not in first
+    (onwards,) = re.findall(r'hx-get="([^"]+)"', first)
+    assert "/comparisons/c0000" in browser.get(paged.url + html.unescape(onwards)).text
+    by_hand = browser.get(f"{paged.url}/consensus?looked={MOST_LOOKS}").text
+    assert "None on this page" in by_hand
+    assert ">More</a>" in by_hand
 
 
 def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_seen(

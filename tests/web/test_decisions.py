@@ -1,15 +1,10 @@
 """Decisions and drift events by API and page: in words, answered by people, once, and audited."""
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
-
-import pytest
 
 from rlhf_pipeline.records import DriftEvent, Role, TriggerDecision
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.server import WebServer
-from tests.web.conftest import UNCACHED, Web
+from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 from tests.web.test_hidden_cards import judge
 
@@ -63,13 +58,6 @@ def ask_people(store: Store) -> int:
     )
     assert made is not None
     return made.stored_id
-
-
-@pytest.fixture
-def paged(web: Web) -> Iterator[Web]:
-    """The same project with its pages."""
-    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
-        yield Web(web.store, web.settings, server.url, web.clock)
 
 
 def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):

@@ -1,17 +1,13 @@
 """Drift over days by API and page: the verdicts of the stored reports, read again once replaced."""
 
 import json
-from collections.abc import Iterator
 
 import pandas as pd
-import pytest
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
 from rlhf_pipeline.records import Role
-from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.server import WebServer
-from tests.web.conftest import UNCACHED, Web
+from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
 pytestmark = on_sqlite
@@ -40,13 +36,6 @@ def write_report(web: Web, day: str, verdict: str) -> None:
     ]
     files = Artefacts(web.settings.frames, web.store.file_hashes)
     files.write_frame("drift_report", check_frame(pd.DataFrame(rows), DRIFT_REPORTS), day)
-
-
-@pytest.fixture
-def paged(web: Web) -> Iterator[Web]:
-    """The same project with its pages."""
-    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
-        yield Web(web.store, web.settings, server.url, web.clock)
 
 
 def test_a_point_has_its_evidence_and_leads_to_the_tests_of_its_day(paged: Web):

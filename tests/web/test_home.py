@@ -1,6 +1,5 @@
 """The start page: who sees it, what it says of an empty and of a living project."""
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pandas as pd
@@ -10,20 +9,11 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import DriftEvent, NewVote, Promotion, Role, TriggerDecision
-from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.home.stages import StageFile, describe_stages
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
-from rlhf_pipeline.web.server import WebServer
 from tests.policy_versions import put_versions
-from tests.web.conftest import UNCACHED, Web
+from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
-
-
-@pytest.fixture
-def paged(web: Web) -> Iterator[Web]:
-    """The same project with its pages."""
-    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
-        yield Web(web.store, web.settings, server.url, web.clock)
 
 
 def vote(web: Web, comparison_id: str, at: datetime | None = None) -> None:

@@ -1,14 +1,10 @@
 """Lists of comparisons and votes: filters, flags and ticked rows, over HTTP."""
 
 import uuid
-from collections.abc import Iterator
 
 import httpx
-import pytest
 
-from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.server import WebServer
-from tests.web.conftest import UNCACHED, Web
+from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
 pytestmark = on_sqlite  # what they ask of the store is tested there, on both
@@ -25,13 +21,6 @@ def list_keys(client: httpx.Client, path: str, key: str, **params: object) -> li
     answer = client.get(path, params=params)
     assert answer.status_code == 200, answer.text
     return [item[key] for item in answer.json()["items"]]
-
-
-@pytest.fixture
-def paged(web: Web) -> Iterator[Web]:
-    """The same project with its pages."""
-    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
-        yield Web(web.store, web.settings, server.url, web.clock)
 
 
 def test_a_flag_takes_comparisons_out_of_use_until_it_is_removed(web: Web):

@@ -17,12 +17,12 @@ import pytest
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import AnnotatorKind, Choice, Role
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Role
 from rlhf_pipeline.store.anchors import FILE, add_daily_anchor
 from rlhf_pipeline.store.assignments import Assignments
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.preference_pairs import count_pairs, preference_pairs
-from tests.web.conftest import DAY, Web
+from tests.web.conftest import DAY, NOON, Web
 from tests.web.databases import on_sqlite
 
 
@@ -570,3 +570,27 @@ def test_a_database_that_does_not_answer_is_told_as_such(
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert web.anonymous().get("/healthz").status_code == 200
     assert client.get("/me").status_code == 200
+
+
+@on_sqlite
+def test_the_chart_of_votes_shows_a_year_unless_asked_for_more(web: Web):
+    for i, comparison_id in enumerate(web.publish(2)):
+        web.store.votes.cast(
+            NewVote(
+                comparison_id=comparison_id,
+                annotator_id="ann",
+                annotator_kind="human",
+                voted_at=NOON - timedelta(days=366 * i),
+                origin="import",
+                choice="a",
+                idempotency_key=comparison_id,
+            )
+        )
+    reader, first = web.client("auditor"), (NOON - timedelta(days=366)).date()
+
+    def count(**asked: object) -> float:
+        chart = reader.get("/charts/votes", params=asked).json()
+        return sum(chart["panels"][0]["series"][0]["y"])
+
+    assert count() == 1
+    assert count(since=first) == 2

@@ -35,7 +35,7 @@ from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.vote_days import find_vote_days
+from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
 
 
 def page(site: Site, *, cursor: str | None, limit: int) -> Page[DecisionOut]:
@@ -198,7 +198,7 @@ def _find_gate(site: Site, decision: TriggerDecision) -> DecisionGate | None:
         verdict=gate.verdict,
         checks=tuple(check.reason for check in gate.checks),
         win_rate=gate.evaluation.win_rate if gate.evaluation else None,
-        votes_until=days.get(gate.decided_at),
+        votes_until=find_votes_until(days, gate.decided_at),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from datetime import datetime
 
 from rlhf_pipeline.api_types.evolution import (
     EvolutionOut,
@@ -25,7 +25,12 @@ from rlhf_pipeline.records import (
 from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes
 from rlhf_pipeline.web.evolution.filters import VersionFilter
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.vote_days import find_day, find_vote_days
+from rlhf_pipeline.web.vote_days import (
+    NewestVote,
+    find_day,
+    find_vote_days,
+    find_votes_until,
+)
 
 ACCURACY = "model.accuracy"
 MAX_CALIBRATIONS = 1000  # of which the newest of each reward model is shown
@@ -118,7 +123,7 @@ def _describe_policy(
     gates: Sequence[GateDecision],
     history: Sequence[Promotion],
     started: Mapping[str, LastDecision],
-    days: Mapping[datetime, date],
+    days: Mapping[datetime, NewestVote],
 ) -> PolicyVersionOut:
     last = gates[-1] if gates else None
     promotion = next((each for each in reversed(history) if each.version == version), None)
@@ -144,7 +149,7 @@ def _describe_policy(
                 "verdict": last.verdict,
                 "checks": last.checks,
                 "evaluation": last.evaluation,
-                "votes_until": days.get(last.decided_at),
+                "votes_until": find_votes_until(days, last.decided_at),
                 "n_decisions": len(gates),
             }
         ),
@@ -174,11 +179,11 @@ def _find_files(
 
 
 def _describe_promotion(
-    promotion: Promotion | None, days: Mapping[datetime, date]
+    promotion: Promotion | None, days: Mapping[datetime, NewestVote]
 ) -> PromotionOut | None:
     if promotion is None:
         return None
-    votes_until = days.get(promotion.promoted_at)
+    votes_until = find_votes_until(days, promotion.promoted_at)
     return PromotionOut.model_validate(promotion.model_dump() | {"votes_until": votes_until})
 
 
@@ -262,7 +267,7 @@ def _describe_reward_model(
     champion: Promotion | None,
     calibration: CalibrationOut | None,
     started: Mapping[str, LastDecision],
-    days: Mapping[datetime, date],
+    days: Mapping[datetime, NewestVote],
 ) -> RewardModelVersionOut:
     is_refused = calibration is not None and calibration.refusal is not None
     fitted_at = calibration.fitted_at if calibration else None

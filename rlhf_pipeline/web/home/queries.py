@@ -28,7 +28,7 @@ from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes, 
 from rlhf_pipeline.web.home.stages import describe_stages
 from rlhf_pipeline.web.runs.queries import read_automations, read_spending
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.vote_days import find_vote_days
+from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
 
 MODEL_FIGURES = (
     "model.accuracy",
@@ -203,7 +203,7 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
             | {
                 "kind": kind,
                 "label": promotion.label,
-                "votes_until": days.get(promotion.promoted_at),
+                "votes_until": find_votes_until(days, promotion.promoted_at),
             }
         )
         for kind, promotion in known.items()
@@ -251,7 +251,7 @@ def _read_gate(site: Site) -> LastGate | None:
         champion=gate.champion,
         verdict=gate.verdict,
         win_rate=gate.evaluation.win_rate if gate.evaluation else None,
-        votes_until=days.get(gate.decided_at),
+        votes_until=find_votes_until(days, gate.decided_at),
         failed_checks=tuple(check.reason for check in gate.checks if not check.passed),
         decided_at=gate.decided_at,
     )
