@@ -14,6 +14,7 @@ from driver.runner import Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.terminal import escape_markup
 from sensors.replay_steps import Replay, ReplayWait, describe_unpredicted
 from sensors.runs import LEFT_OUT_TAG
@@ -92,9 +93,10 @@ def run_replay(settings: Settings, instance: dg.DagsterInstance, console: Consol
             runner, lambda reason: write(f"  [dim]waits: {escape_markup(reason)}[/]")
         )
         n_days = len(runner.store.replays.pending_days())
-        task = bars.add_task(f"replay of {n_days} days", total=n_days, note="days")
+        days = format_count(n_days, "day")
+        task = bars.add_task(f"replay of {days}", total=n_days, note="days")
         write(
-            f"[bold]project {settings.project}[/] · {n_days} days of imported votes · state in "
+            f"[bold]project {settings.project}[/] · {days} of imported votes · state in "
             f"{settings.home}\n{format_header()}"
         )
         for done, day in enumerate(replay.run_days(), start=1):
@@ -102,7 +104,7 @@ def run_replay(settings: Settings, instance: dg.DagsterInstance, console: Consol
                 write(escape_markup(line))
             write(format_day(settings, day, replay.seconds[day]))
             bars.update(task, completed=done)
-    console.print(f"{n_days} days replayed in {monotonic() - started:.0f} s.")
+    console.print(f"{days} replayed in {monotonic() - started:.0f} s.")
     for sentence in describe_unpredicted(replay.left_out):
         console.print(f"[yellow]{sentence}.[/]")
     if path := write_timeline(settings, runner.store):

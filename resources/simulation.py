@@ -7,7 +7,7 @@ import pandas as pd
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.simulation import AnnotatorPool, cast_votes, find_scenario
+from rlhf_pipeline.simulation import AnnotatorPool, cast_votes, find_scenario, judge_rubric
 
 SEED = 7
 N_ANNOTATORS = 12
@@ -18,7 +18,7 @@ SimulatedVotes = Callable[[pd.DataFrame, dict[str, str | None], str], list[NewVo
 
 def simulated_votes(settings: Settings) -> SimulatedVotes:
     """A function `vote(comparisons, references, day)`: the day's votes of a seeded pool by the
-    scenario's taste on that day.
+    scenario's taste on that day, with answers in the dimensions of the rubric.
 
     Raises ConfigurationError for an unknown scenario.
     """
@@ -28,7 +28,7 @@ def simulated_votes(settings: Settings) -> SimulatedVotes:
         comparisons: pd.DataFrame, references: dict[str, str | None], day: str
     ) -> list[NewVote]:
         taste = scenario.taste_on((date.fromisoformat(day) - settings.start_day).days)
-        return cast_votes(
+        cast = cast_votes(
             comparisons,
             references,
             taste,
@@ -38,6 +38,7 @@ def simulated_votes(settings: Settings) -> SimulatedVotes:
             seed=SEED,
             start=_time_on_day(day, 8),
         )
+        return judge_rubric(cast, comparisons, references, taste, pool, seed=SEED)
 
     return vote
 
