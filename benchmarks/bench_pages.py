@@ -64,6 +64,7 @@ PAGES_OF_THE_LOOP = (
 )
 CHARTS = (
     *("drift", "clusters", "evolution", "production", "preferences/preferred?by=source"),
+    *("versions", "votes"),
     *(f"calibration/{name}" for name in ("later_votes", "later_groups", "groups", "calibrators")),
 )
 REPEATS = 40

@@ -1,8 +1,7 @@
 """Formats names and numbers for pages and charts."""
 
+import math
 from collections.abc import Sequence
-
-import pandas as pd
 
 from rlhf_pipeline.records import Interval
 
@@ -83,7 +82,7 @@ def format_share(value: float) -> str:
 
 
 def format_value(value: float | None) -> str:
-    return "–" if value is None or pd.isna(value) else f"{value:.3g}"
+    return "–" if value is None or math.isnan(value) else f"{value:.3g}"
 
 
 def format_p_value(p: float) -> str:

@@ -86,6 +86,11 @@ class VoteFilter(Record):
     source: str | None = None
     words: str | None = None  # of the reason or the prompt, in any case
 
+    @property
+    def reads_comparison(self) -> bool:
+        """Whether the vote alone does not tell."""
+        return (self.category, self.source, self.words) != (None, None, None)
+
 
 class VoteDay(NamedTuple):
     """The day of a vote, and the day (UTC) on which the store received it."""
@@ -197,10 +202,10 @@ class VoteLists:
         ]
         if only.annotator_id is None and only.comparison_id is None:
             where += self._seqs_of_days(only)
-        checked = self._check_by_row(only, seen_by)
         if seen_by is not None and has_few_votes(self._database, seen_by):
-            found = self._look_up_visible(seen_by, where, checked, limit)
+            found = self._look_up_visible(seen_by, only, where, limit)
             return found, found[-1].seq if len(found) == limit else None
+        checked = self._check_by_row(only, seen_by)
         where += self._visibility_conditions(seen_by)
         if not checked:
             found = self._list_newest_first(*where, limit=limit)
@@ -212,15 +217,16 @@ class VoteLists:
         )
         if last is not None:
             where.append(votes.c.seq >= last)
-        wanted = self._select_seqs(where, checked).order_by(newest_first).limit(limit)
+        checked_seqs = self._select_seqs([*where, *checked], joined=only.reads_comparison)
+        wanted = checked_seqs.order_by(newest_first).limit(limit)
         found = self.with_seqs(self._database.fetch_scalars(wanted))
         return found, found[-1].seq if len(found) == limit else last
 
     def _look_up_visible(
         self,
         reader_id: str,
+        only: VoteFilter,
         where: Sequence[ColumnElement[bool]],
-        checked: Sequence[ColumnElement[bool]],
         limit: int,
     ) -> list[ListedVote]:
         """The newest votes visible to a reader with few votes, on whichever comparisons."""
@@ -229,17 +235,27 @@ class VoteLists:
             self._database.in_project(own), own.c.annotator_id == reader_id
         )
         judged = votes.c.comparison_id.in_(judged_ids(self._database, reader_id))
-        on_theirs = votes.c.comparison_id.in_(set(self._database.fetch_scalars(voted_on)))
+        theirs = set(self._database.fetch_scalars(voted_on))
+        visible = [*where, votes.c.comparison_id.in_(theirs), mine | judged]
+        if only.words is not None:
+            # each prompt is searched once, not for each vote on it
+            with_words = select(comparisons.c.comparison_id).where(
+                self._database.in_project(comparisons),
+                comparisons.c.comparison_id.in_(theirs),
+                _has_words(comparisons.c.prompt, only.words),
+            )
+            in_prompt = votes.c.comparison_id.in_(with_words)
+            visible.append(in_prompt | _has_words(votes.c.reason, only.words))
+            only = only.model_copy(update={"words": None})
+        visible += self._check_by_row(only, reader_id)
         # OFFSET 0 separates the limit from the look-up: else Postgres searches all votes for a page
-        found = self._select_seqs([*where, on_theirs, mine | judged], checked).offset(0).subquery()
+        found = self._select_seqs(visible, joined=only.reads_comparison).offset(0).subquery()
         newest = select(found.c.seq).order_by(found.c.seq.desc()).limit(limit)
         return self.with_seqs(self._database.fetch_scalars(newest))
 
-    def _select_seqs(
-        self, where: Sequence[ColumnElement[bool]], checked: Sequence[ColumnElement[bool]]
-    ) -> Select[int]:
-        wanted = select(votes.c.seq).where(self._database.in_project(votes), *where, *checked)
-        return wanted.join(comparisons, is_on_comparison()) if checked else wanted
+    def _select_seqs(self, where: Sequence[ColumnElement[bool]], *, joined: bool) -> Select[int]:
+        wanted = select(votes.c.seq).where(self._database.in_project(votes), *where)
+        return wanted.join(comparisons, is_on_comparison()) if joined else wanted
 
     def _seqs_of_days(self, only: VoteFilter) -> list[ColumnElement[bool]]:
         """The range of seqs of a range of days, so that a search begins there."""
@@ -283,8 +299,8 @@ class VoteLists:
             # skipped ones too stay hidden until they are judged
             found.append(has_judged(self._database, seen_by, votes.c.comparison_id))
         if only.words is not None:
-            in_prompt = comparisons.c.prompt.icontains(only.words, autoescape=True)
-            found.append(in_prompt | votes.c.reason.icontains(only.words, autoescape=True))
+            in_prompt = _has_words(comparisons.c.prompt, only.words)
+            found.append(in_prompt | _has_words(votes.c.reason, only.words))
         return found
 
     def _list_newest_first(self, *conditions: ColumnElement[bool], limit: int) -> list[ListedVote]:
@@ -509,3 +525,8 @@ def is_on_comparison() -> ColumnElement[bool]:
         comparisons.c.project_id == votes.c.project_id,
         comparisons.c.comparison_id == votes.c.comparison_id,
     )
+
+
+def _has_words(text: ColumnElement[str], words: str) -> ColumnElement[bool]:
+    """In any case."""
+    return text.icontains(words, autoescape=True)

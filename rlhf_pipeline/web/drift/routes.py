@@ -1,6 +1,7 @@
 """Routes of drift over days: a chart of all detectors, and the tests of one day."""
 
 from datetime import date
+from functools import cache
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -47,7 +48,7 @@ def read_chart(
         decisions=_list_decisions(site),
         policies=read_policies(site.store, first, last),
         taste_changes=find_taste_changes(site.store),
-        link=lambda day: f"/drift/{day}",
+        link=cache(lambda day: f"/drift/{day}"),
     )
     return answer_chart(request, chart)
 
