@@ -79,7 +79,8 @@ METRICS: dict[str, Metric] = {
         Metric(
             "model.accuracy_ceiling",
             "share",
-            "Noise ceiling of the votes of that window: the accuracy of a perfect model.",
+            "Noise ceiling of the votes on the same comparisons: the accuracy of a perfect "
+            "model.",
             ("reward_model",),
             stage="drift_report",
         ),
@@ -137,7 +138,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             "versions.accuracy_ceiling",
             "share",
-            "Noise ceiling beside it.",
+            "Noise ceiling of all votes that the run read.",
             ("reward_model",),
             stage="calibration",
         ),

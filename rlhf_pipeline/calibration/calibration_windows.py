@@ -3,7 +3,8 @@
 A window is a day with the days before it. It uses only votes of these days, so that a late vote
 for an old day changes only the windows that contain it. Neighbouring windows share most of their
 votes, so they are not independent. After a promotion a window holds votes predicted by two models;
-its figures are of the newer one alone, so that they say nothing of a model that no longer predicts.
+its figures are of the newer one alone, so that they say nothing of a model that no longer predicts;
+the noise ceiling is of the votes on the comparisons that it predicted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from rlhf_pipeline.votes.counting import standing
 JUDGED_COLUMNS = ("seq", "day", "p", "outcome", "group", "reward_model")
 FIGURES = {
     "accuracy": "share of the votes predicted right",
-    "noise_ceiling": "of all votes of the window",
+    "noise_ceiling": "of the votes on the same comparisons",
     "ece": "ECE without its noise",
     "brier": "Brier score; 0.25 is a coin",
 }
@@ -121,8 +122,8 @@ def calibration_over_time(
 class WindowVotes:
     """The votes of a window that count: of its current model, none of them superseded.
 
-    `judged` has the columns JUDGED_COLUMNS and `prompt`; `cast` are the VOTES of the window for the
-    noise ceiling.
+    `judged` has the columns JUDGED_COLUMNS and `prompt`; `cast` are all VOTES of the window on the
+    same comparisons, for the noise ceiling.
     """
 
     day: str
@@ -184,9 +185,10 @@ def new_models(windows: Sequence[CalibrationWindow]) -> list[tuple[int, str]]:
 def _select_current(window: WindowVotes) -> WindowVotes:
     # A vote that was superseded within the window does not count.
     judged = window.judged[window.judged["seq"].isin(standing(window.cast)["seq"])]
-    is_current = judged["reward_model"] == _find_current_model(judged)
-    of_others = window.cast["comparison_id"].isin(judged.loc[~is_current, "group"])
-    return replace(window, judged=judged[is_current], cast=window.cast[~of_others])
+    current = judged[judged["reward_model"] == _find_current_model(judged)]
+    # Other votes may be of another taste: a ceiling of theirs says nothing of this accuracy.
+    is_beside = window.cast["comparison_id"].isin(current["group"])
+    return replace(window, judged=current, cast=window.cast[is_beside])
 
 
 def _measure_window(window: WindowVotes) -> CalibrationWindow:

@@ -99,9 +99,11 @@ def test_page_api_cli_and_mlflow_show_the_same_figures(
     day, home = project.day(2), project.settings.home
     (logged,) = home.rglob(f"mlflow/**/calibration_over_time_{day}.csv")
     row = pd.read_csv(logged).set_index("day").loc[day]
+    names = {name: f"model.{name}" for name in ("accuracy", "ece")}
+    names["noise_ceiling"] = "model.accuracy_ceiling"
     said = CliRunner().invoke(
         app,
-        ["metrics", "model.accuracy", "model.ece", "--since", day, "--format", "json"],
+        ["metrics", *names.values(), "--since", day, "--format", "json"],
         env={"RLHF_HOME": str(home), "RLHF_PROJECT": project.settings.project},
         catch_exceptions=False,
     )
@@ -113,10 +115,10 @@ def test_page_api_cli_and_mlflow_show_the_same_figures(
     with WebServer(create_app(project.settings, project.store)) as server:
         client = httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {token}"})
         page = client.get("/alignment").text
-        for name in ("accuracy", "ece"):
-            asked = client.get("/api/v1/metrics/points", params={"name": f"model.{name}"}).json()
+        for name, point_name in names.items():
+            asked = client.get("/api/v1/metrics/points", params={"name": point_name}).json()
             by_api = next(point for point in asked["items"] if point["day"] == day)
-            assert by_cli[f"model.{name}"] == by_api
+            assert by_cli[point_name] == by_api
             found = [by_api["value"], by_api["low"], by_api["high"]]
             assert found == pytest.approx(list(row[[name, f"{name}_low", f"{name}_high"]]))
             assert f"{by_api['value']:.1%}" in page

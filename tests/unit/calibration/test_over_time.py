@@ -160,6 +160,16 @@ def test_a_window_is_measured_on_its_own_days_beside_the_ceiling_of_its_own_vote
     assert nine.reward_models == ("demo.reward_model@1",)
 
 
+def test_the_ceiling_leaves_out_votes_on_comparisons_that_nobody_predicted(world) -> None:
+    """Those of the days before the first reward model may be of another taste."""
+    predictions, votes = world
+    known = predictions[predictions["comparison_id"] >= "c020"]
+    window = series(known, votes)[1]
+    beside = votes["comparison_id"].isin(known["comparison_id"]) & (votes["day"] <= window.day)
+    assert window.first_day <= DAYS[0]
+    assert window.noise_ceiling == noise_ceiling_or_repeats(votes[beside])
+
+
 @pytest.mark.parametrize("window_days", [1, 4, 7])
 def test_a_late_vote_for_an_old_day_changes_the_windows_that_hold_it_and_no_other(
     world, window_days: int
