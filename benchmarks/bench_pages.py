@@ -55,7 +55,8 @@ from benchmarks.web_server import (  # noqa: E402
 from rlhf_pipeline.records import Category, utc_now  # noqa: E402
 from rlhf_pipeline.web.pagination import make_cursor  # noqa: E402
 
-P95_MS = 300.0
+P95_MS, HOME_P95_MS = 300.0, 200.0
+HOME = ("home", "page /, the state of the project")
 PAGES_OF_THE_LOOP = (
     *("/preferences", "/evolution", "/compare", "/compare?a=19&b=20", "/compare?a=3&b=17"),
     *("/compare/days",),
@@ -259,8 +260,8 @@ def measure(
         ]
         tell(table, where, connection, token, asked, with_rows=True)
         states: list[Asked] = [
-            ("home", lambda: "/api/v1/home"),
-            ("page /, the state of the project", lambda: "/"),
+            (HOME[0], lambda: "/api/v1/home"),
+            (HOME[1], lambda: "/"),
             ("page /alignment", lambda: "/alignment"),
             ("chart of accuracy, 30 days", lambda: "/api/v1/charts/accuracy"),
             (
@@ -346,8 +347,9 @@ def tell(
         told = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms" + (
             f", {n_empty} of {REPEATS} without a row" if n_empty else ""
         )
+        limit = HOME_P95_MS if what in HOME else P95_MS
         table.print_row(
-            where, what, told, f"p95 ≤ {P95_MS:.0f} ms", passed=p95 <= P95_MS and not n_empty
+            where, what, told, f"p95 ≤ {limit:.0f} ms", passed=p95 <= limit and not n_empty
         )
 
 

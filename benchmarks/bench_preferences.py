@@ -209,7 +209,7 @@ def _path(figure: str) -> str:
 def count_shown(body: bytes) -> int:
     """Votes without skips, as the chart of choices counts them."""
     series = [one for panel in json.loads(body)["panels"] for one in panel["series"]]
-    return sum(sum(one["n"]) for one in series if one["name"] == "a preferred")
+    return sum(sum(one["n"]) for one in series if one["name"] == "A preferred")
 
 
 def ask(connection: http.client.HTTPConnection, path: str, token: str) -> tuple[float, bytes]:
