@@ -79,8 +79,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             "model.accuracy_ceiling",
             "share",
-            "Noise ceiling of the votes on the same comparisons: the accuracy of a perfect "
-            "model.",
+            "Noise ceiling of the votes on the same comparisons: the accuracy of a perfect model.",
             ("reward_model",),
             stage="drift_report",
         ),

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse, Response
 
 from rlhf_pipeline import __version__, homes
@@ -91,11 +92,12 @@ def create_app(
 
 
 def _mount_static_files(app: FastAPI, sections: Mapping[str, Section]) -> None:
-    for name, section in sections.items():
-        if section.folder is not None:
-            files = SectionFiles(directory=section.folder, check_dir=False)
-            app.mount(f"/static/{name}", files, name="static")
-    app.mount("/static", SectionFiles(directory=STATIC, check_dir=False), name="static")
+    folders = {f"/{name}": section.folder for name, section in sections.items()} | {"": STATIC}
+    for path, folder in folders.items():
+        if folder is not None:
+            # Pages are not compressed: the length of one would help to guess a secret in it.
+            files = GZipMiddleware(SectionFiles(directory=folder, check_dir=False))
+            app.mount(f"/static{path}", files, name="static")
 
 
 def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

@@ -113,6 +113,13 @@ def test_installed_section_has_routes_menu_entry_template_and_script(web: Web) -
     assert reader.get("/leaderboard").json() == ["0 comparisons"]
 
 
+def test_scripts_are_sent_compressed_and_pages_are_not(web: Web) -> None:
+    script = get(web, web.anonymous(), "/static/vendor/echarts.min.js")
+    assert script.num_bytes_downloaded < len(script.content) / 2
+    page = get(web, web.browser(web.add(Role.ENGINEER)), "/leaderboard")
+    assert "content-encoding" not in page.headers
+
+
 def test_menu_has_its_groups_in_order_then_those_of_installed_packages(web: Web) -> None:
     page = get(web, web.browser(web.add(Role.ADMIN)), "/me").text
     groups = re.findall(r'<ul aria-label="(\w+)">', page)
