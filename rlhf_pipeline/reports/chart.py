@@ -181,10 +181,10 @@ def point_series(
 
 
 def day_curves(
-    days: Sequence[date], intervals: Sequence[Interval], **more: Any
+    days: Sequence[date], intervals: Sequence[Interval], *, links: Sequence[str] = (), **more: Any
 ) -> tuple[Series, ...]:
     """A curve with its band over ascending days. A missing day is a gap: each run of days is a
-    series of its own, and all share the name.
+    series of its own, and all share the name. `links` are by day.
     """
     places = [day_value(day) for day in days]
     starts = [i for i, (a, b) in enumerate(pairwise(places), 1) if b - a > 1]
@@ -196,6 +196,7 @@ def day_curves(
             low=to_numbers(i.low for i in intervals[start:end]),
             high=to_numbers(i.high for i in intervals[start:end]),
             n=tuple(i.n for i in intervals[start:end]),
+            links=tuple(links[start:end]),
             **more,
         )
         for start, end in zip([0, *starts], [*starts, len(places)], strict=True)

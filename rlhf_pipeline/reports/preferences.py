@@ -1,11 +1,10 @@
 """Builds the charts of what people prefer, from sums of votes, by day or by group."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import cycle
-from urllib.parse import urlencode
 
 from rlhf_pipeline.intervals import interval_of_sums
 from rlhf_pipeline.records import Interval, RatioSums
@@ -64,6 +63,7 @@ class Figure:
 
 
 Sums = Mapping[str, Mapping[str, RatioSums]]  # measure -> day or group -> sums
+Link = Callable[[str], str]  # day or group -> address of its votes
 
 _LENGTH = Plot(
     "Length: share that prefers the longer completion",
@@ -181,12 +181,15 @@ def chart_by_day(
     *,
     notes: Sequence[str] = (),
     marks: Sequence[Mark] = (),
+    link: Link | None = None,
 ) -> Chart:
     """Each measure as a curve over days; a day without votes is a gap. `marks` are lines at
     days.
     """
     x = day_axis(first, last)
-    panels = [_day_panel(plot, shown, x, roles) for plot, shown, roles in _list_plots(figure, sums)]
+    panels = [
+        _day_panel(plot, shown, x, roles, link) for plot, shown, roles in _list_plots(figure, sums)
+    ]
     shown_marks = keep_within(x, marks)
     bare_marks = [one.model_copy(update={"label": ""}) for one in shown_marks]
     panels = [
@@ -200,7 +203,12 @@ def chart_by_day(
 
 
 def chart_by_group(
-    figure: Figure, by: str, sums: Sums, withheld: Mapping[str, str], notes: Sequence[str] = ()
+    figure: Figure,
+    by: str,
+    sums: Sums,
+    withheld: Mapping[str, str],
+    notes: Sequence[str] = (),
+    link: Link | None = None,
 ) -> Chart:
     """Each measure as dots, a row for each group, those with the most votes first. `withheld` says
     in words which groups are too small; they get a row without dots.
@@ -214,7 +222,7 @@ def chart_by_group(
         notes = [*notes, f"{len(names) - MAX_ROWS} smaller ones are left out"]
         names = names[:MAX_ROWS]
     panels = [
-        _group_panel(plot, shown, (names, by, withheld), roles)
+        _group_panel(plot, shown, (names, by, withheld), roles, link)
         for plot, shown, roles in _list_plots(figure, sums)
     ]
     drawn = [panel for panel in panels if panel.series]
@@ -258,7 +266,9 @@ def _describe_missing(plot: Plot, sums: Sums) -> tuple[str, ...]:
     return (f"{plot.missing} {', '.join(missing)}",) if plot.missing and missing else ()
 
 
-def _day_panel(plot: Plot, sums: Sums, x: Axis, roles: Sequence[Role]) -> Panel:
+def _day_panel(
+    plot: Plot, sums: Sums, x: Axis, roles: Sequence[Role], link: Link | None
+) -> Panel:
     series: list[Series] = []
     ends: list[Interval] = []
     for (measure, by_day), role in zip(sums.items(), roles, strict=True):
@@ -267,7 +277,7 @@ def _day_panel(plot: Plot, sums: Sums, x: Axis, roles: Sequence[Role]) -> Panel:
         series += day_curves(
             [date.fromisoformat(day) for day, _ in known],
             [interval for _, interval in known],
-            links=[f"/votes?day={day}" for day, _ in known],
+            links=[link(day) for day, _ in known] if link else (),
             role=role,
             name=plot.measures[measure],
         )
@@ -287,6 +297,7 @@ def _group_panel(
     sums: Sums,
     groups: tuple[Sequence[str], str, Mapping[str, str]],
     roles: Sequence[Role],
+    link: Link | None,
 ) -> Panel:
     """`groups` are their names, what they are, and why some are withheld."""
     names, by, withheld = groups
@@ -300,9 +311,9 @@ def _group_panel(
         ]
         ends += [interval for interval in intervals if interval]
         links = [
-            "/comparisons?" + urlencode({"category": name})
+            link(name)
             for name, interval in zip(names, intervals, strict=True)
-            if interval and by == "category"
+            if link and interval
         ]
         if any(intervals):
             series.append(

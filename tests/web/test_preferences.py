@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta
 
+import httpx
 import pytest
 
 from rlhf_pipeline.metrics.stages import agreement_points
@@ -101,7 +102,10 @@ def test_a_day_without_votes_is_a_gap_and_a_point_leads_to_its_votes(web: Web):
         (day_value(DAYS[0]), day_value(DAYS[1])),
         (day_value(DAYS[2]),),
     ]
-    assert panel.series[0].links[0] == "/votes?day=2026-01-02"
+    assert [series.links[0] for series in panel.series] == [
+        f"/votes?day={DAYS[0]}",
+        f"/votes?day={DAYS[2]}",
+    ]
 
 
 @on_sqlite
@@ -117,6 +121,30 @@ def test_filters_choose_the_votes(web: Web):
 
 
 @on_sqlite
+def test_a_point_leads_to_the_votes_of_the_chosen_filters(web: Web):
+    cast(web)
+    reader = web.client("auditor")
+
+    def links(reader=reader, **params: str) -> set[str]:
+        panels = read(reader, "ties", **params).panels
+        return {link for panel in panels if panel for one in panel.series for link in one.links}
+
+    assert f"/votes?day={DAYS[0]}&category=factual" in links(category="factual")
+    days = f"since={DAYS[0]}&until={DAYS[2]}"
+    asked = {"since": DAYS[0].isoformat(), "source": "this project"}
+    assert links(by="category", **asked) == {
+        f"/votes?category=factual&source=this+project&{days}"
+    }
+    assert links(by="source", since=DAYS[0].isoformat()) == {f"/votes?source=this+project&{days}"}
+    for place in links(by="category", **asked):
+        votes = reader.get("/votes", params=httpx.URL(place).params).json()["items"]
+        assert len(votes) == 50, "a page"
+    assert links(group="page") == links(by="category", group="page") == set()
+    assert links(by="group") == set()
+    assert links(web.client("auditor", scopes=["metrics.read"])) == set()
+
+
+@on_sqlite
 def test_small_groups_are_withheld(web: Web):
     cast(web)
     cast(web, people=("solo",), origin="api")
@@ -129,7 +157,7 @@ def test_small_groups_are_withheld(web: Web):
     assert withheld.panels == ()
     assert "1 annotator" in withheld.notes[-1]
     (whole,) = read(reader, "ties", by="category").panels
-    assert whole.series[0].links == ("/comparisons?category=factual",)
+    assert whole.series[0].n == (24 * 4,)
     few = read(reader, "ties", by="category", until=DAYS[0].isoformat())
     assert few.panels == ()
     assert "8 comparisons: too few" in few.notes[-1]

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
+from urllib.parse import urlencode
 
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
-from rlhf_pipeline.reports.preferences import Figure, chart_by_day, chart_by_group, figures
+from rlhf_pipeline.reports.preferences import Figure, Link, chart_by_day, chart_by_group, figures
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store.vote_sums import VoteCell
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
@@ -80,6 +82,7 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
         [COUNTED, *figure.measures], [COLUMNS[by]], filters.cell(first, last)
     )
     notes = _describe_progress(read)
+    link = _build_link(by, filters, first, last) if principal.may(Permission.VOTES_READ) else None
     sums = {
         measure: {place[0]: one for place, one in found.items()}
         for measure, found in read.by_measure.items()
@@ -94,13 +97,13 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
                 {"policy": read_policies(site.store, first, last)}, name="policy changed"
             ),
         )
-        return chart_by_day(figure, sums, first, last, notes=notes, marks=marks)
+        return chart_by_day(figure, sums, first, last, notes=notes, marks=marks, link=link)
     small = _find_small(site, by, figure, sums)
     large = {
         measure: {name: one for name, one in found.items() if one.n_groups >= MIN_COMPARISONS}
         for measure, found in sums.items()
     }
-    return chart_by_group(figure, by, large, small, [*notes, WITHHELD])
+    return chart_by_group(figure, by, large, small, [*notes, WITHHELD], link)
 
 
 def choices_of_filters(site: Site, principal: Principal) -> dict[str, list[str]]:
@@ -121,6 +124,16 @@ def _refuse_model(principal: Principal, filters: Filters) -> None:
             "model people prefer. Leave out `model`, or use an account without a role that votes.",
             kind="blind",
         )
+
+
+def _build_link(by: By, filters: Filters, first: date, last: date) -> Link | None:
+    """From a day or group to its votes, which cannot be listed by group of annotators or model."""
+    if by == "group" or filters.group is not None or filters.model is not None:
+        return None
+    chosen = {"category": filters.category, "source": filters.source}
+    more = {name: value for name, value in chosen.items() if value is not None}
+    days = {} if by == "day" else {"since": first, "until": last}
+    return lambda name: f"/votes?{urlencode({by: name} | more | days)}"
 
 
 def _find_newest_day(site: Site, filters: Filters) -> date | None:

@@ -27,6 +27,18 @@ def test_a_project_with_one_vote_has_a_point_with_a_wide_interval() -> None:
     assert "<svg" in draw_svg(chart)
 
 
+def test_each_point_after_a_gap_links_to_its_own_day() -> None:
+    days = [(DAY + timedelta(days=n)).isoformat() for n in (0, 2, 3)]
+    votes = {"undecided": {day: sums(30, 10) for day in days}}
+    last = DAY + timedelta(days=3)
+    (panel,) = chart_by_day(FIGURES["ties"], votes, DAY, last, link=str.upper).panels
+    assert panel is not None
+    assert [series.links for series in panel.series] == [(days[0],), (days[1], days[2])]
+    (bare,) = chart_by_day(FIGURES["ties"], votes, DAY, last).panels
+    assert bare is not None
+    assert [series.links for series in bare.series] == [(), ()]
+
+
 def test_measures_without_votes_and_unused_choices_have_no_panel_or_series() -> None:
     votes = {
         "choice.a": {DAY.isoformat(): sums(4, 3)},
