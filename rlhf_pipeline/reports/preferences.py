@@ -45,7 +45,7 @@ class Plot:
     high: float | None = None
     middle: float | None = None  # what no preference would give
     middle_name: str = ""
-    missing: str = ""  # begins the note that names measures without votes
+    missing: str = ""  # begins the note that names measures without enough votes
     omits_unused: bool = False  # measures that are 0 everywhere, such as choices nobody is offered
 
 
@@ -83,7 +83,7 @@ _STYLE = Plot(
     "Style: share that prefers the completion with it, where only one has it",
     "prefer the one with it",
     {f"style.{name}": name for name in STYLES},
-    missing="no votes yet where only one completion has",
+    missing="too few votes where only one completion has",
     middle=0.5,
     middle_name="no preference",
 )
@@ -266,9 +266,7 @@ def _describe_missing(plot: Plot, sums: Sums) -> tuple[str, ...]:
     return (f"{plot.missing} {', '.join(missing)}",) if plot.missing and missing else ()
 
 
-def _day_panel(
-    plot: Plot, sums: Sums, x: Axis, roles: Sequence[Role], link: Link | None
-) -> Panel:
+def _day_panel(plot: Plot, sums: Sums, x: Axis, roles: Sequence[Role], link: Link | None) -> Panel:
     series: list[Series] = []
     ends: list[Interval] = []
     for (measure, by_day), role in zip(sums.items(), roles, strict=True):
@@ -311,9 +309,7 @@ def _group_panel(
         ]
         ends += [interval for interval in intervals if interval]
         links = [
-            link(name)
-            for name, interval in zip(names, intervals, strict=True)
-            if link and interval
+            link(name) for name, interval in zip(names, intervals, strict=True) if link and interval
         ]
         if any(intervals):
             series.append(

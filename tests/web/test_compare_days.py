@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
+from rlhf_pipeline.intervals import interval_of_sums
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.reports.chart import Chart, day_value
+from rlhf_pipeline.store.vote_sums import VoteCell
 from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.preferences.sums_reader import SumsReader
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web, comparisons
 from tests.web.databases import on_sqlite
@@ -101,20 +103,13 @@ def test_figures_equal_those_of_the_other_pages(read, web: Web):
     found = read()
     figures = {one["name"]: one for one in found["figures"]}
     reader = web.client("auditor")
-    for name, chart in {
-        "undecided": "ties", "agreement": "agreement", "longer": "preferred"
-    }.items():  # fmt: skip
-        answer = reader.get(f"/charts/preferences/{chart}", params={"since": DAYS["earlier"]})
-        series = [
-            one
-            for panel in Chart.model_validate(answer.json()).panels
-            for one in panel.series
-            if one.name.startswith({"undecided": "equally", "agreement": "same"}.get(name, name))
-        ]
-        drawn = {x: (y, n) for one in series for x, y, n in zip(one.x, one.y, one.n, strict=True)}
+    measures = ("undecided", "agreement", "longer")
+    sums = SumsReader(web.store).read(measures, ["day"], VoteCell()).by_measure
+    for name in measures:
         for side, day in zip(("earlier", "later"), (FIRST, SECOND), strict=True):
             shown = figures[name][side]
-            assert (shown["value"], shown["n"]) == drawn[day_value(day)]
+            known = interval_of_sums(sums[name][(day.isoformat(),)])
+            assert (shown["value"], shown["n"]) == (known.value, known.n)
     for name in FIGURES:
         (point,) = reader.get(
             "/metrics/points", params={"name": name, "until": DAYS["earlier"]}

@@ -19,7 +19,7 @@ DAYS = [date(2026, 1, 2) + timedelta(days=n) for n in (0, 1, 3)]
 PEOPLE = ("ann", "bob", "eve")
 
 
-def cast(web: Web, n: int = 24, *, people: tuple[str, ...] = PEOPLE, **more: object) -> None:
+def cast(web: Web, n: int = 60, *, people: tuple[str, ...] = PEOPLE, **more: object) -> None:
     """Three days of votes, the second a gap after the next one: a mostly, and the longer b less."""
     days = [datetime(day.year, day.month, day.day, 12, tzinfo=UTC) for day in DAYS]
     ids = web.publish(n, offer=False)
@@ -89,8 +89,8 @@ def test_a_vote_shows_at_once_whether_the_others_are_counted_or_not(web: Web):
     )  # fmt: skip
     web.store.votes.cast(cast_one)
     after = read(reader, "choices")
-    assert sum(n for _, n in points(after, "both bad").values()) == 24 * 3 + 1
-    assert points(after, "both bad")[day_value(NOON.date())][0] == pytest.approx(1 / 25)
+    assert sum(n for _, n in points(after, "both bad").values()) == 60 * 3 + 1
+    assert points(after, "both bad")[day_value(NOON.date())][0] == pytest.approx(1 / 61)
 
 
 @on_sqlite
@@ -114,7 +114,7 @@ def test_filters_choose_the_votes(web: Web):
     reader = web.client("auditor")
     one = {"since": DAYS[1].isoformat(), "until": DAYS[1].isoformat()}
     found = points(read(reader, "ties", **one), "equally good or both bad")
-    assert {day: n for day, (_, n) in found.items()} == {day_value(DAYS[1]): 24}
+    assert {day: n for day, (_, n) in found.items()} == {day_value(DAYS[1]): 60}
     assert read(reader, "ties", category="poetry").panels == ()
     assert read(reader, "ties", category="", group="page", source="this project").panels != ()
     assert "No votes match" in read(reader, "strength").notes[0]
@@ -132,9 +132,7 @@ def test_a_point_leads_to_the_votes_of_the_chosen_filters(web: Web):
     assert f"/votes?day={DAYS[0]}&category=factual" in links(category="factual")
     days = f"since={DAYS[0]}&until={DAYS[2]}"
     asked = {"since": DAYS[0].isoformat(), "source": "this project"}
-    assert links(by="category", **asked) == {
-        f"/votes?category=factual&source=this+project&{days}"
-    }
+    assert links(by="category", **asked) == {f"/votes?category=factual&source=this+project&{days}"}
     assert links(by="source", since=DAYS[0].isoformat()) == {f"/votes?source=this+project&{days}"}
     for place in links(by="category", **asked):
         votes = reader.get("/votes", params=httpx.URL(place).params).json()["items"]
@@ -146,8 +144,8 @@ def test_a_point_leads_to_the_votes_of_the_chosen_filters(web: Web):
 
 @on_sqlite
 def test_small_groups_are_withheld(web: Web):
-    cast(web)
-    cast(web, people=("solo",), origin="api")
+    cast(web, 24)
+    cast(web, 24, people=("solo",), origin="api")
     reader = web.client("auditor")
     (panel,) = read(reader, "ties", by="group").panels
     assert [tick.label for tick in panel.y.ticks] == ["page", "api"]
@@ -161,6 +159,64 @@ def test_small_groups_are_withheld(web: Web):
     few = read(reader, "ties", by="category", until=DAYS[0].isoformat())
     assert few.panels == ()
     assert "8 comparisons: too few" in few.notes[-1]
+
+
+@on_sqlite
+def test_days_with_few_comparisons_are_a_gap_with_one_note(web: Web):
+    cast(web)
+    late = datetime(2026, 1, 6, 12, tzinfo=UTC)
+    few = web.publish(3, offer=False, prefix="few")
+    web.store.votes.cast_many(
+        [
+            NewVote(
+                comparison_id=one, annotator_id=who, annotator_kind="human", choice="tie",
+                voted_at=late, idempotency_key=f"{one}/{who}", origin="page",
+            )
+            for one in few
+            for who in PEOPLE
+        ]
+    )  # fmt: skip
+    reader = web.client("auditor")
+    chart = read(reader, "ties")
+    assert set(points(chart, "equally good or both bad")) == {day_value(day) for day in DAYS}
+    assert chart.notes.count("days with fewer than 20 comparisons are withheld") == 1
+    whole = read(reader, "ties", until=DAYS[2].isoformat())
+    assert "days with fewer than 20 comparisons are withheld" not in whole.notes
+    only = read(reader, "ties", since=late.date().isoformat())
+    assert (only.panels, only.notes) == ((), ("days with fewer than 20 comparisons are withheld",))
+
+
+@on_sqlite
+def test_what_few_of_the_chosen_annotators_judged_is_withheld(web: Web):
+    everybody = web.publish(24, offer=False, prefix="code", category="coding", source="hh")
+    ann_alone = web.publish(24, offer=False, prefix="poem", category="poetry")
+    web.store.votes.cast_many(
+        [
+            NewVote(
+                comparison_id=one, annotator_id=who, annotator_kind="human", choice=choice,
+                voted_at=NOON, idempotency_key=f"{one}/{who}", origin="page",
+            )
+            for ids, choices in ((everybody, "aaa"), (ann_alone, ("a", "skip", "skip")))
+            for one in ids
+            for who, choice in zip(PEOPLE, choices, strict=True)
+        ]
+    )  # fmt: skip
+    reader = web.client("auditor")
+    for _ in range(2):
+        for by, large, small in (
+            ("category", "coding", "poetry"),
+            ("source", "hh", "this project"),
+        ):
+            (panel,) = read(reader, "ties", by=by, group="page").panels
+            assert [tick.label for tick in panel.y.ticks] == [large, small]
+            assert [series.y for series in panel.series] == [(0.0,)]
+            assert [mark.label for mark in panel.marks] == ["1 annotator: too few"]
+            (panel,) = read(reader, "ties", by=by).panels
+            assert [series.y for series in panel.series] == [(0.0, 1.0)], "nobody is chosen"
+        assert read(reader, "ties", group="page").panels != ()
+        alone = read(reader, "ties", group="page", category="poetry")
+        assert (alone.panels, "1 annotator of the group" in alone.notes[0]) == ((), True)
+        count_new_votes(web.store)
 
 
 @on_sqlite

@@ -12,7 +12,7 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.preferences import Figure, Link, chart_by_day, chart_by_group, figures
 from rlhf_pipeline.reports.words import format_count
-from rlhf_pipeline.store.vote_sums import VoteCell
+from rlhf_pipeline.store.vote_sums import KINDS, VoteCell
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import hides_answers
@@ -31,6 +31,7 @@ COLUMNS: dict[By, str] = {
 }
 MIN_COMPARISONS = 20  # fewer would say more about a few comparisons than about a group
 WITHHELD = f"figures of fewer than {MIN_COMPARISONS} comparisons are withheld"
+WITHHELD_DAYS = f"days with fewer than {MIN_COMPARISONS} comparisons are withheld"
 
 
 @dataclass(frozen=True)
@@ -69,25 +70,32 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
     """Raises Problem 403 for a filter by model of users who judge blind."""
     _refuse_model(principal, filters)
     figure = figures(site.terms().dimensions)[name]
-    if filters.group is not None:
-        n_people = site.preference_sums.group_sizes().get(filters.group, 0)
+    first, last = filters.days.resolve(_find_newest_day(site, filters))
+    cell = filters.cell(first, last)
+    members = None if filters.group is None else site.preference_sums.members(filters.group)
+    if members is not None and by not in KINDS:
+        n_people = site.preference_sums.count_people(members, cell, most=MIN_ANNOTATORS)
         if n_people < MIN_ANNOTATORS:
             note = (
-                f"Withheld: the group {filters.group!r} has {format_count(n_people, 'annotator')}."
+                f"Withheld: {format_count(n_people, 'annotator')} of the group {filters.group!r} "
+                f"voted in this selection; at least {MIN_ANNOTATORS} are needed."
             )
             return chart_by_group(figure, by, {}, {}, [note])
-    newest = _find_newest_day(site, filters)
-    first, last = filters.days.resolve(newest)
-    read = site.preference_sums.read(
-        [COUNTED, *figure.measures], [COLUMNS[by]], filters.cell(first, last)
-    )
+    read = site.preference_sums.read([COUNTED, *figure.measures], [COLUMNS[by]], cell)
     notes = _describe_progress(read)
     link = _build_link(by, filters, first, last) if principal.may(Permission.VOTES_READ) else None
     sums = {
         measure: {place[0]: one for place, one in found.items()}
         for measure, found in read.by_measure.items()
     }
+    large = {
+        measure: {name: one for name, one in found.items() if one.n_groups >= MIN_COMPARISONS}
+        for measure, found in sums.items()
+    }
     if by == "day":
+        n_comparisons = [one.n_groups for found in sums.values() for one in found.values()]
+        if any(0 < n < MIN_COMPARISONS for n in n_comparisons):
+            notes = [*notes, WITHHELD_DAYS]
         if filters.days.since is None:
             days = [date.fromisoformat(day) for day in sums.get(COUNTED, {})]
             first = min(days, default=first)
@@ -97,12 +105,19 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
                 {"policy": read_policies(site.store, first, last)}, name="policy changed"
             ),
         )
-        return chart_by_day(figure, sums, first, last, notes=notes, marks=marks, link=link)
-    small = _find_small(site, by, figure, sums)
-    large = {
-        measure: {name: one for name, one in found.items() if one.n_groups >= MIN_COMPARISONS}
-        for measure, found in sums.items()
-    }
+        return chart_by_day(figure, large, first, last, notes=notes, marks=marks, link=link)
+    people: dict[str, int] = {}
+    if by == "group":
+        sizes = site.preference_sums.group_sizes()
+        people = {name: sizes.get(name, 0) for name in sums.get(COUNTED, {})}
+    elif members is not None:
+        people = {
+            name: site.preference_sums.count_people(
+                members, cell.model_copy(update={by: name}), most=MIN_ANNOTATORS
+            )
+            for name in {name for found in large.values() for name in found}
+        }
+    small = _find_small(figure, sums, people)
     return chart_by_group(figure, by, large, small, [*notes, WITHHELD], link)
 
 
@@ -143,18 +158,22 @@ def _find_newest_day(site: Site, filters: Filters) -> date | None:
 
 
 def _find_small(
-    site: Site, by: By, figure: Figure, sums: Mapping[str, Mapping[str, RatioSums]]
+    figure: Figure,
+    sums: Mapping[str, Mapping[str, RatioSums]],
+    people: Mapping[str, int],
 ) -> dict[str, str]:
-    """Why a group is withheld, by its name."""
+    """Why a group is withheld, by its name. `people` is the number of annotators of each that may
+    have too few.
+    """
     small = {}
-    sizes = site.preference_sums.group_sizes() if by == "group" else {}
     for name, counted in sums.get(COUNTED, {}).items():
         measured = [sums[m][name] for m in figure.measures if name in sums.get(m, {})]
         n = round(max((one.n_groups for one in measured), default=0))
         if counted.n <= 0 or n <= 0:
             continue
-        if by == "group" and sizes.get(name, 0) < MIN_ANNOTATORS:
-            small[name] = f"{format_count(sizes.get(name, 0), 'annotator')}: too few"
+        n_people = people.get(name, MIN_ANNOTATORS)
+        if n_people < MIN_ANNOTATORS:
+            small[name] = f"{format_count(n_people, 'annotator')}: too few"
         elif n < MIN_COMPARISONS:
             small[name] = f"{format_count(n, 'comparison')}: too few"
     return small

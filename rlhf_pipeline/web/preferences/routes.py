@@ -54,9 +54,10 @@ def read_chart(
 ) -> Response:
     """What people choose, how often they are undecided, how strongly they prefer a side, how far
     they agree, and what is preferred: length, style, dimensions. Counts people's votes that count
-    now. Groups of fewer than 3 annotators or 20 comparisons are withheld. Without `until`, up to
-    the newest day with votes; without `since`, 90 days. `group` is a group of annotators, `model`
-    the model of both completions.
+    now. Groups of fewer than 3 annotators and figures of fewer than 20 comparisons are withheld;
+    with `group` (of annotators), what fewer than 3 of its annotators voted on. Without `until`, up
+    to the newest day with votes; without `since`, 90 days. `model` is the model of both
+    completions.
     """
     return answer_chart(request, queries.build_chart(site, principal, figure, by, chosen))
 

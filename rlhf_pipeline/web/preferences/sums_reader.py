@@ -13,7 +13,7 @@ from rlhf_pipeline.metrics.vote_sums import count_new_votes, sum_change
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
-from rlhf_pipeline.votes.sums import KEY, SUMS, VERSION
+from rlhf_pipeline.votes.sums import KEY, SEVERAL, SUMS, VERSION
 from rlhf_pipeline.web.memory_cache import ExpiringCache
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,25 @@ class SumsReader:
                 if who not in known:
                     sizes[origin] = sizes.get(origin, 0) + 1
         return sizes
+
+    def members(self, group: str) -> set[str]:
+        """The people of a group, those of waiting votes included."""
+        return {*self._store.vote_sums.members(group), *self._find_new_members(group)}
+
+    def count_people(self, members: set[str], cell: VoteCell, *, most: int) -> int:
+        """Number of these people with a vote in the cell, at most `most`."""
+        if cell.model_version == SEVERAL:  # no comparison has it: people of any model count
+            cell = cell.model_copy(update={"model_version": None})
+        return self._store.vote_sums.count_voters(members, cell, most=most)
+
+    def _find_new_members(self, group: str) -> list[str]:
+        """The people of a group whose votes all wait to be counted."""
+        seq, newest = self._store.vote_sums.head(VERSION).seq, self._store.votes.max_seq()
+        if newest - seq > LIVE_VOTES:
+            return []
+        origins = self._store.vote_sums.first_origins(seq, newest)
+        known = self._store.vote_sums.groups(list(origins))
+        return [who for who, origin in origins.items() if origin == group and who not in known]
 
     def cells(self, *columns: str) -> list[Place]:
         """The combinations of these columns that have votes."""

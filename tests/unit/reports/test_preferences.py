@@ -84,4 +84,4 @@ def test_changes_are_marked_on_all_panels_and_panels_differ_in_colour() -> None:
     lines = [[mark for mark in panel.marks if mark.name == "taste changed"] for panel in panels]
     assert [[mark.label for mark in found] for found in lines] == [["taste changed"], [""], [""]]
     assert [panel.series[0].role for panel in panels] == ["group1", "group2", "group3"]
-    assert panels[2].notes == ("no votes yet where only one completion has headings, code",)
+    assert panels[2].notes == ("too few votes where only one completion has headings, code",)
