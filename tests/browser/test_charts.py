@@ -9,6 +9,7 @@ import pytest
 
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import Choice, Role, utc_now
+from rlhf_pipeline.reports.chart import Axis, Chart, Mark, Panel, Series, day_axis, day_value
 from tests.browser.hands import log_in, until
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults
@@ -80,10 +81,37 @@ def test_a_chart_has_a_drawing_a_legend_and_a_table_with_intervals_and_counts(pa
     accuracy.press("Enter")
     assert accuracy.get_attribute("aria-pressed") == "false"
     rows = open_table(page)
-    assert rows.count() == 3 * N_DAYS - 1 + 2 * N_DAYS
+    assert rows.count() == 3 * N_DAYS - 1 + 2 * N_DAYS + 1
     row = first_chart(page).locator("tbody tr", has_text="accuracy2026-01-01").last
     assert row.locator("td").all_inner_texts()[2:] == [
         *("2026-01-01", "70.0%", "67.0%", "73.0%", "1,200")
+    ]
+
+
+def test_the_table_tells_when_taste_and_model_changed(site: People, page: Any) -> None:
+    taste = Mark(style="line", role="since", x=(day_value(FIRST),) * 2, name="taste changed")
+    axis = Axis(low=0, high=1)
+    days = day_axis(FIRST, FIRST + timedelta(days=1))
+    at = {"style": "dots", "role": "now", "name": "one", "x": (day_value(FIRST),), "y": (0.5,)}
+    words = Mark(style="word", role="small", y=(0.5, 0.5), label="too few")
+    first, second = (
+        Panel(title=title, x=days, y=axis, series=(Series(**at),), marks=marks)
+        for title, marks in (
+            ("first", (taste.model_copy(update={"label": "of everybody"}), words)),
+            ("second", (taste,)),
+        )
+    )
+    chart = Chart(kind="test", title="two panels", alt="", panels=(first, second))
+    answer = {"content_type": "application/json", "body": chart.model_dump_json()}
+    page.route("**/api/v1/charts/alignment*", lambda route: route.fulfill(**answer))
+    page.reload()
+    page.wait_for_selector("[data-chart] canvas")
+    cells = [row.locator("td").all_inner_texts() for row in open_table(page).all()]
+    assert cells == [
+        ["first", "one", "2026-01-01", "0.5"],
+        ["second", "one", "2026-01-01", "0.5"],
+        ["", "taste changed: of everybody", "2026-01-01", ""],
+        ["first", "too few", "", "0.5"],
     ]
 
 
@@ -92,6 +120,7 @@ def test_a_chart_is_downloaded_as_csv_and_as_picture(page: Any) -> None:
         first_chart(page).get_by_role("button", name="CSV").click()
     lines = download.value.path().read_text(encoding="utf-8").splitlines()
     assert lines[0] == "panel,series,x,y,low,high,n"
+    assert sum(line.endswith(",reward model changed: @2,2026-01-21,,,,") for line in lines) == 1
     assert any("accuracy,2026-01-01,0.7,0.6" in line and line.endswith(",1200") for line in lines)
     with page.expect_download() as download:
         first_chart(page).get_by_role("button", name="PNG").click()
@@ -111,7 +140,7 @@ def test_filters_and_zoom_live_in_the_address(site: People, page: Any) -> None:
     page.get_by_role("button", name="Apply").click()
     page.wait_for_url("**since=2026-01-11**")
     page.wait_for_selector("[data-chart] canvas")
-    assert open_table(page).count() == 5 * (N_DAYS - 10)
+    assert open_table(page).count() == 5 * (N_DAYS - 10) + 1
     assert not page.get_by_role("button", name="Reset zoom").is_visible()
     box = first_chart(page).locator(".chart-drawing canvas").bounding_box()
     page.keyboard.down("Control")

@@ -1,7 +1,7 @@
 // The numbers behind a chart: as a table, as CSV, and its picture as PNG.
 
 import { drawKeyAt } from "./keys.js";
-import { hasNames, isoDay, words } from "./values.js";
+import { hasNames, isoDay, titleOf, words } from "./values.js";
 
 const COLUMNS = ["panel", "series", "x", "y", "low", "high", "n", "evidence"];
 const SCALE = 2; // pixels of the PNG per pixel of the screen
@@ -13,15 +13,40 @@ function rowsOf(chart) {
   );
 }
 
+// Changes and words that are drawn beside the points, those of several panels once. `write` puts a
+// value of an axis in words.
+function markRowsOf(chart, write) {
+  const found = new Map();
+  for (const panel of chart.panels.filter(Boolean)) {
+    for (const { style, x, y, name, label } of panel.marks) {
+      if (style === "area" || !(name || label) || (x ? y : !label)) continue;
+      const key = JSON.stringify([name, x, y]);
+      const known = found.get(key);
+      found.set(key, {
+        panel: known ? "" : titleOf(panel),
+        series: known?.label ? known.series : [name, label].filter(Boolean).join(": "),
+        label: known?.label || label,
+        x: x ? spanOf(x, panel.x, write) : "", y: y ? spanOf(y, panel.y, write) : "",
+      });
+    }
+  }
+  return [...found.values()];
+}
+
+const spanOf = (ends, axis, write) =>
+  [...new Set(ends.map((value) => write(value, axis)))].join(" to ");
+
 const hasEvidence = (row) => row.series.evidence.length > 0;
 
 export const countPoints = (chart) => rowsOf(chart).length;
 
 export function fillTable(table, chart) {
   const rows = rowsOf(chart);
+  const marks = markRowsOf(chart, words);
   const panels = chart.panels.filter(Boolean);
   const used = {
-    panel: panels.length > 1, series: rows.some((row) => row.series.name), x: true, y: true,
+    panel: panels.length > 1, x: true, y: true,
+    series: marks.length > 0 || rows.some((row) => row.series.name),
     low: rows.some((row) => row.series.low.length), high: rows.some((r) => r.series.high.length),
     n: rows.some((row) => row.series.n.length), evidence: rows.some(hasEvidence),
   };
@@ -61,6 +86,10 @@ export function fillTable(table, chart) {
       } else cell.textContent = texts[name];
     }
   }
+  for (const mark of marks) {
+    const row = body.insertRow();
+    for (const name of names) row.insertCell().textContent = mark[name] ?? "";
+  }
 }
 
 export function downloadCsv(chart) {
@@ -71,6 +100,7 @@ export function downloadCsv(chart) {
     exact(series.y[i], panel.y), series.low[i], series.high[i], series.n[i],
     series.evidence[i],
   ].slice(0, names.length));
+  for (const mark of markRowsOf(chart, exact)) lines.push(names.map((name) => mark[name] ?? ""));
   const text = [names, ...lines].map((line) => line.map(csvCell).join(",")).join("\r\n");
   save(new Blob([`${text}\r\n`], { type: "text/csv" }), `${fileName(chart)}.csv`);
 }
