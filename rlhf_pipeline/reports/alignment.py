@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,
+    Estimate,
     Mark,
     Panel,
     Role,
@@ -19,6 +19,7 @@ from rlhf_pipeline.reports.chart import (
     day_axis,
     day_curves,
     day_value,
+    estimate_of,
     percent_ticks,
     round_ticks,
     to_day,
@@ -239,10 +240,9 @@ def _curves(points: Sequence[MetricPoint], role: Role, name: str = "") -> tuple[
     return day_curves(days, [_interval(point) for point in ordered], role=role, name=name)
 
 
-def _interval(point: MetricPoint) -> Interval:
+def _interval(point: MetricPoint) -> Estimate:
     assert point.value is not None  # others are gaps
-    low, high = (point.value if end is None else end for end in (point.low, point.high))
-    return Interval(value=point.value, low=low, high=high, n=point.n)
+    return estimate_of(point.value, point.low, point.high, point.n)
 
 
 def _ends(points: Sequence[MetricPoint]) -> list[float]:

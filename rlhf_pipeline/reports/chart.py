@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import date
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rlhf_pipeline.records import Interval, Record
 
@@ -36,9 +36,22 @@ Role = Literal[
 # for series that differ by a group, such as a source; of more groups, the rest is one group
 GROUP_ROLES: tuple[Role, ...] = ("group1", "group2", "group3", "group4", "group5", "group6")
 Numbers = tuple[float, ...]
+Ends = tuple[float | None, ...]
 EPOCH = date(1970, 1, 1).toordinal()
 MAX_DAY_TICKS = 8  # more labels would overlap
 CURVE_X, CURVE_Y = (0.05, 0.35, 0.65, 0.95), (0.3, 0.6, 0.45, 0.8)  # of a legend key
+
+
+class BareValue(NamedTuple):
+    """A value whose interval is unknown."""
+
+    value: float
+    n: int
+    low: None = None
+    high: None = None
+
+
+Estimate = Interval | BareValue
 
 
 class Tick(Record):
@@ -66,7 +79,7 @@ class Axis(Record):
 
 class Series(Record):
     """Points with their intervals. `low` and `high` are the interval ends along `along`, one per
-    point, or empty.
+    point, None where they are unknown, or empty.
 
     `name` is the legend's entry, shared by series with the same name. `width` is the width of bars,
     in units of x. `offset` shifts points by pixels, so two series do not hide each other. `n` holds
@@ -79,8 +92,8 @@ class Series(Record):
     x: Numbers
     y: Numbers
     name: str = ""
-    low: Numbers = ()
-    high: Numbers = ()
+    low: Ends = ()
+    high: Ends = ()
     along: Literal["x", "y"] = "y"
     faint: tuple[bool, ...] = ()
     labels: tuple[str, ...] = ()
@@ -163,7 +176,7 @@ def to_numbers(values: Iterable[Any]) -> Numbers:
 
 
 def point_series(
-    places: Sequence[float], intervals: Sequence[Interval | None], *, along: str = "y", **more: Any
+    places: Sequence[float], intervals: Sequence[Estimate | None], *, along: str = "y", **more: Any
 ) -> Series:
     """Dots with intervals at `places`; no dot if the interval is None."""
     known = [(at, i) for at, i in zip(places, intervals, strict=True) if i is not None]
@@ -172,8 +185,8 @@ def point_series(
         style="dots",
         x=at if along == "y" else value,
         y=value if along == "y" else at,
-        low=to_numbers(i.low for _, i in known),
-        high=to_numbers(i.high for _, i in known),
+        low=_to_ends(i.low for _, i in known),
+        high=_to_ends(i.high for _, i in known),
         n=tuple(i.n for _, i in known),
         along=along,
         **more,
@@ -181,7 +194,7 @@ def point_series(
 
 
 def day_curves(
-    days: Sequence[date], intervals: Sequence[Interval], *, links: Sequence[str] = (), **more: Any
+    days: Sequence[date], intervals: Sequence[Estimate], *, links: Sequence[str] = (), **more: Any
 ) -> tuple[Series, ...]:
     """A curve with its band over ascending days. A missing day is a gap: each run of days is a
     series of its own, and all share the name. `links` are by day.
@@ -193,8 +206,8 @@ def day_curves(
             style="curve",
             x=tuple(places[start:end]),
             y=to_numbers(i.value for i in intervals[start:end]),
-            low=to_numbers(i.low for i in intervals[start:end]),
-            high=to_numbers(i.high for i in intervals[start:end]),
+            low=_to_ends(i.low for i in intervals[start:end]),
+            high=_to_ends(i.high for i in intervals[start:end]),
             n=tuple(i.n for i in intervals[start:end]),
             links=tuple(links[start:end]),
             **more,
@@ -202,6 +215,24 @@ def day_curves(
         for start, end in zip([0, *starts], [*starts, len(places)], strict=True)
         if end > start
     )
+
+
+def estimate_of(value: float, low: float | None, high: float | None, n: int) -> Estimate:
+    if low is None or high is None:
+        return BareValue(value, n)
+    return Interval(value=value, low=low, high=high, n=n)
+
+
+def list_ends(estimates: Iterable[Estimate | None]) -> list[float]:
+    """The values and the ends of their intervals: what an axis has to hold."""
+    known = [i for i in estimates if i is not None]
+    return [end for i in known for end in (i.value, i.low, i.high) if end is not None]
+
+
+def _to_ends(values: Iterable[float | None]) -> Ends:
+    """Empty where all are unknown."""
+    ends = tuple(None if value is None else float(value) for value in values)
+    return ends if any(end is not None for end in ends) else ()
 
 
 def day_value(day: date) -> float:

@@ -65,7 +65,8 @@ def chart_timeline(
     first, last = int(rows["seq"].min()), int(rows["seq"].max())
     served = dict(sorted((models or {}).items()))
     rates = _error_rates(rows, served, window)
-    highest = max([0.5, *(end for series in rates for end in series.high)])
+    ends = [end for series in rates for end in series.high if end is not None]
+    highest = max([0.5, *ends])
     high = float(np.ceil(highest * 10 - 1e-9) / 10)
     x = Axis(low=first, high=max(last, first + 1), unit="vote seq", has_grid=False)
     seqs = rows.loc[rows["day"].astype(str) == day, "seq"]

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rlhf_pipeline.records import Evaluation, Interval
+from rlhf_pipeline.records import Evaluation
 from rlhf_pipeline.reports.chart import (
     Axis,
+    BareValue,
     Chart,
+    Estimate,
     Mark,
     Panel,
     Role,
     Series,
     Tick,
+    list_ends,
     percent_ticks,
     pick_spaced,
     point_series,
@@ -25,7 +28,7 @@ NO_VERSIONS = (
 MAX_TICKS = 12
 SPREAD, WIDE_SPREAD = 9, 26  # pixels between series of one version, and of few versions
 FEW_VERSIONS = 8
-Values = Mapping[str, Sequence[Interval | None]]
+Values = Mapping[str, Sequence[Estimate | None]]
 
 
 def chart_evolution(
@@ -125,7 +128,7 @@ def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> P
         roles = ("now", "ref")
     spread = WIDE_SPREAD if len(versions) <= FEW_VERSIONS else SPREAD
     known = {name: each for name, each in values.items() if any(each)}
-    ends = [end for each in known.values() for i in each if i for end in (i.low, i.high)]
+    ends = [end for each in known.values() for end in list_ends(each)]
     low, high = min([0.0, *ends]), max(ends, default=1.0) * 1.08 or 1.0
     return Panel(
         title=title,
@@ -145,9 +148,9 @@ def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> P
     )
 
 
-def _bare(value: float, evaluation: Evaluation) -> Interval:
+def _bare(value: float, evaluation: Evaluation) -> BareValue:
     """A mean whose interval is not on record."""
-    return Interval(value=value, low=value, high=value, n=evaluation.n_prompts)
+    return BareValue(value, evaluation.n_prompts)
 
 
 def _link(series: Series, versions: Sequence[int], links: Sequence[str]) -> Series:

@@ -190,12 +190,9 @@ def _draw_dots(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
         left = x(at_x) + (0 if across else series.offset)
         up = y(at_y) + (series.offset if across else 0)
         few = " few" if series.faint and series.faint[i] else ""
-        if series.low:
-            ends = (
-                ((x(series.low[i]), up), (x(series.high[i]), up))
-                if across
-                else ((left, y(series.low[i])), (left, y(series.high[i])))
-            )
+        low, high = (series.low[i], series.high[i]) if series.low else (None, None)
+        if low is not None and high is not None:
+            ends = ((x(low), up), (x(high), up)) if across else ((left, y(low)), (left, y(high)))
             yield Shape("line", f"whisker {series.role}{few}", ends)
         if series.style == "triangles":
             triangle = (left, up - 6), (left + 6, up + 5), (left - 6, up + 5)
@@ -206,8 +203,13 @@ def _draw_dots(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
 
 def _draw_curve(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
     if series.low:
-        upper = tuple((x(at), y(end)) for at, end in zip(series.x, series.high, strict=True))
-        lower = tuple((x(at), y(end)) for at, end in zip(series.x, series.low, strict=True))
+        upper, lower = (
+            tuple(
+                (x(at), y(value if end is None else end))
+                for at, value, end in zip(series.x, series.y, ends, strict=True)
+            )
+            for ends in (series.high, series.low)
+        )
         paint = "band" if series.role in ("now", "ref") else f"band {series.role}"
         yield Shape("polygon", paint, upper + lower[::-1])
     points = tuple((x(at), y(value)) for at, value in zip(series.x, series.y, strict=True))

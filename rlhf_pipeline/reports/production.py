@@ -5,16 +5,18 @@ from datetime import date
 
 from rlhf_pipeline.metric_catalogue import METRICS, PRODUCTION
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reports.chart import (
     GROUP_ROLES,
     Axis,
     Chart,
+    Estimate,
     Panel,
     Role,
     Series,
     day_axis,
     day_curves,
+    estimate_of,
+    list_ends,
     percent_ticks,
     round_ticks,
 )
@@ -61,7 +63,7 @@ def _panel(name: str, points: Sequence[MetricPoint], roles: dict[str, Role], x: 
     for model, role in roles.items():
         of = sorted((p for p in points if p.labels["model"] == model), key=lambda p: p.day)
         intervals = [_interval(point) for point in of]
-        ends += [end for i in intervals for end in (i.low, i.high)]
+        ends += list_ends(intervals)
         series += day_curves([point.day for point in of], intervals, role=role, name=model)
     return Panel(
         title=_describe(name),
@@ -77,10 +79,9 @@ def _describe(name: str) -> str:
     return words if unit == "share" else f"{words} ({unit})"
 
 
-def _interval(point: MetricPoint) -> Interval:
+def _interval(point: MetricPoint) -> Estimate:
     assert point.value is not None  # others are gaps
-    low, high = (point.value if end is None else end for end in (point.low, point.high))
-    return Interval(value=point.value, low=low, high=high, n=point.n)
+    return estimate_of(point.value, point.low, point.high, point.n)
 
 
 def _axis(name: str, ends: Sequence[float]) -> Axis:

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,
+    Estimate,
     Panel,
     Role,
     Series,
     Tick,
+    estimate_of,
     percent_ticks,
     point_series,
     round_ticks,
@@ -103,10 +104,8 @@ def _dots(
     return point_series(range(len(labels)), intervals, role=role, name=title, offset=offset)
 
 
-def _interval(point: MetricPoint) -> Interval:
-    value = point.value or 0.0
-    low, high = (value if end is None else end for end in (point.low, point.high))
-    return Interval(value=value, low=low, high=high, n=point.n)
+def _interval(point: MetricPoint) -> Estimate:
+    return estimate_of(point.value or 0.0, point.low, point.high, point.n)
 
 
 def _number(label: str) -> int:

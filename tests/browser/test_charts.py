@@ -88,7 +88,7 @@ def test_a_chart_has_a_drawing_a_legend_and_a_table_with_intervals_and_counts(pa
     ]
 
 
-def test_the_table_tells_when_taste_and_model_changed(site: People, page: Any) -> None:
+def test_the_table_has_a_row_for_each_mark(page: Any) -> None:
     taste = Mark(style="line", role="since", x=(day_value(FIRST),) * 2, name="taste changed")
     axis = Axis(low=0, high=1)
     days = day_axis(FIRST, FIRST + timedelta(days=1))

@@ -70,8 +70,8 @@ export function fillTable(table, chart) {
     const texts = {
       panel: panel.title || panel.y.label, series: series.name, x: words(series.x[i], panel.x),
       y: words(series.y[i], panel.y),
-      low: series.low.length ? words(series.low[i], measured) : "",
-      high: series.high.length ? words(series.high[i], measured) : "",
+      low: Number.isFinite(series.low[i]) ? words(series.low[i], measured) : "",
+      high: Number.isFinite(series.high[i]) ? words(series.high[i], measured) : "",
       n: series.n.length ? series.n[i].toLocaleString("en") : "",
       evidence: series.evidence[i] ?? "",
     };

@@ -70,9 +70,10 @@ export function intervalsOf(series, panel, common, colour) {
     isAcross
       ? api.coord([place(value, panel.x), place(series.y[i], panel.y)])
       : api.coord([place(series.x[i], panel.x), place(value, panel.y)]);
+  const value = isAcross ? series.x : series.y; // where an interval is unknown
   const band = (api) => {
-    const upper = series.x.map((_, i) => end(api, i, series.high[i]));
-    const lower = series.x.map((_, i) => end(api, i, series.low[i]));
+    const upper = series.x.map((_, i) => end(api, i, series.high[i] ?? value[i]));
+    const lower = series.x.map((_, i) => end(api, i, series.low[i] ?? value[i]));
     if (series.x.length === 1) return line([upper[0], lower[0]], { lineWidth: 2 });
     const points = [...upper, ...lower.reverse()];
     const style = { fill: colour(series.role), opacity: 0.15 };
@@ -87,6 +88,7 @@ export function intervalsOf(series, panel, common, colour) {
     tooltip: { show: false },
     renderItem: ({ dataIndex: i }, api) => {
       if (series.style === "curve") return i === 0 ? band(api) : null;
+      if (series.low[i] === null) return null;
       const shape = line([end(api, i, series.low[i]), end(api, i, series.high[i])], {
         opacity: series.faint[i] ? 0.45 : 1,
       });

@@ -23,7 +23,7 @@ export function words(value, axis) {
 export function pointWords(series, i, panel) {
   const measured = series.along === "x" ? panel.x : panel.y;
   const parts = [words(series.along === "x" ? series.x[i] : series.y[i], measured)];
-  if (series.low.length) {
+  if (Number.isFinite(series.low[i])) {
     parts.push(`(${words(series.low[i], measured)} to ${words(series.high[i], measured)})`);
   }
   return parts.join(" ");
