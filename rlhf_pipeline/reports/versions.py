@@ -33,13 +33,17 @@ CEILING_WORDS = "noise ceiling: accuracy of a perfect model"
 SPREAD = 9  # pixels between the dots of one version
 
 
-def chart_versions(points: Sequence[MetricPoint]) -> Chart:
-    """The newest run among `points`, by version: so all dots are of the same votes."""
+def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> Chart:
+    """The newest run among `points`, by version: so all dots are of the same votes. `model` (as
+    name@version) is drawn alone.
+    """
     newest = max((point.measured_at for point in points), default=None)
-    current = [p for p in points if p.measured_at == newest and p.value is not None]
+    run = [p for p in points if p.measured_at == newest and p.value is not None]
+    current = [p for p in run if model in (None, p.labels["reward_model"])]
     labels = sorted({p.labels["reward_model"] for p in current}, key=_number)
     if newest is None or not labels:
-        return Chart(kind="versions", title=TITLE, alt=TITLE, panels=(), notes=(NO_VERSIONS,))
+        note = f"The newest run did not measure {model}." if run else NO_VERSIONS
+        return Chart(kind="versions", title=TITLE, alt=TITLE, panels=(), notes=(note,))
     found = {(p.name, p.labels["reward_model"]): p for p in current}
     low = min([0.5, *(p.low or p.value or 0.0 for p in current if p.name != ECE)])
     shares = [float(tick) for tick in np.arange(np.floor(10 * low), 11, 2 if low < 0.4 else 1) / 10]
@@ -77,7 +81,7 @@ def chart_versions(points: Sequence[MetricPoint]) -> Chart:
             series=(_dots(found, labels, ECE, "now", "ECE"),),
         ),
     )
-    n = max(p.n for p in current if p.name == ACCURACY)
+    n = max(p.n for p in run if p.name == ACCURACY)
     return Chart(
         kind="versions",
         title=TITLE,

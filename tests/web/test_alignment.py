@@ -104,6 +104,7 @@ def test_the_page_keeps_the_group_of_its_address(web: Web):
         whole = browser.get(f"{server.url}/alignment").text
         assert "70.0%" in whole
         assert "/api/v1/charts/versions" in whole
+        assert "the model applies, the days\n  do not" in whole
         of_group = browser.get(f"{server.url}/alignment", params={"category": "factual"}).text
         assert "61.0%" in of_group
         assert "<option selected>factual</option>" in of_group

@@ -606,6 +606,8 @@ def test_charts_and_table_show_the_same_errors(web: Web):
     with pages(web) as seen:
         page = words(seen.browser(web.add("engineer")).get(f"{seen.url}/calibration"))
     assert "5.0%<br> <small>0.0 to 10.0</small>" in page
+    assert "when the calibrator was fitted; days and group do not apply." in page
+    assert "All calibrators; the filters above do not apply." in page
 
 
 def test_curves_errors_and_votes_are_those_of_the_chosen_group(web: Web):

@@ -63,11 +63,15 @@ def read_accuracy(site: AnySite, request: Request, _: Reader, days: Days) -> Res
 
 
 @api.get("/charts/versions", response_model=Chart, responses=UNCHANGED)
-def read_versions(site: AnySite, request: Request, _: Reader) -> Response:
+def read_versions(
+    site: AnySite, request: Request, _: Reader, model: ChartFilter = None
+) -> Response:
     """Accuracy beside its noise ceiling, and calibration error, of the last versions of the reward
-    model on the same held-out votes, as the newest `calibration` measured them.
+    model on the same held-out votes, as the newest `calibration` measured them. With `model`, a
+    reward model as name@version, only that one.
     """
-    return answer_chart(request, chart_versions(site.store.metric_points.latest(VERSION_METRICS)))
+    points = site.store.metric_points.latest(VERSION_METRICS)
+    return answer_chart(request, chart_versions(points, model))
 
 
 @pages.get("/alignment")
