@@ -592,6 +592,22 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         )
 
 
+def test_earlier_calibrators_keep_the_filters(web: Web):
+    for n in range(21):
+        web.store.calibrations.add(report(n), {"temperature": 1.5})
+    with pages(web) as seen:
+        browser = seen.browser(web.add("engineer"))
+        asked = {"group": "page", "since": "2026-01-02"}
+        page = get_counted_page(browser, f"{seen.url}/calibration", **asked).text
+        earlier = page[: page.index("Earlier calibrators")].rsplit('href="', 1)[1]
+        assert earlier.startswith("/calibration?group=page&amp;since=2026-01-02&amp;cursor=")
+        assert page.index("<h2>Calibrators</h2>") < page.index('href="/calibration.csv"')
+        address = earlier.partition('"')[0].replace("&amp;", "&")
+        later = get_counted_page(browser, f"{seen.url}{address}").text
+        assert '<input type="date" name="since" value="2026-01-02">' in later
+        assert "Earlier calibrators" not in later
+
+
 def test_charts_and_table_show_the_same_errors(web: Web):
     web.store.calibrations.add(report(0, ece=0.1), {"temperature": 1.5})
     reader = web.client("engineer")
