@@ -102,6 +102,7 @@ def test_the_page_keeps_its_state_in_the_address_and_exports_it(read, web: Web):
         assert [row["prompt_id"] for row in rows[:2]] == ["p28", "p26"]
         assert len(rows) == 15
         assert '<td colspan="3">no head: 12' in shown
+        assert f"+0.30 to +0.50, n = {N_PROMPTS}" in " ".join(shown.split())
         assert shown.count("not shown to beat chance") == 1
         default = browser.get(f"{server.url}/compare").text
         assert "win rate of policy 3 against policy 2" in default
