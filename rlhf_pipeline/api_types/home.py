@@ -123,9 +123,10 @@ class HomeOut(Answer):
     work: WorkNow | None = Field(description="Null while votes are counted after a start.")
     spending: SpendingNow | None = Field(description="Null where nothing was ever spent.")
     alerts: tuple[AlertOut, ...] | None = Field(
-        description="The newest 20 open or acknowledged ones; null without `alerts.read`."
+        description="At most 20: the newest open ones, then the newest acknowledged ones; null "
+        "without `alerts.read`."
     )
-    drift_events: tuple[OpenDriftEvent, ...]
+    drift_events: tuple[OpenDriftEvent, ...] = Field(description="The newest 20.")
     decision: LastDecision | None
     fire: LastDecision | None = Field(
         description="The newest decision that acted, where `decision` is a later one."

@@ -103,6 +103,9 @@ class Alerts:
         with self._database.read_transaction() as connection:
             return self._read(connection, *conditions, newest_first=True, limit=limit)
 
+    def count_open(self) -> int:
+        return self._database.count(alerts, alerts.c.state == "open")
+
     def oldest_ongoing_at(self) -> datetime | None:
         """When the oldest alert whose condition has not ended was opened, also if it was resolved
         by hand.

@@ -5,9 +5,10 @@ from datetime import datetime, timedelta
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.alerts.incidents import Step
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.frames import PROMPTS, check_frame
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.monitoring import Alert, AlertState, MetricPoint
 from rlhf_pipeline.records import DriftEvent, NewVote, Promotion, Role, TriggerDecision
 from rlhf_pipeline.web.home.stages import StageFile, describe_stages
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
@@ -59,6 +60,30 @@ def put_event(web: Web, seq: int = 1) -> None:
             )
         ]
     )
+
+
+def put_alerts(web: Web, *states: AlertState) -> None:
+    """The oldest first."""
+    now = web.clock.now()
+
+    def open_all(known: object, silences: object, number: int) -> Step:
+        return Step(
+            changed=tuple(
+                Alert(
+                    alert_id=number + i,
+                    rule="queue_age",
+                    subject=f"subject {number + i}",
+                    severity="warning",
+                    state=state,
+                    title="The queue is old",
+                    opened_at=now,
+                    seen_at=now,
+                )
+                for i, state in enumerate(states)
+            )
+        )
+
+    web.store.alerts.advance(open_all)
 
 
 @on_sqlite
@@ -149,6 +174,24 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
     assert "promoted 3 days ago" in page
     scoped = paged.client("engineer", scopes=["metrics.read"])
     assert scoped.get("/home").json()["alerts"] is None
+
+
+@on_sqlite
+def test_all_open_events_and_alerts_count_though_twenty_are_listed(web: Web):
+    vote(web, web.publish(1)[0])
+    for seq in range(1, 26):
+        put_event(web, seq)
+    put_alerts(web, "open", *["acknowledged"] * 20)
+    reader = web.client("engineer")
+    home = reader.get("/home").json()
+    found = [one["text"] for one in home["attention"]]
+    assert (found[0], "25 drift events without a decision" in found) == ("1 alert open", True)
+    assert (len(home["alerts"]), len(home["drift_events"])) == (20, 20)
+    assert [one["state"] for one in home["alerts"][:2]] == ["open", "acknowledged"]
+    put_alerts(web, *["open"] * 24)
+    home = reader.get("/home").json()
+    assert home["attention"][0]["text"] == "25 alerts open"
+    assert {one["state"] for one in home["alerts"]} == {"open"}
 
 
 @on_sqlite

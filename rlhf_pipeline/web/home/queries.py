@@ -52,18 +52,16 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     figures = _read_figures(site)
     work = _read_work(site, now)
     alerts = _read_alerts(site, principal)
-    events = tuple(
-        OpenDriftEvent.model_validate(event.model_dump())
-        for event in site.store.events.find_open()[-MOST_SHOWN:][::-1]
-    )
+    n_alerts = 0 if alerts is None else site.store.alerts.count_open()
+    open_events = site.store.events.find_open()
     steps = () if work is None or work.n_votes else tuple(_list_next_steps(site))
     automations = read_automations(site)
     decision, fire = _read_decisions(site)
     return HomeOut(
         measured_at=now,
         attention=(
-            *_find_stopped_work(stages, alerts or (), points, automations),
-            *_find_drift(site, events),
+            *_find_stopped_work(stages, n_alerts, points, automations),
+            *_find_drift(site, len(open_events)),
             *_find_low_accuracy(figures),
         ),
         next_steps=steps,
@@ -74,7 +72,10 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         work=work,
         spending=_read_spending(site),
         alerts=alerts,
-        drift_events=events,
+        drift_events=tuple(
+            OpenDriftEvent.model_validate(event.model_dump())
+            for event in open_events[-MOST_SHOWN:][::-1]
+        ),
         decision=decision,
         fire=fire,
         gate=_read_gate(site),
@@ -83,12 +84,12 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
 
 def _find_stopped_work(
     stages: Sequence[StageState],
-    alerts: Sequence[AlertOut],
+    n_alerts: int,
     points: Sequence[MetricPoint],
     automations: AutomationsOut,
 ) -> Iterator[Attention]:
-    if n_open := sum(alert.state == "open" for alert in alerts):
-        yield Attention(text=f"{format_count(n_open, 'alert')} open", link="#alerts")
+    if n_alerts:
+        yield Attention(text=f"{format_count(n_alerts, 'alert')} open", link="#alerts")
     if failed := [stage.stage.replace("_", " ") for stage in stages if stage.state == "failed"]:
         yield Attention(text=f"not made, because runs failed: {', '.join(failed)}", link="#loop")
     silence = next((p.value for p in points if p.name == SILENCE), None)
@@ -105,10 +106,10 @@ def _find_stopped_work(
         )
 
 
-def _find_drift(site: Site, events: Sequence[OpenDriftEvent]) -> Iterator[Attention]:
-    if events:
+def _find_drift(site: Site, n_events: int) -> Iterator[Attention]:
+    if n_events:
         yield Attention(
-            text=f"{format_count(len(events), 'drift event')} without a decision", link="#drift"
+            text=f"{format_count(n_events, 'drift event')} without a decision", link="#drift"
         )
     for decision in find_waiting(site.store):
         yield Attention(
@@ -223,7 +224,8 @@ def _read_spending(site: Site) -> SpendingNow | None:
 def _read_alerts(site: Site, principal: Principal) -> tuple[AlertOut, ...] | None:
     if not principal.may(Permission.ALERTS_READ):
         return None
-    found = site.store.alerts.page(states=["open", "acknowledged"], limit=MOST_SHOWN)
+    found = site.store.alerts.page(states=["open"], limit=MOST_SHOWN)
+    found += site.store.alerts.page(states=["acknowledged"], limit=MOST_SHOWN - len(found))
     return tuple(AlertOut.model_validate(alert.model_dump()) for alert in found)
 
 
