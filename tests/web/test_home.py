@@ -195,6 +195,27 @@ def test_all_open_events_and_alerts_count_though_twenty_are_listed(web: Web):
 
 
 @on_sqlite
+def test_failed_runs_of_made_stages_and_of_other_jobs_need_attention(paged: Web):
+    vote(paged, paged.publish(1)[0])
+    files = Artefacts(paged.settings.frames, paged.store.file_hashes)
+    files.write({files.path("calibration"): b"{}"})
+    paged.store.metric_points.put(
+        [
+            point(paged, "daemon.silent_seconds", 0),
+            point(paged, "runs.failed", 1, job="recalibration"),
+            point(paged, "runs.failed", 2, job="retention"),
+            point(paged, "runs.failed", 0, job="learning"),
+        ]
+    )
+    home = paged.client("engineer").get("/home").json()
+    assert [one["text"] for one in home["attention"]] == [
+        "failed today: 1 run of recalibration, 2 runs of retention"
+    ]
+    page = paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text
+    assert "no failed run" not in page
+
+
+@on_sqlite
 def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(paged: Web):
     """A run of today may decide about votes of last year."""
     earlier = paged.clock.now() - timedelta(days=300)

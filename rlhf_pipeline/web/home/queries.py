@@ -1,7 +1,7 @@
 """Composes the state of the project from the store and the metric points."""
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
 from rlhf_pipeline.api_types.alerts import AlertOut
 from rlhf_pipeline.api_types.home import (
@@ -25,7 +25,7 @@ from rlhf_pipeline.records import Role
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes, find_waiting
-from rlhf_pipeline.web.home.stages import describe_stages
+from rlhf_pipeline.web.home.stages import STAGE_JOBS, count_failed_runs, describe_stages
 from rlhf_pipeline.web.runs.queries import read_automations, read_spending
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
@@ -60,7 +60,7 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     return HomeOut(
         measured_at=now,
         attention=(
-            *_find_stopped_work(stages, n_alerts, points, automations),
+            *_find_stopped_work(stages, n_alerts, points, automations, now.date()),
             *_find_drift(site, len(open_events)),
             *_find_low_accuracy(figures),
         ),
@@ -87,11 +87,20 @@ def _find_stopped_work(
     n_alerts: int,
     points: Sequence[MetricPoint],
     automations: AutomationsOut,
+    today: date,
 ) -> Iterator[Attention]:
     if n_alerts:
         yield Attention(text=f"{format_count(n_alerts, 'alert')} open", link="#alerts")
-    if failed := [stage.stage.replace("_", " ") for stage in stages if stage.state == "failed"]:
-        yield Attention(text=f"not made, because runs failed: {', '.join(failed)}", link="#loop")
+    if failed := [stage.stage for stage in stages if stage.state == "failed"]:
+        names = ", ".join(failed).replace("_", " ")
+        yield Attention(text=f"not made, because runs failed: {names}", link="#loop")
+    named = {job for stage in failed for job in STAGE_JOBS[stage]}
+    if others := [
+        f"{format_count(n, 'run')} of {job}"
+        for job, n in count_failed_runs(points, today).items()
+        if job not in named
+    ]:
+        yield Attention(text=f"failed today: {', '.join(others)}", link="/runs?state=failed")
     silence = next((p.value for p in points if p.name == SILENCE), None)
     if silence is not None and silence > SILENT_S:
         yield Attention(

@@ -49,6 +49,15 @@ def find_stage_files(store: Store, files: Artefacts) -> dict[str, StageFile]:
     return found
 
 
+def count_failed_runs(points: Sequence[MetricPoint], today: date) -> dict[str, int]:
+    """Failed runs of today, by job."""
+    return {
+        point.labels.get("job", ""): round(point.value)
+        for point in points
+        if point.name == "runs.failed" and point.day == today and point.value
+    }
+
+
 def describe_stages(
     files: Mapping[str, StageFile],
     running: Sequence[str],
@@ -56,11 +65,7 @@ def describe_stages(
     today: date,
 ) -> tuple[StageState, ...]:
     """`running` are the jobs of living runs; of `points`, the failed runs of today count."""
-    failed = {
-        point.labels.get("job", ""): round(point.value or 0)
-        for point in points
-        if point.name == "runs.failed" and point.day == today
-    }
+    failed = count_failed_runs(points, today)
     return tuple(
         _describe_stage(stage, files.get(stage), set(jobs) & set(running), n_failed, today)
         for stage, jobs in STAGE_JOBS.items()
