@@ -24,7 +24,7 @@ from rlhf_pipeline.reports.chart import (
     round_ticks,
     to_day,
 )
-from rlhf_pipeline.reports.day_marks import keep_within, mark_taste_changes
+from rlhf_pipeline.reports.day_marks import add_marks, keep_within, mark_taste_changes
 from rlhf_pipeline.reports.words import display_name
 
 ACCURACY, CEILING, ECE, SLOPE, VERDICT = ALIGNMENT_METRICS = (
@@ -87,14 +87,13 @@ def chart_alignment(
         *keep_within(x, mark_taste_changes(taste_changes or {})),
         *_mark_changes(by_name[ACCURACY]),
     ]
-    lines = [mark.model_copy(update={"label": ""}) for mark in changes]
     panels = [
-        _accuracy_panel(x, by_name[ACCURACY], by_name[CEILING], changes),
-        _ece_panel(x, by_name[ECE], lines),
-        _slope_panel(x, by_name[SLOPE], lines),
-        _drift_panel(x, by_name[VERDICT], lines),
+        _accuracy_panel(x, by_name[ACCURACY], by_name[CEILING]),
+        _ece_panel(x, by_name[ECE]),
+        _slope_panel(x, by_name[SLOPE]),
+        _drift_panel(x, by_name[VERDICT]),
     ]
-    drawn = [panel for panel in panels if panel.series]
+    drawn = add_marks([panel for panel in panels if panel.series], changes)
     bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lowest panel has the days
     drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
     n_unknown = len({p.day for p in by_name[ACCURACY]} - {p.day for p in by_name[CEILING]})
@@ -138,10 +137,7 @@ def chart_accuracy(
 
 
 def _accuracy_panel(
-    x: Axis,
-    accuracy: Sequence[MetricPoint],
-    ceiling: Sequence[MetricPoint],
-    marks: Sequence[Mark],
+    x: Axis, accuracy: Sequence[MetricPoint], ceiling: Sequence[MetricPoint]
 ) -> Panel:
     ends = [p.low if p.low is not None else p.value or 0.0 for p in (*accuracy, *ceiling)]
     low = float(max(0.0, np.floor(10 * min([0.5, *ends]) + 1e-9) / 10))
@@ -160,11 +156,10 @@ def _accuracy_panel(
             *_curves(ceiling, "ceiling", "noise ceiling: accuracy of a perfect model"),
             *_curves(accuracy, "now", "accuracy"),
         ),
-        marks=tuple(marks),
     )
 
 
-def _ece_panel(x: Axis, ece: Sequence[MetricPoint], marks: Sequence[Mark]) -> Panel:
+def _ece_panel(x: Axis, ece: Sequence[MetricPoint]) -> Panel:
     low, high = min([0.0, *_ends(ece)]), max([0.1, *_ends(ece)])
     ticks = round_ticks(100 * low, 100 * high)
     return Panel(
@@ -179,11 +174,10 @@ def _ece_panel(x: Axis, ece: Sequence[MetricPoint], marks: Sequence[Mark]) -> Pa
         ),
         height=100,
         series=_curves(ece, "now"),
-        marks=tuple(marks),
     )
 
 
-def _slope_panel(x: Axis, slope: Sequence[MetricPoint], marks: Sequence[Mark]) -> Panel:
+def _slope_panel(x: Axis, slope: Sequence[MetricPoint]) -> Panel:
     low, high = max(-1.0, min([0.0, *_ends(slope)])), min(MAX_SLOPE, max([1.5, *_ends(slope)]))
     calibrated = Mark(style="line", role="perfect", y=(1, 1), name="calibrated: slope 1")
     return Panel(
@@ -192,11 +186,11 @@ def _slope_panel(x: Axis, slope: Sequence[MetricPoint], marks: Sequence[Mark]) -
         y=Axis(low=low, high=high, label="slope", ticks=round_ticks(low, high, 3)),
         height=100,
         series=_curves(slope, "now"),
-        marks=(calibrated, *marks) if slope else (),
+        marks=(calibrated,),
     )
 
 
-def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint], marks: Sequence[Mark]) -> Panel:
+def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint]) -> Panel:
     found = {point.labels["space"] for point in verdicts}
     spaces = sorted(found, key=lambda space: (space != "overall", space))
     lanes = {space: float(i) for i, space in enumerate(spaces)}
@@ -222,7 +216,6 @@ def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint], marks: Sequence[Mark]
             for value, (words, style, role) in enumerate(VERDICTS)
             if (given := [p for p in verdicts if p.value == value])
         ),
-        marks=tuple(marks),
     )
 
 

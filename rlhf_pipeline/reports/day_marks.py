@@ -1,15 +1,24 @@
 """Marks days on charts: another model is deployed, or taste changed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from itertools import pairwise
 
-from rlhf_pipeline.reports.chart import Axis, Mark, day_value
+from rlhf_pipeline.reports.chart import Axis, Mark, Panel, day_value
 
 
 def keep_within(x: Axis, marks: Iterable[Mark]) -> list[Mark]:
     """The lines that lie on the axis."""
     return [one for one in marks if one.x is not None and x.low <= one.x[0] <= x.high]
+
+
+def add_marks(panels: Sequence[Panel], marks: Sequence[Mark]) -> list[Panel]:
+    """The panels with the lines; only the first, uppermost one has their labels."""
+    bare = [mark.model_copy(update={"label": ""}) for mark in marks]
+    return [
+        panel.model_copy(update={"marks": (*panel.marks, *(bare if i else marks))})
+        for i, panel in enumerate(panels)
+    ]
 
 
 def mark_taste_changes(changes: Mapping[date, str]) -> tuple[Mark, ...]:

@@ -8,7 +8,6 @@ from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,
-    Mark,
     Panel,
     Role,
     Series,
@@ -16,12 +15,18 @@ from rlhf_pipeline.reports.chart import (
     day_axis,
     day_value,
 )
-from rlhf_pipeline.reports.day_marks import keep_within, mark_deployments, mark_taste_changes
+from rlhf_pipeline.reports.day_marks import (
+    add_marks,
+    keep_within,
+    mark_deployments,
+    mark_taste_changes,
+)
 from rlhf_pipeline.reports.words import display_name, format_p_value, format_value
 
 TITLE = "Drift by day, space and detector"
 NO_TESTS = "No drift report of these days yet. The job feedback writes one for each day with votes."
 LANE = 18  # pixels
+LABELS = 1.5  # lanes of room for the labels of marks
 VERDICTS: dict[Verdict, tuple[str, Role]] = {
     Verdict.INSUFFICIENT: ("dots", "small"),
     Verdict.STABLE: ("dots", "ref"),
@@ -79,16 +84,16 @@ def chart_drift_days(
         *keep_within(x, mark_taste_changes(taste_changes or {})),
         *mark_deployments({"reward model": reward_models, "policy": policies or {}}),
     )
-    panels = (
-        _decision_panel(x, decisions, marks),
-        _verdict_panel(x, tests, lanes, marks, link),
-    )
-    bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lower panel has the days
+    bare = x.model_copy(update={"label": "", "ticks": ()})  # the lower panel has the days
+    panels = [
+        *([_decision_panel(bare, decisions)] if decisions else []),
+        _verdict_panel(x, tests, lanes, link, room=LABELS if marks and not decisions else 0),
+    ]
     return Chart(
         kind="drift_days",
         title=TITLE,
         alt=f"{TITLE}, from {first} to {last}",
-        panels=(panels[0].model_copy(update=bare), panels[1]) if decisions else panels[1:],
+        panels=tuple(add_marks(panels, marks)),
     )
 
 
@@ -105,7 +110,7 @@ def _order(names: set[tuple[str, str]]) -> list[tuple[str, str]]:
     return sorted(names, key=place)
 
 
-def _decision_panel(x: Axis, decisions: Sequence[Decided], marks: Sequence[Mark]) -> Panel:
+def _decision_panel(x: Axis, decisions: Sequence[Decided]) -> Panel:
     shown = [each for each in decisions if x.low <= day_value(each[0]) <= x.high]
     return Panel(
         title="Decisions of the trigger and of people",
@@ -125,7 +130,6 @@ def _decision_panel(x: Axis, decisions: Sequence[Decided], marks: Sequence[Mark]
         )
         if shown
         else (),
-        marks=tuple(marks),
     )
 
 
@@ -133,22 +137,23 @@ def _verdict_panel(
     x: Axis,
     tests: Sequence[DriftTest],
     lanes: Mapping[tuple[str, str], float],
-    marks: Sequence[Mark],
     link: Callable[[date], str] | None,
+    room: float,
 ) -> Panel:
+    """`room` above the lanes is in lanes."""
     return Panel(
         title="Verdict of each day's drift report",
         x=x,
         y=Axis(
             low=len(lanes) - 0.5,
-            high=-0.5,
+            high=-0.5 - room,
             label="space: detector",
             ticks=tuple(
                 Tick(value=at, label=f"{display_name(space)}: {_short_name(detector)}")
                 for (space, detector), at in lanes.items()
             ),
         ),
-        height=LANE * len(lanes) + LANE,
+        height=round(LANE * (len(lanes) + 1 + room)),
         series=tuple(
             Series(
                 style="triangles" if style == "triangles" else "dots",
@@ -164,7 +169,6 @@ def _verdict_panel(
             for verdict, (style, role) in VERDICTS.items()
             if (given := [test for test in tests if test.verdict == verdict])
         ),
-        marks=tuple(mark.model_copy(update={"label": ""}) for mark in marks),
     )
 
 

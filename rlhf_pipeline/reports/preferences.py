@@ -23,7 +23,7 @@ from rlhf_pipeline.reports.chart import (
     point_series,
     round_ticks,
 )
-from rlhf_pipeline.reports.day_marks import keep_within
+from rlhf_pipeline.reports.day_marks import add_marks, keep_within
 from rlhf_pipeline.votes.sums import AGREEMENT, DIMENSION, STYLES
 
 NO_VOTES = "No votes match. With filters set, widen them."
@@ -190,13 +190,7 @@ def chart_by_day(
     panels = [
         _day_panel(plot, shown, x, roles, link) for plot, shown, roles in _list_plots(figure, sums)
     ]
-    shown_marks = keep_within(x, marks)
-    bare_marks = [one.model_copy(update={"label": ""}) for one in shown_marks]
-    panels = [
-        panel.model_copy(update={"marks": (*panel.marks, *(bare_marks if i else shown_marks))})
-        for i, panel in enumerate(panels)
-    ]
-    drawn = [panel for panel in panels if panel.series]
+    drawn = add_marks([panel for panel in panels if panel.series], keep_within(x, marks))
     bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lowest panel has the days
     drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
     return _build_chart(figure, f"{figure.title}, by day", drawn, notes)

@@ -85,3 +85,14 @@ def test_changes_are_marked_on_all_panels_and_panels_differ_in_colour() -> None:
     assert [[mark.label for mark in found] for found in lines] == [["taste changed"], [""], [""]]
     assert [panel.series[0].role for panel in panels] == ["group1", "group2", "group3"]
     assert panels[2].notes == ("too few votes where only one completion has headings, code",)
+
+
+def test_the_first_panel_drawn_labels_the_changes() -> None:
+    votes = {
+        "length_gap": {DAY.isoformat(): sums(4, 1)},
+        "dimension.helpful": {DAY.isoformat(): sums(4, 3)},
+    }
+    marks = mark_taste_changes({DAY: "taste changed"})
+    panels = chart_by_day(FIGURES["preferred"], votes, DAY, DAY, marks=marks).panels
+    lines = [mark for panel in panels if panel for mark in panel.marks if mark.x]
+    assert [mark.label for mark in lines] == ["taste changed", ""]
