@@ -321,9 +321,11 @@ class Artefacts:
                 f"{path} does not hold a valid {kind.__name__}: {cause}. Materialise {stage} again."
             ) from cause
 
-    def find_cluster(self, cluster_id: str, day: str | None = None) -> PromptCluster:
-        """The cluster as it was on `day`, by default on the last day on which it was found. Raises
-        NotFound.
+    def find_cluster(
+        self, cluster_id: str, day: str | None = None
+    ) -> tuple[DayClusters, PromptCluster]:
+        """The cluster as it was on `day`, by default on the last day on which it was found, after
+        all clusters of that day. Raises NotFound.
         """
         # an id begins with the day on which the cluster was first found
         days = [d for d in self.cluster_days() if d >= cluster_id[:10] and day in (None, d)]
@@ -331,7 +333,7 @@ class Artefacts:
             for found in self.read_clusters([each]).values():
                 for cluster in found.clusters:
                     if cluster.cluster_id == cluster_id:
-                        return cluster
+                        return found, cluster
         where = f" on {day}" if day else ""
         raise NotFound(
             f"No drift report found a cluster {cluster_id!r}{where}. `rlhf drift clusters` lists "

@@ -53,7 +53,7 @@ def show_clusters(
     workspace.store.migrate()
     wanted = None if day is None else day.date().isoformat()
     if offer is not None:
-        found = workspace.files.find_cluster(offer, wanted)
+        _, found = workspace.files.find_cluster(offer, wanted)
         wanted_votes = votes or min(9, workspace.store.rules.latest()[1].overlap + 1)
         echo(f"{offer}, {found.name}:", err=as_json)
         echo(offer_to_people(workspace, found.comparison_ids, overlap=wanted_votes))

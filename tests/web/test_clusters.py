@@ -40,3 +40,10 @@ def test_a_cluster_leads_to_its_rows_and_to_an_offer(web: Web):
         offered = browser.post(f"{server.url}/comparisons/offer", data=form).text
         assert "Requested 4 judgements of 2 comparisons" in offered
         assert browser.get(f"{server.url}/clusters/2026-01-05-Z").status_code == 404
+
+
+def test_a_cluster_without_a_trend_has_a_page(paged: Web):
+    files = Artefacts(paged.settings.frames, paged.store.file_hashes)
+    write_clusters(files, "2026-01-06", failing_cluster(CLUSTER, paged.publish(1)))
+    page = paged.browser(paged.add("engineer")).get(f"{paged.url}/clusters/{CLUSTER}")
+    assert (page.status_code, f"{CLUSTER} on 2026-01-06" in page.text) == (200, True)

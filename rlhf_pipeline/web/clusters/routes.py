@@ -1,6 +1,5 @@
 """Pages and chart of error clusters; their comparisons can be offered to people again."""
 
-from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -52,10 +51,7 @@ def show_one(
     site: AnySite, request: Request, principal: Reader, cluster_id: str, day: Day = None
 ) -> Response:
     found = site.files.find_cluster(cluster_id, day.isoformat() if day else None)
-    # an id begins with the day on which the cluster was first found
-    on_day = date.fromisoformat(found.trend[-1].day if found.trend else cluster_id[:10])
-    listed = queries.clusters(site, on_day).items
-    one = next(each for each in listed if each.cluster_id == cluster_id)
+    one = queries.build_cluster(*found)
     rows = site.store.comparisons.with_ids(list(one.comparison_ids[:MOST_ROWS]))
     return render(
         "clusters/cluster.html",

@@ -40,7 +40,8 @@ def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
     if asked.ids is not None:
         ids = list(dict.fromkeys(asked.ids))
     elif asked.cluster is not None:
-        ids = list(site.files.find_cluster(asked.cluster).comparison_ids)
+        _, found = site.files.find_cluster(asked.cluster)
+        ids = list(found.comparison_ids)
     else:
         ids = site.store.comparisons.find_offerable_ids(
             day=str(asked.day) if asked.day else None, unvoted_only=asked.all_unvoted

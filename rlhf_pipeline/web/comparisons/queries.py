@@ -116,14 +116,14 @@ def clusters(site: Site, day: date | None) -> Page[ClusterOut]:
     days = site.files.cluster_days()
     wanted = [one for one in days if day is None or one == day.isoformat()][-1:]
     items = tuple(
-        _build_cluster(found, one)
+        build_cluster(found, one)
         for found in site.files.read_clusters(wanted).values()
         for one in found.clusters
     )
     return Page(items=items, next=None)
 
 
-def _build_cluster(of: DayClusters, one: PromptCluster) -> ClusterOut:
+def build_cluster(of: DayClusters, one: PromptCluster) -> ClusterOut:
     return ClusterOut(
         cluster_id=one.cluster_id,
         name=one.name,
