@@ -132,12 +132,18 @@ class MetricPoints:
         )
         return [_build_point(row) for row in self._database.fetch_all(wanted)]
 
+    def find_days(self, names: Sequence[str]) -> list[date]:
+        """Days with points of these names, the oldest first."""
+        day = metric_points.c.day
+        wanted = select(day).where(*self._among(names)).distinct().order_by(day)
+        return [date.fromisoformat(row.day) for row in self._database.fetch_all(wanted)]
+
     def _among(
         self,
         names: Sequence[str],
-        since: date | None,
-        until: date | None,
-        labels: Mapping[str, str] | None,
+        since: date | None = None,
+        until: date | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> list[Any]:
         columns = metric_points.c
         # as in the JSON of the labels, where quotes inside of a value are escaped

@@ -319,11 +319,19 @@ class VoteLists:
 
     def newest_day_of(self, annotator_id: str) -> date | None:
         """The latest day with a vote of an annotator; None without votes."""
-        wanted = select(func.max(votes.c.day)).where(
-            self._database.in_project(votes), votes.c.annotator_id == annotator_id
+        return self._find_day_of(annotator_id, func.max(votes.c.day))
+
+    def oldest_day_of(self, annotator_id: str) -> date | None:
+        """The first day with a vote of an annotator; None without votes."""
+        return self._find_day_of(annotator_id, func.min(votes.c.day))
+
+    def _find_day_of(self, annotator_id: str, which: ColumnElement[str]) -> date | None:
+        found = self._database.fetch_scalar(
+            select(which).where(
+                self._database.in_project(votes), votes.c.annotator_id == annotator_id
+            )
         )
-        newest = self._database.fetch_scalar(wanted)
-        return None if newest is None else date.fromisoformat(newest)
+        return None if found is None else date.fromisoformat(found)
 
     def find_judged(
         self, annotator_id: str, since: date, until: date, *, limit: int

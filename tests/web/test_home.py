@@ -279,6 +279,13 @@ def test_pages_of_charts_link_to_days_that_they_leave_out(paged: Web):
     link = f'href="/preferences?since={long_ago.date()}&amp;by=day">All days since'
     assert link in reader.get(f"{paged.url}/preferences").text
     assert "All days" not in reader.get(f"{paged.url}/preferences?since={long_ago.date()}").text
+    link = f'href="/quality/annotator?since={long_ago.date()}&amp;annotator_id=ann">All days since'
+    assert link in reader.get(f"{paged.url}/quality/annotator?annotator_id=ann").text
+    points = [point(paged, "production.errors", 0.1, model="demo.policy@1")]
+    points.append(points[0].model_copy(update={"day": long_ago.date()}))
+    paged.store.metric_points.put(points)
+    link = f'href="/production?since={long_ago.date()}">All days since'
+    assert link in reader.get(f"{paged.url}/production").text
 
 
 @on_sqlite

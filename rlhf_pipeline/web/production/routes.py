@@ -73,6 +73,7 @@ def show_page(
         principal,
         models=sorted({point.labels["model"] for point in latest}),
         filters={"since": days.since, "until": days.until, "model": model},
+        left_out=days.find_left_out(site.store.metric_points.find_days(PRODUCTION)),
     )
 
 

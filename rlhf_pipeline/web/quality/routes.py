@@ -108,6 +108,7 @@ def show_annotator(
     days: Days,
 ) -> Response:
     newest = site.store.votes.newest_day_of(annotator_id)
+    oldest = site.store.votes.oldest_day_of(annotator_id)
     name = names_for(site, principal).get(annotator_id)
     if newest is None and name is None:
         raise Problem(
@@ -124,6 +125,7 @@ def show_annotator(
         one=queries.annotator_quality(site, principal, annotator_id),
         marks={mark: WORDS[mark] for mark in queries.visible_marks(principal)},
         filters={"since": days.since, "until": days.until},
+        left_out=days.find_left_out([day for day in (oldest, newest) if day]),
         figures=get_args(FigureName),
     )
 
