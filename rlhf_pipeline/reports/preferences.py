@@ -183,8 +183,8 @@ def chart_by_day(
     marks: Sequence[Mark] = (),
     link: Link | None = None,
 ) -> Chart:
-    """Each measure as a curve over days; a day without votes is a gap. `marks` are lines at
-    days.
+    """Each measure as a curve over days; a day without votes is a gap. `marks` are lines at days;
+    `link` leads from a day to its votes.
     """
     x = day_axis(first, last)
     panels = [

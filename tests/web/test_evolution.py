@@ -174,3 +174,14 @@ def test_days_and_a_model_choose_versions_in_list_chart_and_page(web: Web):
         assert "Reward models</h2>" not in shown
         nothing = browser.get(address, params={"model": "demo.policy@2", **before}).text
         assert "No version matches the filters." in nothing
+
+
+@on_sqlite
+def test_only_readers_of_votes_are_led_to_clusters(paged: Web):
+    put_versions(paged.store, paged.settings.frames)
+    pages = {
+        role: paged.browser(paged.add(role)).get(f"{paged.url}/evolution").text
+        for role in ("auditor", "approver")
+    }
+    found = {role: "/clusters?day=" in page for role, page in pages.items()}
+    assert found == {"auditor": True, "approver": False}

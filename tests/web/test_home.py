@@ -106,7 +106,9 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
     steps = reader.get("/home").json()["next_steps"]
     assert [step["is_done"] for step in steps] == [False, False, False]
     browser = paged.browser(paged.add(Role.ADMIN))
-    assert "What to do next" in browser.get(f"{paged.url}/").text
+    page = browser.get(f"{paged.url}/").text
+    assert ("What to do next" in page, '<a href="/users">Invite' in page) == (True, True)
+    assert steps[1]["link"] is None, "engineers may not open the page of users"
     paged.add(Role.ANNOTATOR)
     ids = paged.publish(2)
     assert [s["is_done"] for s in reader.get("/home").json()["next_steps"]] == [True, True, False]
@@ -213,6 +215,18 @@ def test_failed_runs_of_made_stages_and_of_other_jobs_need_attention(paged: Web)
     ]
     page = paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text
     assert "no failed run" not in page
+
+
+@on_sqlite
+def test_only_readers_of_votes_are_led_to_them(paged: Web):
+    (comparison_id,) = paged.publish(1)
+    vote(paged, comparison_id)
+    pages = {
+        role: paged.browser(paged.add(role)).get(f"{paged.url}/").text
+        for role in (Role.AUDITOR, Role.APPROVER)
+    }
+    found = {role: '<a href="/votes">votes</a>' in page for role, page in pages.items()}
+    assert found == {Role.AUDITOR: True, Role.APPROVER: False}
 
 
 @on_sqlite

@@ -106,6 +106,8 @@ def test_a_day_without_votes_is_a_gap_and_a_point_leads_to_its_votes(web: Web):
         f"/votes?day={DAYS[0]}",
         f"/votes?day={DAYS[2]}",
     ]
+    (panel,) = read(web.client("approver"), "ties").panels
+    assert panel.series[0].links == (), "may read no votes"
 
 
 @on_sqlite

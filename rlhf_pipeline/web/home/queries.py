@@ -54,7 +54,7 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     alerts = _read_alerts(site, principal)
     n_alerts = 0 if alerts is None else site.store.alerts.count_open()
     open_events = site.store.events.find_open()
-    steps = () if work is None or work.n_votes else tuple(_list_next_steps(site))
+    steps = () if work is None or work.n_votes else tuple(_list_next_steps(site, principal))
     automations = read_automations(site)
     decision, fire = _read_decisions(site)
     return HomeOut(
@@ -153,7 +153,7 @@ def _find_low_accuracy(figures: Sequence[MetricPoint]) -> Iterator[Attention]:
     )
 
 
-def _list_next_steps(site: Site) -> Iterator[NextStep]:
+def _list_next_steps(site: Site, principal: Principal) -> Iterator[NextStep]:
     has_comparisons = site.store.comparisons.first_day() is not None
     yield NextStep(
         title="Collect comparisons",
@@ -165,7 +165,7 @@ def _list_next_steps(site: Site) -> Iterator[NextStep]:
     yield NextStep(
         title="Invite annotators",
         text="Add each person with the role annotator and send them their login link.",
-        link="/users",
+        link="/users" if principal.may(Permission.USERS_READ) else None,
         is_done=any(Role.ANNOTATOR in user.roles for user in site.store.users.all()),
     )
     yield NextStep(

@@ -51,7 +51,11 @@ def start(site: AnySite, request: Request, principal: SignedIn) -> Response:
         principal,
         home=queries.read_home(site, principal),
         dagster=site.settings.dagster_ui.rstrip("/"),
-        stage_pages=STAGE_PAGES,
+        stage_pages={
+            stage: path
+            for stage, path in STAGE_PAGES.items()
+            if stage != "votes" or principal.may(Permission.VOTES_READ)
+        },
         display=display_name,
         name_stream=name_stream,
     )
