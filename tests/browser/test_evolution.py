@@ -31,3 +31,16 @@ def test_a_version_leads_to_its_evaluation_page_and_to_its_prompts(
     assert page.locator("article").first.get_by_text("B scores 2.80 higher").is_visible()
     assert faults(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_menu_marks_the_gates_where_the_address_names_them(
+    site: People, context: Any
+) -> None:
+    page = context.new_page()
+    log_in(page, site, site.add("eve@example.org", Role.ENGINEER, name="Eve"), "/evolution")
+    current = page.locator("#nav [aria-current=page]")
+    page.goto(f"{site.url}/evolution#policies")
+    assert current.all_inner_texts() == ["Gates"]
+    page.evaluate("location.hash = ''")
+    page.wait_for_function("document.querySelector('#nav [aria-current]').text === 'Evolution'")
+    assert current.all_inner_texts() == ["Evolution"]

@@ -89,8 +89,13 @@ def test_the_page_acknowledges_silences_and_resolves(web: Web):
         paged = Web(web.store, web.settings, server.url, web.clock)
         browser, address = paged.browser(paged.add("engineer")), f"{server.url}/alerts"
         assert "Acknowledge" in browser.get(address).text
-        assert browser.post(f"{address}/1/acknowledge").status_code == 303
-        assert browser.post(f"{address}/1/acknowledge").status_code == 409
+        only_open = browser.get(f"{address}?state=open").text
+        assert 'action="/alerts/1/acknowledge?state=open"' in only_open
+        kept = browser.post(f"{address}/1/acknowledge?state=open")
+        assert (kept.status_code, kept.headers["location"]) == (303, "/alerts?state=open")
+        refused = browser.post(f"{address}/1/acknowledge?state=acknowledged")
+        assert refused.status_code == 409
+        assert '<option value="acknowledged" selected' in refused.text
         form = {"rule": "queue_age", "subject": "", "reason": "holidays", "hours": "8"}
         assert browser.post(f"{address}/silences", data={**form, "hours": "9"}).status_code == 422
         assert browser.post(f"{address}/silences", data=form).status_code == 303

@@ -119,7 +119,9 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
     assert (home["work"]["n_voting_now"], home["work"]["n_open"]) == (1, 2)
     vote(paged, ids[1])
     assert reader.get("/home").json()["work"]["n_votes_today"] == 2, "a vote is seen at once"
-    assert "The loop today" in browser.get(f"{paged.url}/").text
+    page = browser.get(f"{paged.url}/").text
+    assert "The loop today" in page
+    assert 'href="/comparisons?status=waiting"' in page
 
 
 @on_sqlite

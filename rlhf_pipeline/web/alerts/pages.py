@@ -39,30 +39,43 @@ def show_page(
 
 @pages.post("/alerts/{alert_id}/acknowledge")
 def submit_acknowledgement(
-    site: AnySite, request: Request, principal: Editor, alert_id: Number
+    site: AnySite, request: Request, principal: Editor, alert_id: Number, shown: Shown = ""
 ) -> Response:
-    done, problem = attempt(lambda: routes.acknowledge(site, principal, alert_id))
-    return see_other("/alerts") if done else _render_page(site, request, principal, problem)
+    _, problem = attempt(lambda: routes.acknowledge(site, principal, alert_id))
+    return _show_result(site, request, principal, problem, shown)
 
 
 @pages.post("/alerts/{alert_id}/resolve")
 def submit_resolution(
-    site: AnySite, request: Request, principal: Editor, alert_id: Number
+    site: AnySite, request: Request, principal: Editor, alert_id: Number, shown: Shown = ""
 ) -> Response:
-    done, problem = attempt(lambda: routes.resolve(site, principal, alert_id))
-    return see_other("/alerts") if done else _render_page(site, request, principal, problem)
+    _, problem = attempt(lambda: routes.resolve(site, principal, alert_id))
+    return _show_result(site, request, principal, problem, shown)
 
 
 @pages.post("/alerts/silences")
-def submit_silence(site: AnySite, request: Request, principal: Editor, form: Form) -> Response:
-    done, problem = attempt(lambda: routes.add_silence(site, principal, _parse_silence(site, form)))
-    return see_other("/alerts") if done else _render_page(site, request, principal, problem)
+def submit_silence(
+    site: AnySite, request: Request, principal: Editor, form: Form, shown: Shown = ""
+) -> Response:
+    _, problem = attempt(lambda: routes.add_silence(site, principal, _parse_silence(site, form)))
+    return _show_result(site, request, principal, problem, shown)
 
 
 @pages.post("/alerts/silences/{silence_id}/end")
-def submit_end(site: AnySite, request: Request, principal: Editor, silence_id: Number) -> Response:
+def submit_end(
+    site: AnySite, request: Request, principal: Editor, silence_id: Number, shown: Shown = ""
+) -> Response:
     _, problem = attempt(lambda: routes.end_silence(site, principal, silence_id))
-    return _render_page(site, request, principal, problem) if problem else see_other("/alerts")
+    return _show_result(site, request, principal, problem, shown)
+
+
+def _show_result(
+    site: Site, request: Request, principal: Principal, problem: Problem | None, shown: str
+) -> Response:
+    """The list that the form was on, or the problem above it."""
+    if problem:
+        return _render_page(site, request, principal, problem, shown=shown)
+    return see_other(f"/alerts?state={shown}" if shown else "/alerts")
 
 
 def _parse_silence(site: Site, form: Fields) -> NewSilence:
@@ -108,6 +121,7 @@ def _render_page(
         views={name: words for name, (words, _) in VIEWS.items()},
         shown=shown,
         query=query_of({"state": shown}),
+        kept=f"?state={shown}" if shown else "",
         silences=[one for one in site.store.silences.all() if one.ends_at > now],
         hours=HOURS,
         names=names_for(site, principal),
