@@ -163,10 +163,10 @@ def test_a_chart_takes_over_new_figures_and_tells_when_the_server_is_silent(
     rows = open_table(page)
     n_rows = rows.count()
     put(site, N_DAYS, accuracy=0.65)
-    page.clock.run_for(11_000)
+    page.clock.run_for(9_500)
     until(lambda: rows.count() == n_rows + 5, "new rows")
     context.route("**/api/v1/charts/**", lambda route: route.abort())
-    page.clock.run_for(11_000)
+    page.clock.run_for(9_500)
     first_chart(page).get_by_text("The server does not respond").wait_for()
     assert first_chart(page).locator(".chart-drawing canvas").is_visible(), "the last drawing stays"
 

@@ -7,7 +7,7 @@ import { findLabel } from "./labels.js";
 import { canZoom, findLink, optionsOf, shownDays, zoomAction } from "./options.js";
 import { isoDay } from "./values.js";
 
-const EVERY = 10_000; // milliseconds between two requests for the same chart
+const EVERY = 8_000; // milliseconds between two requests for a chart: changes show within 10 s
 // parameters of the page's address that its charts take over
 const FILTERS = [
   "by", "since", "until", "day", "space", "category", "source", "group", "model", "version",
