@@ -75,8 +75,14 @@ def _panel(name: str, points: Sequence[MetricPoint], roles: dict[str, Role], x: 
 
 
 def _describe(name: str) -> str:
-    words, unit = METRICS[name].description.rstrip("."), METRICS[name].unit
+    words, unit = METRICS[name].description.rstrip("."), _unit(name)
     return words if unit == "share" else f"{words} ({unit})"
+
+
+def _unit(name: str) -> str:
+    """As it follows a number."""
+    unit = METRICS[name].unit
+    return "in your currency" if unit == "currency" else unit
 
 
 def _interval(point: MetricPoint) -> Estimate:
@@ -87,9 +93,9 @@ def _interval(point: MetricPoint) -> Estimate:
 def _axis(name: str, ends: Sequence[float]) -> Axis:
     label = name.partition(".")[2].replace("_", " ")
     high = max(ends, default=1.0) * 1.05 or 1.0
-    if METRICS[name].unit != "share":
+    if _unit(name) != "share":
         ticks = round_ticks(0.0, high)
-        return Axis(low=0, high=high, label=label, unit=METRICS[name].unit, ticks=ticks)
+        return Axis(low=0, high=high, label=label, unit=_unit(name), ticks=ticks)
     high = min(1.0, high)
     ticks = percent_ticks(tick.value / 100 for tick in round_ticks(0.0, 100 * high))
     return Axis(low=0, high=high, label=label, unit="share", ticks=ticks)

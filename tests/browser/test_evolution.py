@@ -18,6 +18,11 @@ def test_a_version_leads_to_its_evaluation_page_and_to_its_prompts(
     page.set_viewport_size({"width": width, "height": height})
     log_in(page, site, site.add("eve@example.org", Role.ENGINEER, name="Eve"), "/evolution")
     page.wait_for_selector("[data-chart] canvas")
+    table = page.locator("[data-chart] summary")
+    table.click()
+    first = page.locator("[data-chart] tbody tr").first
+    assert "version 2" in first.locator("td").all_inner_texts()
+    table.click()
     assert faults(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_role("link", name="Evaluation page of policy 2").click()
@@ -33,9 +38,7 @@ def test_a_version_leads_to_its_evaluation_page_and_to_its_prompts(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_the_menu_marks_the_gates_where_the_address_names_them(
-    site: People, context: Any
-) -> None:
+def test_the_menu_marks_the_gates_where_the_address_names_them(site: People, context: Any) -> None:
     page = context.new_page()
     log_in(page, site, site.add("eve@example.org", Role.ENGINEER, name="Eve"), "/evolution")
     current = page.locator("#nav [aria-current=page]")

@@ -92,6 +92,15 @@ def test_a_day_without_a_figure_is_a_gap_of_its_model_alone(web: Web):
 
 
 @on_sqlite
+def test_a_cost_is_in_the_currency_of_its_sender(web: Web):
+    engineer = web.client("engineer")
+    send(engineer, figure(metric="cost"))
+    (panel,) = engineer.get("/charts/production").json()["panels"]
+    assert panel["title"] == "Mean cost of an interaction (in your currency)"
+    assert panel["y"]["unit"] == "in your currency"
+
+
+@on_sqlite
 def test_only_who_may_write_sends_figures(web: Web):
     assert send(web.client("auditor"), figure()).status_code == 403
     service = web.client("engineer", scopes=["metrics.write"])

@@ -16,6 +16,7 @@ export function words(value, axis) {
   const tick = axis.ticks.find((one) => one.value === value);
   if (axis.unit === "share") return `${(value * 100).toFixed(1)}%`;
   if (tick && hasNames(axis)) return tick.label;
+  if (axis.unit === "version") return `version ${value}`;
   const number = value.toLocaleString("en", { maximumSignificantDigits: 4 });
   return axis.unit ? `${number} ${axis.unit}` : number;
 }
