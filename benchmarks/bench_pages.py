@@ -7,10 +7,10 @@ Prints one table.
 The votes are imported by `rlhf import` as in bench_store, the comparisons are offered to people and
 have predictions, beside them lie a calibration log and feedback, and `rlhf serve` is asked over
 HTTP for each list: its first page, a page far behind, filtered ones, a search. What is counted off
-to the side (data quality, predictions beside their votes) is waited for first. Every answer must
-hold rows, but for the search for what nobody says and the category that there is not. Progress and
-metrics are asked while somebody votes by the API without a pause; at the end each of those votes
-must be counted, once. The limits hold on an otherwise idle machine.
+to the side (data quality, predictions beside their votes, sums of votes) is waited for first.
+Every answer must hold rows, but for the search for what nobody says and the category that there is
+not. Progress and metrics are asked while somebody votes by the API without a pause; at the end each
+of those votes must be counted, once. The limits hold on an otherwise idle machine.
 """
 
 import argparse
@@ -389,6 +389,11 @@ COUNTED: tuple[tuple[str, str, Callable[[dict[str, Any]], bool]], ...] = (
         "predictions beside their votes",
         "/api/v1/calibrations/probe",
         lambda told: told["is_current"] and bool(told["bins"]),
+    ),
+    (
+        "sums of votes",
+        "/api/v1/charts/preferences/choices",
+        lambda told: not any(note.startswith("Being counted") for note in told["notes"]),
     ),
 )
 
