@@ -121,7 +121,6 @@ def _render_page(
         views={name: words for name, (words, _) in VIEWS.items()},
         shown=shown,
         query=query_of({"state": shown}),
-        kept=f"?state={shown}" if shown else "",
         silences=[one for one in site.store.silences.all() if one.ends_at > now],
         hours=HOURS,
         names=names_for(site, principal),
