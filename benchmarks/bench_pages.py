@@ -8,8 +8,8 @@ The votes are imported by `rlhf import` as in bench_store, the comparisons are o
 have predictions, beside them lie a calibration log and feedback, and `rlhf serve` is asked over
 HTTP for each list: its first page, a page far behind, filtered ones, a search. What is counted off
 to the side (data quality, predictions beside their votes, sums of votes) is waited for first.
-Every answer must hold rows, but for the search for what nobody says and the category that there is
-not. Progress and metrics are asked while somebody votes by the API without a pause; at the end each
+Every answer must hold rows, except searches without a hit and a category without comparisons.
+Progress and metrics are asked while somebody votes by the API without a pause; at the end each
 of those votes must be counted, once. The limits hold on an otherwise idle machine.
 """
 
@@ -70,10 +70,10 @@ CHARTS = (
 )
 REPEATS = 40
 SECONDS_TO_COUNT = 600
-NOBODY = "votes whose reason says what nobody says"
-UNASKED = "comparisons whose prompt says what nobody says"
+NO_HIT = "votes, a search without a hit"
+NO_PROMPT = "comparisons, a search without a hit"
 ABSENT = "comparisons of a category that there is not"
-WITHOUT_ROWS = (NOBODY, f"{NOBODY}, to who judges first", UNASKED, ABSENT)
+WITHOUT_ROWS = (NO_HIT, f"{NO_HIT}, to somebody who judges first", NO_PROMPT, ABSENT)
 CURATOR_JUDGED = 2_000  # comparisons
 FROM_THE_END = 100  # where a list's last pages begin
 ROW = re.compile(r'<article class="row|<tbody>\s*<tr')
@@ -198,7 +198,7 @@ def measure(
                 lambda: f"/api/v1/votes?annotator_id={quote(rng.choice(annotators))}",
             ),
             ("votes whose reason says so", lambda: "/api/v1/votes?q=freedom"),
-            (NOBODY, lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}"),
+            (NO_HIT, lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}"),
             ("votes too fast to have read", lambda: "/api/v1/votes?mark=too_fast"),
             ("votes that count, of a source", lambda: "/api/v1/votes?status=counting&source=bench"),
             (
@@ -210,7 +210,7 @@ def measure(
                 lambda: "/api/v1/comparisons?source=bench&status=waiting",
             ),
             ("comparisons whose prompt says so", lambda: "/api/v1/comparisons?q=freedom"),
-            (UNASKED, lambda: f"/api/v1/comparisons?q=nobody{rng.randrange(99)}"),
+            (NO_PROMPT, lambda: f"/api/v1/comparisons?q=nobody{rng.randrange(99)}"),
             ("comparisons", lambda: "/api/v1/comparisons"),
             (
                 "comparisons, page 2 to 21",
@@ -284,14 +284,14 @@ def measure(
         ]
         tell(table, where, connection, token, states)
         seen: list[Asked] = [
-            ("votes, to who judges first", lambda: "/api/v1/votes"),
-            ("votes of a day, to who judges first", lambda: f"/api/v1/votes?day={day()}"),
+            ("votes, to somebody who judges first", lambda: "/api/v1/votes"),
+            ("votes of a day, to somebody who judges first", lambda: f"/api/v1/votes?day={day()}"),
             (
-                "votes too fast to have read, to who judges first",
+                "votes too fast to have read, to somebody who judges first",
                 lambda: "/api/v1/votes?mark=too_fast",
             ),
             (
-                f"{NOBODY}, to who judges first",
+                f"{NO_HIT}, to somebody who judges first",
                 lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}",
             ),
         ]
