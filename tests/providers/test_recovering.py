@@ -316,7 +316,10 @@ def test_what_a_budget_gave_up_makes_the_rest_of_its_prompt_useless(store: Store
             calls=calls,
         )
         assert (cheap.n_calls, other.n_calls) == (5, 5)
-    assert made.kinds == {"budget": 2}
+    failed = made.frame[made.frame["error"].notna()]
+    assert list(failed["prompt_id"]) == ["p2", "p2"]
+    # The row of the lane that is settled second fails for its own budget or for the first.
+    assert made.kinds in ({"budget": 2}, {"budget": 1, "no_pair": 1})
 
 
 def test_a_prompt_that_is_useless_is_not_tried_again_for_a_passing_reason() -> None:
