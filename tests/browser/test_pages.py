@@ -349,6 +349,9 @@ def test_disputes_are_the_list_for_adjudication(site: People, page: Any, admin: 
     assert page.locator(".row").count() == 3
     assert n_disputed == 1
     assert MODELS[0] not in page.content()
+    page.goto(site.url + "/progress")  # a curator's first page
+    page.locator("main .row .tag").wait_for()
+    assert page.locator("main .row .tag").all_inner_texts() == ["disputed"]
 
 
 def test_feedback_is_read_by_session(site: People, page: Any, admin: Any) -> None:
