@@ -90,7 +90,7 @@ def gather_readings(
     readings = [
         *map(Reading.of_point, points),
         *_read_changes(store, settings, plan, now),
-        *facts.read_gate(store.gates.latest(), dagster_ui=settings.dagster_ui),
+        *facts.read_gate(store.gates.latest()),
         *facts.read_accuracy_gap(points),
         *facts.read_budget(points, budget, now),
     ]
@@ -150,7 +150,6 @@ def _read_changes(
     return changes.read_changes(
         store.decisions.since(_find_start(store, plan, now)),
         store.promotions.champion(settings.reward_model),
-        dagster_ui=settings.dagster_ui,
     )
 
 

@@ -406,8 +406,8 @@ class Settings(BaseModel):
     )
     web_url: str = Field(
         default="http://127.0.0.1:8080",
-        description="Public address of the web app, used in login links; its host is accepted "
-        "beside loopback, and https makes cookies secure",
+        description="Public address of the web app, for login links and alerts; its host is "
+        "accepted beside loopback, and https makes cookies secure",
         pattern=r"^https?://[^/\s?#@]+/?$",
     )
     log_format: Literal["text", "json"] = Field(

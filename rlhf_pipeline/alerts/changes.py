@@ -71,9 +71,7 @@ def group_by_change(decisions: Sequence[TriggerDecision]) -> list[ConfirmedChang
     return changes
 
 
-def read_changes(
-    decisions: Sequence[TriggerDecision], champion: Promotion | None, *, dagster_ui: str
-) -> list[Reading]:
+def read_changes(decisions: Sequence[TriggerDecision], champion: Promotion | None) -> list[Reading]:
     """One reading per confirmed change: 1 until its run or a later retraining succeeded, the run of
     a person's answer did, a person dismissed it, or another reward model became champion. While
     probably nothing rose, it is 0.
@@ -103,7 +101,6 @@ def read_changes(
         answer = "later votes show no rise: a false alarm" if is_false_alarm else answer
         if is_replaced and champion is not None:
             answer = " and ".join(filter(None, [answer, f"{champion.label} is the champion now"]))
-        run = f"/runs/{decision.run_id}" if decision.run_id else "/assets/retraining_decision"
         readings.append(
             Reading(
                 name="drift.unanswered",
@@ -112,7 +109,7 @@ def read_changes(
                 labels={"decision": change.name},
                 detail=answer if is_answered else _describe_change(decision),
                 evidence=_collect_evidence(decision),
-                link=f"{dagster_ui.rstrip('/')}{run}",
+                link=f"/decisions/{decision.stored_id}",
             )
         )
     return readings

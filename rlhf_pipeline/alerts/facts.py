@@ -11,7 +11,7 @@ LATE = 3  # times the seconds between two ticks
 MOST_REASONS = 3  # of a refusal, in its sentence
 
 
-def read_gate(decision: GateDecision | None, *, dagster_ui: str) -> list[Reading]:
+def read_gate(decision: GateDecision | None) -> list[Reading]:
     """The latest decision of the gate: 1 if it refused the candidate."""
     if decision is None:
         return []
@@ -25,7 +25,7 @@ def read_gate(decision: GateDecision | None, *, dagster_ui: str) -> list[Reading
             detail="; ".join(check.reason for check in failed[:MOST_REASONS]),
             evidence={"champion": decision.champion}
             | {check.name: check.reason for check in failed},
-            link=f"{dagster_ui.rstrip('/')}/assets/gate",
+            link=f"/evolution#policy-{decision.candidate.rpartition('@')[2]}",
         )
     ]
 

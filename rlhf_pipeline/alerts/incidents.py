@@ -138,15 +138,12 @@ def _open(finding: RuleFinding, notification: Notification, now: datetime, numbe
         opened_at=now,
         seen_at=now,
     )
-    return _refresh(alert, finding, notification, now)
+    return _refresh(alert, finding, now)
 
 
-def _refresh(
-    alert: Alert, finding: RuleFinding, notification: Notification, now: datetime
-) -> Alert:
+def _refresh(alert: Alert, finding: RuleFinding, now: datetime) -> Alert:
     """The alert with the latest figures of its condition."""
-    reading, page = finding.reading, finding.rule.page
-    at_page = f"{notification.web_url}{page}" if page else None
+    reading = finding.reading
     return alert.model_copy(
         update={
             "severity": finding.rule.severity,
@@ -155,7 +152,7 @@ def _refresh(
             "value": reading.value,
             "threshold": finding.rule.threshold,
             "evidence": dict(reading.evidence),
-            "link": reading.link or at_page,
+            "link": reading.link or finding.rule.page,
             "seen_at": now,
         }
     )
@@ -177,14 +174,14 @@ def _move(
         return
     lasting = timedelta(minutes=finding.rule.for_minutes)
     if alert.state == "pending" and now - alert.opened_at >= lasting:
-        alert = _refresh(alert, finding, notification, now)
+        alert = _refresh(alert, finding, now)
         alert = alert.model_copy(update={"state": "open", "opened_at": now})
     elif status == "unknown":  # no figure at all leaves the alert as it is
         is_known = finding.reading.value is not None
         if alert.state != "resolved" and is_known and alert.title != finding.title:
-            alert = _refresh(alert, finding, notification, alert.seen_at)
+            alert = _refresh(alert, finding, alert.seen_at)
     elif alert.state != "resolved" and now - alert.seen_at >= SEEN_EVERY:
-        alert = _refresh(alert, finding, notification, now)
+        alert = _refresh(alert, finding, now)
     if alert.state == "open" and not any(
         silence.covers(alert.rule, alert.subject, now) for silence in silences
     ):
@@ -251,6 +248,8 @@ def _messages(
     notification: Notification,
     now: datetime,
 ) -> list[AlertMessage]:
+    if alert.link and alert.link.startswith("/"):
+        alert = alert.model_copy(update={"link": f"{notification.web_url}{alert.link}"})
     payload = build_payload(alert, kind, notification.project, now)
     return [
         AlertMessage(

@@ -158,7 +158,7 @@ def test_a_confirmed_change_is_one_alert_until_its_retraining_ends(world: World)
     (alert,) = world.store.alerts.page()
     assert (alert.rule, alert.state, alert.severity) == ("drift", "open", "critical")
     assert "confirmed by 1 detector (rise_test). Decision 1: retrain" in alert.title
-    assert (alert.link or "").endswith("/runs/run-1")
+    assert alert.link == "/decisions/1"
     world.store.decisions.mark_finished(stored.stored_id, succeeded=True)
     world.tick()
     world.tick()

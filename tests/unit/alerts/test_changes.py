@@ -6,7 +6,6 @@ from rlhf_pipeline.alerts.changes import read_changes
 from rlhf_pipeline.records import Cause, ChangeCauses, Interval, Promotion, TriggerDecision
 
 NOON = datetime(2026, 1, 10, 12, tzinfo=UTC)
-UI = "http://127.0.0.1:3000/"
 CAUSES = ChangeCauses(
     change_seq=900,
     until_seq=1000,
@@ -45,15 +44,15 @@ def champion_at(moment):
 
 
 def values(decisions, champion=None):
-    return [r.value for r in read_changes(decisions, champion, dagster_ui=UI)]
+    return [r.value for r in read_changes(decisions, champion)]
 
 
 def test_a_confirmed_change_names_cause_evidence_and_decision():
-    (reading,) = read_changes([decision(run_id="abc")], None, dagster_ui=UI)
+    (reading,) = read_changes([decision(run_id="abc")], None)
     assert reading.detail == "Annotators' taste changed. Decision 1: retrain"
     assert reading.evidence["cause"] == "taste"
     assert reading.evidence["detectors"] == ["ddm", "rise_test"]
-    assert reading.link == "http://127.0.0.1:3000/runs/abc"
+    assert reading.link == "/decisions/1"
 
 
 def test_a_change_is_answered_by_its_retraining_or_a_later_one():
@@ -76,7 +75,7 @@ def test_a_change_is_answered_by_a_new_champion():
 
 def test_a_change_is_answered_by_a_person():
     held = decision(state="held", action="hold", remedy="quarantine")
-    (reading,) = read_changes([held], None, dagster_ui=UI)
+    (reading,) = read_changes([held], None)
     assert reading.detail.endswith("votes of careless annotators once a person agrees")
     by_hand = {"actor": "ada", "answers": 1}
     assert values([held, decision(2, "held", None, "hold", **by_hand)]) == [0.0]
@@ -106,10 +105,10 @@ def waiting(number, *reasons, **known):
 
 def test_a_change_that_waits_for_a_clear_cause_is_one_change_with_its_answer():
     held = waiting(1, "cause not clear yet")
-    (reading,) = read_changes([held, waiting(2, "cause not clear yet")], None, dagster_ui=UI)
+    (reading,) = read_changes([held, waiting(2, "cause not clear yet")], None)
     assert (reading.value, reading.subject) == (1.0, "decision 1")
     assert reading.detail == "Annotators' taste changed. Not answered yet: cause not clear yet"
-    (reading,) = read_changes([held, decision(2)], None, dagster_ui=UI)
+    (reading,) = read_changes([held, decision(2)], None)
     assert (reading.value, reading.subject) == (1.0, "decision 1")
     assert reading.detail == "Annotators' taste changed. Decision 2: retrain"
     assert values([held, decision(2, state="succeeded")]) == [0.0]
@@ -133,7 +132,7 @@ def test_a_change_that_is_probably_nothing_opens_no_alert_while_it_waits():
 def test_a_false_alarm_answers_the_change_that_waited():
     waited = waiting(1, "cause not clear yet")
     dismissed = decision(2, state="held", action="hold", remedy="dismiss")
-    (reading,) = read_changes([waited, dismissed], None, dagster_ui=UI)
+    (reading,) = read_changes([waited, dismissed], None)
     assert (reading.value, reading.detail) == (0.0, "later votes show no rise: a false alarm")
     assert values([waited, dismissed, waiting(3)]) == [0.0, 1.0]
     asked = decision(1, "held", "quarantine", "hold")

@@ -11,7 +11,6 @@ from rlhf_pipeline.records import (
 
 NOON = datetime(2026, 1, 10, 12, tzinfo=UTC)
 TODAY = NOON.date()
-UI = "http://127.0.0.1:3000/"
 
 
 def point(name, value, low=None, high=None, day=TODAY, **labels):
@@ -35,9 +34,10 @@ def test_a_refusal_of_the_gate_names_what_failed():
     refused = GateDecision(
         candidate="demo.policy@2", champion="demo.policy@1", promoted=False, checks=checks
     )
-    (reading,) = facts.read_gate(refused, dagster_ui=UI)
+    (reading,) = facts.read_gate(refused)
     assert (reading.value, reading.detail) == (1.0, "win rate 0.48 is below 0.5")
-    assert facts.read_gate(None, dagster_ui=UI) == []
+    assert reading.link == "/evolution#policy-2"
+    assert facts.read_gate(None) == []
 
 
 def test_the_accuracy_gap_takes_the_best_that_the_intervals_allow():

@@ -80,6 +80,7 @@ def test_a_message_holds_cause_figures_and_link():
     assert data["title"].startswith("The oldest comparison has waited 80 hours")
     assert (data["value"], data["threshold"], data["severity"]) == (80, 72, "warning")
     assert data["link"] == "http://127.0.0.1:8080/progress"
+    assert world.alerts[1].link == "/progress"
     assert len({m.message_id for m in world.sent}) == 2
 
 
