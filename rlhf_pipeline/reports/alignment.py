@@ -94,7 +94,7 @@ def chart_alignment(
         _drift_panel(x, by_name[VERDICT]),
     ]
     drawn = add_marks([panel for panel in panels if panel.series], changes)
-    bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lowest panel has the days
+    bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
     drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
     n_unknown = len({p.day for p in by_name[ACCURACY]} - {p.day for p in by_name[CEILING]})
     if link is not None:

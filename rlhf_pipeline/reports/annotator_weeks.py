@@ -115,7 +115,7 @@ def chart_annotator_weeks(
         for plot in figure.plots
     ]
     drawn = [panel for panel in panels if any(series.x for series in panel.series)]
-    bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lowest panel has the days
+    bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
     drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
     more = ["95% intervals"] if drawn else [f"No week has {least} or more {figure.lacks}."]
     if drawn and any(

@@ -50,7 +50,7 @@ def chart_annotators(figures: pd.DataFrame) -> Chart:
                 y=Axis(
                     low=max(len(drawn), 1) - 0.5,
                     high=-0.5,
-                    unit="annotator",
+                    label="annotator",
                     ticks=tuple(Tick(value=i, label=f"{name}  n={k:,}") for i, name, k in labels),
                     has_grid=False,
                 ),
@@ -92,7 +92,13 @@ def chart_annotators_over_time(
     calendar = pd.date_range(days[0], days[-1]).strftime("%Y-%m-%d") if days else []
     place = {day: i for i, day in enumerate(calendar)}
     shown = [days[i] for i in sorted({0, len(days) - 1})] if days else []
-    axis = Axis(low=-3, high=max(place.values(), default=0) + 3, unit="day", has_grid=False)
+    axis = Axis(
+        low=-3,
+        high=max(place.values(), default=0) + 3,
+        label="first day of the window",
+        unit="day",
+        has_grid=False,
+    )
     last_axis = axis.model_copy(
         update={"ticks": tuple(Tick(value=place[day], label=day[2:]) for day in shown)}
     )
@@ -135,7 +141,7 @@ def _measure_panel(
         title=title,
         notes=(words,),
         x=x,
-        y=Axis(low=low, high=end, ticks=round_ticks(low, end, 2)),
+        y=Axis(low=low, high=end, label=words, ticks=round_ticks(low, end, 2)),
         height=64,
         marks=tuple(marks),
         series=(_interval_series(known, measure, [place[day] for day in known["first_day"]]),),

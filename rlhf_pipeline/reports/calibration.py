@@ -36,7 +36,13 @@ NAME_WIDTH = 24  # characters of a group's name
 COIN_BRIER = 0.25  # Brier score of always predicting 0.5
 INTERVALS = "bars: 95% intervals"
 MAX_WINDOW_LABELS = 14  # more would be unreadable
-CONFIDENCE = Axis(low=0.49, high=1.01, unit="share", has_grid=False)
+CONFIDENCE = Axis(
+    low=0.49,
+    high=1.01,
+    label="stated confidence in the predicted side",
+    unit="share",
+    has_grid=False,
+)
 SHARE = Axis(
     low=0,
     high=1,
@@ -129,12 +135,7 @@ def chart_reliability(
                 ),
             ),
             Panel(
-                x=CONFIDENCE.model_copy(
-                    update={
-                        "label": "stated confidence in the predicted side",
-                        "ticks": percent_ticks(np.arange(5, 11) / 10),
-                    }
-                ),
+                x=CONFIDENCE.model_copy(update={"ticks": percent_ticks(np.arange(5, 11) / 10)}),
                 y=Axis(
                     low=0,
                     high=1.5 * most,
@@ -256,7 +257,7 @@ def chart_windows(windows: Sequence[CalibrationWindow], *, marks_last: bool = Fa
     lows = [i.low for w in windows for i in (w.accuracy, w.noise_ceiling) if i is not None]
     lowest = float(np.floor(min([0.5, *lows]) * 10) / 10)
     most = max(w.n_votes for w in windows)
-    x = Axis(low=-0.5, high=n - 0.5, unit="window", has_grid=False)
+    x = Axis(low=-0.5, high=n - 0.5, label="last day of the window", unit="window", has_grid=False)
     days = tuple(
         Tick(value=i, label=windows[i].day[5:], strong=i == n - 1)
         for i in pick_spaced(places, -(-n // MAX_WINDOW_LABELS))
@@ -296,7 +297,7 @@ def chart_windows(windows: Sequence[CalibrationWindow], *, marks_last: bool = Fa
                 for y, intervals, marks in figures
             ),
             Panel(
-                x=x.model_copy(update={"label": "last day of the window", "ticks": days}),
+                x=x.model_copy(update={"ticks": days}),
                 y=Axis(
                     low=0,
                     high=most or 1,

@@ -8,7 +8,9 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import date
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
 
 from rlhf_pipeline.records import Interval, Record
 
@@ -65,12 +67,13 @@ class Tick(Record):
 class Axis(Record):
     """One direction of a panel: meaning, unit, ends and labelled values. `low` may exceed `high`,
     for example on an axis that lists names from top to bottom. On the scale `day`, values are days
-    since 1970-01-01 UTC.
+    since 1970-01-01 UTC. The label across is left out where there are no ticks: a panel below has
+    it.
     """
 
     low: float
     high: float
-    label: str = ""
+    label: Annotated[str, Field(min_length=1)]
     unit: str = ""
     ticks: tuple[Tick, ...] = ()
     has_grid: bool = True

@@ -28,7 +28,13 @@ def chart_control(charts: ControlCharts, day: str | None = None) -> Chart:
     """
     points = charts.points.iloc[-MAX_SUBGROUPS:].reset_index(drop=True)
     days, n = points["day"].astype(str).tolist(), len(points)
-    x = Axis(low=-0.5, high=n - 0.5, unit="subgroup", has_grid=False)
+    x = Axis(
+        low=-0.5,
+        high=n - 0.5,
+        label="day of the subgroup's last vote",
+        unit="subgroup",
+        has_grid=False,
+    )
     today = [i for i, at in enumerate(days) if at == day]
     shade = (
         [Mark(style="band", role="today", x=(today[0] - 0.5, today[-1] + 0.5), name="this day")]
@@ -56,6 +62,7 @@ def chart_control(charts: ControlCharts, day: str | None = None) -> Chart:
                     low=0,
                     high=high,
                     label="error rate of the subgroup",
+                    unit="share",
                     ticks=percent_ticks(np.arange(0, high + 0.01, 0.1 if high <= 0.5 else 0.2)),
                 ),
                 height=170,
@@ -73,7 +80,7 @@ def chart_control(charts: ControlCharts, day: str | None = None) -> Chart:
                 ),
             ),
             Panel(
-                x=x.model_copy(update={"label": "day of the subgroup's last vote", "ticks": ticks}),
+                x=x.model_copy(update={"ticks": ticks}),
                 y=Axis(
                     low=-most,
                     high=most,

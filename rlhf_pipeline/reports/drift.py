@@ -68,7 +68,13 @@ def chart_timeline(
     ends = [end for series in rates for end in series.high if end is not None]
     highest = max([0.5, *ends])
     high = float(np.ceil(highest * 10 - 1e-9) / 10)
-    x = Axis(low=first, high=max(last, first + 1), unit="vote seq", has_grid=False)
+    x = Axis(
+        low=first,
+        high=max(last, first + 1),
+        label=f"vote seq {first:,} to {last:,}",
+        unit="vote seq",
+        has_grid=False,
+    )
     seqs = rows.loc[rows["day"].astype(str) == day, "seq"]
     shade = (
         [Mark(style="band", role="today", x=(seqs.min(), seqs.max()), name="votes of this day")]
@@ -93,10 +99,11 @@ def chart_timeline(
                 [*shade, *(border.model_copy(update={"label": ""}) for border in borders)],
             ),
             Panel(
-                x=x.model_copy(update={"label": f"vote seq {first:,} to {last:,}", "ticks": ticks}),
+                x=x.model_copy(update={"ticks": ticks}),
                 y=Axis(
                     low=0,
                     high=high,
+                    label="error rate",
                     unit="share",
                     ticks=percent_ticks(np.arange(0, high + 0.01, 0.1)),
                 ),
@@ -175,7 +182,7 @@ def _signal_panel(
         y=Axis(
             low=len(lanes) - 0.5,
             high=-0.5,
-            unit="detector",
+            label="detector",
             ticks=tuple(Tick(value=i, label=display_name(name)) for name, i in lanes.items()),
         ),
         height=22 * len(lanes),
@@ -290,13 +297,14 @@ def _cluster_panel(
         x=Axis(
             low=0,
             high=high,
+            label="error rate",
             unit="share",
             ticks=percent_ticks(np.arange(0, high + 0.01, 0.1 if high <= 0.5 else 0.2)),
         ),
         y=Axis(
             low=len(clusters) - 0.5,
             high=-0.5,
-            unit="cluster",
+            label="cluster",
             ticks=tuple(Tick(value=i, label=cluster.name) for i, cluster in enumerate(clusters)),
             has_grid=False,
         ),

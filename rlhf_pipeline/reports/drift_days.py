@@ -84,7 +84,7 @@ def chart_drift_days(
         *keep_within(x, mark_taste_changes(taste_changes or {})),
         *mark_deployments({"reward model": reward_models, "policy": policies or {}}),
     )
-    bare = x.model_copy(update={"label": "", "ticks": ()})  # the lower panel has the days
+    bare = x.model_copy(update={"ticks": ()})  # the lower panel has the days
     panels = [
         *([_decision_panel(bare, decisions)] if decisions else []),
         _verdict_panel(x, tests, lanes, link, room=LABELS if marks and not decisions else 0),
@@ -115,7 +115,7 @@ def _decision_panel(x: Axis, decisions: Sequence[Decided]) -> Panel:
     return Panel(
         title="Decisions of the trigger and of people",
         x=x,
-        y=Axis(low=0.3, high=-0.9, ticks=(Tick(value=0.0, label="decision"),)),
+        y=Axis(low=0.3, high=-0.9, label="event", ticks=(Tick(value=0.0, label="decision"),)),
         height=3 * LANE,  # the labels of the marks stand above the lane
         series=(
             Series(

@@ -88,11 +88,11 @@ def chart_evaluation(evaluation: Evaluation) -> Chart:
 def _rate_panel(title: str, rates: Sequence[tuple[str, Interval]]) -> Panel:
     return Panel(
         title=title,
-        x=Axis(low=0, high=1, unit="share", ticks=percent_ticks(PERCENTS)),
+        x=Axis(low=0, high=1, label="win rate", unit="share", ticks=percent_ticks(PERCENTS)),
         y=Axis(
             low=len(rates) - 0.5,
             high=-0.5,
-            unit="comparison",
+            label="comparison",
             ticks=tuple(Tick(value=i, label=name) for i, (name, _) in enumerate(rates)),
             has_grid=False,
         ),

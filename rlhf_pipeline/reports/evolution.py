@@ -46,7 +46,13 @@ def chart_evolution(
     versions = sorted(evaluations)
     found = [evaluations[version] for version in versions]
     links = tuple(link(version) for version in versions) if link else ()
-    x = Axis(low=versions[0] - 0.6, high=versions[-1] + 0.6, unit="version", has_grid=False)
+    x = Axis(
+        low=versions[0] - 0.6,
+        high=versions[-1] + 0.6,
+        label="policy version",
+        unit="version",
+        has_grid=False,
+    )
     marks = _mark_champion(champion if champion in evaluations else None)
     panels = [
         _share_panel(
@@ -101,7 +107,7 @@ def chart_evolution(
         for panel in panels
         if panel.series
     ]
-    last = {"label": "policy version", "ticks": _version_ticks(versions, champion)}
+    last = {"ticks": _version_ticks(versions, champion)}
     drawn[-1] = drawn[-1].model_copy(update={"x": x.model_copy(update=last)})
     return Chart(
         kind="evolution",
@@ -132,7 +138,7 @@ def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> P
     low, high = min([0.0, *ends]), max(ends, default=1.0) * 1.08 or 1.0
     return Panel(
         title=title,
-        x=Axis(low=0, high=1),  # replaced by the versions'
+        x=Axis(low=0, high=1, label="version"),  # replaced by the versions'
         y=Axis(low=low, high=high, label=label, unit=label, ticks=round_ticks(low, high, 3)),
         height=90,
         series=tuple(

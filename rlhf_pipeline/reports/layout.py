@@ -72,7 +72,7 @@ def lay_out(chart: Chart) -> Drawing:
             left, right = column * cell + margins[column], (column + 1) * cell - RIGHT
             x = Scale(panel.x.low, panel.x.high, left, right)
             shapes += _draw_panel(panel, x, Scale(panel.y.low, panel.y.high, bottom, top))
-        top = bottom + LINE * max(bool(p.x.ticks) + bool(p.x.label) for p in panels) + 8
+        top = bottom + LINE * max(2 * bool(p.x.ticks) for p in panels) + 8
     return Drawing(tuple(shapes), chart.width, top)
 
 
@@ -146,8 +146,8 @@ def _draw_axes(across: Axis, up: Axis, x: Scale, y: Scale) -> Iterator[Shape]:
             tick.label,
             "middle",
         )
-    if across.label:
-        below = y.start + LINE * (1 + bool(across.ticks))
+    if across.ticks:
+        below = y.start + 2 * LINE
         yield Shape("text", "", (((x.start + x.end) / 2, below),), across.label, "middle")
 
 

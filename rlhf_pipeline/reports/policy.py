@@ -37,7 +37,7 @@ def refusal_interval(day: PolicyDay) -> Interval:
 def chart_policy(days: Sequence[PolicyDay]) -> Chart:
     """Three panels by day, oldest first, with lines where policy or reward model changed."""
     places, n = range(len(days)), len(days)
-    x = Axis(low=-0.5, high=n - 0.5, unit="day", has_grid=False)
+    x = Axis(low=-0.5, high=n - 0.5, label="day of the prompts", unit="day", has_grid=False)
     ticks = tuple(
         Tick(value=i, label=days[i].day[5:], strong=i == n - 1)
         for i in pick_spaced(places, -(-n // MAX_WINDOW_LABELS))
@@ -59,9 +59,7 @@ def chart_policy(days: Sequence[PolicyDay]) -> Chart:
         notes=(INTERVALS,),
         panels=tuple(
             Panel(
-                x=x
-                if i < len(panels) - 1
-                else x.model_copy(update={"label": "day of the prompts", "ticks": ticks}),
+                x=x if i < len(panels) - 1 else x.model_copy(update={"ticks": ticks}),
                 y=y,
                 series=(point_series(places, values, role="now", name="completions of the day"),),
                 marks=tuple(marks),

@@ -191,7 +191,7 @@ def chart_by_day(
         _day_panel(plot, shown, x, roles, link) for plot, shown, roles in _list_plots(figure, sums)
     ]
     drawn = add_marks([panel for panel in panels if panel.series], keep_within(x, marks))
-    bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lowest panel has the days
+    bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
     drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
     return _build_chart(figure, f"{figure.title}, by day", drawn, notes)
 

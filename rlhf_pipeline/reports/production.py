@@ -44,7 +44,7 @@ def chart_production(points: Sequence[MetricPoint], first: date, last: date) -> 
         for name in PRODUCTION
     ]
     drawn = [panel for panel in panels if panel.series]
-    bare = {"x": x.model_copy(update={"label": "", "ticks": ()})}  # the lowest panel has the days
+    bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
     drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
     n_left_out = len(newest) - len(models)
     notes = [f"{n_left_out} older models are left out"] if n_left_out else []

@@ -31,7 +31,7 @@ def chart_loss(loss: Curve, *, title: str, others: Mapping[str, Curve] | None = 
                 x=Axis(
                     low=ends[0],
                     high=ends[1],
-                    label="optimiser step" if name == names[-1] else "",
+                    label="optimiser steps",
                     unit="steps",
                     ticks=round_ticks(*ends, 6) if name == names[-1] else (),
                     has_grid=False,

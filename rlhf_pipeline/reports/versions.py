@@ -48,7 +48,13 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
     low = min([0.5, *(p.low or p.value or 0.0 for p in current if p.name != ECE)])
     shares = [float(tick) for tick in np.arange(np.floor(10 * low), 11, 2 if low < 0.4 else 1) / 10]
     high = max([0.1, *(p.high or p.value or 0.0 for p in current if p.name == ECE)])
-    x = Axis(low=-0.6, high=len(labels) - 0.4, unit="version", has_grid=False)
+    x = Axis(
+        low=-0.6,
+        high=len(labels) - 0.4,
+        label="version of the reward model",
+        unit="version",
+        has_grid=False,
+    )
     names = tuple(Tick(value=i, label=f"@{_number(one)}") for i, one in enumerate(labels))
     panels = (
         Panel(
@@ -69,7 +75,7 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
         ),
         Panel(
             title="Calibration error (ECE), without the bias that noise adds",
-            x=x.model_copy(update={"label": "version of the reward model", "ticks": names}),
+            x=x.model_copy(update={"ticks": names}),
             y=Axis(
                 low=min([0.0, *(p.low or 0.0 for p in current if p.name == ECE)]),
                 high=high,

@@ -88,9 +88,31 @@ def test_a_chart_has_a_drawing_a_legend_and_a_table_with_intervals_and_counts(pa
     ]
 
 
+def test_a_phone_has_room_for_the_name_and_unit_of_each_axis(page: Any) -> None:
+    grids, names, gaps, across = page.evaluate(
+        """async () => {
+          const { optionsOf } = await import("/static/charts/options.js");
+          const answer = await fetch("/api/v1/charts/alignment");
+          const more = { width: 340, colour: () => "#000", zoom: null };
+          const { options } = optionsOf(await answer.json(), more);
+          const { grid, yAxis, xAxis } = options;
+          const names = yAxis.map((axis) => axis.name);
+          return [grid, names, yAxis.map((axis) => axis.nameGap), xAxis.map((axis) => axis.name)];
+        }"""
+    )
+    assert [name.replace("\n", " ") for name in names] == [
+        *("share predicted right (%)", "ECE (%)", "space")
+    ]
+    assert across[-1] == "day (UTC), 2026"
+    for grid, name, gap in zip(grids, names, gaps, strict=True):
+        lines = name.split("\n")
+        assert gap + 14 * len(lines) <= grid["left"]
+        assert max(map(len, lines)) * 6 <= grid["height"]
+
+
 def test_the_table_has_a_row_for_each_mark(page: Any) -> None:
     taste = Mark(style="line", role="since", x=(day_value(FIRST),) * 2, name="taste changed")
-    axis = Axis(low=0, high=1)
+    axis = Axis(low=0, high=1, label="share")
     days = day_axis(FIRST, FIRST + timedelta(days=1))
     at = {"style": "dots", "role": "now", "name": "one", "x": (day_value(FIRST),), "y": (0.5,)}
     words = Mark(style="word", role="small", y=(0.5, 0.5), label="too few")

@@ -5,6 +5,7 @@ import struct
 from itertools import product
 
 import pytest
+from pydantic import ValidationError
 
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reports.chart import (
@@ -25,7 +26,7 @@ HALF = Interval(value=0.5, low=0.4, high=0.6, n=9)
 
 
 def chart(**panel: object) -> Chart:
-    axis = Axis(low=0, high=1, ticks=(Tick(value=0.5, label="half"),))
+    axis = Axis(low=0, high=1, label="share", ticks=(Tick(value=0.5, label="half"),))
     made = {"x": axis, "y": axis, "series": (point_series([0.5], [HALF], role="now", name="n"),)}
     return Chart(
         kind="test", title="A title", alt="Words", panels=(Panel(**(made | panel)),), width=400
@@ -37,6 +38,11 @@ def test_a_scale_maps_ends_to_ends_and_keeps_outliers_at_an_end():
     assert [scale(value) for value in (0, 5, 10, -3, 99)] == [100, 150, 200, 100, 200]
     assert Scale(10, 0, 100, 200)(10) == 100
     assert Scale(1, 1, 100, 200)(1) == 100
+
+
+def test_an_axis_has_a_name():
+    with pytest.raises(ValidationError, match="label"):
+        Axis(low=0, high=1, label="")
 
 
 def test_a_point_lies_in_the_middle_of_its_interval():

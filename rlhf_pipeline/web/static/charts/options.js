@@ -1,11 +1,14 @@
 // Translates a chart record (rlhf_pipeline/reports/chart.py) into options of ECharts.
 
-import { CHARACTER, POINTS, groupMarks, intervalsOf, marksOf } from "./shapes.js";
-import { DAY, countWords, hasNames, isoDay, place, pointWords, titleOf, words } from "./values.js";
+import { CHARACTER, POINTS, SMALL, groupMarks, intervalsOf, marksOf } from "./shapes.js";
+import {
+  DAY, countWords, hasNames, isoDay, nameOf, place, pointWords, titleOf, words
+} from "./values.js";
 
 const NARROW = 640; // pixels: below, panels stand one above the other
 const LINE = 18; // pixels between lines of text
 const BOLD = 8; // pixels of an average character of a bold line of 13 px
+const NAME_LINE = 14; // pixels between lines of the name of an axis
 const NEAR = 20; // pixels
 const DAY_WIDTH = 38; // pixels of the label of a day, with its gap
 const LONG = 14; // days beyond which a chart can be zoomed
@@ -39,7 +42,7 @@ export function optionsOf(chart, { width, colour, zoom }) {
       if (panel) addPanel(options, panel, { left: column * cell, top, cell, margin, colour });
     }
     top += Math.max(...shown.map((panel) => heightOf(panel)));
-    top += 14 + LINE * Math.max(...shown.map((p) => hasTicks(p.x) + Boolean(p.x.label)));
+    top += 14 + LINE * Math.max(...shown.map((panel) => 2 * hasTicks(panel.x)));
   }
   const names = options.series.map((one) => one.name).filter(Boolean);
   options.legend.data = [...new Set(names)];
@@ -49,22 +52,27 @@ export function optionsOf(chart, { width, colour, zoom }) {
 }
 
 const headerOf = (panel, cell) =>
-  [titleOf(panel), ...panel.notes].filter(Boolean).flatMap((text) => wrap(text, cell));
+  [panel.title, ...panel.notes].filter(Boolean).flatMap((text) => wrap(text, cell));
 const heightOf = (panel) => Math.max(panel.height, 60);
 const hasTicks = (axis) => axis.ticks.length > 0;
 
-// Room for the labels of the vertical axes, so that the panels of a column are aligned.
+// The name of the vertical axis, in lines that are no longer than the axis.
+const linesOf = (panel) => wrap(nameOf(panel.y), heightOf(panel), SMALL);
+
+// Room for names and labels of the vertical axes, so that the panels of a column are aligned.
 function marginOf(panels, cell) {
+  const names = NAME_LINE * Math.max(0, ...panels.map((panel) => linesOf(panel).length));
   const lengths = panels.flatMap((panel) => panel.y.ticks.map((tick) => tick.label.length));
   const most = cell * (cell < NARROW ? 0.46 : 0.4);
-  return Math.min(20 + CHARACTER * Math.max(0, ...lengths), most);
+  const labels = Math.min(20 + CHARACTER * Math.max(0, ...lengths), most);
+  return { names, labels, all: names + labels };
 }
 
-function wrap(text, width) {
+function wrap(text, width, character = BOLD) {
   const lines = [""];
   for (const word of text.split(" ")) {
     const longer = `${lines.at(-1)} ${word}`.trim();
-    if (longer.length * BOLD <= width || !lines.at(-1)) lines[lines.length - 1] = longer;
+    if (longer.length * character <= width || !lines.at(-1)) lines[lines.length - 1] = longer;
     else lines.push(word);
   }
   return lines;
@@ -72,7 +80,7 @@ function wrap(text, width) {
 
 function addPanel(options, panel, { left, top, cell, margin, colour }) {
   const index = options.grid.length;
-  const title = wrap(titleOf(panel), cell);
+  const title = panel.title ? wrap(panel.title, cell) : [];
   options.title.push({
     text: title.join("\n"), subtext: headerOf(panel, cell).slice(title.length).join("\n"),
     itemGap: 0, padding: 0, left,
@@ -81,16 +89,19 @@ function addPanel(options, panel, { left, top, cell, margin, colour }) {
     subtextStyle: { color: colour("muted"), fontSize: 12, lineHeight: LINE },
   });
   options.grid.push({
-    left: left + margin, top, width: cell - margin - 18, height: heightOf(panel),
+    left: left + margin.all, top, width: cell - margin.all - 18, height: heightOf(panel),
     outerBoundsMode: "none",
   });
-  const nameTextStyle = { color: colour("muted") };
+  const nameTextStyle = { color: colour("muted"), fontSize: 11, lineHeight: NAME_LINE };
+  const name = { nameLocation: "middle", nameMoveOverlap: false, nameTextStyle };
   options.xAxis.push({
-    ...axisOf(panel.x, colour, cell - margin - 18), gridIndex: index,
-    name: nameOf(panel.x), nameLocation: "middle", nameGap: hasTicks(panel.x) ? 24 : 8,
-    nameTextStyle,
+    ...axisOf(panel.x, colour, cell - margin.all - 18), gridIndex: index, ...name,
+    name: hasTicks(panel.x) ? withYear(panel.x) : "", nameGap: 24,
   });
-  options.yAxis.push({ ...axisOf(panel.y, colour, margin - 10), gridIndex: index });
+  options.yAxis.push({
+    ...axisOf(panel.y, colour, margin.labels - 10), gridIndex: index, ...name,
+    name: linesOf(panel).join("\n"), nameGap: margin.labels, nameRotate: 90,
+  });
   const own = { xAxisIndex: index, yAxisIndex: index };
   const taken = new Map();
   for (const marks of groupMarks(panel.marks)) {
@@ -109,11 +120,11 @@ function addPanel(options, panel, { left, top, cell, margin, colour }) {
   }
 }
 
-// The label of an axis; with the year of its days, which their labels leave out.
-function nameOf(axis) {
-  if (!axis.label || axis.scale !== "day") return axis.label;
+// The name of an axis; with the year of its days, which their labels leave out.
+function withYear(axis) {
+  if (axis.scale !== "day") return nameOf(axis);
   const years = new Set(axis.ticks.map((tick) => isoDay(tick.value).slice(0, 4)));
-  return years.size === 1 ? `${axis.label}, ${[...years]}` : axis.label;
+  return years.size === 1 ? `${nameOf(axis)}, ${[...years]}` : nameOf(axis);
 }
 
 // Of days that fit on the screen at once, and of weeks, the days of the record are labelled, as

@@ -3,7 +3,7 @@
 import { place } from "./values.js";
 
 export const CHARACTER = 7.2; // pixels of an average character of 12 px
-const SMALL = 6.2; // of a character of 11 px
+export const SMALL = 6.2; // of a character of 11 px
 const MANY = 60; // points of a curve beyond which they get no symbol
 const SYMBOLS = { group2: "rect", group3: "triangle", group4: "diamond", group5: "pin" };
 const DASHES = {

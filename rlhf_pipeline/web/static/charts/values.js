@@ -10,6 +10,13 @@ const isName = (label) => Number.isNaN(Number.parseFloat(label));
 export const hasNames = (axis) =>
   axis.unit !== "share" && axis.ticks.some((tick) => isName(tick.label));
 
+// The label of an axis, with its unit where the label does not have it.
+export function nameOf(axis) {
+  const unit = axis.unit === "share" ? "%" : axis.unit;
+  const isPlain = axis.scale === "day" || hasNames(axis) || axis.label.includes(unit);
+  return isPlain ? axis.label : `${axis.label} (${unit})`;
+}
+
 // A value in words: the label of its tick, its day, a percentage, or a number with its unit.
 export function words(value, axis) {
   if (axis.scale === "day") return isoDay(value);
