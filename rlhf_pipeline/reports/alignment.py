@@ -25,7 +25,7 @@ from rlhf_pipeline.reports.chart import (
     to_day,
 )
 from rlhf_pipeline.reports.day_marks import add_marks, keep_within, mark_taste_changes
-from rlhf_pipeline.reports.words import display_name
+from rlhf_pipeline.reports.words import display_name, format_count
 
 ACCURACY, CEILING, ECE, SLOPE, VERDICT = ALIGNMENT_METRICS = (
     "model.accuracy",
@@ -120,13 +120,18 @@ def chart_accuracy(
     first: date,
     last: date,
     taste_changes: Mapping[date, str] | None = None,
+    window_days: int | None = None,
 ) -> Chart:
-    """The accuracy of `chart_alignment` beside its noise ceiling, alone and small."""
+    """The accuracy of `chart_alignment` beside its noise ceiling, alone and small. `window_days` is
+    the length of the window of each point, None where it is unknown.
+    """
     shown = [p for p in points if p.name in (ACCURACY, CEILING)]
     whole = chart_alignment(shown, first, last, taste_changes=taste_changes)
     title = "Accuracy beside its noise ceiling by day"
+    window = "window" if window_days is None else f"window of {format_count(window_days, 'day')}"
+    note = f"each point: the {window} that ends on that day"
     panels = tuple(
-        panel.model_copy(update={"title": "share predicted right", "height": 130})
+        panel.model_copy(update={"title": "", "notes": (note,), "height": 130})
         for panel in whole.panels
         if panel is not None
     )

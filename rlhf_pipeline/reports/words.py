@@ -1,6 +1,7 @@
 """Formats names and numbers for pages and charts."""
 
 import math
+import re
 from collections.abc import Sequence
 
 from rlhf_pipeline.records import Interval
@@ -41,6 +42,20 @@ DISPLAY_NAMES = {
 def display_name(name: str) -> str:
     """The display name of `name`; by default `name` with spaces instead of underscores."""
     return DISPLAY_NAMES.get(name, name.replace("_", " "))
+
+
+LISTED = re.compile(r"(detectors?(?:\(s\) reported)?) \(([\w, ]+)\)")
+
+
+def name_detectors(reason: str) -> str:
+    """A reason of the trigger with the display names of the detectors that it lists.
+
+    >>> name_detectors("confirmed by 2 detectors (adwin, page_hinkley) between votes 1 and 9")
+    'confirmed by 2 detectors (ADWIN, Page–Hinkley) between votes 1 and 9'
+    """
+    return LISTED.sub(
+        lambda found: f"{found[1]} ({', '.join(map(display_name, found[2].split(', ')))})", reason
+    )
 
 
 FIGURE_NAMES = {

@@ -17,7 +17,7 @@ from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.intervals import format_estimate
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import User
-from rlhf_pipeline.reports.words import format_count
+from rlhf_pipeline.reports.words import format_count, name_detectors
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
@@ -206,6 +206,7 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "percent": _format_percent,
         "estimate": format_estimate,
         "seconds": _format_seconds,
+        "name_detectors": name_detectors,
         "cut": _cut,
         "spans": split_code_spans,
     }

@@ -1,5 +1,6 @@
 """The start page: who sees it, what it says of an empty and of a living project."""
 
+import re
 from datetime import datetime, timedelta
 
 import pandas as pd
@@ -229,6 +230,9 @@ def test_only_readers_of_votes_are_led_to_them(paged: Web):
     }
     found = {role: '<a href="/votes">votes</a>' in page for role, page in pages.items()}
     assert found == {Role.AUDITOR: True, Role.APPROVER: False}
+    assert "nothing spent yet" in pages[Role.AUDITOR]
+    stages = re.findall(r'<li class="stage .*?">\s*<a href="(.*?)">', pages[Role.AUDITOR])
+    assert (len(stages), [at for at in stages if not at.startswith("/")]) == (8, [])
 
 
 @on_sqlite

@@ -3,10 +3,14 @@
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
+from typing import cast
 from urllib.parse import urlencode
 
+from rlhf_pipeline.calibration import OverTimeParams
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.calibration.window_groups import ANNOTATOR_GROUP, MAX_GROUPS
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.reports.alignment import (
     ALIGNMENT_METRICS,
@@ -71,6 +75,15 @@ class AlignmentFilters:
         if len(self.groups) > 1:
             errors = [(f"query.{name}", "is one of several groups") for name in self.groups]
             raise Problem(422, ONE_GROUP, kind="invalid", errors=errors)
+
+
+def read_window_days(site: Site) -> int | None:
+    """Days of a calibration window, None while rlhf.yaml is invalid."""
+    try:
+        params = LoopSettings.read(site.settings, only="drift_report").params("drift_report")
+    except ConfigurationError:  # the page of settings says so
+        return None
+    return cast(OverTimeParams, params).window_days
 
 
 def build_chart(site: Site, filters: AlignmentFilters, *, may_read_votes: bool) -> Chart:

@@ -59,7 +59,9 @@ def read_accuracy(site: AnySite, request: Request, _: Reader, days: Days) -> Res
     if days.since is None:
         first = min((point.day for point in points), default=first)
     changes = find_taste_changes(site.store)
-    return answer_chart(request, chart_accuracy(points, first, last, changes))
+    window_days = queries.read_window_days(site)
+    chart = chart_accuracy(points, first, last, changes, window_days=window_days)
+    return answer_chart(request, chart)
 
 
 @api.get("/charts/versions", response_model=Chart, responses=UNCHANGED)

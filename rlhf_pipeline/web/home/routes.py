@@ -21,13 +21,16 @@ start_page = APIRouter()
 Reader = Annotated[
     Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the state of the project"))
 ]
-# Where a stage or figure has its own page; others lead to Dagster.
+# The page that shows what a stage made, and what it takes to see it; without, Dagster shows it.
 STAGE_PAGES = {
-    "votes": "/votes",
-    "reward_model": "/alignment",
-    "calibration": "/calibration",
-    "drift_report": "/drift",
-    "candidate_model": "/evolution",
+    "prompts": ("/comparisons", Permission.COMPARISONS_READ),
+    "completions": ("/comparisons", Permission.COMPARISONS_READ),
+    "votes": ("/votes", Permission.VOTES_READ),
+    "reward_model": ("/alignment", Permission.METRICS_READ),
+    "calibration": ("/calibration", Permission.METRICS_READ),
+    "drift_report": ("/drift", Permission.METRICS_READ),
+    "retraining_set": ("/evolution#policies", Permission.METRICS_READ),
+    "candidate_model": ("/evolution#policies", Permission.METRICS_READ),
 }
 
 
@@ -53,8 +56,8 @@ def start(site: AnySite, request: Request, principal: SignedIn) -> Response:
         dagster=site.settings.dagster_ui.rstrip("/"),
         stage_pages={
             stage: path
-            for stage, path in STAGE_PAGES.items()
-            if stage != "votes" or principal.may(Permission.VOTES_READ)
+            for stage, (path, permission) in STAGE_PAGES.items()
+            if principal.may(permission)
         },
         display=display_name,
         name_stream=name_stream,

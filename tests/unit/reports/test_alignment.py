@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime, timedelta
 
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.reports.alignment import NO_POINTS, chart_alignment
+from rlhf_pipeline.reports.alignment import NO_POINTS, chart_accuracy, chart_alignment
 from rlhf_pipeline.reports.chart import day_value
 from rlhf_pipeline.reports.draw import draw_png, draw_svg
 
@@ -93,3 +93,11 @@ def test_a_chart_without_figures_says_so_and_any_chart_is_drawn_as_svg_and_png()
     chart = chart_alignment(points, FIRST, FIRST + timedelta(days=2))
     assert "2026-01-03" in draw_svg(chart)
     assert draw_png(chart).startswith(b"\x89PNG")
+
+
+def test_the_chart_of_accuracy_says_how_many_days_each_point_holds():
+    points = [point(0, "model.accuracy", 0.7)]
+    (panel,) = chart_accuracy(points, FIRST, FIRST, window_days=7).panels
+    assert panel is not None
+    assert panel.notes == ("each point: the window of 7 days that ends on that day",)
+    assert panel.y.label == "share predicted right"
