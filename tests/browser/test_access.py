@@ -20,12 +20,17 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 SIZES = {"desktop": (1280, 800), "zoom": (640, 400), "phone": (390, 844), "small phone": (360, 640)}
 
 
-def faults(page: Any) -> list[str]:
-    """What axe-core finds on the page as it is, in both themes; the light one is left on."""
+def faults(page: Any, is_resized: bool = False) -> list[str]:
+    """What axe-core finds on the page as it is, in both themes; the light one is left on. With
+    `is_resized`, the dark one is that of a phone and the light one that of a desktop.
+    """
     # Through the debugger and not as a script element: our policy would refuse that, as it should.
     page.evaluate(AXE.read_text(encoding="utf-8"))
     messages = []
-    for scheme in ("dark", "light"):
+    for scheme, size in (("dark", "phone"), ("light", "desktop")):
+        if is_resized:
+            width, height = SIZES[size]
+            page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
         found = page.evaluate("rules => axe.run(document, { runOnly: rules })", RULES)
         messages += [
@@ -91,7 +96,7 @@ def test_no_other_page_has_a_fault_that_axe_finds(site: People, browser: Any) ->
         page.goto(site.url + path)
         page.wait_for_load_state()
         page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-        assert faults(page) == [], path
+        assert faults(page, is_resized=True) == [], path
     page.context.close()
 
 
