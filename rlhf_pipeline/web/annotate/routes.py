@@ -81,7 +81,7 @@ class ScaleStep:
 
 
 def _scale_step(side: str, degree: str) -> ScaleStep:
-    return ScaleStep(side, f"{degree} better", f"{side} is {degree} better")
+    return ScaleStep(side, degree, f"{side} is {degree} better")
 
 
 SCALE = (
