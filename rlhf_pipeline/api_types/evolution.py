@@ -39,6 +39,47 @@ class PolicyTraining(Answer):
     )
 
 
+class LearntCluster(Answer):
+    """A cluster of errors that a version learnt from, and what was predicted right in it."""
+
+    cluster_id: str
+    name: str = Field(description="Its most distinctive words, when it was last found.")
+    is_failing: bool = Field(
+        description="Whether it had more errors than the rest when it was last found before the "
+        "version."
+    )
+    n_pairs: int = Field(
+        description="Pairs of the retraining set that came from it; for a reward model, its judged "
+        "comparisons until then. Each counts in the cluster in which it was found last."
+    )
+    right_before: Interval | None = Field(
+        description="Share of its judged prompts whose votes were predicted right, from `since` to "
+        "`day`. Null if no day had enough prompts for an error rate."
+    )
+    right_since: Interval | None = Field(
+        description="The same after `day`; for a reward model, on days that it predicted."
+    )
+
+
+class TrainingOut(Answer):
+    """What a version learnt from, and what was predicted right since."""
+
+    label: str
+    day: date = Field(description="Day of the version, as `GET evolution` states it.")
+    since: date = Field(
+        description="First day of `right_before`: that of the change which the decision behind the "
+        "version answers, at most 28 days before it."
+    )
+    until: date = Field(description="Last day of `right_since`, 28 days after the version.")
+    training: PolicyTraining | None = Field(description="Null for a reward model.")
+    data_seq: int | None = Field(
+        description="Number of the last vote that a reward model may have learnt from."
+    )
+    clusters: tuple[LearntCluster, ...] = Field(
+        description="Of these days. Empty where there are none, or the retraining set is unknown."
+    )
+
+
 class GateOut(Answer):
     """The gate's last decision on a candidate."""
 

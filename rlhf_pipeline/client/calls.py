@@ -104,6 +104,7 @@ class VoteQuery(TypedDict, total=False):
     day: date | None
     since: date | None
     until: date | None
+    up_to: int | None
     status: str | None
     flag: str | None
     category: str | None

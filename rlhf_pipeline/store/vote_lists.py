@@ -80,6 +80,7 @@ class VoteFilter(Record):
     comparison_id: str | None = None
     first_day: str | None = None
     last_day: str | None = None
+    up_to: int | None = None  # number of the last vote
     status: VoteStatus | None = None
     flag: str | None = None  # one of the vote's own
     category: str | None = None  # of its comparison
@@ -200,6 +201,8 @@ class VoteLists:
             votes.c.seq < (LATEST if before_seq is None else before_seq),
             *(column == value for column, value in given if value is not None),
         ]
+        if only.up_to is not None:
+            where.append(votes.c.seq <= only.up_to)
         if only.annotator_id is None and only.comparison_id is None:
             where += self._seqs_of_days(only)
         if seen_by is not None and has_few_votes(self._database, seen_by):

@@ -145,6 +145,7 @@ QUERIES: dict[str, list[str]] = {
     "label": ["source=page"],
     "since": ["2026-01-01"],
     "until": ["2026-12-31"],
+    "up_to": ["3"],
     "token": ["x"],
     "next": ["/votes"],
     "cursor": ["none"],

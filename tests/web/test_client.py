@@ -417,6 +417,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "spending"),
         ("GET", "settings"),
         ("GET", "evolution"),
+        ("GET", "evolution/training"),
         ("GET", "compare"),
         ("GET", "compare/days"),
         ("GET", "charts/evolution"),

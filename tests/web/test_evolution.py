@@ -4,6 +4,7 @@ page.
 
 from datetime import date
 
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import Interval, NewVote, Promotion
@@ -11,6 +12,7 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.evolution.routes import NONE_CHOSEN
 from rlhf_pipeline.web.server import WebServer
+from tests.clusters import failing_cluster, write_clusters
 from tests.policy_versions import PAGE, put_versions
 from tests.web.conftest import NOON, UNCACHED, Web
 from tests.web.databases import on_sqlite
@@ -109,6 +111,56 @@ def test_a_reward_model_shows_what_it_predicted_right_since(web: Web):
     (one,) = web.client("auditor").get("/evolution").json()["reward_models"]
     assert Interval.model_validate(one["served"]) == served
     assert one["served_until"] == "2026-01-03"
+
+
+@on_sqlite
+def test_a_policy_names_the_clusters_it_learnt_from_and_what_is_right_since(web: Web):
+    put_reward_model(web)  # dates the policies to 2026-01-02, the day of its votes
+    put_versions(web.store, web.settings.frames)  # 2 was trained on c0 to c4
+    files = Artefacts(web.settings.frames, web.store.file_hashes)
+
+    def put(day: str, error: float | None, ids: tuple[str, ...], cluster: str = "A") -> None:
+        found = failing_cluster(f"2025-12-30-{cluster}", ids)
+        rate = None if error is None else interval_of_share(error, 20)
+        write_clusters(files, day, found.model_copy(update={"error_current": rate}))
+
+    put("2025-12-01", 0.0, ("c0", "c9"))  # more than 28 days before
+    put("2026-01-01", 0.7, ("c0", "c1", "x"), "B")
+    put("2026-01-02", 0.6, ("c1", "c2", "c3"))
+    put("2026-01-03", 0.2, ("n1", "n2"))
+    put("2026-01-04", 1.0, ("n1", "n2", "n3"))  # a window of days: most are counted already
+    put("2026-01-05", 0.3, ("n4", "n5"))
+    put("2026-01-06", None, ("n6",))  # too few prompts
+    reader = web.client("auditor")
+    learnt = reader.get("/evolution/training", params={"model": "demo.policy@2"}).json()
+    first, second = learnt["clusters"]
+    assert (first["cluster_id"], first["n_pairs"]) == ("2025-12-30-A", 3)
+    assert first["right_before"]["value"] == 0.4
+    assert (round(first["right_since"]["value"], 9), first["right_since"]["n"]) == (0.75, 40)
+    assert (second["cluster_id"], second["n_pairs"]) == ("2025-12-30-B", 1)
+    assert second["right_since"] is None
+    unknown = reader.get("/evolution/training", params={"model": "demo.policy@3"}).json()
+    assert unknown["clusters"] == [], "its retraining set is not kept"
+    missing = reader.get("/evolution/training", params={"model": "demo.policy@9"})
+    assert (missing.status_code, web.client("approver").get("/evolution/training").status_code) == (
+        404,
+        403,
+    )
+
+
+@on_sqlite
+def test_the_page_of_training_leads_to_clusters_and_votes(paged: Web):
+    put_reward_model(paged)
+    put_versions(paged.store, paged.settings.frames)
+    files = Artefacts(paged.settings.frames, paged.store.file_hashes)
+    write_clusters(files, "2026-01-02", failing_cluster("2026-01-02-A", ("c1", "c2")))
+    browser = paged.browser(paged.add("engineer"))
+    listed = browser.get(f"{paged.url}/evolution").text
+    assert 'href="/votes?up_to=1"' in listed
+    for label in ("demo.policy@2", "demo.reward_model@1"):
+        assert f'href="/evolution/training?model={label.replace("@", "%40")}"' in listed
+        page = browser.get(f"{paged.url}/evolution/training", params={"model": label}).text
+        assert 'href="/clusters/2026-01-02-A"' in page
 
 
 def put_reward_model(web: Web) -> None:

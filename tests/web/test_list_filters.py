@@ -89,3 +89,13 @@ def test_pages_keep_their_filters_and_act_on_ticked_rows(web: Web, paged: Web):
     votes = admin.get(f"{paged.url}/votes", params={"q": "prompt c0", "status": "counting"}).text
     assert ">prompt c0</a>" in votes
     assert vote in web.client("auditor").get("/votes").text
+
+
+def test_votes_are_listed_up_to_a_number(web: Web):
+    admin = web.client("admin")
+    cast_ids = [cast(admin, one) for one in web.publish(3)]
+    second = web.store.votes.max_seq() - 1
+    listed = list_keys(web.client("engineer"), "/votes", "vote_id", up_to=second)
+    assert listed == cast_ids[1::-1]
+    # the number of a vote would tell how many others cast before it
+    assert web.client("annotator", "auditor").get("/votes?up_to=1").status_code == 403

@@ -5,9 +5,9 @@ import hashlib
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from rlhf_pipeline.api_types.evolution import EvolutionOut
+from rlhf_pipeline.api_types.evolution import EvolutionOut, TrainingOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.evaluation_page import judge_win_rate
@@ -18,14 +18,19 @@ from rlhf_pipeline.web.charts import UNCHANGED, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.evolution import queries
 from rlhf_pipeline.web.evolution.filters import VersionFilter, list_models, read_version_filter
+from rlhf_pipeline.web.evolution.training import read_training
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import query_of, render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import api_router, problem_responses
 
 api, pages = api_router("evolution"), APIRouter()
 Reader = Annotated[
     Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the versions of the models"))
 ]
+ClusterReader = Annotated[
+    Principal, Depends(needs_all_votes(Permission.VOTES_READ, "clusters of errors"))
+]
+Label = Annotated[str, Query(max_length=200, description="A version, such as demo.policy@3.")]
 NONE_CHOSEN = "No evaluated policy version matches the filters."
 STYLE = re.compile(rb"<style>(.*?)</style>", re.DOTALL)
 ORIGINS = {
@@ -79,6 +84,24 @@ def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen
         models=list_models(whole),
         origins=ORIGINS,
         judge=judge_win_rate,
+    )
+
+
+@api.get("/evolution/training", responses=problem_responses(404))
+def read_learnt(site: AnySite, _: ClusterReader, model: Label) -> TrainingOut:
+    """The clusters of errors that a version learnt from, and the share of their prompts that was
+    predicted right before and since.
+    """
+    return read_training(site, model)
+
+
+@pages.get("/evolution/training")
+def show_learnt(
+    site: AnySite, request: Request, principal: ClusterReader, model: Label
+) -> Response:
+    learnt = read_training(site, model)
+    return render(
+        "evolution/training.html", request, site, principal, learnt=learnt, origins=ORIGINS
     )
 
 

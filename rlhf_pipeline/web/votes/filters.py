@@ -11,6 +11,7 @@ from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.charts import ChartFilter, Day, Days
 
 EMPTY = BeforeValidator(lambda value: value or None)
+LAST_SEQ = 2**53  # exact in JSON
 
 
 class VotedOn:
@@ -27,14 +28,34 @@ class VotedOn:
         self.category, self.source, self.q = category, source, q
 
 
+class VotedWhen:
+    """First and last day of the votes, and the number of the last one."""
+
+    def __init__(
+        self,
+        days: Days,
+        day: Day = None,
+        up_to: Annotated[
+            int | None,
+            EMPTY,
+            Query(
+                ge=1,
+                le=LAST_SEQ,
+                description="Number of the last vote; not for users whose roles let them vote.",
+            ),
+        ] = None,
+    ):
+        self.since, self.until = (days.since, days.until) if day is None else (day, day)
+        self.up_to: int | None = up_to
+
+
 class VoteFilters:
     """What was voted on, by whom, when and how. `values` are those of the address and the form."""
 
     def __init__(
         self,
         on: Annotated[VotedOn, Depends()],
-        days: Days,
-        day: Day = None,
+        when: Annotated[VotedWhen, Depends()],
         annotator_id: ChartFilter = None,
         comparison_id: ChartFilter = None,
         status: Annotated[VoteStatus | None, EMPTY, Query()] = None,
@@ -48,13 +69,14 @@ class VoteFilters:
             ),
         ] = None,
     ):
-        since, until = (days.since, days.until) if day is None else (day, day)
+        since, until = when.since, when.until
         self.mark: Mark | None = mark
         self.only = VoteFilter(
             annotator_id=annotator_id,
             comparison_id=comparison_id,
             first_day=since.isoformat() if since else None,
             last_day=until.isoformat() if until else None,
+            up_to=when.up_to,
             status=status,
             flag=flag,
             category=on.category,
@@ -67,6 +89,7 @@ class VoteFilters:
             "comparison_id": comparison_id,
             "since": since,
             "until": until,
+            "up_to": when.up_to,
             "status": status,
             "flag": flag,
             "category": on.category,

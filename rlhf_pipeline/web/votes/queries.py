@@ -8,7 +8,7 @@ from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store.vote_lists import ListedVote, VoteFilter
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged
+from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged, refuse_blind
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality.queries import check_mark
@@ -29,8 +29,11 @@ def votes(
     """Votes, newest first, without those hidden from the reader; `next` does not reveal them
     either.
 
-    Raises Problem 422 for a mark with filters other than the annotator; 403 as `check_mark`.
+    Raises Problem 422 for a mark with filters other than the annotator; 403 as `check_mark`, and
+    for a number of the last vote that a blind reader asks for.
     """
+    if only.up_to is not None:
+        refuse_blind(principal, "the numbers of votes")
     place = parse_cursor(cursor, int)
     before = place[0] if place else None
     seen_by = blind_reader_id(principal)

@@ -117,6 +117,7 @@ def show_page(
         problem=problem.detail if problem else None,
         # "No votes yet" is only shown to users who see all votes.
         is_later=cursor is not None or not sees_all,
+        sees_all=sees_all,
         names=names,
         annotators=list_annotators(site, principal, names),
         picks={
