@@ -43,6 +43,7 @@ def show_list(site: AnySite, request: Request, principal: Reader, day: Day = Non
         clusters=queries.clusters(site, day).items,
         days=days[::-1],
         day=str(day or (days[-1] if days else "")),
+        is_newest=day is None or day.isoformat() == max(days, default=""),
     )
 
 
