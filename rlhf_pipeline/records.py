@@ -945,6 +945,7 @@ class Evaluation(Record):
         description="`mean_length_candidate` with its interval over prompts; None for older "
         "records",
     )
+    length_champion: Interval | None = None
     by_category: tuple[CategoryComparison, ...] = ()
     by_dimension: tuple[DimensionComparison, ...] = Field(
         default=(), description="empty where no vote judges dimensions of the rubric"

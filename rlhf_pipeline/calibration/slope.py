@@ -48,6 +48,13 @@ def slope_interval(rows: FoldedRows, level: float = 0.95) -> Interval:
     )
 
 
+def says_nothing(slope: Interval) -> bool:
+    """Whether the interval has an infinite end and contains 1, so that the model may be calibrated,
+    overconfident or underconfident without limit: too few votes.
+    """
+    return (slope.low <= -LARGEST or slope.high >= LARGEST) and slope.low <= 1 <= slope.high
+
+
 def slope_bounds(rows: FoldedRows, level: float = 0.95) -> tuple[float, float]:
     """The interval of slopes that a score test (Rao 1948) does not reject.
 

@@ -284,9 +284,12 @@ def _summarise(
         "checkable_difference": right.difference if right else None,
         "mean_length_candidate": float(samples["completion_candidate"].str.len().mean()),
         "mean_length_champion": float(samples["completion_champion"].str.len().mean()),
-        "length_candidate": mean_over_prompts(
-            samples.assign(length=samples["completion_candidate"].str.len()), "length", **drawn
-        ),
+        **{
+            f"length_{side}": mean_over_prompts(
+                samples.assign(length=samples[f"completion_{side}"].str.len()), "length", **drawn
+            )
+            for side in ("candidate", "champion")
+        },
         "length_controlled_win_rate": length_controlled_win_rate(samples, **drawn),
         "diversity_candidate": distinct_share(samples["completion_candidate"].tolist()),
         "diversity_champion": distinct_share(samples["completion_champion"].tolist()),

@@ -92,7 +92,9 @@ def chart_evolution(
                     each.length_candidate or _bare(each.mean_length_candidate, each)
                     for each in found
                 ],
-                "champion of that time": [_bare(each.mean_length_champion, each) for each in found],
+                "champion of that time": [
+                    each.length_champion or _bare(each.mean_length_champion, each) for each in found
+                ],
             },
         ),
     ]

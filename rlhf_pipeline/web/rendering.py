@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.intervals import format_estimate
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.records import User
+from rlhf_pipeline.records import Interval, User
 from rlhf_pipeline.reports.words import format_count, name_detectors
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
@@ -210,7 +210,15 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "cut": _cut,
         "spans": split_code_spans,
     }
+    environment.tests["unbounded_slope"] = _is_unbounded_slope
     return environment
+
+
+def _is_unbounded_slope(slope: Interval | None) -> bool:
+    # voting pages start without what calibration imports
+    from rlhf_pipeline.calibration.slope import says_nothing
+
+    return slope is not None and says_nothing(slope)
 
 
 def split_code_spans(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Pages of error clusters: one click from a cluster to its rows, and to an offer of them."""
 
 from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import ClusterDay
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
@@ -36,6 +37,8 @@ def test_a_cluster_leads_to_its_rows_and_to_an_offer(web: Web):
         page = browser.get(f"{server.url}/clusters/{CLUSTER}").text
         assert f'href="/comparisons/{ids[0]}"' in page
         assert ids[2] not in page
+        rate = interval_of_share(0.6, 20)
+        assert f"{rate.low:.0%} to {rate.high:.0%}" in " ".join(page.split("Days</h2>")[1].split())
         form = {"which": "cluster", "cluster": CLUSTER, "overlap": "3"}
         offered = browser.post(f"{server.url}/comparisons/offer", data=form).text
         assert "Requested 4 judgements of 2 comparisons" in offered

@@ -2,6 +2,7 @@
 page.
 """
 
+import html
 from datetime import date
 
 from rlhf_pipeline.artefacts import Artefacts
@@ -75,6 +76,8 @@ def test_the_evaluation_page_is_served_under_a_policy_of_its_own(web: Web):
         shown = browser.get(f"{server.url}/evolution").text
         assert "not above 0.5" in shown
         assert "3 labelled by votes" in shown
+        assert "70.0 characters (66.0 to 74.0), the champion's 65.0, n = 30" in html.unescape(shown)
+        assert "0.080 to 0.120 nats per token, n = 30" in shown
         assert 'href="/evolution"' in browser.get(f"{server.url}/").text
         report = browser.get(f"{server.url}/evolution/2/report")
         assert report.content == PAGE

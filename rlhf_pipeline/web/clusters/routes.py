@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.cluster_days import chart_cluster_days
@@ -60,6 +61,12 @@ def show_one(
         site,
         principal,
         one=one,
+        rates={
+            day.day: interval_of_share(day.error, day.n_prompts)
+            for day in one.trend
+            if day.error is not None
+        }
+        | {day.day: None for day in one.trend if day.error is None},
         rows=rows[["comparison_id", "prompt", "category"]].to_dict("records"),
         overlap=min(MOST_PEOPLE, site.terms().rules.overlap + 1),
     )

@@ -10,10 +10,16 @@ from rlhf_pipeline.calibration.metrics import (
     log_loss,
 )
 from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_test
-from rlhf_pipeline.calibration.slope import LARGEST, calibration_slope, slope_bounds
+from rlhf_pipeline.calibration.slope import (
+    LARGEST,
+    calibration_slope,
+    says_nothing,
+    slope_bounds,
+)
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.intervals import BootstrapParams, wilson_bounds
+from rlhf_pipeline.records import Interval
 
 
 def logistic(x):
@@ -401,3 +407,11 @@ def test_all_right_is_no_certainty():
     assert ece.value == pytest.approx(0.2, abs=0.001)
     assert 0.1 < ece.high - ece.low < 0.3
     assert found.slope is None  # any slope from some 0.8 up would do as well
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_empty"),
+    [(-LARGEST, 68.6, True), (0.2, LARGEST, True), (1.5, LARGEST, False), (-40.0, 68.6, False)],
+)
+def test_a_slope_without_a_limit_that_may_be_one_says_nothing(low, high, is_empty):
+    assert says_nothing(Interval(value=low + 10, low=low, high=high, n=40)) == is_empty
