@@ -103,7 +103,9 @@ BUILT_IN = {
         path="/guidelines",
         folder=HERE / "guidelines",
     ),
-    "me": Section((me.api, me.pages), group="Label", label="Me", path="/me", folder=HERE / "me"),
+    "me": Section(
+        (me.api, me.charts, me.pages), group="Label", label="Me", path="/me", folder=HERE / "me"
+    ),
     "rules": Section(
         (rules.api, rules.pages),
         Permission.RULES_READ,

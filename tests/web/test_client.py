@@ -431,6 +431,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "charts/preferences/{figure}"),
         ("GET", "charts/annotator/{figure}"),
         ("GET", "charts/production"),
+        ("GET", "charts/me/confidence"),
     }
     assert known <= routes
     assert routes <= known | other

@@ -1,18 +1,18 @@
 """Routes of the signed-in user: statistics, own votes, password and tokens."""
 
-from dataclasses import dataclass
 from datetime import timedelta
-from math import sqrt
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.api_types.accounts import IssuedToken, Me, NewToken, PasswordChange, TokenOut
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.votes import Confidence, OwnVote, Statistics
+from rlhf_pipeline.api_types.votes import OwnVote, Statistics
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.charts import UNCHANGED, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.idempotency import keeps_no_record, runs_once
@@ -23,12 +23,11 @@ from rlhf_pipeline.web.rendering import render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
-api = api_router("me")
+api, charts = api_router("me"), api_router("charts")
 pages = APIRouter()
 Voter = Annotated[Principal, Depends(needs(Permission.VOTES_READ_OWN))]
 Owner = Annotated[Principal, Depends(needs(Permission.TOKENS_OWN))]
 SHOWN = 20
-LARGEST_POINT = 12.0
 
 
 @api.get("/me")
@@ -49,6 +48,17 @@ def me(site: AnySite, principal: SignedIn) -> Me:
 def my_statistics(site: AnySite, principal: Voter) -> Statistics:
     """Your pace, and your agreement with yourself and with known answers."""
     return site.vote_counter.figures.for_annotator(principal.user_id)
+
+
+@charts.get("/charts/me/confidence", response_model=Chart, responses=UNCHANGED)
+def my_confidence(site: AnySite, request: Request, principal: Voter) -> Response:
+    """The share of your votes on known answers that were right, by the confidence you stated."""
+    # voting in the terminal starts without numpy
+    from rlhf_pipeline.reports.stated_confidence import chart_stated_confidence
+
+    mine = site.vote_counter.figures.for_annotator(principal.user_id)
+    counts = [(one.stated, one.n, one.right) for one in mine.confidence]
+    return answer_chart(request, chart_stated_confidence(counts))
 
 
 @api.get("/me/votes")
@@ -133,16 +143,6 @@ def revoke_token(site: AnySite, principal: Owner, token_id: str) -> Response:
     return Response(status_code=204)
 
 
-@dataclass(frozen=True)
-class Point:
-    """Votes of one stated confidence, on a square of 200 units with a margin of 10."""
-
-    x: float
-    y: float
-    r: float
-    words: str
-
-
 @pages.get("/me")
 def show_page(
     site: AnySite,
@@ -220,7 +220,6 @@ def _render_page(
         principal,
         status=problem.status if problem else 200,
         figures=mine,
-        curve=[_build_point(one) for one in mine.confidence] if mine else [],
         own=queries.own_votes(site, principal.user_id, cursor=cursor, limit=SHOWN)
         if votes
         else None,
@@ -230,15 +229,4 @@ def _render_page(
         permissions=sorted(principal.permissions),
         problem=problem.detail if problem else None,
         secret=secret,
-    )
-
-
-def _build_point(one: Confidence) -> Point:
-    share = one.right / one.n
-    size = min(LARGEST_POINT, 3 + sqrt(one.n))
-    return Point(
-        10 + 200 * one.stated,
-        210 - 200 * share,
-        round(size, 1),
-        f"Confidence {one.stated:.0%}: {one.right} of {one.n} right",
     )
