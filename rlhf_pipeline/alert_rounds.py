@@ -22,6 +22,7 @@ from rlhf_pipeline.parameters import parse_parameters, suggest
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.alerts import AlertStep
 from rlhf_pipeline.telemetry.logs import SecretFilter
+from rlhf_pipeline.web_servers import find_web_address
 
 TICK = "daemon.silent_seconds"
 DAEMON_SILENT, DRIFT = "daemon_silent", "drift"
@@ -60,7 +61,7 @@ class AlertPlan:
         return cls(
             rules=rules,
             notification=Notification.of(
-                params, targets, project=settings.project, web_url=settings.web_url
+                params, targets, project=settings.project, web_url=find_web_address(settings)
             ),
             secrets=SecretFilter(settings),
             problem=problem or _describe_unknown_targets(params, targets),

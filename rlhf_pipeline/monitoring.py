@@ -75,7 +75,9 @@ class Alert(Record):
     value: float | None = None
     threshold: float | None = None
     evidence: Mapping[str, Any] = Field(default_factory=dict)
-    link: str | None = None  # a path in the web app, or an address elsewhere
+    link: str | None = Field(
+        default=None, description="A path in the web app, or an address elsewhere."
+    )
     opened_at: AwareDatetime
     seen_at: AwareDatetime  # when the condition was last found true, to a few minutes
     notified_at: AwareDatetime | None = None  # the last message about it

@@ -44,6 +44,7 @@ FOUNDATION = [
     "plugins",
     "alert_targets",
     "config",
+    "web_servers",  # where a home's pages are, for commands and messages
     "secret_files",  # keys and passwords: backends and alerts use them, log lines hide them
     "workers",  # where independent work runs: here, or in processes
     "metric_catalogue",  # unit and meaning of every metric, for alerts, telemetry and web

@@ -42,7 +42,7 @@ from rlhf_pipeline.calibration.metrics import (
     subtract_noise,
     variance_of_share,
 )
-from rlhf_pipeline.calibration.slope import slope_interval
+from rlhf_pipeline.calibration.slope import says_nothing, slope_interval
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import (
     BootstrapParams,
@@ -159,9 +159,10 @@ def reliability_table(
 
 def _slope(rows: FoldedRows, level: float, n: int) -> Interval | None:
     try:
-        return slope_interval(rows, level).model_copy(update={"n": n})
+        slope = slope_interval(rows, level).model_copy(update={"n": n})
     except NotEnoughData:
         return None
+    return None if says_nothing(slope) else slope
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 from starlette.requests import Request
@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.intervals import format_estimate
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.records import Interval, User
+from rlhf_pipeline.records import User
 from rlhf_pipeline.reports.words import format_count, name_detectors
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
@@ -89,7 +89,7 @@ def render(
         asker=asker,
         project=site.settings.project,
         menu=pages.menu(asker) if asker else {},
-        here="/" + request.url.path.strip("/").partition("/")[0],
+        here=section_path(request.url.path),
         address=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         theme=theme if theme in THEMES else None,
         glossary=glossary.LABELS if has_glossary else None,
@@ -209,16 +209,18 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "name_detectors": name_detectors,
         "cut": _cut,
         "spans": split_code_spans,
+        "section_path": section_path,
     }
-    environment.tests["unbounded_slope"] = _is_unbounded_slope
     return environment
 
 
-def _is_unbounded_slope(slope: Interval | None) -> bool:
-    # voting pages start without what calibration imports
-    from rlhf_pipeline.calibration.slope import says_nothing
+def section_path(address: str) -> str:
+    """The address of the section that an address of the app lies in.
 
-    return slope is not None and says_nothing(slope)
+    >>> section_path("/evolution/2/report"), section_path("/evolution#policy-2")
+    ('/evolution', '/evolution')
+    """
+    return "/" + urlsplit(address).path.strip("/").partition("/")[0]
 
 
 def split_code_spans(text: str) -> list[str]:

@@ -21,10 +21,10 @@ def engineer(web: Web):
     return web.client("engineer")
 
 
-def look(web: Web, hours: float) -> None:
-    """One round in which the oldest comparison has waited so long."""
+def look(web: Web, value: float, figure: str = "queue.oldest_hours") -> None:
+    """One round with this figure, by default the hours that the oldest comparison has waited."""
     plan, now = AlertPlan.read(web.settings, web.store), utc_now()
-    readings = [Reading("queue.oldest_hours", now, hours)]
+    readings = [Reading(figure, now, value)]
     advance_alerts(web.store, plan, readings, now)
 
 
@@ -108,3 +108,11 @@ def test_the_page_acknowledges_silences_and_resolves(web: Web):
         assert "resolved" in browser.get(f"{address}?state=resolved").text
         reader = paged.browser(paged.add("approver"))
         assert "Silence all" not in reader.get(address).text
+
+
+def test_an_alert_leads_where_the_reader_may_go(paged: Web):
+    look(paged, 0.2, "agreement.rate")
+    for role, may_go in (("engineer", True), ("approver", False)):
+        browser = paged.browser(paged.add(role))
+        assert browser.get(f"{paged.url}/quality").is_success == may_go
+        assert ('href="/quality">where' in browser.get(f"{paged.url}/alerts").text) == may_go

@@ -542,6 +542,7 @@ def test_the_page_is_honest_while_there_is_nothing(web: Web):
     with pages(web) as seen:
         page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
         assert "No comparison has a prediction made before its votes yet" in page
+        assert 'id="later-votes" data-refresh' in page
         assert "No calibrator yet" in page
         assert "rlhf import calibration-log" in page
         assert 'class="filters"' not in page
@@ -574,6 +575,8 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         assert browser.get(f"{seen.url}{more}").text.count('<article class="row') == 5
         chosen = words(get("/calibration", model=MODEL, version=1))
         assert "25 votes on 25 comparisons" in chosen
+        shown = get("/calibration", model=MODEL, version=1).text
+        assert "25 votes" in shown.split('id="later-votes" data-refresh')[1].split("data-chart")[0]
         assert "every access to that split is recorded" in chosen
         back = f"/calibration?model={MODEL.replace('@', '%40')}&amp;version=1#served"
         assert back in get("/calibration/pairs", model=MODEL, version=1, bin=0.925).text

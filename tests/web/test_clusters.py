@@ -50,3 +50,15 @@ def test_a_cluster_without_a_trend_has_a_page(paged: Web):
     write_clusters(files, "2026-01-06", failing_cluster(CLUSTER, paged.publish(1)))
     page = paged.browser(paged.add("engineer")).get(f"{paged.url}/clusters/{CLUSTER}")
     assert (page.status_code, f"{CLUSTER} on 2026-01-06" in page.text) == (200, True)
+
+
+def test_clusters_of_a_day_stay_on_the_page_when_a_newer_day_comes(paged: Web):
+    files = Artefacts(paged.settings.frames, paged.store.file_hashes)
+    write_clusters(files, "2026-01-06", failing_cluster(CLUSTER, paged.publish(1)))
+    browser, address = paged.browser(paged.add("engineer")), f"{paged.url}/clusters?day=2026-01-06"
+    page = browser.get(address).text
+    assert 'id="found" data-refresh' in page
+    write_clusters(files, "2026-01-07")
+    page = browser.get(address).text
+    assert 'class="list" id="found">' in page
+    assert "lentils" in page.split('id="found"')[1]

@@ -230,7 +230,7 @@ def test_only_readers_of_votes_are_led_to_them(paged: Web):
     }
     found = {role: '<a href="/votes">votes</a>' in page for role, page in pages.items()}
     assert found == {Role.AUDITOR: True, Role.APPROVER: False}
-    assert "nothing spent yet" in pages[Role.AUDITOR]
+    assert "nothing spent in the last 30 days" in pages[Role.AUDITOR]
     stages = re.findall(r'<li class="stage .*?">\s*<a href="(.*?)">', pages[Role.AUDITOR])
     assert (len(stages), [at for at in stages if not at.startswith("/")]) == (8, [])
 

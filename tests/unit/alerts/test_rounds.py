@@ -15,6 +15,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.web_servers import announce
 from tests.unit.alerts.conftest import ManualClock
 
 VALID = """\
@@ -88,3 +89,11 @@ def test_an_invalid_file_neither_resolves_nor_opens_alerts(project: Project, bro
     assert project.look(broken) == opened | {"settings_unusable": "open"}
     assert project.look(VALID) == opened | {"settings_unusable": "resolved"}
     assert len(project.store.alerts.page()) == 3
+
+
+def test_messages_lead_to_the_server_of_this_home(project: Project) -> None:
+    project.file.write_text(VALID)
+    with announce(project.settings.home, "http://127.0.0.1:8123"):
+        assert project.plan().notification.web_url == "http://127.0.0.1:8123"
+    project.settings = project.settings.model_copy(update={"web_url": "https://votes.example.org"})
+    assert project.plan().notification.web_url == "https://votes.example.org"

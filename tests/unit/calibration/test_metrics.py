@@ -415,3 +415,9 @@ def test_all_right_is_no_certainty():
 )
 def test_a_slope_without_a_limit_that_may_be_one_says_nothing(low, high, is_empty):
     assert says_nothing(Interval(value=low + 10, low=low, high=high, n=40)) == is_empty
+
+
+def test_a_slope_that_says_nothing_is_withheld():
+    outcomes = np.array([1.0, 0.0, 1.0, 1.0])
+    assert calibration_metrics(np.array([0.501, 0.502, 0.499, 0.503]), outcomes).slope is None
+    assert calibration_metrics(np.array([0.6, 0.7, 0.4, 0.8]), outcomes).slope is not None

@@ -10,9 +10,9 @@ import pytest
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim, delete
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.cli.web_servers import announce, find_web_address
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store, database_dump
+from rlhf_pipeline.web_servers import announce, find_web_address
 from tests.unit.cli.conftest import Rlhf
 
 STRANGE = "a b#c é~d@e:f&g+h'i;j"
