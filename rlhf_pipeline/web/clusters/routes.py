@@ -62,11 +62,9 @@ def show_one(
         principal,
         one=one,
         rates={
-            day.day: interval_of_share(day.error, day.n_prompts)
+            day.day: None if day.error is None else interval_of_share(day.error, day.n_prompts)
             for day in one.trend
-            if day.error is not None
-        }
-        | {day.day: None for day in one.trend if day.error is None},
+        },
         rows=rows[["comparison_id", "prompt", "category"]].to_dict("records"),
         overlap=min(MOST_PEOPLE, site.terms().rules.overlap + 1),
     )
