@@ -594,6 +594,11 @@ class CalibrationReport(Record):
     refusal: Refusal | None = Field(
         default=None, description="why its reward model may not become champion; None if it may"
     )
+    data_seq: int | None = Field(
+        default=None,
+        description="highest vote seq that its reward model may have seen; None where older "
+        "versions of this program stored the report",
+    )
 
 
 class DriftEvent(Record):

@@ -110,6 +110,11 @@ class CalibrationOut(Answer):
     refusal: str | None = Field(
         default=None, description="Why the reward model was not made champion; null if it may be."
     )
+    data_seq: int | None = Field(
+        default=None,
+        description="Number of the last vote that the reward model may have learnt from; null if "
+        "it is not recorded, and for imported reports.",
+    )
 
 
 class CalibrationDetail(CalibrationOut):

@@ -302,7 +302,11 @@ class Champions:
             Refusal(cause=reason, data_seq=version.data_seq or 0) if assessment.is_refused else None
         )
         report = report.model_copy(
-            update={"may_serve": better or not was_champion, "refusal": refusal}
+            update={
+                "may_serve": better or not was_champion,
+                "refusal": refusal,
+                "data_seq": version.data_seq,
+            }
         )
         number = self.store.calibrations.add(report, new.calibrator.to_json())
         return CalibrationOutcome(

@@ -204,3 +204,4 @@ def test_an_unrequested_promotion_is_not_a_refusal(champions, settle, pairs):
         fitted(6, pairs, TasteChanges(CHANGE)), taste_changes=TasteChanges(CHANGE), promote=False
     )
     assert (settled.takes_over, settled.report.refusal) == (False, None)
+    assert champions.store.calibrations.of_latest_fit().data_seq == CHANGE

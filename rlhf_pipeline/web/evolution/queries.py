@@ -287,7 +287,7 @@ def _describe_reward_model(
         calibration=calibration,
         promotion=_describe_promotion(promotion, days),
         decision=_find_decision(promotion, None, started),
-        data_seq=promotion.data_seq if promotion else None,
+        data_seq=promotion.data_seq if promotion else calibration.data_seq if calibration else None,
     )
 
 
