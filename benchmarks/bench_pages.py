@@ -58,6 +58,7 @@ from rlhf_pipeline.web.pagination import make_cursor  # noqa: E402
 P95_MS, HOME_P95_MS = 300.0, 200.0
 HOME = ("home", "page /, the state of the project")
 PAGES_OF_THE_LOOP = (
+    *(f"/evolution/training?model=bench.{kind}@19" for kind in ("policy", "reward_model")),
     *("/preferences", "/evolution", "/compare", "/compare?a=19&b=20", "/compare?a=3&b=17"),
     *("/compare/days",),
     *("/decisions", "/decisions/5", "/drift", "/drift-events", "/clusters", "/production"),
@@ -312,6 +313,8 @@ def measure(
         n_counted = counted(connection, token) - n_before
         mine = [("page /me of who has just voted", lambda: "/me")]
         tell(table, where, connection, voters_token, mine, with_rows=True)
+        drawn = [("chart of one's own confidence", lambda: "/api/v1/charts/me/confidence")]
+        tell(table, where, connection, voters_token, drawn)
         table.print_row(
             where,
             "votes cast meanwhile, and counted",

@@ -9,16 +9,24 @@ import pandas as pd
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.evaluation import GateParams, decide_promotion
-from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
+from rlhf_pipeline.frames import DRIFT_REPORTS, RETRAINING_SET, check_frame
 from rlhf_pipeline.metric_catalogue import PRODUCTION
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import DriftEvent, JudgedSample, TriggerDecision, utc_now
+from rlhf_pipeline.records import (
+    DriftEvent,
+    JudgedSample,
+    ModelVersion,
+    TriggerDecision,
+    utc_now,
+)
 from rlhf_pipeline.store import Store
 from tests.clusters import failing_cluster, write_clusters
 from tests.policy_versions import evaluate, interval, promote, write_samples
 
 PROJECT = "bench"
-N_DAYS, N_VERSIONS, N_PROMPTS, N_CLUSTERS = 400, 20, 300, 12
+N_DAYS, N_VERSIONS, N_PROMPTS, N_CLUSTERS = 400, 20, 300, 20
+N_OF_A_CLUSTER, DAYS_OF_A_CLUSTER = 125, 28  # comparisons on each day; days with the same id
+N_PAIRS = 1000  # of a retraining set
 DAYS_OF_A_VERSION = N_DAYS // N_VERSIONS
 TESTS = tuple(
     (space, detector)
@@ -38,12 +46,13 @@ def fill_loop(store: Store, frames: str) -> None:
     files = Artefacts(frames, store.file_hashes)
     today = utc_now().date()
     days = [today - timedelta(days=N_DAYS - 1 - n) for n in range(N_DAYS)]
-    ids = store.comparisons.find_offerable_ids()[: N_CLUSTERS * 40]
+    ids = store.comparisons.find_offerable_ids()
     for n, day in enumerate(days):
         _write_day(files, n, day, ids)
-    _promote(store, 1)
+    _promote(store, 1, _noon(days[0]))
     for version in range(2, N_VERSIONS + 1):
-        _add_version(store, files, version, days[(version - 1) * DAYS_OF_A_VERSION])
+        n = (version - 1) * DAYS_OF_A_VERSION
+        _add_version(store, files, version, days[n], _choose(ids, n)[:N_PAIRS])
     figure = interval(0.5, n=N_PROMPTS)
     store.metric_points.put([
         MetricPoint.of_interval(day, name, figure, utc_now(), {"model": _policy(1 + n // 20)})
@@ -72,15 +81,25 @@ def _write_day(files: Artefacts, n: int, day: date, ids: list[str]) -> None:
     ]
     report = check_frame(pd.DataFrame(rows), DRIFT_REPORTS)
     files.write_frame("drift_report", report, day.isoformat())
+    first = day - timedelta(days=n % DAYS_OF_A_CLUSTER)
+    judged = _choose(ids, n)
     found = [
-        failing_cluster(f"{day}-{chr(65 + k)}", ids[k * 40 : (k + 1) * 40])
-        for k in range(N_CLUSTERS)
+        failing_cluster(f"{first}-{chr(65 + k)}", judged[k::N_CLUSTERS]) for k in range(N_CLUSTERS)
     ]
     write_clusters(files, day.isoformat(), *found)
 
 
-def _add_version(store: Store, files: Artefacts, version: int, day: date) -> None:
-    now = datetime.fromisoformat(f"{day}T12:00:00+00:00")
+def _choose(ids: list[str], n: int) -> list[str]:
+    """The comparisons judged on the n-th day; other ones on the next, as far as there are any."""
+    n_judged = N_CLUSTERS * N_OF_A_CLUSTER
+    start = n * n_judged % max(1, len(ids) - n_judged)
+    return ids[start : start + n_judged]
+
+
+def _add_version(
+    store: Store, files: Artefacts, version: int, day: date, judged: list[str]
+) -> None:
+    now = _noon(day)
     event = DriftEvent(
         kind="drift",
         model_version=_reward_model(version * DAYS_OF_A_VERSION),
@@ -110,15 +129,56 @@ def _add_version(store: Store, files: Artefacts, version: int, day: date) -> Non
         update={"reward_model": _reward_model(version * DAYS_OF_A_VERSION), "n_prompts": N_PROMPTS}
     )
     store.gates.record(
-        decide_promotion(evaluation, GateParams()).model_copy(update={"run_id": f"run-{version}"})
+        decide_promotion(evaluation, GateParams()).model_copy(
+            update={
+                "run_id": f"run-{version}",
+                "decided_at": now,
+                "registered": ModelVersion(
+                    name=f"{PROJECT}.policy",
+                    version=version,
+                    kind="policy",
+                    uri="runs:/x",
+                    content_hash="c",
+                    parent=_policy(version - 1),
+                    data_hash=files.keep_version("retraining_set", _retraining_set(day, judged)),
+                ),
+            }
+        )
     )
     write_samples(files, evaluation, tuple(_judge(version, i) for i in range(N_PROMPTS)))
-    _promote(store, version)
+    _promote(store, version, now)
 
 
-def _promote(store: Store, version: int) -> None:
+def _retraining_set(day: date, judged: list[str]) -> pd.DataFrame:
+    rows = [
+        {
+            "comparison_id": each,
+            "prompt_id": f"p-{each}",
+            "prompt": TEXT,
+            "chosen": TEXT,
+            "rejected": TEXT,
+            "margin": 0.5,
+            "weight": 1.0,
+            "origin": "vote",
+            "information": 0.1,
+            "difficulty": 0.5,
+            "reason": "uncertain",
+            "split": "train",
+            "day": day.isoformat(),
+        }
+        for each in judged
+    ]
+    return check_frame(pd.DataFrame(rows), RETRAINING_SET)
+
+
+def _promote(store: Store, version: int, now: datetime) -> None:
+    reason = "better" if version > 1 else "first version"
     for kind in ("policy", "reward_model"):
-        promote(store, f"{PROJECT}.{kind}", version, "better" if version > 1 else "first version")
+        promote(store, f"{PROJECT}.{kind}", version, reason, promoted_at=now)
+
+
+def _noon(day: date) -> datetime:
+    return datetime.fromisoformat(f"{day}T12:00:00+00:00")
 
 
 def _policy(version: int) -> str:

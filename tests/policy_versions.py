@@ -130,7 +130,7 @@ def _register(project: str, version: int, data_hash: str) -> ModelVersion:
     )
 
 
-def promote(store: Store, model_name: str, version: int, reason: str) -> None:
+def promote(store: Store, model_name: str, version: int, reason: str, **more: datetime) -> None:
     store.promotions.record(
         Promotion(
             model_name=model_name,
@@ -139,6 +139,7 @@ def promote(store: Store, model_name: str, version: int, reason: str) -> None:
             data_seq=None,
             reason=reason,
             actor=f"run run-{version}",
+            **more,
         )
     )
 
