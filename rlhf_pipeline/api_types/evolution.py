@@ -53,27 +53,42 @@ class LearntCluster(Answer):
         "comparisons until then. Each counts in the cluster in which it was found last."
     )
     right_before: Interval | None = Field(
-        description="Share of its judged prompts whose votes were predicted right, from `since` to "
-        "`day`. Null if no day had enough prompts for an error rate."
+        description="Share of its judged prompts whose votes the reward model of each day "
+        "predicted right, from `since` to `day`. Null if no day had enough prompts for an error "
+        "rate."
     )
     right_since: Interval | None = Field(
         description="The same after `day`; for a reward model, on days that it predicted."
     )
 
 
+class LearntPair(Answer):
+    """A pair of the retraining set that a policy was trained on."""
+
+    comparison_id: str
+    prompt: str
+    category: str | None = Field(description="Null if the comparison is not stored any more.")
+    origin: str = Field(description="As in `by_origin` of the version's training.")
+    reason: str = Field(description="Why it was selected.")
+
+
 class TrainingOut(Answer):
     """What a version learnt from, and what was predicted right since."""
 
     label: str
+    kind: Literal["policy", "reward_model"]
     day: date = Field(description="Day of the version, as `GET evolution` states it.")
     since: date = Field(
         description="First day of `right_before`: that of the change which the decision behind the "
         "version answers, at most 28 days before it."
     )
     until: date = Field(description="Last day of `right_since`, 28 days after the version.")
-    training: PolicyTraining | None = Field(description="Null for a reward model.")
+    training: PolicyTraining | None = Field(
+        description="Null for a reward model, and for a policy whose training is not recorded."
+    )
     data_seq: int | None = Field(
-        description="Number of the last vote that a reward model may have learnt from."
+        description="Number of the last vote that a reward model may have learnt from; null if it "
+        "is not recorded, and for a policy."
     )
     clusters: tuple[LearntCluster, ...] = Field(
         description="Of these days. Empty where there are none, or the retraining set is unknown."
@@ -122,8 +137,8 @@ class RewardModelVersionOut(Answer):
     promotion: PromotionOut | None
     decision: LastDecision | None
     data_seq: int | None = Field(
-        description="Number of the last vote that it may have learnt from; null if it never was "
-        "champion."
+        description="Number of the last vote that it may have learnt from; null if it is not "
+        "recorded."
     )
     served: Interval | None = Field(
         default=None,

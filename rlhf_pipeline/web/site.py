@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
     from rlhf_pipeline.web.drift.reports import DriftReports
+    from rlhf_pipeline.web.evolution.cluster_days import ClusterDays
     from rlhf_pipeline.web.home.stages import StageFile
     from rlhf_pipeline.web.predictions.completer import Completer
     from rlhf_pipeline.web.predictions.predictor import Predictor
@@ -149,6 +150,12 @@ class Site:
         from rlhf_pipeline.web.drift.reports import DriftReports
 
         return DriftReports(self.store, self.files)
+
+    @cached_property
+    def cluster_days(self) -> ClusterDays:
+        from rlhf_pipeline.web.evolution.cluster_days import ClusterDays
+
+        return ClusterDays(self.store, self.files)
 
     @cached_property
     def probe_counter(self) -> ProbeCounter:

@@ -418,6 +418,7 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "settings"),
         ("GET", "evolution"),
         ("GET", "evolution/training"),
+        ("GET", "evolution/pairs"),
         ("GET", "compare"),
         ("GET", "compare/days"),
         ("GET", "charts/evolution"),

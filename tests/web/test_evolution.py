@@ -8,15 +8,17 @@ from datetime import date
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Interval, NewVote, Promotion
+from rlhf_pipeline.records import Interval, NewVote, Promotion, Refusal
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.evolution.routes import NONE_CHOSEN
+from rlhf_pipeline.web.evolution.cluster_days import ClusterDays
+from rlhf_pipeline.web.evolution.routes import NONE_CHOSEN, SHOWN
 from rlhf_pipeline.web.server import WebServer
 from tests.clusters import failing_cluster, write_clusters
 from tests.policy_versions import PAGE, put_versions
 from tests.web.conftest import NOON, UNCACHED, Web
 from tests.web.databases import on_sqlite
+from tests.web.test_calibration import report
 
 
 @on_sqlite
@@ -152,6 +154,78 @@ def test_a_policy_names_the_clusters_it_learnt_from_and_what_is_right_since(web:
 
 
 @on_sqlite
+def test_clusters_stay_in_memory_until_their_file_is_replaced(web: Web):
+    files = Artefacts(web.settings.frames, web.store.file_hashes)
+    known = ClusterDays(web.store, files)
+    parsed = []
+    files.read_clusters = lambda days: parsed.append(days) or Artefacts.read_clusters(files, days)
+
+    def read() -> list[tuple[str, str]]:
+        found = known.read(date(2026, 1, 2), date(2026, 1, 3))
+        return [(of.day, of.clusters[0].comparison_ids[0]) for of in found]
+
+    for n in range(1, 5):
+        write_clusters(files, f"2026-01-0{n}", failing_cluster("A", (f"c{n}",)))
+    first = [("2026-01-02", "c2"), ("2026-01-03", "c3")]
+    assert (read(), read(), parsed) == (first, first, [["2026-01-02", "2026-01-03"], []])
+    write_clusters(files, "2026-01-03", failing_cluster("A", ("new",)))
+    assert (read()[1], parsed[-1]) == (("2026-01-03", "new"), ["2026-01-03"])
+    files.clusters_path("2026-01-02").unlink()
+    assert read() == [("2026-01-03", "new")]
+
+
+@on_sqlite
+def test_a_policy_lists_the_pairs_it_was_trained_on(paged: Web):
+    put_versions(paged.store, paged.settings.frames)
+    paged.publish(1, comparison_id="c1")
+    reader = paged.client("auditor")
+    asked = {"model": "demo.policy@2", "limit": "3"}
+    first = reader.get("/evolution/pairs", params=asked).json()
+    assert first["items"][1] == {
+        "comparison_id": "c1",
+        "prompt": "Why?",
+        "category": "factual",
+        "origin": "vote",
+        "reason": "uncertain",
+    }
+    rest = reader.get("/evolution/pairs", params=asked | {"cursor": first["next"]}).json()
+    assert [one["comparison_id"] for one in rest["items"]] == ["c3", "c4"]
+    assert (rest["items"][0]["category"], rest["next"]) == (None, None)
+    gone = reader.get("/evolution/pairs", params={"model": "demo.policy@3"}).json()
+    assert gone == {"items": [], "next": None}
+    address = f"{paged.url}/evolution/training"
+    page = paged.browser(paged.add("engineer")).get(address, params=asked).text
+    assert page.count('class="row"') == 5 < SHOWN
+    assert page.count('href="/comparisons/') == 1, "only what is stored"
+
+
+@on_sqlite
+def test_training_says_what_is_not_recorded(paged: Web):
+    put_versions(paged.store, paged.settings.frames)
+    for version, more in (
+        (1, {}),
+        (2, {"refusal": Refusal(cause="too weak", data_seq=30)}),  # of an earlier program
+        (3, {"data_seq": 40}),
+    ):
+        stored = report(version, model=f"demo.reward_model@{version}", **more)
+        paged.store.calibrations.add(stored, {"method": "none"})
+    browser = paged.browser(paged.add("engineer"))
+    listed = browser.get(f"{paged.url}/evolution").text
+
+    def read(label: str) -> str:
+        assert f"?model={label.replace('@', '%40')}" in listed or label == "demo.policy@1"
+        return browser.get(f"{paged.url}/evolution/training", params={"model": label}).text
+
+    assert "are not recorded" in read("demo.policy@1")
+    assert "is not kept any more" in read("demo.policy@3")
+    assert "Which votes it learnt from is not recorded" in read("demo.reward_model@1")
+    assert 'href="/votes?up_to=30"' in read("demo.reward_model@2")
+    third = read("demo.reward_model@3")
+    assert 'href="/votes?up_to=40"' in third
+    assert 'href="/evolution#reward-model-3"' in third
+
+
+@on_sqlite
 def test_the_page_of_training_leads_to_clusters_and_votes(paged: Web):
     put_reward_model(paged)
     put_versions(paged.store, paged.settings.frames)
@@ -164,6 +238,7 @@ def test_the_page_of_training_leads_to_clusters_and_votes(paged: Web):
         assert f'href="/evolution/training?model={label.replace("@", "%40")}"' in listed
         page = browser.get(f"{paged.url}/evolution/training", params={"model": label}).text
         assert 'href="/clusters/2026-01-02-A"' in page
+        assert ("This model<br>right since" in page) == ("reward" in label)
 
 
 def put_reward_model(web: Web) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from rlhf_pipeline.api_types.evolution import EvolutionOut, TrainingOut
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.evolution import EvolutionOut, LearntPair, TrainingOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.evaluation_page import judge_win_rate
@@ -18,7 +19,9 @@ from rlhf_pipeline.web.charts import UNCHANGED, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.evolution import queries
 from rlhf_pipeline.web.evolution.filters import VersionFilter, list_models, read_version_filter
-from rlhf_pipeline.web.evolution.training import read_training
+from rlhf_pipeline.web.evolution.pairs import list_pairs
+from rlhf_pipeline.web.evolution.training import describe_training, find_version
+from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -31,6 +34,7 @@ ClusterReader = Annotated[
     Principal, Depends(needs_all_votes(Permission.VOTES_READ, "clusters of errors"))
 ]
 Label = Annotated[str, Query(max_length=200, description="A version, such as demo.policy@3.")]
+SHOWN = 50
 NONE_CHOSEN = "No evaluated policy version matches the filters."
 STYLE = re.compile(rb"<style>(.*?)</style>", re.DOTALL)
 ORIGINS = {
@@ -92,16 +96,33 @@ def read_learnt(site: AnySite, _: ClusterReader, model: Label) -> TrainingOut:
     """The clusters of errors that a version learnt from, and the share of their prompts that was
     predicted right before and since.
     """
-    return read_training(site, model)
+    return describe_training(site, find_version(site, model))
+
+
+@api.get("/evolution/pairs", responses=problem_responses(404))
+def read_pairs(
+    site: AnySite, _: ClusterReader, model: Label, cursor: Cursor = None, limit: Limit = 50
+) -> Page[LearntPair]:
+    """The pairs of the retraining set that a policy was trained on, in its order. Empty for a
+    reward model, and if the set is unknown or not kept any more.
+    """
+    return list_pairs(site, find_version(site, model), cursor=cursor, limit=limit)
 
 
 @pages.get("/evolution/training")
 def show_learnt(
-    site: AnySite, request: Request, principal: ClusterReader, model: Label
+    site: AnySite, request: Request, principal: ClusterReader, model: Label, cursor: Cursor = None
 ) -> Response:
-    learnt = read_training(site, model)
+    version = find_version(site, model)
     return render(
-        "evolution/training.html", request, site, principal, learnt=learnt, origins=ORIGINS
+        "evolution/training.html",
+        request,
+        site,
+        principal,
+        learnt=describe_training(site, version),
+        page=list_pairs(site, version, cursor=cursor, limit=SHOWN),
+        query=query_of({"model": model}),
+        origins=ORIGINS,
     )
 
 

@@ -1,6 +1,6 @@
 """Finds the clusters of errors that a version learnt from, and what was predicted right since."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date, timedelta
 
@@ -22,8 +22,8 @@ from rlhf_pipeline.web.site import Site
 MOST_COUNTED_TWICE = 0.25
 
 
-def read_training(site: Site, label: str) -> TrainingOut:
-    """Of a version as name@version. Raises NotFound."""
+def find_version(site: Site, label: str) -> PolicyVersionOut | RewardModelVersionOut:
+    """The version name@version. Raises NotFound."""
     evolution = read_evolution(site)
     versions: list[PolicyVersionOut | RewardModelVersionOut] = [
         *evolution.policies,
@@ -31,19 +31,16 @@ def read_training(site: Site, label: str) -> TrainingOut:
     ]
     for version in versions:
         if version.label == label:
-            return _describe(site, version)
+            return version
     raise NotFound(f"There is no model {label!r}. `GET evolution` lists the versions by label.")
 
 
-def _describe(site: Site, version: PolicyVersionOut | RewardModelVersionOut) -> TrainingOut:
+def describe_training(site: Site, version: PolicyVersionOut | RewardModelVersionOut) -> TrainingOut:
     changed_at = version.decision.changed_at if version.decision else None
     first = version.day - timedelta(days=DAYS_FOLLOWED - 1)
     began = max(first, changed_at.date()) if changed_at else first
     until = version.day + timedelta(days=DAYS_FOLLOWED)
-    stored = site.files.read_clusters(
-        [day for day in site.files.cluster_days() if first <= date.fromisoformat(day) <= until]
-    )
-    days = [stored[day] for day in sorted(stored)]
+    days = site.cluster_days.read(first, until)
     learnt_from: Iterable[str] | None = None
     served = None
     if isinstance(version, PolicyVersionOut):
@@ -53,6 +50,7 @@ def _describe(site: Site, version: PolicyVersionOut | RewardModelVersionOut) -> 
     known = learnt_from is None or bool(learnt_from)
     return TrainingOut(
         label=version.label,
+        kind="policy" if isinstance(version, PolicyVersionOut) else "reward_model",
         day=version.day,
         since=began,
         until=until,
@@ -91,29 +89,36 @@ def find_clusters(
     `began` to `last`. Right since: on later days; with `served`, on those that this reward model
     had predicted.
     """
-    found = [(of, one) for of in days for one in of.clusters]
-    past = [(of.day, one) for of, one in found if of.day <= last.isoformat()]
-    earlier = {one.cluster_id: one for _, one in past}
-    newest = {one.cluster_id: one.name for _, one in found}
-    members = {pair: one.cluster_id for _, one in past for pair in one.comparison_ids}
-    # a window of several days may reach back before the change
-    unchanged = {
-        pair for day, one in past if day < began.isoformat() for pair in one.comparison_ids
-    }
+    # of each cluster, by its id
+    before: dict[str, list[PromptCluster]] = defaultdict(list)
+    since: dict[str, list[PromptCluster]] = defaultdict(list)
+    earlier: dict[str, PromptCluster] = {}
+    newest: dict[str, str] = {}
+    members: dict[str, str] = {}
+    unchanged: set[str] = set()  # a window of several days may reach back before the change
+    for of in days:
+        for one in of.clusters:
+            newest[one.cluster_id] = one.name
+            if of.day > last.isoformat():
+                if served in (None, of.model_version):
+                    since[one.cluster_id].append(one)
+                continue
+            earlier[one.cluster_id] = one
+            members.update(dict.fromkeys(one.comparison_ids, one.cluster_id))
+            if of.day < began.isoformat():
+                unchanged.update(one.comparison_ids)
+            else:
+                before[one.cluster_id].append(one)
     learnt = members if learnt_from is None else learnt_from
     n_pairs = Counter(members[pair] for pair in learnt if pair in members)
-    before = [one for day, one in past if day >= began.isoformat()]
-    since = [
-        one for of, one in found if of.day > last.isoformat() and served in (None, of.model_version)
-    ]
     clusters = [
         LearntCluster(
             cluster_id=cluster_id,
             name=newest[cluster_id],
             is_failing=earlier[cluster_id].is_failing,
             n_pairs=n,
-            right_before=_measure([c for c in before if c.cluster_id == cluster_id], unchanged),
-            right_since=_measure([c for c in since if c.cluster_id == cluster_id], members),
+            right_before=_measure(before[cluster_id], unchanged),
+            right_since=_measure(since[cluster_id], members),
         )
         for cluster_id, n in n_pairs.items()
     ]
@@ -128,11 +133,14 @@ def _measure(days: Sequence[PromptCluster], counted: Collection[str]) -> Interva
     seen: set[str] = set()
     n, n_right = 0, 0.0
     for one in days:
-        n_twice = sum(pair in counted or pair in seen for pair in one.comparison_ids)
         error = one.error_current
-        if error is None or n_twice > MOST_COUNTED_TWICE * len(one.comparison_ids):
+        if error is None:
             continue
-        seen.update(one.comparison_ids)
+        pairs = set(one.comparison_ids)
+        n_twice = len(pairs) - len(pairs.difference(counted).difference(seen))
+        if n_twice > MOST_COUNTED_TWICE * len(pairs):
+            continue
+        seen |= pairs
         n += error.n
         n_right += error.n * (1 - error.value)
     return interval_of_share(n_right / n, n) if n else None
