@@ -352,6 +352,7 @@ def test_disputes_are_the_list_for_adjudication(site: People, page: Any, admin: 
     page.goto(site.url + "/progress")  # a curator's first page
     page.locator("main .row .tag").wait_for()
     assert page.locator("main .row .tag").all_inner_texts() == ["disputed"]
+    assert page.title().startswith("Progress")
 
 
 def test_feedback_is_read_by_session(site: People, page: Any, admin: Any) -> None:
