@@ -187,7 +187,8 @@ def test_the_receiver_gets_one_signed_message_with_cause_and_link(
     assert data["evidence"]["detectors"]
     assert data["evidence"]["n_events"] >= 1
     assert data["subject"] == f"decision {submitted.tags[DECISION]}"
-    assert data["link"].startswith("http://127.0.0.1:3000/")
+    number = submitted.tags[DECISION]
+    assert data["link"] == f"{household.project.settings.web_url}/decisions/{number}"
 
 
 def test_killed_training_is_retried_within_two_minutes(

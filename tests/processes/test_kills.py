@@ -43,7 +43,7 @@ def kill(
     """Start the job in another process, which dies at that moment."""
     command = [sys.executable, str(DYING_RUN), moment, job, day, json.dumps(config(stages or {}))]
     died = subprocess.run(
-        command, env=project.environ, capture_output=True, text=True, check=False, timeout=120
+        command, env=project.environ, capture_output=True, text=True, check=False, timeout=300
     )
     assert died.returncode == -signal.SIGKILL, died.stdout[-2000:] + died.stderr[-4000:]
 
