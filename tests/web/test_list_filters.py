@@ -97,5 +97,7 @@ def test_votes_are_listed_up_to_a_number(web: Web):
     second = web.store.votes.max_seq() - 1
     listed = list_keys(web.client("engineer"), "/votes", "vote_id", up_to=second)
     assert listed == cast_ids[1::-1]
+    every = list_keys(web.client("engineer"), "/votes", "vote_id", up_to="")  # an empty field
+    assert every == cast_ids[::-1]
     # the number of a vote would tell how many others cast before it
     assert web.client("annotator", "auditor").get("/votes?up_to=1").status_code == 403

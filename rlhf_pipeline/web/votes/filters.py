@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import Depends, Query
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from rlhf_pipeline.api_types.votes import Flag
 from rlhf_pipeline.store.vote_lists import VoteFilter, VoteStatus
@@ -36,13 +36,9 @@ class VotedWhen:
         days: Days,
         day: Day = None,
         up_to: Annotated[
-            int | None,
+            Annotated[int, Field(ge=1, le=LAST_SEQ)] | None,
             EMPTY,
-            Query(
-                ge=1,
-                le=LAST_SEQ,
-                description="Number of the last vote; not for users whose roles let them vote.",
-            ),
+            Query(description="Number of the last vote; not for users whose roles let them vote."),
         ] = None,
     ):
         self.since, self.until = (days.since, days.until) if day is None else (day, day)
