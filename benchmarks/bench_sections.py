@@ -55,7 +55,10 @@ def main() -> int:
     link = re.search(r"https?://\S+", given.link)
     if link is None:
         parser.error(f"there is no login link in {given.link!r}")
-    looks = list(look_at_all(chromium, link[0], given.out))
+    looks = []
+    for look in look_at_all(chromium, link[0], given.out):
+        looks.append(look)
+        print(f"{look.path}, {look.size}, {look.scheme}", file=sys.stderr, flush=True)
     rows = [[one.path, one.size, one.scheme, "; ".join(one.faults)] for one in looks if one.faults]
     if rows:
         print_table("Pages with faults", ["page", "size", "scheme", "faults"], rows)
