@@ -24,13 +24,16 @@ LISTENER = [
     "import os, socket, time; s = socket.socket(socket.AF_UNIX); s.bind('here'); s.listen(); "
     "time.sleep(60)",
 ]
+# sigwait, since a handler runs only after a sleep that began between the signal and its handler.
 SLOW_TO_END = [
     sys.executable,
     "-c",
-    "import signal, time, sys\n"
-    "signal.signal(signal.SIGTERM, lambda *_: (open('told', 'w'), time.sleep(1), sys.exit()))\n"
+    "import signal, time\n"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
     "open('ready', 'w')\n"
-    "time.sleep(60)",
+    "signal.sigwait([signal.SIGTERM])\n"
+    "open('told', 'w')\n"
+    "time.sleep(1)",
 ]
 Started = Callable[..., subprocess.Popen[str]]
 
