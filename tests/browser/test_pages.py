@@ -11,6 +11,7 @@ import pytest
 
 from rlhf_pipeline.datasets.formats.csv import unprotect_cell
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
+from rlhf_pipeline.web.consensus import queries as consensus
 from tests.browser.hands import log_in, until
 from tests.browser.people import MODELS, People
 
@@ -329,7 +330,9 @@ def test_the_progress_page_follows_the_votes(site: People, page: Any, admin: Any
     )
 
 
-def test_disputes_are_the_list_for_adjudication(site: People, page: Any, admin: Any) -> None:
+def test_disputes_are_the_list_for_adjudication(
+    site: People, page: Any, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = site.furnish(3, overlap=3)
     for i, choices in enumerate(
         (
@@ -349,6 +352,7 @@ def test_disputes_are_the_list_for_adjudication(site: People, page: Any, admin: 
     assert page.locator(".row").count() == 3
     assert n_disputed == 1
     assert MODELS[0] not in page.content()
+    monkeypatch.setattr(consensus, "LOOKS_AT", 1)  # the newest comparison is not disputed
     page.goto(site.url + "/progress")  # a curator's first page
     page.locator("main .row .tag").wait_for()
     assert page.locator("main .row .tag").all_inner_texts() == ["disputed"]
