@@ -29,7 +29,8 @@ from rlhf_pipeline.retraining.triggers import (
 
 # Shown as conditions and events. Whatever else a rule records is shown as it is.
 EXPLAINED = {"looked_at", "params", "reported", "confirmed", "confirming_event_ids"}
-COMPARED = ("action", "reasons", "event_ids", "change_seq", "remedy", "parent")
+# Not the reasons: their words may change between releases, what they lead to may not.
+COMPARED = ("action", "event_ids", "change_seq", "remedy", "parent")
 INPUTS = {"looked_at", "params"}  # copied, not decided; older ones lack fields added since
 
 

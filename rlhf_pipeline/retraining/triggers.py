@@ -113,12 +113,6 @@ _MEANING: dict[Remedy, str] = {
     "quarantine": "votes of careless annotators are left out: {named}",
     "report_two_tastes": "newcomers with another taste: {named}",
 }
-_SECOND_MEANING: dict[Remedy, str] = _MEANING | {
-    "quarantine": "nothing is retrained: put careless annotators into "
-    "preference_pairs.quarantined_annotators, or retrain by hand",
-    "report_two_tastes": "nothing is retrained: annotators who joined prefer otherwise than the "
-    "others; decide whose taste counts, then retrain by hand",
-}
 SHOWN_NAMES = 10
 LIKELY_NOTHING = 0.5  # probability above which a confirmed change is a false alarm
 LIKELY_CARELESS = 0.5  # probability above which an annotator is named
@@ -166,9 +160,8 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
     if causes is not None and not objections:
         reasons.append(causes.summary)
     if remedy != "retrain" and not objections:
-        meaning = _MEANING if rule_version > 2 else _SECOND_MEANING
         reasons.append(
-            meaning[remedy].format(category=_category_of(causes), named=_describe_named(named))
+            _MEANING[remedy].format(category=_category_of(causes), named=_describe_named(named))
         )
     if waits and not objections and rule_version > 2:
         reasons.append("nothing runs until a person answers: `rlhf triggers answer`")
@@ -588,9 +581,9 @@ def _list_objections(
             f"{left.decision_id}`"
         )
     if evidence.n_unfinished:
-        found.append(f"{evidence.n_unfinished} earlier retraining decision(s) not finished")
+        found.append(f"{_count(evidence.n_unfinished, 'earlier retraining decision')} not finished")
     if evidence.n_ordered:
-        found.append(f"{evidence.n_ordered} training job(s) not finished")
+        found.append(f"{_count(evidence.n_ordered, 'training job')} not finished")
     found += unconfirmed
     if evidence.last_fired_at is not None:
         since = evidence.now - evidence.last_fired_at
@@ -618,7 +611,8 @@ def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> s
         )
     distance = ", but too far apart" if len(sources) >= params.confirmations else ""
     return (
-        f"unconfirmed: {len(sources)} detector(s) reported ({', '.join(sources)}){distance}; "
+        f"unconfirmed: {_count(len(sources), 'detector')} reported "
+        f"({', '.join(sources)}){distance}; "
         f"{params.confirmations} within {params.confirmation_window} votes are required"
     )
 
@@ -626,9 +620,8 @@ def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> s
 def _describe_confirmation(confirmed: Sequence[DriftEvent], rule_version: int) -> str:
     sources, start = event_sources(confirmed), _date(confirmed, rule_version)
     dated = f"; change dated at vote {start}" if start is not None else ""
-    plural = "s" if len(sources) != 1 or rule_version < 2 else ""
     return (
-        f"confirmed by {len(sources)} detector{plural} ({', '.join(sources)}) between votes "
+        f"confirmed by {_count(len(sources), 'detector')} ({', '.join(sources)}) between votes "
         f"{confirmed[0].seq} and {confirmed[-1].seq}{dated}"
     )
 
@@ -641,7 +634,11 @@ def _describe_superseded(stale: Sequence[DriftEvent], champion: str | None) -> l
     if not stale or champion is None:
         return []
     models = ", ".join(sorted({event.model_version for event in stale}))
-    return [f"superseded: {len(stale)} event(s) of {models}, champion is {champion}"]
+    return [f"superseded: {_count(len(stale), 'event')} of {models}, champion is {champion}"]
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'s' if n != 1 else ''}"
 
 
 def _collect_evidence(

@@ -152,7 +152,7 @@ def test_a_false_alarm_answers_the_change_that_waited():
 
 
 def test_events_during_a_run_or_after_a_failed_one_are_about_the_same_change():
-    during = waiting(2, "1 earlier retraining decision(s) not finished", n_unfinished=1)
+    during = waiting(2, "1 earlier retraining decision not finished", n_unfinished=1)
     assert values([decision(state="submitted"), during]) == [1.0]
     assert values([decision(state="succeeded"), during]) == [0.0]
     assert values([decision(state="failed"), waiting(2, "cool-down")]) == [1.0]
@@ -160,7 +160,7 @@ def test_events_during_a_run_or_after_a_failed_one_are_about_the_same_change():
 
 
 def test_change_found_while_an_order_is_open_is_its_own():
-    beside = waiting(2, "1 training job(s) not finished", n_ordered=1)
+    beside = waiting(2, "1 training job not finished", n_ordered=1)
     assert values([decision(state="succeeded"), beside]) == [0.0, 1.0]
 
 

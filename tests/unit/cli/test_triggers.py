@@ -73,7 +73,7 @@ def run(home: LearntHome, *arguments: str) -> Result:
 
 def test_list_shows_when_why_and_who(decided: LearntHome, tmp_path: Path) -> None:
     table = decided.rlhf("triggers", "list").output
-    for part in ("3 decisions", "unconfirmed: 1 detector(s)", "succeeded", "ada@example.org"):
+    for part in ("3 decisions", "unconfirmed: 1 detector", "succeeded", "ada@example.org"):
         assert part in table
     stored = json.loads(decided.rlhf("triggers", "list", "--json").output)
     assert [d["action"] for d in stored] == ["hold", "fire", "fire"]
@@ -191,7 +191,7 @@ def test_decision_that_is_not_reproduced_exits_with_1(decided: LearntHome, tmp_p
         )
     result = run(home, "replay")
     assert result.exit_code == 1
-    assert "0 of 2 stored decisions are reproduced" in result.output
+    assert "1 of 2 stored decisions are reproduced" in result.output
     assert "decision 2: action: fire was stored, hold now" in result.output
 
 

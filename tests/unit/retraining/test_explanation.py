@@ -129,7 +129,7 @@ def test_replay_names_what_differs() -> None:
     other = made.model_copy(update={"evidence": made.evidence | {"params": params}})
     differences = find_differences(other)
     assert "action: fire was stored, hold now" in differences
-    assert any(line.startswith("reasons: ") for line in differences)
+    assert not any(line.startswith("reasons") for line in differences), "words may change"
 
 
 @pytest.mark.parametrize("missing", ["looked_at", "params"])

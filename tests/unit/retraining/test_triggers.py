@@ -89,11 +89,11 @@ def test_two_detectors_fire_with_the_earliest_beginning():
 
 
 def test_one_detector_holds_with_numbers():
-    assert held(decide(evidence(event("ddm"))), "1 detector(s) reported (ddm); 2 within 500 votes")
+    assert held(decide(evidence(event("ddm"))), "1 detector reported (ddm); 2 within 500 votes")
 
 
 def test_one_detector_twice_is_still_one_witness():
-    assert held(decide(evidence(event("ddm", 1000), event("ddm", 1200))), "1 detector(s)")
+    assert held(decide(evidence(event("ddm", 1000), event("ddm", 1200))), "1 detector")
 
 
 def test_a_held_event_is_confirmed_by_a_later_one_and_named_in_the_decision():
@@ -135,13 +135,13 @@ def test_a_later_lone_event_does_not_hide_a_confirmed_change():
 def test_failed_calibration_tests_confirm_no_detector():
     slope, ddm = event("slope", kind="calibration"), event("ddm", 1010)
     assert held(decide(evidence(slope)), "calibration tests alone failed")
-    assert held(decide(evidence(slope, ddm)), "1 detector(s) reported (ddm)")
+    assert held(decide(evidence(slope, ddm)), "1 detector reported (ddm)")
 
 
 def test_where_calibration_confirms_its_tests_are_one_witness_together():
     params = TriggerParams(calibration_confirms=True)
     slope, ece = event("slope", kind="calibration"), event("ece_lower_bound", kind="calibration")
-    assert held(decide(evidence(slope, ece), params), "1 detector(s) reported (calibration)")
+    assert held(decide(evidence(slope, ece), params), "1 detector reported (calibration)")
     assert decide(evidence(slope, ece, event("ddm", 1010)), params).action == "fire"
 
 
@@ -292,7 +292,6 @@ def test_a_decision_of_the_second_rule_is_replayed_by_that_rule():
     recorded = decision.evidence | {"rule_version": 2}
     again = replay(decision.model_copy(update={"evidence": recorded}))
     assert (again.action, again.remedy, again.quarantine) == ("hold", "quarantine", None)
-    assert again.reasons[-1].startswith("nothing is retrained: put careless annotators into")
     recorded |= {"params": recorded["params"] | {"asks_people": False}}
     again = replay(decision.model_copy(update={"evidence": recorded}))
     assert (again.action, again.remedy) == ("fire", "retrain")
@@ -510,7 +509,7 @@ def test_the_rise_test_dates_a_change_but_not_by_the_former_rule():
 def test_the_error_rate_and_the_calibration_of_a_day_are_one_source():
     rate = event("error_rate").model_copy(update={"stream": "window"})
     slope = event("slope", kind="calibration")
-    assert held(decide(evidence(rate, slope)), "1 detector(s) reported (calibration)")
+    assert held(decide(evidence(rate, slope)), "1 detector reported (calibration)")
     assert decide(evidence(rate, slope, event("adwin"))).action == "fire"
 
 
@@ -533,7 +532,7 @@ def test_a_decision_of_the_first_rule_is_replayed_by_that_rule():
 def test_events_of_a_former_champion_are_superseded():
     old = event("ddm", model="demo.reward_model@0"), event("adwin", model="demo.reward_model@0")
     decision = decide(evidence(*old))
-    assert held(decision, f"superseded: 2 event(s) of demo.reward_model@0, champion is {CHAMPION}")
+    assert held(decision, f"superseded: 2 events of demo.reward_model@0, champion is {CHAMPION}")
     assert set(decision.event_ids) == {e.event_id for e in old}
 
 
@@ -541,7 +540,7 @@ def test_a_former_champions_event_does_not_confirm_the_champions():
     assert held(
         decide(evidence(event("ddm"), event("adwin", model="demo.reward_model@0"))),
         "superseded",
-        "1 detector(s) reported (ddm)",
+        "1 detector reported (ddm)",
     )
 
 
@@ -552,13 +551,13 @@ def test_without_a_champion_nothing_fires():
 def test_an_unfinished_retraining_holds_the_next():
     assert held(
         decide(evidence(event("ddm"), event("adwin"), n_unfinished=1)),
-        "1 earlier retraining decision(s) not finished",
+        "1 earlier retraining decision not finished",
     )
 
 
 def test_an_open_training_job_holds_a_retraining():
     ordered = evidence(event("ddm"), event("adwin"), n_ordered=1)
-    assert held(decide(ordered), "1 training job(s) not finished")
+    assert held(decide(ordered), "1 training job not finished")
 
 
 def test_a_change_seen_in_the_cool_down_fires_when_it_is_over_without_a_new_event():
