@@ -113,6 +113,14 @@ class CauseOut(Answer):
     probability: float | None
 
 
+class RiseOut(Answer):
+    """By how much a model's error rate rose, and the votes that it was measured on."""
+
+    difference: Interval
+    n_before: int
+    n_after: int
+
+
 class DecisionGate(Answer):
     """The gate on the candidate that the decision led to."""
 
@@ -129,6 +137,7 @@ class DecisionDetail(DecisionOut):
     """A decision with everything that it rests on."""
 
     causes: tuple[CauseOut, ...]
+    rise: RiseOut | None = Field(description="What the causes explain; null where there are none.")
     conditions: tuple[ConditionOut, ...]
     events: tuple[SeenEvent, ...]
     not_explained: str | None = Field(description="Why there are no conditions; null if there are.")

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from rlhf_pipeline.api_types.alerts import AlertOut
 from rlhf_pipeline.api_types.base import Answer
+from rlhf_pipeline.api_types.project import DaemonStatus
 from rlhf_pipeline.api_types.runs import AutomationOut
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import Interval
@@ -73,6 +74,7 @@ class LastGate(Answer):
 
 class WorkNow(Answer):
     n_votes: int = Field(description="Votes by people, without skips.")
+    n_simulated: int = Field(description="Of these, votes by simulated annotators.")
     n_votes_today: int
     newest_day: date | None = Field(description="Newest day with votes, by `voted_at`.")
     n_voting_now: int = Field(description="People who voted within the last 10 minutes.")
@@ -108,6 +110,7 @@ class NextRun(Answer):
         description="The schedule that is due first; null where none will run."
     )
     hint: str = Field(description="Why nothing starts, and the cure; empty while it does.")
+    daemon: DaemonStatus = Field(description="As in `GET readyz`.")
 
 
 class HomeOut(Answer):

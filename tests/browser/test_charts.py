@@ -196,9 +196,11 @@ def test_a_chart_takes_over_new_figures_and_tells_when_the_server_is_silent(
 def test_a_vote_is_seen_on_the_start_page_within_ten_seconds(site: People, page: Any) -> None:
     ids = site.furnish(2)
     ann = site.add("ann@example.org")
-    cast(site, ann, ids[0], Choice.A)
     page.goto(site.url)
-    page.wait_for_selector("[data-chart] canvas")
+    page.get_by_text("What to do next").wait_for()
+    page.get_by_text("no daemon is running").wait_for()
+    cast(site, ann, ids[0], Choice.A)
+    page.wait_for_selector("[data-chart] canvas", timeout=15_000)
     assert page.locator("a.figure", has_text="votes today").inner_text().startswith("1")
     page.locator("a.figure", has_text="votes today").focus()
     cast(site, ann, ids[1], Choice.B)

@@ -71,6 +71,7 @@ def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
     )
     detail = reader.get(f"/decisions/{number}").json()
     assert [cause["share"] for cause in detail["causes"]] == [0.94, 0.06]
+    assert (detail["rise"]["difference"]["low"], detail["rise"]["n_after"]) == (0.2, 100)
     assert "cannot be explained" in detail["not_explained"]
     (event,) = reader.get(f"/drift-events?decision_id={number}").json()["items"]
     assert (event["detector"], event["decision_id"]) == ("rise_test", number)
@@ -105,6 +106,8 @@ def test_the_page_asks_for_a_reason_and_a_confirmation(paged: Web):
     browser = paged.browser(paged.add(Role.APPROVER))
     address = f"{paged.url}/decisions/{number}"
     assert "Waiting for a person" in browser.get(f"{paged.url}/decisions").text
+    rise = " ".join(browser.get(f"{paged.url}/decisions/1").text.split())
+    assert "rose by 30 points (20 to 40), from 200 votes before the change to 100 votes" in rise
     paged.publish(1)
     judge(paged.client("annotator"), 1)
     # a decision about a past day has the time of that day, and no age

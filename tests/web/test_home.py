@@ -10,7 +10,14 @@ from rlhf_pipeline.alerts.incidents import Step
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.monitoring import Alert, AlertState, MetricPoint
-from rlhf_pipeline.records import DriftEvent, NewVote, Promotion, Role, TriggerDecision
+from rlhf_pipeline.records import (
+    AnnotatorKind,
+    DriftEvent,
+    NewVote,
+    Promotion,
+    Role,
+    TriggerDecision,
+)
 from rlhf_pipeline.web.home.stages import StageFile, describe_stages
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
 from tests.policy_versions import put_versions
@@ -18,12 +25,14 @@ from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
 
-def vote(web: Web, comparison_id: str, at: datetime | None = None) -> None:
+def vote(
+    web: Web, comparison_id: str, at: datetime | None = None, kind: AnnotatorKind | None = None
+) -> None:
     web.store.votes.cast(
         NewVote(
             comparison_id=comparison_id,
-            annotator_id="ann",
-            annotator_kind="human",
+            annotator_id="ann" if kind is None else kind,
+            annotator_kind=kind or AnnotatorKind.HUMAN,
             origin="api",
             choice="a",
             voted_at=at or web.clock.now(),
@@ -118,10 +127,13 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
     assert home["next_steps"] == []
     assert (home["work"]["n_votes"], home["work"]["n_votes_today"]) == (1, 1)
     assert (home["work"]["n_voting_now"], home["work"]["n_open"]) == (1, 2)
-    vote(paged, ids[1])
-    assert reader.get("/home").json()["work"]["n_votes_today"] == 2, "a vote is seen at once"
+    vote(paged, ids[1], kind=AnnotatorKind.SIMULATED)
+    work = reader.get("/home").json()["work"]
+    assert (work["n_votes_today"], work["n_simulated"]) == (2, 1), "a vote is seen at once"
     page = browser.get(f"{paged.url}/").text
     assert "The loop today" in page
+    assert "of 2, 1 simulated; newest day" in page
+    assert "No alert is open. None opens until a daemon runs." in " ".join(page.split())
     assert 'href="/comparisons?status=waiting"' in page
 
 

@@ -123,5 +123,6 @@ def _render_page(
         query=query_of({"state": shown}),
         silences=[one for one in site.store.silences.all() if one.ends_at > now],
         hours=HOURS,
+        daemon=site.readiness.find_daemon_status(),
         names=names_for(site, principal),
     )

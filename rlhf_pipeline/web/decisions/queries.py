@@ -11,6 +11,7 @@ from rlhf_pipeline.api_types.drift import (
     DecisionDetail,
     DecisionGate,
     DecisionOut,
+    RiseOut,
     SeenEvent,
 )
 from rlhf_pipeline.api_types.home import LastDecision
@@ -93,6 +94,9 @@ def detail(site: Site, decision_id: int) -> DecisionDetail:
             CauseOut(name=each.name, share=each.share, probability=each.probability)
             for each in (causes.causes if causes else ())
         ),
+        rise=None
+        if causes is None
+        else RiseOut(difference=causes.rise, n_before=causes.n_before, n_after=causes.n_after),
         conditions=tuple(
             ConditionOut(**condition._asdict())
             for condition in (check_conditions(inputs) if inputs else ())

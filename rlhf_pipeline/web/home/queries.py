@@ -90,10 +90,10 @@ def _find_stopped_work(
     today: date,
 ) -> Iterator[Attention]:
     if n_alerts:
-        yield Attention(text=f"{format_count(n_alerts, 'alert')} open", link="#alerts")
+        yield Attention(text=f"{format_count(n_alerts, 'alert')} open", link="/alerts")
     if failed := [stage.stage for stage in stages if stage.state == "failed"]:
         names = ", ".join(failed).replace("_", " ")
-        yield Attention(text=f"not made, because runs failed: {names}", link="#loop")
+        yield Attention(text=f"not made, because runs failed: {names}", link="/runs?state=failed")
     named = {job for stage in failed for job in STAGE_JOBS[stage]}
     if others := [
         f"{format_count(n, 'run')} of {job}"
@@ -106,12 +106,12 @@ def _find_stopped_work(
         yield Attention(
             text=f"no sensor has ticked for {silence / 3600:.1f} hours: start the daemon or "
             "rlhf loop",
-            link="#loop",
+            link="/runs",
         )
     elif automations.daemon == "absent":
         yield Attention(
             text="no daemon is running, so nothing starts by itself: start rlhf dev or rlhf loop",
-            link="#loop",
+            link="/runs",
         )
 
 
@@ -190,6 +190,7 @@ def _read_work(site: Site, now: datetime) -> WorkNow | None:
     left = site.vote_counter.work()
     return WorkNow(
         n_votes=counted.n_votes,
+        n_simulated=counted.n_simulated,
         n_votes_today=counted.by_day.get(now.date(), 0),
         newest_day=max(counted.by_day, default=None),
         n_voting_now=sum(at > now - VOTING_NOW for at in list(counted.last_at.values())),
@@ -222,7 +223,9 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
 
 def _find_next_run(automations: AutomationsOut) -> NextRun:
     due = [each for each in automations.items if each.kind == "schedule" and each.next_at]
-    return NextRun(schedule=due[0] if due else None, hint=automations.hint)
+    return NextRun(
+        schedule=due[0] if due else None, hint=automations.hint, daemon=automations.daemon
+    )
 
 
 def _read_spending(site: Site) -> SpendingNow | None:

@@ -22,6 +22,7 @@ class VoteCounts:
 
     seq: int = 0
     n_votes: int = 0
+    n_simulated: int = 0  # of n_votes
     n_machine: int = 0
     n_skips: int = 0
     by_day: dict[date, int] = field(default_factory=dict)
@@ -40,6 +41,8 @@ class VoteCounts:
             self.n_machine += n
         else:
             self.n_votes += n
+            if tally.annotator_kind == AnnotatorKind.SIMULATED:
+                self.n_simulated += n
             if tally.day is not None:
                 self.by_day[tally.day] = self.by_day.get(tally.day, 0) + n
         days = self.by_annotator.setdefault((tally.annotator_id, tally.annotator_kind), {})
