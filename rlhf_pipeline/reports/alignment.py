@@ -55,21 +55,24 @@ VERDICTS: tuple[tuple[str, str, Role], ...] = (
 )
 LANE = 20  # pixels
 MAX_SLOPE = 3.0  # larger values are drawn at the edge
+Link = Callable[[date, date], str]  # first and last day -> address of their votes
 
 
 def chart_alignment(
     points: Sequence[MetricPoint],
     first: date,
     last: date,
-    link: Callable[[date], str] | None = None,
+    link: Link | None = None,
     taste_changes: Mapping[date, str] | None = None,
     *,
+    windows: Mapping[date, date] | None = None,
     group: str | None = None,
     no_points: str = NO_POINTS,
 ) -> Chart:
     """One panel per figure over the same days; a day without a value is a gap. Lines mark days on
     which another reward model predicts than on the day before, or taste changed. `link` leads from
-    a day to its votes.
+    a first and a last day to their votes, `windows` has the first day of the calibration window by
+    its last.
 
     With `group`, the points are GROUP_METRICS of the group of that name; drift has none.
     `no_points` says why there are no figures.
@@ -87,18 +90,20 @@ def chart_alignment(
         *keep_within(x, mark_taste_changes(taste_changes or {})),
         *_mark_changes(by_name[ACCURACY]),
     ]
-    panels = [
+    of_windows = [
         _accuracy_panel(x, by_name[ACCURACY], by_name[CEILING]),
         _ece_panel(x, by_name[ECE]),
         _slope_panel(x, by_name[SLOPE]),
-        _drift_panel(x, by_name[VERDICT]),
     ]
+    of_days = _drift_panel(x, by_name[VERDICT])
+    if link is not None:
+        of_windows = [_link_days(panel, link, windows or {}) for panel in of_windows]
+        of_days = _link_days(of_days, link, {})
+    panels = [*of_windows, of_days]
     drawn = add_marks([panel for panel in panels if panel.series], changes)
     bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
     drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
     n_unknown = len({p.day for p in by_name[ACCURACY]} - {p.day for p in by_name[CEILING]})
-    if link is not None:
-        drawn = [_link_days(panel, link) for panel in drawn]
     return Chart(
         kind="alignment",
         title=title,
@@ -121,15 +126,18 @@ def chart_accuracy(
     last: date,
     taste_changes: Mapping[date, str] | None = None,
     window_days: int | None = None,
+    link: Link | None = None,
+    *,
+    windows: Mapping[date, date] | None = None,
 ) -> Chart:
     """The accuracy of `chart_alignment` beside its noise ceiling, alone and small. `window_days` is
-    the length of the window of each point, None where it is unknown.
+    the length of the window of each point, None where it is unknown; `link` and `windows` as there.
     """
     shown = [p for p in points if p.name in (ACCURACY, CEILING)]
-    whole = chart_alignment(shown, first, last, taste_changes=taste_changes)
+    whole = chart_alignment(shown, first, last, link, taste_changes, windows=windows)
     title = "Accuracy beside its noise ceiling by day"
-    window = "window" if window_days is None else f"window of {format_count(window_days, 'day')}"
-    note = f"each point: the {window} that ends on that day"
+    days = "days" if window_days is None else format_count(window_days, "day")
+    note = f"each point: votes of the {days} up to it that its model predicted"
     panels = tuple(
         panel.model_copy(update={"title": "", "notes": (note,), "height": 130})
         for panel in whole.panels
@@ -224,9 +232,15 @@ def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint]) -> Panel:
     )
 
 
-def _link_days(panel: Panel, link: Callable[[date], str]) -> Panel:
+def _link_days(panel: Panel, link: Link, windows: Mapping[date, date]) -> Panel:
+    """To the votes of the window that ends on the day; else to those of the day."""
+
+    def find(x: float) -> str:
+        day = to_day(x)
+        return link(windows.get(day, day), day)
+
     linked = tuple(
-        series.model_copy(update={"links": tuple(link(to_day(x)) for x in series.x)})
+        series.model_copy(update={"links": tuple(find(x) for x in series.x)})
         for series in panel.series
     )
     return panel.model_copy(update={"series": linked})

@@ -150,10 +150,10 @@ def test_a_chart_is_downloaded_as_csv_and_as_picture(page: Any) -> None:
     assert download.value.suggested_filename.startswith("accuracy_beside_its_noise_ceiling")
 
 
-def test_a_click_on_a_day_leads_to_its_votes(page: Any) -> None:
+def test_a_click_on_a_figure_leads_to_the_votes_of_its_window(page: Any) -> None:
     box = first_chart(page).locator(".chart-drawing canvas").bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 100)
-    page.wait_for_url("**/votes?day=2026-01-*")
+    page.wait_for_url("**/votes?since=*&until=2026-01-*")
     assert page.locator("h1").inner_text() == "Votes"
 
 

@@ -44,7 +44,8 @@ def test_chart_of_alignment_shows_the_points_that_the_api_lists(web: Web):
         for p in reversed(listed)
     ] == list(zip(drawn.x, drawn.y, drawn.low, drawn.high, drawn.n, strict=True))
     one_day = reader.get(PATH, params={"since": DAY.isoformat(), "until": DAY.isoformat()}).json()
-    assert [s["links"] for s in one_day["panels"][0]["series"]] == [["/votes?day=2026-01-02"]] * 2
+    window = "/votes?since=2025-12-27&until=2026-01-02"
+    assert [s["links"] for s in one_day["panels"][0]["series"]] == [[window]] * 2
     approver = web.client("approver").get(PATH).json()
     assert [s["links"] for s in approver["panels"][0]["series"]] == [[], []], "may read no votes"
     assert [len(series["x"]) for series in one_day["panels"][0]["series"]] == [1, 1]

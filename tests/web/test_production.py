@@ -92,6 +92,14 @@ def test_a_day_without_a_figure_is_a_gap_of_its_model_alone(web: Web):
 
 
 @on_sqlite
+def test_the_figures_of_an_older_model_end_with_its_own_newest_day(web: Web):
+    engineer = web.client("engineer")
+    send(engineer, figure(-200), figure(model="demo.policy@4"))
+    one = engineer.get("/charts/production", params={"model": "demo.policy@3"}).json()
+    assert [series["x"] for series in one["panels"][0]["series"]] == [[day_value(DAY) - 200]]
+
+
+@on_sqlite
 def test_a_cost_is_in_the_currency_of_its_sender(web: Web):
     engineer = web.client("engineer")
     send(engineer, figure(metric="cost"))

@@ -1,5 +1,6 @@
 """Reads the figures of alignment: of all votes, or of one group of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
@@ -13,10 +14,14 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.reports.alignment import (
+    ACCURACY,
     ALIGNMENT_METRICS,
+    CEILING,
     GROUP_METRICS,
     NO_POINTS,
     VERDICT,
+    Link,
+    chart_accuracy,
     chart_alignment,
 )
 from rlhf_pipeline.reports.chart import Chart
@@ -89,25 +94,40 @@ def read_window_days(site: Site) -> int | None:
 def build_chart(site: Site, filters: AlignmentFilters, *, may_read_votes: bool) -> Chart:
     """Raises Problem 422 for more than one group."""
     filters.require_one_group()
-    first, last = filters.days.resolve(find_newest_day(site))
+    first, last = filters.days.resolve(_find_newest_day(site, filters))
     read = replace(filters, days=DayFilter(first, last))
     points = _read_points(site, read)
     if filters.days.since is None:
         first = min((point.day for point in points), default=first)
-
-    @cache  # every series has the same days
-    def link(day: date) -> str:
-        return f"/votes?{urlencode({'day': day} | filters.groups)}"
 
     return chart_alignment(
         points,
         first,
         last,
         # votes cannot be listed by group of annotators
-        link if may_read_votes and filters.group is None else None,
+        _build_link(filters) if may_read_votes and filters.group is None else None,
         find_taste_changes(site.store),
+        windows=_find_windows(site, points, read_window_days(site)),
         group=next(iter(filters.groups.values()), None),
         no_points=_explain_absence(site, filters),
+    )
+
+
+def build_accuracy_chart(site: Site, days: DayFilter, *, may_read_votes: bool) -> Chart:
+    filters = AlignmentFilters(days)
+    first, last = days.resolve(_find_newest_day(site, filters), n_days=30)
+    points = site.store.metric_points.read((ACCURACY, CEILING), since=first, until=last)
+    if days.since is None:
+        first = min((point.day for point in points), default=first)
+    window_days = read_window_days(site)
+    return chart_accuracy(
+        points,
+        first,
+        last,
+        find_taste_changes(site.store),
+        window_days,
+        _build_link(filters) if may_read_votes else None,
+        windows=_find_windows(site, points, window_days),
     )
 
 
@@ -138,9 +158,43 @@ def choices_of_filters(site: Site) -> dict[str, list[str]]:
     }
 
 
-def find_newest_day(site: Site) -> date | None:
-    newest, _ = site.store.metric_points.page(ALIGNMENT_METRICS, limit=1)
+def _find_newest_day(site: Site, filters: AlignmentFilters) -> date | None:
+    """The newest day with figures of the chosen model or group, whatever the chosen days."""
+    names = [*GROUP_METRICS] if filters.groups else ALIGNMENT_METRICS
+    newest, _ = site.store.metric_points.page(names, labels=filters.labels, limit=1)
     return newest[0].day if newest else None
+
+
+def _build_link(filters: AlignmentFilters) -> Link:
+    """From days to their votes."""
+
+    @cache  # every series has the same days
+    def link(first: date, last: date) -> str:
+        days = {"day": last} if first == last else {"since": first, "until": last}
+        return f"/votes?{urlencode(days | filters.groups)}"
+
+    return link
+
+
+def _find_windows(
+    site: Site, points: Sequence[MetricPoint], window_days: int | None
+) -> dict[date, date]:
+    """The first day of each calibration window by its last; none is before the day on which the
+    model that it measures was first promoted. Empty where their length is unknown.
+    """
+    if window_days is None:
+        return {}
+    begun: dict[str, date] = {}
+    for one in site.store.promotions.history(f"{site.settings.project}.reward_model"):
+        begun.setdefault(one.label, one.promoted_at.date())
+    windows = {}
+    for point in points:
+        if (model := point.labels.get("reward_model")) is not None:
+            first = DayFilter(until=point.day).resolve(None, window_days)[0]
+            start = begun.get(model, first)
+            # a replay promotes after the days that it replays
+            windows[point.day] = max(first, start) if start <= point.day else first
+    return windows
 
 
 def _read_points(site: Site, filters: AlignmentFilters) -> list[MetricPoint]:

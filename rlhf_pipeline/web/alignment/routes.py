@@ -5,14 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.reports.alignment import ACCURACY, CEILING, chart_accuracy
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.versions import VERSION_METRICS, chart_versions
 from rlhf_pipeline.web.alignment import queries
 from rlhf_pipeline.web.alignment.queries import AlignmentFilters
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.changed_days import find_taste_changes
 from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.rendering import render
@@ -50,17 +48,12 @@ def read_chart(site: AnySite, request: Request, principal: Reader, chosen: Chose
 
 
 @api.get("/charts/accuracy", response_model=Chart, responses=UNCHANGED)
-def read_accuracy(site: AnySite, request: Request, _: Reader, days: Days) -> Response:
+def read_accuracy(site: AnySite, request: Request, principal: Reader, days: Days) -> Response:
     """Accuracy beside its noise ceiling by day. Without `until`, up to the newest day with figures;
     without `since`, 30 days.
     """
-    first, last = days.resolve(queries.find_newest_day(site), n_days=30)
-    points = site.store.metric_points.read((ACCURACY, CEILING), since=first, until=last)
-    if days.since is None:
-        first = min((point.day for point in points), default=first)
-    changes = find_taste_changes(site.store)
-    window_days = queries.read_window_days(site)
-    chart = chart_accuracy(points, first, last, changes, window_days=window_days)
+    may_read_votes = principal.may(Permission.VOTES_READ)
+    chart = queries.build_accuracy_chart(site, days, may_read_votes=may_read_votes)
     return answer_chart(request, chart)
 
 

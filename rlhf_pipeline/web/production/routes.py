@@ -52,10 +52,9 @@ def read_chart(
     cost of models in production, by day. Without `until`, up to the newest day with figures;
     without `since`, 90 days.
     """
-    first, last = days.resolve(_find_newest_day(site))
-    points = site.store.metric_points.read(
-        PRODUCTION, since=first, until=last, labels={"model": model} if model else None
-    )
+    labels = {"model": model} if model else None
+    first, last = days.resolve(_find_newest_day(site, labels))
+    points = site.store.metric_points.read(PRODUCTION, since=first, until=last, labels=labels)
     if days.since is None:
         first = min((point.day for point in points), default=first)
     return answer_chart(request, chart_production(points, first, last))
@@ -118,6 +117,6 @@ def _build_point(site: Site, figure: ProductionFigure) -> MetricPoint:
     )
 
 
-def _find_newest_day(site: Site) -> date | None:
-    newest, _ = site.store.metric_points.page(PRODUCTION, limit=1)
+def _find_newest_day(site: Site, labels: dict[str, str] | None) -> date | None:
+    newest, _ = site.store.metric_points.page(PRODUCTION, labels=labels, limit=1)
     return newest[0].day if newest else None

@@ -95,9 +95,24 @@ def test_a_chart_without_figures_says_so_and_any_chart_is_drawn_as_svg_and_png()
     assert draw_png(chart).startswith(b"\x89PNG")
 
 
+def test_a_figure_leads_to_the_votes_of_its_window_and_a_verdict_to_those_of_its_day():
+    points = [point(day, "model.accuracy", 0.7) for day in (0, 1)]
+    points += [point(1, "model.ece", 0.1), point(1, "drift.verdict", 1, space="overall")]
+    second, before = FIRST + timedelta(days=1), FIRST - timedelta(days=5)
+    chart = chart_alignment(points, FIRST, second, "{} to {}".format, windows={second: before})
+    links = [series.links for panel in chart.panels if panel for series in panel.series]
+    window = f"{before} to {second}"
+    assert links == [(f"{FIRST} to {FIRST}", window), (window,), (f"{second} to {second}",)]
+    (panel,) = chart_accuracy(
+        points, FIRST, second, link="{} to {}".format, windows={second: before}
+    ).panels
+    assert panel is not None
+    assert panel.series[0].links == links[0]
+
+
 def test_the_chart_of_accuracy_says_how_many_days_each_point_holds():
     points = [point(0, "model.accuracy", 0.7)]
     (panel,) = chart_accuracy(points, FIRST, FIRST, window_days=7).panels
     assert panel is not None
-    assert panel.notes == ("each point: the window of 7 days that ends on that day",)
+    assert panel.notes == ("each point: votes of the 7 days up to it that its model predicted",)
     assert panel.y.label == "share predicted right"
