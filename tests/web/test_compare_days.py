@@ -8,20 +8,25 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
-from rlhf_pipeline.intervals import interval_of_sums
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.store.vote_sums import VoteCell
+from rlhf_pipeline.reports.chart import day_value
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.preferences.sums_reader import SumsReader
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web, comparisons
 from tests.web.databases import on_sqlite
+from tests.web.test_preferences import points
+from tests.web.test_preferences import read as read_chart
 
 FIRST, SECOND = date(2026, 1, 2), date(2026, 1, 3)
 DAYS = {"earlier": FIRST.isoformat(), "later": SECOND.isoformat()}
 CHOICES = {"c": ("a", "a", "tie"), "d": ("b", "a", "b")}  # of three people, by day
 MODEL = "demo.reward_model@1"
+PREFERENCES = {  # chart and legend on the page Preferences
+    "undecided": ("ties", "equally good or both bad"),
+    "agreement": ("agreement", "same choice"),
+    "longer": ("preferred", "longer completion preferred"),
+}
 FIGURES = ("model.accuracy", "model.accuracy_ceiling", "model.ece", "model.calibration_slope")
 
 
@@ -36,16 +41,16 @@ def predict(frame: pd.DataFrame, model: str, p_a: float, hour: int) -> pd.DataFr
     return check_frame(rows, PREDICTIONS)
 
 
-def put_days(web: Web) -> None:
-    """Three people judge three comparisons on each day; c0000 and d0000 have one prompt, and nobody
-    predicted d0002.
+def put_days(web: Web, sizes: tuple[int, int] = (3, 3)) -> None:
+    """Three people judge so many comparisons on each day; c0000 and d0000 have one prompt, and only
+    the first three comparisons but d0002 were predicted.
     """
     store = web.store
-    for day, (prefix, choices) in zip((FIRST, SECOND), CHOICES.items(), strict=True):
-        frame = comparisons(3, prefix=prefix, day=day.isoformat())
+    for day, (prefix, choices), n in zip((FIRST, SECOND), CHOICES.items(), sizes, strict=True):
+        frame = comparisons(n, prefix=prefix, day=day.isoformat())
         frame["prompt_id"] = ["shared", *frame["prompt_id"][1:]]
-        frame["category"] = ["coding", "creative", "creative"]
-        predicted = frame if prefix == "c" else frame.iloc[:2]
+        frame["category"] = ["coding", *["creative"] * (n - 1)]
+        predicted = frame.iloc[: 3 if prefix == "c" else 2]
         later = predict(predicted, "demo.reward_model@2", 0.3, hour=1)
         known = [predict(predicted, MODEL, 0.9, hour=0), later.iloc[:1]]
         store.comparisons.publish(frame, pd.concat(known), published_at=NOON)
@@ -99,17 +104,17 @@ def ids(found: dict) -> list[str]:
 
 
 @on_sqlite
-def test_figures_equal_those_of_the_other_pages(read, web: Web):
-    found = read()
-    figures = {one["name"]: one for one in found["figures"]}
+@pytest.mark.parametrize("sizes", [(24, 24), (24, 3)])
+def test_figures_equal_those_of_the_other_pages(web: Web, sizes: tuple[int, int]):
+    put_days(web, sizes)
     reader = web.client("auditor")
-    measures = ("undecided", "agreement", "longer")
-    sums = SumsReader(web.store).read(measures, ["day"], VoteCell()).by_measure
-    for name in measures:
+    found = reader.get("/compare/days", params=DAYS).json()
+    figures = {one["name"]: one for one in found["figures"]}
+    for name, (chart, words) in PREFERENCES.items():
+        drawn = points(read_chart(reader, chart), words)
         for side, day in zip(("earlier", "later"), (FIRST, SECOND), strict=True):
             shown = figures[name][side]
-            known = interval_of_sums(sums[name][(day.isoformat(),)])
-            assert (shown["value"], shown["n"]) == (known.value, known.n)
+            assert (shown and (shown["value"], shown["n"])) == drawn.get(day_value(day)), name
     for name in FIGURES:
         (point,) = reader.get(
             "/metrics/points", params={"name": name, "until": DAYS["earlier"]}
@@ -117,8 +122,17 @@ def test_figures_equal_those_of_the_other_pages(read, web: Web):
         assert figures[name]["earlier"]["value"] == point["value"]
         assert figures[name]["difference"] is None
     change = figures["undecided"]["difference"]
-    assert change["value"] == pytest.approx(-1 / 3)
-    assert change["low"] < change["value"] < change["high"]
+    if sizes == (24, 3):
+        assert (figures["undecided"]["later"], change) == (None, None), "withheld as on Preferences"
+    else:
+        assert change["value"] == pytest.approx(-1 / 3)
+        assert change["low"] < change["value"] < change["high"]
+
+
+@on_sqlite
+def test_each_day_says_who_judged_and_predicted_it(read):
+    found = read()
+    assert {one["name"] for one in found["figures"]} == {*FIGURES, "policy.length"}
     day = found["earlier"]
     assert (day["n_votes"], day["n_comparisons"], day["verdict"]) == (12, 3, "warning")
     assert day["by_category"] == {"creative": 8, "coding": 4}
@@ -182,6 +196,7 @@ def test_the_page_keeps_its_state_in_the_address_and_exports_it(web: Web):
         put_days(web)
         shown = browser.get(f"{server.url}/compare/days?which=later&category=creative").text
         assert '<option value="later" selected>' in shown
+        assert "figures of fewer than 20 comparisons are withheld" in shown
         assert "<option selected>2026-01-03</option>" in shown
         address = "/compare/days.csv?earlier=2026-01-02&later=2026-01-03&which=later"
         assert address.replace("&", "&amp;") in shown

@@ -12,6 +12,7 @@ from rlhf_pipeline.reports.alignment import ACCURACY, CEILING, ECE, SLOPE, VERDI
 from rlhf_pipeline.reports.preferences import figures
 from rlhf_pipeline.store.vote_sums import VoteCell
 from rlhf_pipeline.votes.sums import DIMENSION
+from rlhf_pipeline.web.preferences.queries import MIN_COMPARISONS
 from rlhf_pipeline.web.site import Site
 
 # Windows of many days: those of two days may share votes, so their difference has no interval.
@@ -74,7 +75,7 @@ def compare_points(earlier: Points, later: Points) -> list[ComparedFigure]:
 
 
 def compare_preferences(site: Site, days: Days) -> list[ComparedFigure]:
-    """The measures of the page Preferences, of the votes of each day."""
+    """The measures of the page Preferences, of the votes of each day, and withheld as there."""
     plots = [
         plot
         for name, figure in figures(site.terms().dimensions).items()
@@ -97,7 +98,11 @@ def compare_preferences(site: Site, days: Days) -> list[ComparedFigure]:
 
 def _read_sums(site: Site, measures: Iterable[str], day: date) -> dict[str, RatioSums]:
     read = site.preference_sums.read(list(measures), [], VoteCell(since=day, until=day))
-    return {name: found[()] for name, found in read.by_measure.items() if () in found}
+    return {
+        name: one
+        for name, found in read.by_measure.items()
+        if (one := found.get(())) is not None and one.n_groups >= MIN_COMPARISONS
+    }
 
 
 def _find_label(name: str, words: str) -> str:

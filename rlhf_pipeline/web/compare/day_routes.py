@@ -17,6 +17,7 @@ from rlhf_pipeline.web.compare.days import DaysFilter, Which
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.downloads import csv_of
 from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.preferences.queries import WITHHELD
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -62,8 +63,9 @@ def read(
 ) -> ComparedDays:
     """Figures of two days with their difference, and the comparisons that people judged on them,
     those first on which the model that predicted them disagreed most with people. `category` and
-    `q`, a part of the prompt or of a completion, filter the comparisons, not the figures. 404 for a
-    day without votes.
+    `q`, a part of the prompt or of a completion, filter the comparisons, not the figures. What
+    people prefer is withheld on a day on which it is of fewer than 20 comparisons. 404 for a day
+    without votes.
     """
     return days.compare_days(site, principal, (earlier, later), chosen, cursor=cursor, limit=limit)
 
@@ -103,6 +105,7 @@ def show_page(
         days=known,
         state=state,
         which=WORDS,
+        withheld=WITHHELD,
         categories=sorted({*found.earlier.by_category, *found.later.by_category}) if found else [],
         query=query_of({name: str(value or "") for name, value in state.items()}),
     )
