@@ -165,6 +165,7 @@ def iter_paths() -> Iterator[tuple[str, str]]:
     some = f"category={quote(Category.FACTUAL.value)}&source=arena&group=page"
     base = "/api/v1/charts/preferences/preferred?"
     yield "preferred by day, of a category, source and group", base + some
+    yield "preferred by day, of a group", base + "group=page"
     yield "page /preferences", "/preferences"
 
 

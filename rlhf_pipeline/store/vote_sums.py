@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, Subquery, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from rlhf_pipeline.records import (
-    OWN_SOURCE,
-    AnnotatorKind,
-    Choice,
-    RatioSums,
-    Record,
-    content_hash,
-)
+from rlhf_pipeline.records import AnnotatorKind, RatioSums, Record, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import (
-    annotator_groups,
-    comparisons,
-    vote_sums,
-    vote_sums_head,
-    votes,
-)
-from rlhf_pipeline.store.vote_lists import is_on_comparison
+from rlhf_pipeline.store.schema import annotator_groups, vote_sums, vote_sums_head, votes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,30 +122,6 @@ class VoteSums:
             self._database.in_project(annotator_groups), annotator_groups.c.name == group
         )
         return sorted(self._database.fetch_scalars(wanted))
-
-    def count_voters(self, annotator_ids: Iterable[str], cell: VoteCell, *, most: int) -> int:
-        """Number of these annotators with a vote on the days and comparisons of the cell, at most
-        `most`; skips are no votes. Stops early: a chart asks for each of its groups.
-        """
-        wanted = (
-            select(votes.c.annotator_id)
-            .join(comparisons, is_on_comparison())
-            .where(
-                self._database.in_project(votes),
-                votes.c.choice != Choice.SKIP.value,
-                votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
-                *_conditions_on_votes(cell),
-            )
-            .limit(1)
-        )
-        left, n = set(annotator_ids), 0
-        while n < most and left:
-            found = self._database.fetch_among(wanted, votes.c.annotator_id, left)
-            if not found:
-                break
-            left -= {row.annotator_id for row in found}
-            n += len(found)
-        return min(n, most)
 
     def group_sizes(self) -> dict[str, int]:
         """Number of people with a counted vote by group."""
@@ -278,19 +240,6 @@ def _conditions(
             columns[name] != "" if value is None else columns[name] == value
             for name, value in cell.select(by).items()
         ),
-    ]
-
-
-def _conditions_on_votes(cell: VoteCell) -> list[ColumnElement[bool]]:
-    """Those of a cell but for its group, on the votes and their comparisons."""
-    source, model = comparisons.c.source, cell.model_version
-    is_own = cell.source == OWN_SOURCE
-    return [
-        *([votes.c.day >= cell.since.isoformat()] if cell.since else []),
-        *([votes.c.day <= cell.until.isoformat()] if cell.until else []),
-        *([comparisons.c.category == cell.category] if cell.category else []),
-        *([source.is_(None) if is_own else source == cell.source] if cell.source else []),
-        *(comparisons.c[f"model_version_{side}"] == model for side in "ab" if model),
     ]
 
 

@@ -222,6 +222,37 @@ def test_what_few_of_the_chosen_annotators_judged_is_withheld(web: Web):
 
 
 @on_sqlite
+def test_each_group_and_day_needs_three_people_of_the_selection(web: Web):
+    everybody = web.publish(24, offer=False, prefix="code", category="coding")
+    ann_alone = web.publish(24, offer=False, prefix="poem", category="poetry")
+    web.store.votes.cast_many(
+        [
+            NewVote(
+                comparison_id=one, annotator_id=who, annotator_kind="human", choice=choice,
+                voted_at=NOON + timedelta(days=n), idempotency_key=f"{one}/{who}", origin="page",
+            )
+            for n, (ids, choices) in enumerate(
+                ((everybody, "aaa"), (ann_alone, ("a", "skip", "skip")))
+            )
+            for one in ids
+            for who, choice in zip(PEOPLE, choices, strict=True)
+        ]
+    )  # fmt: skip
+    reader = web.client("auditor")
+    undecided = "equally good or both bad"
+    for _ in range(2):
+        assert points(read(reader, "ties", by="group"), undecided) == {0.0: (0.0, 72 + 24)}
+        alone = read(reader, "ties", by="group", category="poetry")
+        assert (alone.panels, alone.notes[-1]) == ((), "page: 1 annotator: too few")
+        everyone = points(read(reader, "ties"), undecided)
+        assert set(everyone) == {day_value(NOON.date()), day_value(NOON.date()) + 1}
+        chosen = read(reader, "ties", group="page")
+        assert points(chosen, undecided) == {day_value(NOON.date()): (0.0, 72)}
+        assert "fewer than 3 annotators of the group voted" in chosen.notes[-1]
+        count_new_votes(web.store)
+
+
+@on_sqlite
 def test_many_votes_are_counted_by_a_thread(web: Web):
     cast(web, 120)
     reader = web.client("auditor")

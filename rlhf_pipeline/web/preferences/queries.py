@@ -1,6 +1,6 @@
 """Reads what people prefer as charts, and which filters have votes."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
@@ -32,6 +32,9 @@ COLUMNS: dict[By, str] = {
 MIN_COMPARISONS = 20  # fewer would say more about a few comparisons than about a group
 WITHHELD = f"figures of fewer than {MIN_COMPARISONS} comparisons are withheld"
 WITHHELD_DAYS = f"days with fewer than {MIN_COMPARISONS} comparisons are withheld"
+WITHHELD_PEOPLE = (
+    f"days on which fewer than {MIN_ANNOTATORS} annotators of the group voted are withheld"
+)
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,19 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
         measure: {name: one for name, one in found.items() if one.n_groups >= MIN_COMPARISONS}
         for measure, found in sums.items()
     }
+    drawn = {name for measure in figure.measures for name in large.get(measure, {})}
+    people = _count_people(site, by, members, cell, drawn)
     if by == "day":
         n_comparisons = [one.n_groups for found in sums.values() for one in found.values()]
         if any(0 < n < MIN_COMPARISONS for n in n_comparisons):
             notes = [*notes, WITHHELD_DAYS]
+        of_few = {day for day, n_people in people.items() if n_people < MIN_ANNOTATORS}
+        if of_few:
+            notes = [*notes, WITHHELD_PEOPLE]
+        large = {
+            measure: {day: one for day, one in found.items() if day not in of_few}
+            for measure, found in large.items()
+        }
         if filters.days.since is None:
             days = [date.fromisoformat(day) for day in sums.get(COUNTED, {})]
             first = min(days, default=first)
@@ -106,17 +118,6 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
             ),
         )
         return chart_by_day(figure, large, first, last, notes=notes, marks=marks, link=link)
-    people: dict[str, int] = {}
-    if by == "group":
-        sizes = site.preference_sums.group_sizes()
-        people = {name: sizes.get(name, 0) for name in sums.get(COUNTED, {})}
-    elif members is not None:
-        people = {
-            name: site.preference_sums.count_people(
-                members, cell.model_copy(update={by: name}), most=MIN_ANNOTATORS
-            )
-            for name in {name for found in large.values() for name in found}
-        }
     small = _find_small(figure, sums, people)
     return chart_by_group(figure, by, large, small, [*notes, WITHHELD], link)
 
@@ -155,6 +156,25 @@ def _find_newest_day(site: Site, filters: Filters) -> date | None:
     found = site.preference_sums.read([COUNTED], ["day"], filters.cell())
     days = [place[0] for place, one in found.by_measure.get(COUNTED, {}).items() if one.n > 0]
     return date.fromisoformat(max(days)) if days else None
+
+
+def _count_people(
+    site: Site, by: By, members: set[str] | None, cell: VoteCell, names: Collection[str]
+) -> dict[str, int]:
+    """Annotators of each of these days or groups, at most MIN_ANNOTATORS. Empty where everybody's
+    votes are shown: `members` are those of the chosen group of annotators.
+    """
+    sums, most = site.preference_sums, MIN_ANNOTATORS
+    if by == "group":
+        return {name: sums.count_people(sums.members(name), cell, most=most) for name in names}
+    if members is None:
+        return {}
+    if by == "day":
+        return sums.count_people_by_day(members, cell, names, most=most)
+    return {
+        name: sums.count_people(members, cell.model_copy(update={by: name}), most=most)
+        for name in names
+    }
 
 
 def _find_small(

@@ -54,10 +54,10 @@ def read_chart(
 ) -> Response:
     """What people choose, how often they are undecided, how strongly they prefer a side, how far
     they agree, and what is preferred: length, style, dimensions. Counts people's votes that count
-    now. Groups of fewer than 3 annotators and figures of fewer than 20 comparisons are withheld;
-    with `group` (of annotators), what fewer than 3 of its annotators voted on. Without `until`, up
-    to the newest day with votes; without `since`, 90 days. `model` is the model of both
-    completions.
+    now. Groups of which fewer than 3 annotators voted in the selection and figures of fewer than 20
+    comparisons are withheld; with `group` (of annotators), also each day, category or source that
+    fewer than 3 of its annotators voted on. Without `until`, up to the newest day with votes;
+    without `since`, 90 days. `model` is the model of both completions.
     """
     return answer_chart(request, queries.build_chart(site, principal, figure, by, chosen))
 

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,9 +86,13 @@ class SumsReader:
 
     def count_people(self, members: set[str], cell: VoteCell, *, most: int) -> int:
         """Number of these people with a vote in the cell, at most `most`."""
-        if cell.model_version == SEVERAL:  # no comparison has it: people of any model count
-            cell = cell.model_copy(update={"model_version": None})
-        return self._store.vote_sums.count_voters(members, cell, most=most)
+        return self._store.voter_counts.count(members, _drop_several(cell), most=most)
+
+    def count_people_by_day(
+        self, members: set[str], cell: VoteCell, days: Iterable[str], *, most: int
+    ) -> dict[str, int]:
+        """`count_people` of each of these days."""
+        return self._store.voter_counts.count_by_day(members, _drop_several(cell), days, most=most)
 
     def _find_new_members(self, group: str) -> list[str]:
         """The people of a group whose votes all wait to be counted."""
@@ -122,6 +126,12 @@ class SumsReader:
             log.warning("Votes were not counted into their sums: %s", fault)
         finally:
             self._counting.release()
+
+
+def _drop_several(cell: VoteCell) -> VoteCell:
+    """No comparison has several models as its version: people of any model count."""
+    several = cell.model_version == SEVERAL
+    return cell.model_copy(update={"model_version": None}) if several else cell
 
 
 def _add_rows(

@@ -129,6 +129,26 @@ def test_a_tag_of_somebody_new_counts_nothing_again(cast, make_vote):
     assert cast.vote_sums.group_sizes()["experts"] == 1
 
 
+def test_annotators_of_a_day_are_counted_up_to_a_few(cast, make_vote):
+    some_day, late = NOON.date().isoformat(), NOON + timedelta(days=1)
+    next_day = late.date().isoformat()
+    cast.votes.cast(make_vote("c5", "eve", "b", idempotency_key="late", voted_at=late))
+    cast.votes.cast(make_vote("c6", "zoe", "skip", idempotency_key="skip", voted_at=late))
+    days = [some_day, next_day, "2020-01-01"]
+
+    def count(*people, **cell):
+        found = cast.voter_counts.count_by_day(people, VoteCell(**cell), days, most=3)
+        for day, n in found.items():
+            only = VoteCell(**cell, since=day, until=day)
+            assert cast.voter_counts.count(people, only, most=3) == n
+        return list(found.values())
+
+    assert count("ann", "bob", "eve", "zoe", "robot", "nobody") == [3, 1, 0]
+    assert count("ann", "eve") == [2, 1, 0]
+    assert count("ann", "eve", category="factual") == [2, 1, 0]
+    assert count("ann", "eve", category="poetry") == count() == [0, 0, 0]
+
+
 def test_sums_are_selected_by_cell(cast):
     count_new_votes(cast)
     chosen = VoteCell(category="factual", annotator_group="api", since=NOON.date())
