@@ -6,7 +6,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from rlhf_pipeline.records import CalibrationReport, Record, content_hash
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
@@ -157,6 +157,16 @@ class Calibrations:
             (row.fitted_at, row.reward_model, row.version)
             for row in self._database.fetch_all(wanted)
         ]
+
+    def models(self) -> list[str]:
+        """The reward models of the whole log, the last fitted first."""
+        wanted = (
+            select(calibrations.c.reward_model)
+            .where(self._database.in_project(calibrations))
+            .group_by(calibrations.c.reward_model)
+            .order_by(func.max(calibrations.c.fitted_at).desc(), calibrations.c.reward_model)
+        )
+        return list(self._database.fetch_scalars(wanted))
 
     def versions(self, reward_model: str) -> list[int]:
         """Versions of the calibrators of a reward model that were made here, the newest first."""

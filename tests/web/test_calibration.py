@@ -3,6 +3,7 @@ and nothing of it for who judges blind.
 """
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -609,6 +610,16 @@ def test_earlier_calibrators_keep_the_filters(web: Web):
         later = browser.get(f"{seen.url}{address}").text
         assert '<input type="date" name="since" value="2026-01-02">' in later
         assert "Earlier calibrators" not in later
+
+
+def test_every_model_of_the_log_can_be_chosen(web: Web):
+    for n in range(21):
+        web.store.calibrations.add(report(n, model=f"demo.reward_model@{n}"), {})
+    with pages(web) as seen:
+        browser = seen.browser(web.add("engineer"))
+        page = get_counted_page(browser, f"{seen.url}/calibration").text
+        offered = re.findall(r'<option value="demo.reward_model@(\d+)"', page)
+        assert offered == [str(n) for n in reversed(range(21))]
 
 
 def test_charts_and_table_show_the_same_errors(web: Web):

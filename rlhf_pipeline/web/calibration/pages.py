@@ -46,7 +46,7 @@ def read(
         selection=selection,
         minimum=queries.describe_minimum(selection),
         choices={
-            "model": {one.reward_model: one.reward_model for one in page.items},
+            "model": {one: one for one in site.store.calibrations.models()},
             "category": {one: one for one in site.store.comparisons.values_of("category")},
             "source": {one: one for one in list_sources(site)},
             "group": {one: one for one in sorted(site.preference_sums.group_sizes())},
