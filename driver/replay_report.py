@@ -11,6 +11,7 @@ from rlhf_pipeline.drift.stream import stream_warnings
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.drift import chart_timeline
+from rlhf_pipeline.retraining.decision_words import describe_action
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import counting, standing
@@ -64,10 +65,7 @@ def format_decisions(store: Store, day: str) -> Iterator[str]:
     """The trigger's decisions at the end of a day."""
     for decision in store.decisions.all():
         if decision.decided_at == end_of_day(day):
-            yield (
-                f"  {day}  trigger: {decision.action} ({decision.state}): "
-                f"{'; '.join(decision.reasons)}"
-            )
+            yield (f"  {day}  trigger: {describe_action(decision)}: {'; '.join(decision.reasons)}")
 
 
 def _format_row(*cells: str) -> str:

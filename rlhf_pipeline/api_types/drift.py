@@ -89,7 +89,9 @@ class ConditionOut(Answer):
     name: str
     required: str
     actual: str
-    is_met: bool
+    is_met: bool | None = Field(
+        description="null if it was not examined; a decision fires if no condition is unmet."
+    )
 
 
 class SeenEvent(Answer):

@@ -14,6 +14,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.learning import NextFit, find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.retraining.answers import find_waiting
+from rlhf_pipeline.retraining.decision_words import describe_action
 from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.decisions import OPEN_STATES
@@ -148,8 +149,8 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
     if decisions:
         last = decisions[-1]
         yield (
-            f"decision {last.decision_id} of {last.decided_at:%Y-%m-%d}: {last.action} "
-            f"({last.state}), {', '.join(last.reasons)}"
+            f"decision {last.decision_id} of {last.decided_at:%Y-%m-%d}: "
+            f"{describe_action(last)}, {', '.join(last.reasons)}"
         )
     if gates:
         yield f"{gates[-1].candidate} {gates[-1].verdict} on {gates[-1].decided_at:%Y-%m-%d}"

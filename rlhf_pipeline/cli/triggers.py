@@ -95,7 +95,7 @@ def explain(
     ] = "latest",
 ) -> None:
     """Show why a decision fired or held: each condition with its threshold and the number at the
-    time, the events, and whether a replay from that evidence decides the same.
+    time, the events, and whether a replay from that evidence gives the same decision.
     """
     store = open_workspace().store
     found = _find_decision(store, decision)
@@ -332,19 +332,19 @@ def _show_inputs(decision: TriggerDecision) -> None:
                 "condition": condition.name,
                 "required": condition.required,
                 "found": condition.actual,
-                "met": "yes" if condition.is_met else "no",
+                "met": {True: "yes", False: "no", None: "-"}[condition.is_met],
             }
             for condition in check_conditions(inputs)
         ],
         title=f"conditions at vote {inputs.evidence.max_seq:,}",
         empty="",
     )
-    show(list(_build_events(inputs)), title="events that it saw", empty="It saw no event.")
+    show(list(_build_events(inputs)), title="events it saw", empty="It saw no event.")
     differences = find_differences(decision)
     echo(
-        "Replayed from this evidence, it does not decide the same:"
+        "A replay from this evidence gives another decision:"
         if differences
-        else "Replayed from this evidence, it decides the same."
+        else "A replay from this evidence gives the same decision."
     )
     for line in differences:
         echo(f"  {line}")

@@ -90,7 +90,7 @@ class Series(Record):
     words about it; all may be empty.
     """
 
-    style: Literal["dots", "curve", "bars", "triangles"]
+    style: Literal["dots", "curve", "bars", "triangles", "diamonds"]
     role: Role
     x: Numbers
     y: Numbers

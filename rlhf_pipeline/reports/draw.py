@@ -44,6 +44,7 @@ PAINTS: dict[str, dict[str, Any]] = {
     "today-band": {"fill": "warn-on", "opacity": 0.75},
     "fired": {"fill": "bad"},
     "warned": {"fill": "none", "stroke": "warn", "stroke-width": 1.6},
+    "diamond now": {"fill": "now"},
     "since": {"stroke": "bad", "stroke-width": 2},
     "whisker ref": {"stroke": "ref", "stroke-width": 2},
     "whisker now": {"stroke": "now", "stroke-width": 2},

@@ -119,7 +119,7 @@ def _decision_panel(x: Axis, decisions: Sequence[Decided]) -> Panel:
         height=3 * LANE,  # the labels of the marks stand above the lane
         series=(
             Series(
-                style="triangles",
+                style="diamonds",
                 role="now",
                 name="decision",
                 x=tuple(day_value(day) for day, _, _ in shown),

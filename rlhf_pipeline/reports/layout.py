@@ -197,6 +197,9 @@ def _draw_dots(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
         if series.style == "triangles":
             triangle = (left, up - 6), (left + 6, up + 5), (left - 6, up + 5)
             yield Shape("polygon", series.role, triangle)
+        elif series.style == "diamonds":
+            diamond = (left, up - 6), (left + 6, up), (left, up + 6), (left - 6, up)
+            yield Shape("polygon", f"diamond {series.role}", diamond)
         else:
             yield Shape("dot", f"dot {series.role}{few}", ((left, up),))
 
@@ -232,6 +235,7 @@ _DRAW: dict[str, Callable[[Any, Scale, Scale], Iterator[Shape]]] = {
     "curve": _draw_curve,
     "bars": _draw_bars,
     "triangles": _draw_dots,
+    "diamonds": _draw_dots,
     "line": _draw_line,
     "band": _draw_band,
     "word": _draw_word,

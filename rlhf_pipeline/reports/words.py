@@ -31,6 +31,7 @@ DISPLAY_NAMES = {
     "calibration_slope_p_value": "calibration slope below 1, p of the latest votes",
     "ece_lower_bound": "ECE, lower bound",
     "none": "no test was made",
+    "confirmation": "confirming detectors",
     "mean_reward": "mean reward",
     "mean_length": "mean length",
     "word_classifier": "classifier of words",
@@ -42,6 +43,28 @@ DISPLAY_NAMES = {
 def display_name(name: str) -> str:
     """The display name of `name`; by default `name` with spaces instead of underscores."""
     return DISPLAY_NAMES.get(name, name.replace("_", " "))
+
+
+def name_test(space: str, detector: str) -> str:
+    """
+    >>> name_test("prompt_text", "ks"), name_test("calibration", "calibration_slope_upper")
+    ('prompt text: Kolmogorov–Smirnov', 'calibration: slope, upper end of the interval')
+    """
+    name = display_name(space)
+    return f"{name}: {display_name(detector).removeprefix(f'{name} ')}"
+
+
+# on which side of its threshold a test finds a change; the others find one from the threshold on
+SIDES = {"calibration_slope_upper": "<", "calibration_slope_p_value": "<", "ece_lower_bound": ">"}
+
+
+def format_threshold(detector: str, threshold: float | None) -> str:
+    """
+    >>> format_threshold("ks", 0.2), format_threshold("calibration_slope_p_value", 0.025)
+    ('≥ 0.2', '< 0.025')
+    """
+    value = format_value(threshold)
+    return value if threshold is None else f"{SIDES.get(detector, '≥')} {value}"
 
 
 LISTED = re.compile(r"(detectors?(?:\(s\) reported)?) \(([\w, ]+)\)")

@@ -45,10 +45,16 @@ def describe_decision(decision: TriggerDecision) -> str:
     run = "" if decision.run_id is None else f", run {decision.run_id}"
     attempt = f", attempt {decision.attempt}" if decision.attempt > 1 else ""
     by = f" by {decision.actor}" if decision.actor else ""
+    details = "" if decision.state == "held" else f" ({decision.state}{run}{attempt})"
     return (
-        f"Decision {decision.decision_id} {verb}{by} on {decision.decided_at:%Y-%m-%d %H:%M} UTC "
-        f"({decision.state}{run}{attempt})"
+        f"Decision {decision.decision_id} {verb}{by} on {decision.decided_at:%Y-%m-%d %H:%M} UTC"
+        f"{details}"
     )
+
+
+def describe_action(decision: TriggerDecision) -> str:
+    """What the decision does, and the state of a fire: "hold", "fire (succeeded)"."""
+    return decision.action if decision.state == "held" else f"{decision.action} ({decision.state})"
 
 
 def summarise_decision(decision: TriggerDecision, answered_by: int | None = None) -> str:

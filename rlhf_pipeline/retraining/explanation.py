@@ -6,7 +6,11 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from rlhf_pipeline.drift.confirmation import event_sources, find_confirming_events
+from rlhf_pipeline.drift.confirmation import (
+    event_sources,
+    find_confirming_events,
+    list_confirmers,
+)
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining.follow_ups import find_follow_up
@@ -35,12 +39,14 @@ INPUTS = {"looked_at", "params"}  # copied, not decided; older ones lack fields 
 
 
 class Condition(NamedTuple):
-    """One condition of a fire: what it requires, what there was, and whether that was enough."""
+    """One condition of a fire: what it requires, what there was, and whether that was enough; None
+    if it was not examined.
+    """
 
     name: str
     required: str
     actual: str
-    is_met: bool
+    is_met: bool | None
 
 
 class Inputs(NamedTuple):
@@ -70,7 +76,7 @@ def read_inputs(decision: TriggerDecision) -> Inputs:
 
 
 def check_conditions(inputs: Inputs) -> list[Condition]:
-    """Every condition of `triggers.decide`: it fires if and only if all are met."""
+    """Every condition of `triggers.decide`: it fires if and only if none is unmet."""
     evidence, params, _ = inputs
     since = None if evidence.last_fired_at is None else evidence.now - evidence.last_fired_at
     left = evidence.left_to_people
@@ -149,8 +155,10 @@ def _check_confirmation(inputs: Inputs) -> Condition:
     evidence, params, _ = inputs
     own = list_own_events(evidence, params)
     confirming = find_confirming_events(own, params)
-    sources = event_sources(confirming or own)
+    sources = event_sources(confirming or list_confirmers(own, params))
     found = f"{len(sources)} ({', '.join(sources)})" if sources else "none"
+    if own and not sources:
+        found += "; calibration tests alone failed"
     if confirming:
         found += f" between votes {confirming[0].seq:,} and {confirming[-1].seq:,}"
     elif len(sources) >= params.confirmations:
@@ -160,6 +168,11 @@ def _check_confirmation(inputs: Inputs) -> Condition:
         "confirmations",
         ("the rise test, or " if params.rise_test_confirms else "")
         + f"{needed} detector{'s' * (needed > 1)} within {params.confirmation_window:,} votes"
+        + (
+            f", or calibration tests that fail on {params.calibration_days} days of a week"
+            if params.calibration_days
+            else ""
+        )
         + (", or a retraining that asks for a follow-up" if params.follow_ups else ""),
         follow_up if follow_up and not confirming else found,
         evidence.champion is None or bool(confirming or follow_up),
@@ -181,7 +194,7 @@ def _check_cause(inputs: Inputs) -> Iterator[Condition]:
         "cause",
         "a change that needs no person",
         "not examined" if causes is None else causes.causes[0].name,
-        causes is None or not needs_people(remedy, params, rule_version),
+        None if causes is None else not needs_people(remedy, params, rule_version),
     )
     if rule_version > 4 and causes is not None and not only_calibration:
         yield Condition(
@@ -193,13 +206,14 @@ def _check_cause(inputs: Inputs) -> Iterator[Condition]:
     longer = f" ({2 * params.max_cause_votes:,} if annotators may be the cause)"
     yield Condition(
         "certainty",
-        f"the remedy is right with a probability of {params.min_certainty:.0%}, and it is "
-        f"{params.min_annotator_certainty:.0%} sure whether annotators are the cause; or "
-        f"{params.max_cause_votes:,} votes came after the confirmation"
+        f"the remedy is right with probability {params.min_certainty:.0%} or more, and it is "
+        f"{params.min_annotator_certainty:.0%} certain whether annotators are the cause; or "
+        f"{params.max_cause_votes:,} votes have arrived since the confirmation"
         f"{longer if rule_version > 5 else ''}",
         "not examined" if causes is None else describe_probabilities(causes),
-        causes is None
-        or only_calibration
+        None
+        if causes is None
+        else only_calibration
         or not list_doubts(causes, confirming, evidence.max_seq, params, rule_version),
     )
 

@@ -111,7 +111,9 @@ def test_the_page_asks_for_a_reason_and_a_confirmation(paged: Web):
     paged.publish(1)
     judge(paged.client("annotator"), 1)
     # a decision about a past day has the time of that day, and no age
-    assert f"{NOW:%Y-%m-%d %H:%M}</time>" in browser.get(f"{paged.url}/").text
+    home = browser.get(f"{paged.url}/").text
+    assert f"{NOW:%Y-%m-%d %H:%M}</time>" in home
+    assert "; waits for a person</b>,\n" in home, "the state is not said twice"
     form = {"answer": "nothing", "reason": REASON}
     unsure = browser.post(f"{address}/answer", data=form)
     assert unsure.status_code == 422

@@ -30,7 +30,7 @@ def write_report(web: Web, day: str, verdict: str) -> None:
             "evidence": json.dumps(evidence),
         }
         for space, detector, statistic, evidence in (
-            ("scores", "ks", 0.1, {"effect": 0.05}),
+            ("scores", "ks", 0.1, {"effect": 0.05, "alpha": 0.01, "p_adjusted": 0.3}),
             ("errors", "rise_test", None, {"events": [EVENT] if verdict == "drift" else []}),
         )
     ]
@@ -62,3 +62,7 @@ def test_a_point_has_its_evidence_and_leads_to_the_tests_of_its_day(paged: Web):
     page = browser.get(f"{paged.url}/drift/2026-01-03").text
     assert 'href="/votes?day=2026-01-03"' in page
     assert 'href="/drift/2026-01-02"' in page
+    assert "is at most 0.01" in page
+    assert "All are about demo.reward_model@1." in page
+    for cell in ("≥ 0.2</td>", "0.3</td>", '<span class="tag bad">drift</span>'):
+        assert cell in page, cell

@@ -1,8 +1,9 @@
 """Routes of drift over days: a chart of all detectors, and the tests of one day."""
 
+from collections.abc import Sequence
 from datetime import date
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
@@ -12,7 +13,7 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.drift_days import Decided, chart_drift_days
-from rlhf_pipeline.reports.words import display_name
+from rlhf_pipeline.reports.words import display_name, format_threshold, name_test
 from rlhf_pipeline.retraining.decision_words import summarise_decision
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
@@ -81,7 +82,7 @@ def show_page(
         found=[
             test for test in tests if test.verdict in WORST_FIRST[:2] and test.space != "overall"
         ],
-        display=display_name,
+        name_test=name_test,
         overall=next((test.verdict for test in tests if test.space == "overall"), None),
         spaces=sorted({test.space for test in tests}),
         filters={"since": days.since, "until": days.until, "space": space},
@@ -101,7 +102,11 @@ def show_day(site: AnySite, request: Request, principal: Reader, day: date) -> R
         principal,
         day=day,
         tests=tests,
+        model=tests[0].model_version,  # a report is about one
         display=display_name,
+        format_threshold=format_threshold,
+        alpha=_find_evidence(tests, "alpha"),
+        rule=_find_evidence(tests, "rule"),
         before=ordered[place - 1] if place else None,
         after=ordered[place + 1] if place + 1 < len(ordered) else None,
         n_events=len(site.store.events.for_days([day.isoformat()])),
@@ -111,6 +116,11 @@ def show_day(site: AnySite, request: Request, principal: Reader, day: date) -> R
 def _read_day(site: Site, day: date) -> tuple[DriftTestOut, ...]:
     found = site.drift_reports.read_day(day)
     return tuple(sorted(found, key=lambda test: WORST_FIRST.index(test.verdict)))
+
+
+def _find_evidence(tests: Sequence[DriftTestOut], name: str) -> Any:
+    """What the tests recorded under a name that has one value on a day; None in older reports."""
+    return next((test.evidence[name] for test in tests if name in test.evidence), None)
 
 
 def _list_decisions(site: Site) -> list[Decided]:

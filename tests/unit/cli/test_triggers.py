@@ -101,9 +101,17 @@ def test_a_fire_is_explained_with_thresholds_events_and_replay(decided: LearntHo
         "2 detectors within 500 votes",
         "10 since the last retraining",
         "error_before 0.2, n_votes 1,848",
-        "Replayed from this evidence, it decides the same.",
+        "A replay from this evidence gives the same decision.",
     ):
         assert part in output
+
+
+def test_a_hold_is_explained_without_conditions_that_were_not_examined(decided: LearntHome) -> None:
+    lines = decided.rlhf("triggers", "explain", "1").output.splitlines()
+    assert lines[0] == "Decision 1 held on 2026-01-02 13:00 UTC: no confirmed change; held"
+    (cause,) = (line for line in lines if "a change that needs no person" in line)
+    assert "not examined" in cause
+    assert "yes" not in cause
 
 
 def test_a_decision_by_hand_is_explained_by_its_reason(decided: LearntHome) -> None:

@@ -56,7 +56,8 @@ def test_each_verdict_lies_in_its_lane_with_evidence_count_and_link():
     assert drift.links == ("/drift/2026-01-02",)
     (mark,) = decisions.marks
     assert (mark.label, mark.x) == ("reward model @2, policy @2", (day_value(FIRST) + 1,) * 2)
-    assert "<svg" in draw_svg(chart)
+    drawn = draw_svg(chart)
+    assert (drawn.count('class="diamond now"'), drawn.count('class="fired"')) == (1, 1)
 
 
 def test_marks_keep_their_labels_without_a_decision():

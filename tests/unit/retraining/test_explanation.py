@@ -53,7 +53,7 @@ def decision(events: tuple[DriftEvent, ...] = NEAR, **more: object) -> TriggerDe
     return decide(TriggerEvidence(**values | more)).model_copy(update={"decision_id": 7})
 
 
-def test_decision_fires_if_and_only_if_all_conditions_are_met() -> None:
+def test_decision_fires_if_and_only_if_no_condition_is_unmet() -> None:
     actions = []
     for events, champion, fired, n_new, open_one in product(
         (NEAR, FAR, STALE, NEAR[:1], ()),
@@ -70,7 +70,8 @@ def test_decision_fires_if_and_only_if_all_conditions_are_met() -> None:
             **open_one,
         )
         conditions = check_conditions(read_inputs(made))
-        assert all(c.is_met for c in conditions) == (made.action == "fire"), made.reasons
+        is_unmet = any(c.is_met is False for c in conditions)
+        assert is_unmet == (made.action == "hold"), made.reasons
         actions.append(made.action)
     assert set(actions) == {"fire", "hold"}
 
@@ -81,7 +82,8 @@ def test_each_condition_shows_threshold_and_number() -> None:
     assert shown == {
         "champion": ("a champion reward model", CHAMPION, True),
         "confirmations": (
-            "the rise test, or 2 detectors within 500 votes",
+            "the rise test, or 2 detectors within 500 votes, or calibration tests that fail on 3 "
+            "days of a week",
             "2 (adwin, ddm), too far apart",
             False,
         ),
@@ -89,15 +91,24 @@ def test_each_condition_shows_threshold_and_number() -> None:
         "unfinished": ("no retraining that has not ended", "0", True),
         "cool-down": ("24 h since the last retraining", "6.0 h", False),
         "new votes": ("200 since the last retraining", "40", False),
-        "cause": ("a change that needs no person", "not examined", True),
+        "cause": ("a change that needs no person", "not examined", None),
         "certainty": (
-            "the remedy is right with a probability of 60%, and it is 93% sure whether "
-            "annotators are the cause; or 400 votes came after the confirmation (800 if "
+            "the remedy is right with probability 60% or more, and it is 93% certain whether "
+            "annotators are the cause; or 400 votes have arrived since the confirmation (800 if "
             "annotators may be the cause)",
             "not examined",
-            True,
+            None,
         ),
     }
+
+
+def test_calibration_tests_are_counted_only_where_they_confirm() -> None:
+    slope = event("calibration_slope_upper", 1000).model_copy(update={"kind": "calibration"})
+    found = [
+        check_conditions(read_inputs(decision(events)))[1].actual
+        for events in ((slope,), (slope, NEAR[0]))
+    ]
+    assert found == ["none; calibration tests alone failed", "1 (ddm)"]
 
 
 def test_events_have_the_part_that_they_played() -> None:

@@ -1,6 +1,6 @@
 // Draws the key of a legend entry as its series or mark is drawn, on a page and in a PNG.
 
-import { dashOf, isHollow, symbolOf } from "./shapes.js";
+import { dashOf, isHollow, isPoints, symbolOf } from "./shapes.js";
 
 const KEY = 14; // pixels: width and height
 const MIDDLE = KEY / 2;
@@ -34,7 +34,7 @@ export function drawKeyAt(pen, entry, colour, [x, y]) {
     pen.moveTo(0, MIDDLE);
     pen.lineTo(KEY, MIDDLE);
     pen.stroke();
-  } else if (style === "dots" || style === "triangles") {
+  } else if (isPoints(entry)) {
     outline(pen, symbolOf(entry));
     if (isHollow(entry)) pen.fillStyle = colour("paper");
     if (entry.faint?.every(Boolean) && entry.faint.length) pen.globalAlpha = 0.45;

@@ -5,6 +5,7 @@ import { place } from "./values.js";
 export const CHARACTER = 7.2; // pixels of an average character of 12 px
 export const SMALL = 6.2; // of a character of 11 px
 const MANY = 60; // points of a curve beyond which they get no symbol
+const SHAPES = { triangles: "triangle", diamonds: "diamond" }; // of points that are no dots
 const SYMBOLS = { group2: "rect", group3: "triangle", group4: "diamond", group5: "pin" };
 const DASHES = {
   ceiling: [6, 4], perfect: [5, 4], model: [7, 3, 2, 3],
@@ -14,6 +15,7 @@ const DASHES = {
 export const POINTS = {
   dots: (series, panel, colour) => scatter(series, colour),
   triangles: (series, panel, colour) => scatter(series, colour),
+  diamonds: (series, panel, colour) => scatter(series, colour),
   curve: (series, panel, colour) => ({
     type: "line", z: 4, showSymbol: series.x.length <= MANY, showAllSymbol: true,
     symbol: SYMBOLS[series.role] ?? "circle", symbolSize: series.x.length === 1 ? 6 : 4,
@@ -43,11 +45,11 @@ export const POINTS = {
   }),
 };
 
+export const isPoints = ({ style }) => style === "dots" || style in SHAPES;
 // A point of it is an outline.
-export const isHollow = ({ style, role }) =>
-  (style === "dots" || style === "triangles") && (role === "ref" || role === "warned");
-export const symbolOf = ({ style, role }) =>
-  style === "triangles" ? "triangle" : (SYMBOLS[role] ?? "circle");
+export const isHollow = (series) =>
+  isPoints(series) && (series.role === "ref" || series.role === "warned");
+export const symbolOf = ({ style, role }) => SHAPES[style] ?? SYMBOLS[role] ?? "circle";
 export const dashOf = ({ role }) => DASHES[role] ?? [];
 
 function scatter(series, colour) {
