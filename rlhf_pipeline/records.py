@@ -869,7 +869,7 @@ class DimensionHead(Record):
 
 class DimensionComparison(Record):
     """A candidate against the champion in one dimension of the rubric, as a head of the reward
-    model estimates it. The intervals are over prompts; the errors of the head come on top.
+    model estimates it. The intervals are over prompts and do not contain the head's own errors.
     """
 
     head: DimensionHead
@@ -877,6 +877,17 @@ class DimensionComparison(Record):
     score_difference: Interval | None = Field(
         default=None, description="candidate minus champion in the head's logits, paired by prompt"
     )
+
+    @property
+    def verdict(self) -> Literal["better", "worse"] | None:
+        """What the whole interval of the win rate shows; None if it contains 0.5, and for a head
+        that does not beat chance, whose win rate says nothing.
+        """
+        if self.win_rate is None or not self.head.beats_chance:
+            return None
+        if self.win_rate.low > 0.5:
+            return "better"
+        return "worse" if self.win_rate.high < 0.5 else None
 
     def complement(self) -> "DimensionComparison":
         """The champion against the candidate."""

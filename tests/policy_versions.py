@@ -29,7 +29,7 @@ def interval(value: float, half: float = 0.05, n: int = N_PROMPTS) -> Interval:
     return Interval(value=value, low=value - half, high=value + half, n=n)
 
 
-# Better in one, unsure in another, and unknown in the third.
+# Unsure in one, better in another, unknown in the third, worse in the last.
 DIMENSIONS = (
     DimensionComparison(
         head=DimensionHead(
@@ -54,6 +54,17 @@ DIMENSIONS = (
         score_difference=interval(0.4, 0.1),
     ),
     DimensionComparison(head=DimensionHead(dimension="style", n_train=12, has_head=False)),
+    DimensionComparison(
+        head=DimensionHead(
+            dimension="tone",
+            n_train=120,
+            has_head=True,
+            vote_accuracy=interval(0.75, n=60),
+            ceiling=interval(0.82, n=300),
+        ),
+        win_rate=interval(0.28),
+        score_difference=interval(-0.5, 0.1),
+    ),
 )
 
 

@@ -145,6 +145,11 @@ class RewardModelVersionOut(Answer):
         description="Share of votes that it had predicted right before they were cast, over the "
         "last calibration window of its predictions.",
     )
+    served_ceiling: Interval | None = Field(
+        default=None,
+        description="Noise ceiling of the votes on the comparisons of that window; null if it is "
+        "unknown.",
+    )
     served_until: date | None = Field(default=None, description="Last day of that window.")
 
 

@@ -105,7 +105,8 @@ class CalibrationOut(Answer):
     slope_calibrated: Interval | None
     accuracy: Interval
     noise_ceiling: Interval | None = Field(
-        description="Accuracy of a perfect model on the same votes; null if unknown."
+        description="Accuracy of a perfect model on all votes up to the calibration; null if "
+        "unknown."
     )
     refusal: str | None = Field(
         default=None, description="Why the reward model was not made champion; null if it may be."

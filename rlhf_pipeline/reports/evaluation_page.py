@@ -13,6 +13,13 @@ from rlhf_pipeline.reports.rendering import render_page
 
 N_EXAMPLES = 8  # of each kind
 ROW_HEIGHT = 30
+EXPECTED, BY_LABELS = "expected of people", "by the model that labelled its pairs"
+EXPLAINED = {
+    EXPECTED: "Expected of people: the share of votes that people are expected to cast for the "
+    "candidate, from calibrated probabilities.",
+    BY_LABELS: "By the model that labelled its pairs: judged by the reward model whose labels the "
+    "candidate was trained on, so errors learnt from it may count as wins.",
+}
 PERCENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -67,12 +74,13 @@ def chart_evaluation(evaluation: Evaluation) -> Chart:
     overall = [
         ("against the champion", evaluation.win_rate),
         ("at equal length", evaluation.length_controlled_win_rate),
-        ("expected of people", evaluation.expected_win_rate),
-        ("by who labelled the set", evaluation.win_rate_by_labels),
+        (EXPECTED, evaluation.expected_win_rate),
+        (BY_LABELS, evaluation.win_rate_by_labels),
         ("against the first policy of its line", evaluation.win_rate_against_base),
     ]
     categories = [(one.category, one.win_rate) for one in evaluation.by_category]
-    panels = [_rate_panel("win rate", [(name, i) for name, i in overall if i is not None])]
+    known = [(name, i) for name, i in overall if i is not None]
+    panels = [_rate_panel("win rate", known)]
     if categories:
         panels.append(_rate_panel("win rate by category", categories))
     return Chart(
@@ -80,7 +88,10 @@ def chart_evaluation(evaluation: Evaluation) -> Chart:
         title=f"Win rates of {evaluation.candidate}",
         alt="Win rates of the candidate with 95% intervals, overall and by category",
         columns=len(panels),
-        notes=("Lines are 95% intervals, drawn over prompts.",),
+        notes=(
+            "Lines are 95% intervals, drawn over prompts.",
+            *(EXPLAINED[name] for name, _ in known if name in EXPLAINED),
+        ),
         panels=tuple(panels),
     )
 

@@ -25,6 +25,13 @@ NO_VERSIONS = (
     "No candidate was evaluated yet. The job retraining trains one and compares it with the "
     "champion."
 )
+ROLES: Mapping[str, Role] = {
+    "by the judge": "now",
+    "at equal length": "group2",
+    "by the reward model that labelled its training pairs": "group3",
+    "this version": "group4",
+    "champion of that time": "ref",
+}
 MAX_TICKS = 12
 SPREAD, WIDE_SPREAD = 9, 26  # pixels between series of one version, and of few versions
 FEW_VERSIONS = 8
@@ -62,7 +69,7 @@ def chart_evolution(
             {
                 "by the judge": [each.win_rate for each in found],
                 "at equal length": [each.length_controlled_win_rate for each in found],
-                "by the votes that labelled its training set": [
+                "by the reward model that labelled its training pairs": [
                     each.win_rate_by_labels for each in found
                 ],
             },
@@ -131,9 +138,6 @@ def _share_panel(
 
 
 def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> Panel:
-    roles: tuple[Role, ...] = ("now", "group2", "group3")
-    if "champion of that time" in values:
-        roles = ("now", "ref")
     spread = WIDE_SPREAD if len(versions) <= FEW_VERSIONS else SPREAD
     known = {name: each for name, each in values.items() if any(each)}
     ends = [end for each in known.values() for end in list_ends(each)]
@@ -147,7 +151,7 @@ def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> P
             point_series(
                 versions,
                 each,
-                role=roles[list(values).index(name)],
+                role=ROLES[name],
                 name=name,
                 offset=spread * (i - (len(known) - 1) / 2),
             )

@@ -84,7 +84,7 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
                 ticks=percent_ticks(tick.value / 100 for tick in round_ticks(0, 100 * high, 3)),
             ),
             height=90,
-            series=(_dots(found, labels, ECE, "now", "ECE"),),
+            series=(_dots(found, labels, ECE, "group4", "ECE"),),
         ),
     )
     n = max(p.n for p in run if p.name == ACCURACY)

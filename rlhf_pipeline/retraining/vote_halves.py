@@ -114,12 +114,13 @@ class VoteHalves:
         """
         changes = TasteChanges.from_json(version.params.get("taste_changes", {}))
         weight = float(version.params.get("weight_before_change", 1.0))
-        fit = partial(_fit_half, judge, pairs, changes, weight, progress)
+        fit = partial(_fit_half, judge, version.label, pairs, changes, weight, progress)
         return cls(labelling=fit("labelling"), judging=fit("judging"))
 
 
 def _fit_half(
     judge: CompletionJudge,
+    version: str,
     pairs: pd.DataFrame,
     taste_changes: TasteChanges,
     weight_before_change: float,
@@ -141,6 +142,6 @@ def _fit_half(
         calibrator: Calibrator = fit_calibrator(calib, members, progress=progress)[0]
     except NotEnoughData:
         calibrator = NoCalibration()
-    label = f"{judge.label}, {half} half of the votes"
+    label = f"{version}, refitted on the votes kept for {half}"
     heads = measure_dimension_heads(members, train, calib) if half == "judging" else ()
     return CompletionJudge(members, label, calibrator, heads)

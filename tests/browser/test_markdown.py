@@ -153,3 +153,20 @@ def test_structure_is_shown(page: Any) -> None:
         LEFT,
     )
     assert found == {"h3": 1, "strong": 1, "em": 1, "ol > li": 3, "th": 3, "td": 6, "pre code": 1}
+
+
+def test_long_markers_of_a_list_stay_inside_the_text(page: Any) -> None:
+    room, needed = page.evaluate(
+        """async () => {
+            const { render } = await import("/static/markdown.js");
+            const box = document.createElement("div");
+            box.className = "text";
+            box.append(render("999. a"));
+            document.body.append(box);
+            const style = getComputedStyle(box.querySelector("ol"));
+            const pen = document.createElement("canvas").getContext("2d");
+            pen.font = style.font;
+            return [parseFloat(style.paddingLeft), pen.measureText("999. ").width];
+        }"""
+    )
+    assert room >= needed

@@ -34,6 +34,7 @@ def test_a_cluster_leads_to_its_rows_and_to_an_offer(web: Web):
         browser.follow_redirects = True
         listed = browser.get(f"{server.url}/clusters").text
         assert "times the errors of the rest" in listed
+        assert "best reachable over all prompts of the day 10%" in " ".join(listed.split())
         page = browser.get(f"{server.url}/clusters/{CLUSTER}").text
         assert f'href="/comparisons/{ids[0]}"' in page
         assert ids[2] not in page

@@ -52,7 +52,7 @@ def test_sides_turn_with_their_scores_and_answers(read):
 
 @on_sqlite
 def test_dimensions_turn_with_the_sides(read):
-    _, helpful, style = read(1, 2)["dimensions"]
+    _, helpful, style, _ = read(1, 2)["dimensions"]
     assert (helpful["win_rate"]["value"], helpful["score_difference"]["value"]) == (0.66, 0.4)
     assert helpful["head"]["vote_accuracy"]["value"] == 0.75
     assert (style["head"]["has_head"], style["win_rate"]) == (False, None)
@@ -103,7 +103,7 @@ def test_the_page_keeps_its_state_in_the_address_and_exports_it(read, web: Web):
         assert len(rows) == 15
         assert '<td colspan="3">no head: 12' in shown
         assert f"+0.30 to +0.50, n = {N_PROMPTS}" in " ".join(shown.split())
-        assert shown.count("not shown to beat chance") == 1
+        assert shown.count("clearly better<br>than chance") == 1
         default = browser.get(f"{server.url}/compare").text
         assert "win rate of policy 3 against policy 2" in default
         assert "versions 3 and 2" in browser.get(f"{server.url}/compare?a=1&b=9").text

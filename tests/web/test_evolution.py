@@ -67,6 +67,8 @@ def test_the_chart_shows_the_evaluations_with_their_intervals(web: Web):
     assert rate.links == ("/evolution#policy-2", "/evolution#policy-3")
     assert drawn["Mean", "this version"].low == (None, 66.0), "no interval on record, and one"
     assert ("Checkable", "this version") not in drawn
+    keys = [(item.style, item.role) for item in chart.legend]
+    assert len(set(keys)) == len(keys), "two entries look alike"
 
 
 @on_sqlite
@@ -80,6 +82,8 @@ def test_the_evaluation_page_is_served_under_a_policy_of_its_own(web: Web):
         assert "3 labelled by votes" in shown
         assert "70.0 characters (66.0 to 74.0), the champion's 65.0, n = 30" in html.unescape(shown)
         assert "0.080 to 0.120 nats per token, n = 30" in shown
+        worse = "in tone: wins 28% (23 to 33%, n = 30), estimated"
+        assert " ".join(shown.split()).count(worse) == 2
         assert 'href="/evolution"' in browser.get(f"{server.url}/").text
         report = browser.get(f"{server.url}/evolution/2/report")
         assert report.content == PAGE
@@ -95,9 +99,10 @@ def test_the_evaluation_page_is_served_under_a_policy_of_its_own(web: Web):
 
 
 @on_sqlite
-def test_a_reward_model_shows_what_it_predicted_right_since(web: Web):
+def test_a_reward_model_shows_what_it_predicted_right_since(paged: Web):
     label = "demo.reward_model@1"
-    web.store.promotions.record(
+    paged.store.calibrations.add(report(model=label, data_seq=40), {"method": "none"})
+    paged.store.promotions.record(
         Promotion(
             model_name="demo.reward_model",
             version=1,
@@ -108,14 +113,26 @@ def test_a_reward_model_shows_what_it_predicted_right_since(web: Web):
         )
     )
     served = Interval(value=0.71, low=0.68, high=0.74, n=1191)
-    for day, interval in (("2026-01-02", interval_of_share(0.5, 20)), ("2026-01-03", served)):
-        point = MetricPoint.of_interval(
-            date.fromisoformat(day), "model.accuracy", interval, NOON, {"reward_model": label}
-        )
-        web.store.metric_points.put([point])
-    (one,) = web.client("auditor").get("/evolution").json()["reward_models"]
+    ceiling = Interval(value=0.784, low=0.68, high=0.845, n=1576)
+
+    def put(day: str, name: str, interval: Interval) -> None:
+        at, labels = date.fromisoformat(day), {"reward_model": label}
+        paged.store.metric_points.put([MetricPoint.of_interval(at, name, interval, NOON, labels)])
+
+    put("2026-01-02", "model.accuracy", interval_of_share(0.5, 20))
+    put("2026-01-02", "model.accuracy_ceiling", interval_of_share(0.9, 20))
+    put("2026-01-03", "model.accuracy", served)
+    reader = paged.client("auditor")
+    (one,) = reader.get("/evolution").json()["reward_models"]
     assert Interval.model_validate(one["served"]) == served
     assert one["served_until"] == "2026-01-03"
+    assert one["served_ceiling"] is None, "that of another day"
+    put("2026-01-03", "model.accuracy_ceiling", ceiling)
+    (one,) = reader.get("/evolution").json()["reward_models"]
+    assert Interval.model_validate(one["served_ceiling"]) == ceiling
+    shown = paged.browser(paged.add("engineer")).get(f"{paged.url}/evolution").text
+    note = "in the days up to 2026-01-03; noise ceiling 78.4%, 68.0 to 84.5%"
+    assert note in " ".join(shown.split())
 
 
 @on_sqlite

@@ -13,12 +13,12 @@ from fastapi.routing import APIRoute
 from sqlalchemy import event
 
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.records import NewVote, Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.routing import PREFIX
 from rlhf_pipeline.web.server import WebServer
-from tests.web.conftest import UNCACHED, ShiftedClock, Web
+from tests.web.conftest import NOON, UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 
 # Where an empty project says something else than on the page as it is opened first, and where there
@@ -157,6 +157,30 @@ def test_404_page_keeps_the_menu(paged: Web):
         404,
         "application/problem+json",
     )
+
+
+@on_sqlite
+def test_without_offers_no_page_counts_judgements(paged: Web):
+    (one,) = paged.publish(1, offer=False)
+    cast = NewVote(
+        comparison_id=one,
+        annotator_id="ann",
+        annotator_kind="human",
+        origin="api",
+        choice="a",
+        voted_at=NOON,
+        idempotency_key="one",
+    )
+    paged.store.votes.cast(cast)
+    browser = paged.browser(paged.add("engineer"))
+    shown = browser.get(f"{paged.url}/comparisons/{one}").text
+    assert "not offered" in shown
+    assert "0 of 0" not in shown
+    progress = browser.get(f"{paged.url}/progress").text
+    assert re.findall("<b>(.+?)</b><span>(.+?)</span>", progress) == [
+        ("none", "comparisons offered"),
+        ("1", "votes in total"),
+    ]
 
 
 def choices(page: str) -> dict[str, str]:

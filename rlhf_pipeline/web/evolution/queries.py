@@ -32,7 +32,7 @@ from rlhf_pipeline.web.vote_days import (
     find_votes_until,
 )
 
-ACCURACY = "model.accuracy"
+ACCURACY, CEILING = "model.accuracy", "model.accuracy_ceiling"
 MAX_CALIBRATIONS = 1000  # of which the newest of each reward model is shown
 RUN = "run "  # how a promotion names the run that made it
 
@@ -292,15 +292,24 @@ def _describe_reward_model(
 
 
 def _read_accuracy(site: Site) -> dict[str, dict[str, object]]:
-    """By label, the accuracy of the last window of days in which a reward model predicted."""
-    points = site.store.metric_points.latest([ACCURACY])
-    return {
-        point.labels["reward_model"]: {
-            "served": Interval(value=point.value, low=point.low, high=point.high, n=point.n),
-            "served_until": point.day,
-        }
-        for point in points
+    """By label, the accuracy of the last window of days in which a reward model predicted, with the
+    noise ceiling of that window.
+    """
+    found = {
+        (point.name, point.labels["reward_model"], point.day): Interval(
+            value=point.value, low=point.low, high=point.high, n=point.n
+        )
+        for point in site.store.metric_points.latest([ACCURACY, CEILING])
         if point.value is not None and point.low is not None and point.high is not None
+    }
+    return {
+        label: {
+            "served": interval,
+            "served_ceiling": found.get((CEILING, label, day)),
+            "served_until": day,
+        }
+        for (name, label, day), interval in found.items()
+        if name == ACCURACY
     }
 
 

@@ -96,11 +96,20 @@ def test_the_page_shows_examples_and_what_the_candidate_was_made_of() -> None:
 
 def test_dimensions_stand_beside_the_accuracy_of_their_heads() -> None:
     shown = page(evaluation(by_dimension=DIMENSIONS))
-    rows = [row.split("</tr>")[0] for row in shown.split('id="dimensions"')[1].split("<tr>")[2:5]]
-    assert ["beat chance" in row for row in rows] == [True, False, False]
+    rows = [row.split("</tr>")[0] for row in shown.split('id="dimensions"')[1].split("<tr>")[2:6]]
+    assert ["better than chance" in row for row in rows] == [True, False, False, False]
+    marks = ["better" if "> better<" in row else "> worse<" in row for row in rows]
+    assert marks == [False, "better", False, True]
     assert all(figure in rows[1] for figure in ("0.660 (", "0.750 (", "0.820 (", ">120<")), rows[1]
     assert "too few judged pairs for a head" in rows[2]
     assert 'id="dimensions"' not in page(evaluation())
+
+
+def test_a_head_that_does_not_beat_chance_has_no_verdict() -> None:
+    unsure, helpful, *_ = DIMENSIONS
+    assert unsure.model_copy(update={"win_rate": interval(0.2)}).verdict is None
+    assert helpful.verdict == "better"
+    assert helpful.complement().verdict == "worse"
 
 
 def test_an_older_evaluation_says_what_it_lacks() -> None:
@@ -118,10 +127,17 @@ def test_an_older_evaluation_says_what_it_lacks() -> None:
 
 
 def test_the_chart_draws_each_rate_that_is_known() -> None:
-    chart = chart_evaluation(evaluation(win_rate_against_base=interval(0.7)))
+    rates = {"expected_win_rate": interval(0.6), "win_rate_against_base": interval(0.7)}
+    chart = chart_evaluation(evaluation(**rates))
     names = [[tick.label for tick in panel.y.ticks] for panel in chart.panels]
     assert names == [
-        ["against the champion", "at equal length", "against the first policy of its line"],
+        [
+            "against the champion",
+            "at equal length",
+            "expected of people",
+            "against the first policy of its line",
+        ],
         ["maths"],
     ]
+    assert [note.partition(":")[0] for note in chart.notes[1:]] == ["Expected of people"]
     assert "maths" in draw_svg(chart)

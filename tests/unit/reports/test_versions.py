@@ -42,6 +42,7 @@ def test_versions_of_one_run_are_side_by_side() -> None:
     )
     assert ceiling.y == (0.85, 0.85)
     assert [tick.label for tick in ece.x.ticks] == ["@9", "@10"]
+    assert len({item.role for item in chart.legend}) == len(chart.legend) == 3
     assert "120 comparisons" in chart.notes[0]
 
 

@@ -38,6 +38,7 @@ def members_hash(judge):
 def test_each_half_is_fitted_on_its_own_votes_alone():
     pairs = make_pairs(400)
     halves = VoteHalves.fit(JUDGE, VERSION, pairs)
+    assert halves.judging.label == f"{VERSION.label}, refitted on the votes kept for judging"
     is_judging = is_for_judging(pairs["prompt_id"])
     assert 0.4 < is_judging.mean() < 0.6
     flipped = pairs.copy()
