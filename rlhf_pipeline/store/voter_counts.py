@@ -1,9 +1,10 @@
 """Counts which of some annotators voted in a cell, and stops at a few: charts withhold fewer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, String, column, select, values
+from sqlalchemy import JSON, ColumnElement, Select, String, cast, func, literal, select
 
 from rlhf_pipeline.records import OWN_SOURCE, AnnotatorKind, Choice
 from rlhf_pipeline.store.conversion import batches
@@ -50,7 +51,7 @@ class VoterCounts:
                         row
                         for some in batches(left, MAX_ROWS)
                         for row in connection.execute(
-                            self._select_others(cell, ids, {day: seen[day] for day in some})
+                            self._select_others(cell, ids, [[day, *seen[day]] for day in some])
                         )
                         if row.annotator_id is not None
                     ]
@@ -72,23 +73,34 @@ class VoterCounts:
         )
 
     def _select_others(
-        self, cell: VoteCell, annotator_ids: Sequence[str], seen: Mapping[str, Sequence[str]]
+        self, cell: VoteCell, annotator_ids: Sequence[str], asked: Sequence[Sequence[str]]
     ) -> Select[Any]:
-        """By day one of these annotators with a vote who is not among those seen, or None."""
-        names = [f"seen_{n}" for n in range(max(map(len, seen.values())))]
-        rows = [(day, *who, *[""] * (len(names) - len(who))) for day, who in seen.items()]
-        columns = (column(name, String) for name in ("day", *names))
-        asked = values(*columns, name="asked").data(rows).cte("asked_days").c
+        """One of these annotators with a vote, or None, for each day asked for. After the day come
+        the annotators to leave out.
+        """
+        width = max(map(len, asked))
+        rows = [[*one, *[""] * (width - len(one))] for one in asked]
+        day, *known = _list_columns(rows, is_sqlite=self._database.is_sqlite)
         other = (
             self._select_voters(cell)
             .where(
-                votes.c.day == asked.day,
+                votes.c.day == day,
                 votes.c.annotator_id.in_(annotator_ids),
-                *(votes.c.annotator_id != asked[name] for name in names),
+                *(votes.c.annotator_id != one for one in known),
             )
             .limit(1)
         )
-        return select(asked.day, other.scalar_subquery().label("annotator_id"))
+        return select(day.label("day"), other.scalar_subquery().label("annotator_id"))
+
+
+def _list_columns(rows: Sequence[Sequence[str]], *, is_sqlite: bool) -> list[ColumnElement[str]]:
+    """The columns of a table of texts: one parameter, so SQLAlchemy compiles its query once."""
+    table, places = literal(json.dumps(rows), String), range(len(rows[0]))
+    if is_sqlite:
+        each = func.json_each(table).table_valued("value", name="asked").c.value
+        return [func.json_extract(each, f"$[{n}]", type_=String) for n in places]
+    each = func.json_array_elements(cast(table, JSON)).table_valued("value", name="asked").c.value
+    return [each.op("->>", return_type=String())(n) for n in places]
 
 
 def _conditions(cell: VoteCell) -> list[ColumnElement[bool]]:
