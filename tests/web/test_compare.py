@@ -6,6 +6,7 @@ import io
 import pytest
 
 from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.compare.queries import find_partner
 from rlhf_pipeline.web.server import WebServer
 from tests.policy_versions import N_PROMPTS, put_versions
 from tests.web.conftest import UNCACHED, Web
@@ -89,6 +90,13 @@ def test_what_was_never_generated_is_named(read, web: Web):
     assert web.client("curator").get("/compare", params={"a": 1, "b": 2}).status_code == 403
 
 
+def test_one_version_gets_its_newest_partner():
+    pairs, versions = [(4, 2), (3, 2), (2, 1)], [5, 4, 3, 2, 1]
+    assert [find_partner(one, pairs, versions) for one in (4, 2, 1)] == [2, 4, 2]
+    assert find_partner(5, pairs, versions) == 4  # refused with a reason
+    assert find_partner(1, [], [1]) is None
+
+
 @on_sqlite
 def test_the_page_keeps_its_state_in_the_address_and_exports_it(read, web: Web):
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
@@ -106,4 +114,8 @@ def test_the_page_keeps_its_state_in_the_address_and_exports_it(read, web: Web):
         assert shown.count("clearly better<br>than chance") == 1
         default = browser.get(f"{server.url}/compare").text
         assert "win rate of policy 3 against policy 2" in default
-        assert "versions 3 and 2" in browser.get(f"{server.url}/compare?a=1&b=9").text
+        half = browser.get(f"{server.url}/compare?a=1").text
+        assert "win rate of policy 2 against policy 1" in half
+        missing = browser.get(f"{server.url}/compare?a=1&b=9&category=coding").text
+        assert "versions 3 and 2" in missing
+        assert "<option selected>coding</option>" in missing

@@ -12,6 +12,7 @@ from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.reports.chart import day_value
 from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.compare.days import fill_in
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web, comparisons
 from tests.web.databases import on_sqlite
@@ -187,12 +188,26 @@ def test_only_readers_of_all_votes_see_two_days(read, web: Web):
     assert {row["prompt"] for row in narrow["items"]} == {None}
 
 
+def test_one_day_gets_the_nearest_day_with_votes():
+    first, second, last = known = [date(2026, 1, day) for day in (2, 4, 7)]
+    newest_first = known[::-1]
+    assert fill_in(newest_first, None, None) == (second, last)
+    assert fill_in(newest_first, None, second) == (first, second)
+    assert fill_in(newest_first, first, None) == (first, second)
+    assert fill_in(newest_first, None, first) == (first, first)  # refused with a reason
+    assert fill_in(newest_first, last, None) == (last, last)
+    assert fill_in([first], None, first) == (None, None)
+    assert fill_in([], first, last) == (first, last)
+
+
 @on_sqlite
 def test_the_page_keeps_its_state_in_the_address_and_exports_it(web: Web):
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         browser = pages.browser(pages.add("engineer"))
-        assert "Nothing to compare yet" in browser.get(f"{server.url}/compare/days").text
+        empty = browser.get(f"{server.url}/compare/days?earlier=2026-01-02").text
+        assert "Nothing to compare yet" in empty
+        assert 'id="days" data-refresh' in empty
         put_days(web)
         shown = browser.get(f"{server.url}/compare/days?which=later&category=creative").text
         assert '<option value="later" selected>' in shown
@@ -205,5 +220,19 @@ def test_the_page_keeps_its_state_in_the_address_and_exports_it(web: Web):
         assert (rows[0]["n_b"], rows[0]["day"]) == ("2", "2026-01-03")
         wrong = browser.get(f"{server.url}/compare/days?earlier=2026-01-03&later=2026-01-02").text
         assert "Exchange them" in wrong
+        assert "<option selected>2026-01-02</option>" in wrong
+        # the days that are shown, while votes of the later one may still arrive
+        assert 'hx-get="/compare/days?earlier=2026-01-02&amp;later=2026-01-03' in shown
+        pages.publish(1, prefix="e", day="2026-01-04")
+        next_day = datetime(2026, 1, 4, 12, tzinfo=UTC)
+        pages.store.votes.cast(
+            NewVote(
+                comparison_id="e0000", annotator_id="ann", annotator_kind="human", choice="a",
+                voted_at=next_day, idempotency_key="e", origin="page",
+            )
+        )  # fmt: skip
+        past = browser.get(f"{server.url}/compare/days?later=2026-01-03").text
+        assert "2026-01-02</h2>" in past
+        assert "data-refresh" not in past
         approver = pages.browser(pages.add("approver"))
         assert "/compare/days" not in approver.get(f"{server.url}/compare").text

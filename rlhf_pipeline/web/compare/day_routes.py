@@ -80,10 +80,11 @@ def show_page(
     later: Day = None,
     cursor: Cursor = None,
 ) -> Response:
-    """Without both days, the newest one beside the day with votes before it."""
+    """Without days, the newest one beside the day with votes before it; with one, the nearest day
+    with votes on its other side.
+    """
     known = days.list_days(site)
-    if (earlier is None or later is None) and len(known) > 1:
-        later, earlier = known[:2]
+    earlier, later = days.fill_in(known, earlier, later)
     found, problem = None, None
     if earlier is not None and later is not None:
         try:
@@ -106,9 +107,14 @@ def show_page(
         state=state,
         which=WORDS,
         withheld=WITHHELD,
-        categories=sorted({*found.earlier.by_category, *found.later.by_category}) if found else [],
+        is_counting=found is not None and (found.later.day == known[0] or found.n_not_counted > 0),
+        categories=_list_categories(found) if found else {},
         query=query_of({name: str(value or "") for name, value in state.items()}),
     )
+
+
+def _list_categories(found: ComparedDays) -> dict[str, str]:
+    return {one: one for one in sorted({*found.earlier.by_category, *found.later.by_category})}
 
 
 @pages.get("/compare/days.csv")

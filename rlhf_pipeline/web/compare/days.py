@@ -56,6 +56,24 @@ def list_days(site: Site) -> list[date]:
     return sorted(date.fromisoformat(place[0]) for place in found if found[place].n > 0)[::-1]
 
 
+def fill_in(
+    known: Sequence[date], earlier: date | None, later: date | None
+) -> tuple[date | None, date | None]:
+    """The two days to compare: those given, the day with votes nearest to the one given, or the
+    newest two of `known`, the days with votes, newest first. Without such a neighbour it is the
+    given day itself, which `compare_days` refuses with a reason. None while no two days have votes.
+    """
+    if earlier is not None and later is not None:
+        return earlier, later
+    if len(known) < 2:
+        return None, None
+    if later is not None:
+        return next((day for day in known if day < later), later), later
+    if earlier is not None:
+        return earlier, next((day for day in reversed(known) if day > earlier), earlier)
+    return known[1], known[0]
+
+
 def compare_days(
     site: Site,
     principal: Principal,

@@ -47,6 +47,15 @@ def list_pairs(site: Site) -> list[Pair]:
     ]
 
 
+def find_partner(version: int, pairs: Iterable[Pair], versions: Iterable[int]) -> int | None:
+    """The newest version with kept completions beside those of `version`; without one, the newest
+    other version, which `compare` then refuses with a reason.
+    """
+    partners = [sum(pair) - version for pair in pairs if version in pair]
+    others = [other for other in versions if other != version]
+    return next(iter([*sorted(partners, reverse=True), *others]), None)
+
+
 def compare(
     site: Site, a: int, b: int, chosen: CompareFilter, *, cursor: str | None, limit: int
 ) -> ComparedVersions:

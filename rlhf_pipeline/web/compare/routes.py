@@ -72,10 +72,14 @@ def show_page(
     b: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
     cursor: Cursor = None,
 ) -> Response:
-    """Without both versions, the newest candidate beside its champion."""
-    pairs = queries.list_pairs(site)
-    if (a is None or b is None) and pairs:
+    """Without versions, the newest candidate beside its champion; with one, its newest partner."""
+    pairs, versions = queries.list_pairs(site), list_versions(site)
+    if a is None and b is None and pairs:
         b, a = pairs[0]
+    elif a is None and b is not None:
+        a = queries.find_partner(b, pairs, versions)
+    elif b is None and a is not None:
+        b = queries.find_partner(a, pairs, versions)
     found, problem = None, None
     if a is not None and b is not None:
         try:
@@ -92,7 +96,8 @@ def show_page(
         principal,
         found=found,
         problem=problem,
-        versions=list_versions(site),
+        versions=versions,
+        categories={one: one for one in found.categories} if found else {},
         state=state,
         orders=ORDERS,
         what_exists=queries.describe_pairs(pairs),
