@@ -248,6 +248,22 @@ BUILT_IN = {
         path="/runs",
         folder=HERE / "runs",
     ),
+    "automations": Section(
+        (),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Runs",
+        label="Schedules",
+        path="/runs#automations",
+    ),
+    "spending": Section(
+        (),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Runs",
+        label="Spending",
+        path="/runs#spending",
+    ),
     "settings": Section(
         (settings.api, settings.pages),
         Permission.METRICS_READ,

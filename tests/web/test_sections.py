@@ -126,6 +126,8 @@ def test_menu_has_its_groups_in_order_then_those_of_installed_packages(web: Web)
     known = ["Label", "Data", "People", "Models", "Drift", "Runs", "Governance"]
     assert groups == [*known, "Research"]
     assert 'href="/evolution#policies">Gates<' in page
+    entries = re.findall(r'href="/(?:runs|settings)[^>]*>(\w+)<', page)
+    assert entries == ["Runs", "Schedules", "Spending", "Settings"]
 
 
 def test_routes_without_a_guard_need_the_permission_of_the_section(web: Web) -> None:
