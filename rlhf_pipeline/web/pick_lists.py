@@ -1,6 +1,8 @@
 """The values that filters of lists offer: categories, sources, flags and annotators."""
 
+import heapq
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rlhf_pipeline.records import OWN_SOURCE, Category
 from rlhf_pipeline.web.auth import Principal
@@ -32,10 +34,22 @@ def list_sources(site: Site) -> list[str]:
     return own + site.store.comparisons.values_of("source")
 
 
-def list_annotators(site: Site, principal: Principal, names: Mapping[str, str]) -> dict[str, str]:
-    """The names of people with counted votes, by id; those without a name have only an id."""
+@dataclass(frozen=True)
+class Annotators:
+    """Names by id of those with the most counted votes, by name; people without one have only an
+    id. `n`: how many have counted votes.
+    """
+
+    names: Mapping[str, str]
+    n: int
+
+
+def list_annotators(site: Site, principal: Principal, names: Mapping[str, str]) -> Annotators:
+    """At most MAX_ANNOTATORS. Of blind readers, the votes that they see count."""
     reader_id = blind_reader_id(principal)
     counters = site.quality_counters
     counted = counters.counts() if reader_id is None else counters.counts_for_reader(reader_id)
-    found = {who: names.get(who, who) for who in counted.by_annotator}
-    return dict(sorted(found.items(), key=lambda one: one[1].casefold())[:MAX_ANNOTATORS])
+    known = counted.by_annotator
+    most = heapq.nsmallest(MAX_ANNOTATORS, known, key=lambda who: (-known[who].n_votes, who))
+    listed = sorted(((who, names.get(who, who)) for who in most), key=lambda one: one[1].casefold())
+    return Annotators(dict(listed), len(known))

@@ -3,7 +3,9 @@
 import uuid
 
 import httpx
+import pytest
 
+from rlhf_pipeline.web import pick_lists
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
@@ -89,6 +91,25 @@ def test_pages_keep_their_filters_and_act_on_ticked_rows(web: Web, paged: Web):
     votes = admin.get(f"{paged.url}/votes", params={"q": "prompt c0", "status": "counting"}).text
     assert ">prompt c0</a>" in votes
     assert vote in web.client("auditor").get("/votes").text
+
+
+def test_those_with_the_most_votes_are_offered_by_name(
+    web: Web, paged: Web, monkeypatch: pytest.MonkeyPatch
+):
+    ids = web.publish(3, offer=False)
+    few, most = web.client("admin"), web.client("admin")
+    for client, n in ((few, 1), (most, 3)):
+        for one in ids[:n]:
+            cast(client, one)
+    reader = paged.browser(paged.add("auditor"))
+    address = f"{paged.url}/votes"
+    whole = reader.get(address).text
+    assert "type any id" not in whole
+    monkeypatch.setattr(pick_lists, "MAX_ANNOTATORS", 1)
+    page = reader.get(address).text
+    assert "1 of 2 listed; type any id" in page
+    offered = page.partition('<datalist id="annotators">')[2].partition("</datalist>")[0]
+    assert (most.user.user_id in offered, few.user.user_id in offered) == (True, False)
 
 
 def test_votes_are_listed_up_to_a_number(web: Web):

@@ -33,6 +33,7 @@ from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.pick_lists import (
     COMPARISON_FLAG_WORDS,
     PEOPLE_FLAG_WORDS,
+    Annotators,
     list_annotators,
     list_categories,
     list_sources,
@@ -256,7 +257,7 @@ def _render_list(
         categories=list_categories(site),
         annotators=list_annotators(site, principal, names_of(users, principal))
         if principal.may(Permission.VOTES_READ)
-        else {},
+        else Annotators({}, 0),
         flags=PEOPLE_FLAG_WORDS,
         query=query_of(filters.values),
         query_here=query_of(filters.with_place),
