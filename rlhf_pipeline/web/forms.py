@@ -43,6 +43,9 @@ class Fields:
             return _refuse(name, f"is {said!r}; write a whole number")
 
 
+EMPTY_FORM = Fields([])
+
+
 async def _fields_of(request: Request) -> Fields:
     try:
         form = await request.form(max_files=0, max_fields=MOST_FIELDS)

@@ -274,6 +274,15 @@ def test_the_page_decides_undoes_and_asks_an_expert_by_name(web: Web, judged):
         decided = {"comparison_id": one, "choice": "b", "reason": "the second <is> right"}
         missing = admin.post(f"{url}/decide", data=decided | {"reason": " "})
         assert (missing.status_code, "reason" in missing.text) == (422, True)
+        long = admin.post(f"{url}/decide", data=decided | {"reason": "<b>" * 700}).text
+        assert 'value="b" required checked>' in long
+        assert f'value="{"&lt;b&gt;" * 700}"' in long
+        assert long.index("<details open>") < long.index('role="alert"') < long.index("fieldset")
+        gone = {"comparison_id": one, "annotator_id": paged.add("auditor").user_id}
+        assert "<details open>" in admin.post(f"{url}/offer", data=gone).text
+        elsewhere = admin.post(f"{url}/decide", data=decided | {"comparison_id": "none"}).text
+        assert 'role="alert"' in elsewhere
+        assert "<details open>" not in elsewhere
         answer = admin.post(f"{url}/decide", params={"state": "all"}, data=decided)
         said = answer.text
         assert "Decided: B better." in said

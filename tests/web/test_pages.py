@@ -278,6 +278,26 @@ def test_who_is_not_to_be_asked_is_said_above_the_form(paged: Web, who: str):
     assert paged.store.assignments.remaining_work().n_slots == 0
 
 
+@on_sqlite
+def test_a_refused_offer_keeps_what_was_filled_in(paged: Web):
+    (one,) = paged.publish(1, offer=False)
+    admin, who = paged.add("admin"), paged.add("annotator").user_id
+    browser = paged.browser(admin)
+    filled = {"which": "ids", "ids": f"{one} <none>", "overlap": "3", "priority": "2"}
+    page = offered(paged, browser, **filled).text
+    assert '<details class="panel" open>' in page
+    assert 'value="ids" checked>' in page
+    for value in (f"{one} &lt;none&gt;", "3", "2"):
+        assert f'value="{value}"' in page
+    ticked = {"which": "ids", "id": [one, "c0060"], "annotator_id": who, "flag": "broken"}
+    for act in ("offer", "flag"):
+        page = browser.post(f"{paged.url}/comparisons/{act}", data=ticked).text
+        assert '<details class="panel">' in page
+        assert page.count('role="alert"') == 1
+        assert re.findall(r'name="id" value="(\w+)"\s*checked', page) == ["c0060", one]
+        assert re.findall(r'value="([^"]+)" selected', page) == [who, "broken"]
+
+
 def test_a_shared_address_keeps_its_filters_through_the_login(paged: Web):
     asked = httpx.get(f"{paged.url}/votes?category=coding&since=2026-01-03", follow_redirects=False)
     assert asked.status_code == 303

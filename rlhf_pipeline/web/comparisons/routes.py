@@ -28,7 +28,7 @@ from rlhf_pipeline.web.charts import ChartFilter
 from rlhf_pipeline.web.comparisons import offers, queries
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
-from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.pick_lists import (
     COMPARISON_FLAG_WORDS,
@@ -196,7 +196,7 @@ def offer_some(
     )
     who = form.text("annotator_id")
     if done is None:
-        return _render_list(site, request, principal, filters, problem=problem)
+        return _render_list(site, request, principal, filters, problem=problem, draft=form)
     return _show_again(filters, offers.describe(site, principal, done, who))
 
 
@@ -217,7 +217,7 @@ def flag_some(
         lambda: offers.flag(site, principal, validate(Flagging, asked)), UnknownComparison
     )
     if done is None:
-        return _render_list(site, request, principal, filters, problem=problem)
+        return _render_list(site, request, principal, filters, problem=problem, draft=form)
     act = "Flagged" if asked["flag"] else "Removed the flag of"
     notice = f"{act} {done.n_comparisons:,} comparisons."
     if done.n_withdrawn:
@@ -237,7 +237,9 @@ def _render_list(
     filters: ComparisonFilters,
     *,
     problem: Problem | None = None,
+    draft: Fields = EMPTY_FORM,
 ) -> Response:
+    """`draft`: the refused form, of the panel or of the ticked rows, which is shown again."""
     is_blind = blind_reader_id(principal) is not None
     users = site.store.users.all()
     picks = {
@@ -266,6 +268,7 @@ def _render_list(
         overlap=site.terms().rules.overlap,
         people=offers.list_people(users, principal),
         problem=problem.detail if problem else None,
+        draft=draft,
         is_later=filters.cursor is not None,
     )
 

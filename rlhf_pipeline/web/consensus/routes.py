@@ -22,7 +22,7 @@ from rlhf_pipeline.web.consensus import decisions, queries
 from rlhf_pipeline.web.consensus.queries import ListedState
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
-from rlhf_pipeline.web.forms import Form, attempt, validate
+from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import choice_words, names_of, query_of, render, see_other
@@ -137,7 +137,7 @@ def submit_decision(
         lambda: decisions.decide(site, principal, validate(Deciding, asked)), UnknownComparison
     )
     if done is None:
-        return _render(site, request, principal, shown, problem=problem)
+        return _render(site, request, principal, shown, problem=problem, draft=form)
     return shown.show_again(f"Decided: {choice_words(done.choice.value, None)}.")
 
 
@@ -150,7 +150,7 @@ def submit_undo(
         lambda: decisions.undo(site, principal, validate(Undoing, asked)), NotFound
     )
     if problem is not None:
-        return _render(site, request, principal, shown, problem=problem)
+        return _render(site, request, principal, shown, problem=problem, draft=form)
     return shown.show_again("The decision is undone. All votes count again.")
 
 
@@ -164,7 +164,7 @@ def submit_offer(
         lambda: offers.offer(site, principal, validate(Offer, asked)), NotFound, UnknownComparison
     )
     if done is None:
-        return _render(site, request, principal, shown, problem=problem)
+        return _render(site, request, principal, shown, problem=problem, draft=form)
     return shown.show_again(offers.describe(site, principal, done, who))
 
 
@@ -175,7 +175,9 @@ def _render(
     shown: ShownList,
     *,
     problem: Problem | None = None,
+    draft: Fields = EMPTY_FORM,
 ) -> Response:
+    """`draft`: the refused form, which the row of its comparison shows again."""
     is_blind = blind_reader_id(principal) is not None
     state, method, cursor = shown.state, shown.method, shown.cursor
     try:
@@ -214,6 +216,7 @@ def _render(
         status=problem.status if problem else 200,
         notice=only_judged if is_blind else None,
         problem=problem.detail if problem else None,
+        draft=draft,
         page=page,
         nothing=nothing,
         onwards=onwards,
