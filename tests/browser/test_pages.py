@@ -299,6 +299,42 @@ def test_one_box_ticks_all_rows_also_those_loaded_later(
     assert "q=a" in page.url
 
 
+def test_lists_follow_what_is_new_and_keep_what_a_person_did(
+    site: People, page: Any, admin: Any
+) -> None:
+    ids = site.furnish(3, offered=False)
+    rows, tick = page.locator(".row"), page.locator("input[name=id]").first
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    def wait() -> set[str]:
+        """What the page asks for when it looks for what is new."""
+        asked.clear()
+        page.clock.run_for(6_000)
+        page.evaluate("0")
+        return set(asked)
+
+    page.clock.install()
+    page.goto(site.url + "/comparisons")
+    tick.check()
+    tick.blur()
+    site.furnish(50, offered=False, prefix="d")
+    assert wait() == set()
+    tick.uncheck()
+    tick.blur()
+    assert wait() == {site.url + "/comparisons"}
+    until(lambda: rows.count() == 50, "the new comparisons")
+    page.get_by_role("link", name="More").click()
+    until(lambda: rows.count() == 53, "the rest of the list")
+    assert wait() == set()
+    page.goto(site.url + "/votes")
+    page.get_by_text("No votes yet").wait_for()
+    cast(site, admin, ids[0], Choice.A)
+    assert wait() == {site.url + "/votes"}
+    until(lambda: rows.count() == 1, "the new vote")
+    assert page.get_by_text("No votes yet").count() == 0
+
+
 def test_a_download_starts_no_formula_and_is_read_as_it_was(
     site: People, page: Any, admin: Any
 ) -> None:

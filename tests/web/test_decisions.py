@@ -122,6 +122,7 @@ def test_the_page_asks_for_a_reason_and_a_confirmation(paged: Web):
     sure = browser.post(f"{address}/answer", data={**form, "is_sure": "yes"})
     listed = browser.get(f"{paged.url}/decisions").text
     assert 'hx-get="/decisions"' in listed
+    assert 'id="waits" data-refresh' in listed
     assert "data-refresh" not in browser.get(f"{paged.url}/decisions?cursor=WzJd").text
     assert (sure.status_code, sure.headers["location"]) == (303, "/decisions/2")
     assert "decided by a person; nothing is done" in browser.get(f"{paged.url}/decisions/2").text

@@ -1,5 +1,6 @@
 """Lists of comparisons and votes: filters, flags and ticked rows, over HTTP."""
 
+import re
 import uuid
 
 import httpx
@@ -91,6 +92,27 @@ def test_pages_keep_their_filters_and_act_on_ticked_rows(web: Web, paged: Web):
     votes = admin.get(f"{paged.url}/votes", params={"q": "prompt c0", "status": "counting"}).text
     assert ">prompt c0</a>" in votes
     assert vote in web.client("auditor").get("/votes").text
+
+
+def test_first_pages_are_live_unless_they_search(web: Web, paged: Web):
+    admin = paged.browser(paged.add("admin"))
+
+    def find_live(path: str, **params: object) -> list[tuple[str, str]]:
+        page = admin.get(f"{paged.url}{path}", params=params).text
+        return re.findall(r'id="(\w+)" data-refresh hx-get="([^"]*)"', page)
+
+    assert find_live("/comparisons") == [("comparisons", "/comparisons")]
+    assert find_live("/votes") == [("newest", "/votes")]
+    client = web.client("admin")
+    for one in web.publish(3, offer=False):
+        cast(client, one)
+    for path in ("/votes", "/comparisons"):
+        assert [one for one, _ in find_live(path, category="factual")] == ["newest"]
+        assert find_live(path, q="prompt") == []
+        cursor = client.get(path, params={"limit": 2}).json()["next"]
+        assert find_live(path, cursor=cursor) == []
+    refused = admin.post(f"{paged.url}/comparisons/flag?category=factual", data={"flag": "broken"})
+    assert 'hx-get="/comparisons?category=factual&amp;"' in refused.text
 
 
 def test_those_with_the_most_votes_are_offered_by_name(

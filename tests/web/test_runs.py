@@ -191,6 +191,9 @@ def test_spending_is_the_sum_of_the_metric_points(paged: Web):
     assert home == {"today": spending["today"], "days_30": spending["days_30"]}
     page = paged.browser(paged.add(Role.ENGINEER)).get(f"{paged.url}/runs").text
     assert "of 2.00, the daily budget" in page
+    assert 'id="days" data-refresh' in page
+    for part in ("automations", "spending"):  # entries of the menu
+        assert f'id="{part}"' in page
 
 
 @on_sqlite

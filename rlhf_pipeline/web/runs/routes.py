@@ -79,7 +79,6 @@ def show_page(
         automations=queries.read_automations(site),
         spending=queries.read_spending(site),
         runs=runs,
-        is_first=cursor is None,
         jobs=jobs,
         states=list(get_args(RecordedState)),
         filters=filters,

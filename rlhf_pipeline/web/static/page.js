@@ -97,15 +97,21 @@ const loadCharts = () => document.querySelector("[data-chart]") && import("./cha
 loadCharts();
 document.addEventListener("htmx:after:swap", loadCharts);
 
+// a list to which a person asked for more keeps what they read
+const extended = new WeakSet();
+document.addEventListener("click", ({ target }) => {
+  const list = target.closest(".more a")?.closest("[data-refresh]");
+  if (list) extended.add(list);
+});
+
 // parts of a page that show the state of the moment
 setInterval(() => {
   if (document.visibilityState !== "visible") return;
   for (const part of document.querySelectorAll("[data-refresh]")) {
-    // of a list its first page; one to which a person added more pages stays as it is
-    const rows = Number(part.dataset.refresh) || Infinity;
-    if (part.querySelectorAll(".row").length > rows) continue;
-    // nor does one in which a person reads details or fills a field
-    if (part.querySelector("details[open], :is(input, select, textarea):focus")) continue;
+    if (extended.has(part)) continue;
+    // nor does one change in which a person reads details, ticked a box or fills a field
+    const busy = "details[open], input:checked, :is(input, select, textarea):focus";
+    if (part.querySelector(busy)) continue;
     globalThis.htmx?.trigger(part, "refresh");
   }
 }, MOMENT);
