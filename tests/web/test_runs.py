@@ -155,7 +155,7 @@ def test_home_says_what_runs_next_or_what_would_start_it(paged: Web):
     record_tick(paged.store, paged.clock.now())
     following = reader.get("/home").json()["next_run"]
     schedules = reader.get("/automations").json()["items"]
-    assert following == {"schedule": schedules[0], "hint": ""}
+    assert following == {"schedule": schedules[0], "hint": "", "daemon": "ok"}
     assert schedules[0]["next_at"] == min(
         one["next_at"] for one in schedules if one["kind"] == "schedule"
     )
