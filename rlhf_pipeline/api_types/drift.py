@@ -116,7 +116,7 @@ class CauseOut(Answer):
 
 
 class RiseOut(Answer):
-    """By how much a model's error rate rose, and the votes that it was measured on."""
+    """By how much a model's error rate changed, and the votes that this was measured on."""
 
     difference: Interval
     n_before: int

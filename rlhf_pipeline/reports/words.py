@@ -67,7 +67,7 @@ def format_threshold(detector: str, threshold: float | None) -> str:
     return value if threshold is None else f"{SIDES.get(detector, '≥')} {value}"
 
 
-LISTED = re.compile(r"(detectors?(?:\(s\) reported)?) \(([\w, ]+)\)")
+LISTED = re.compile(r"(detectors?(?:(?:\(s\))? reported)?) \(([\w, ]+)\)")
 
 
 def name_detectors(reason: str) -> str:
@@ -75,6 +75,8 @@ def name_detectors(reason: str) -> str:
 
     >>> name_detectors("confirmed by 2 detectors (adwin, page_hinkley) between votes 1 and 9")
     'confirmed by 2 detectors (ADWIN, Page–Hinkley) between votes 1 and 9'
+    >>> name_detectors("unconfirmed: 1 detector reported (ddm)")
+    'unconfirmed: 1 detector reported (DDM)'
     """
     return LISTED.sub(
         lambda found: f"{found[1]} ({', '.join(map(display_name, found[2].split(', ')))})", reason

@@ -206,8 +206,8 @@ def _check_cause(inputs: Inputs) -> Iterator[Condition]:
     longer = f" ({2 * params.max_cause_votes:,} if annotators may be the cause)"
     yield Condition(
         "certainty",
-        f"the remedy is right with probability {params.min_certainty:.0%} or more, and it is "
-        f"{params.min_annotator_certainty:.0%} certain whether annotators are the cause; or "
+        f"the remedy is right with probability {params.min_certainty:.0%} or more, and whether "
+        f"annotators are the cause is {params.min_annotator_certainty:.0%} certain; or "
         f"{params.max_cause_votes:,} votes have arrived since the confirmation"
         f"{longer if rule_version > 5 else ''}",
         "not examined" if causes is None else describe_probabilities(causes),

@@ -107,7 +107,7 @@ def test_the_page_asks_for_a_reason_and_a_confirmation(paged: Web):
     address = f"{paged.url}/decisions/{number}"
     assert "Waiting for a person" in browser.get(f"{paged.url}/decisions").text
     rise = " ".join(browser.get(f"{paged.url}/decisions/1").text.split())
-    assert "rose by 30 points (20 to 40), from 200 votes before the change to 100 votes" in rise
+    assert "+30 points (+20 to +40), measured on 200 votes before the change and 100" in rise
     paged.publish(1)
     judge(paged.client("annotator"), 1)
     # a decision about a past day has the time of that day, and no age

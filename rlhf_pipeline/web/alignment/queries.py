@@ -187,13 +187,15 @@ def _find_windows(
     begun: dict[str, date] = {}
     for one in site.store.promotions.history(f"{site.settings.project}.reward_model"):
         begun.setdefault(one.label, one.promoted_at.date())
-    windows = {}
+    windows: dict[date, date] = {}
     for point in points:
         if (model := point.labels.get("reward_model")) is not None:
             first = DayFilter(until=point.day).resolve(None, window_days)[0]
             start = begun.get(model, first)
             # a replay promotes after the days that it replays
-            windows[point.day] = max(first, start) if start <= point.day else first
+            begin = max(first, start) if start <= point.day else first
+            # a day that was reported again after a promotion has points of two models
+            windows[point.day] = min(begin, windows.get(point.day, begin))
     return windows
 
 

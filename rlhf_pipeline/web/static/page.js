@@ -82,15 +82,22 @@ for (const button of document.querySelectorAll("[data-copy]")) {
 }
 
 // one box ticks all rows of a list, those loaded later too
-for (const form of document.querySelectorAll("[data-ticks]")) {
-  const all = form.querySelector("[data-tick-all]");
-  const tick = () => {
-    for (const box of form.querySelectorAll("input[name=id]")) box.checked = all.control.checked;
-  };
-  all.hidden = false;
-  all.addEventListener("change", tick);
-  document.addEventListener("htmx:after:swap", () => all.control.checked && tick());
-}
+const tickRows = (all) => {
+  const boxes = all.closest("[data-ticks]").querySelectorAll("input[name=id]");
+  for (const box of boxes) box.checked = all.control.checked;
+};
+const setUpTicks = () => {
+  for (const all of document.querySelectorAll("[data-tick-all]")) {
+    all.hidden = false;
+    if (all.control.checked) tickRows(all);
+  }
+};
+setUpTicks();
+document.addEventListener("htmx:after:swap", setUpTicks);
+document.addEventListener("change", ({ target }) => {
+  const all = target.closest("[data-tick-all]");
+  if (all) tickRows(all);
+});
 
 // 0.7 MB that only pages with charts load
 const loadCharts = () => document.querySelector("[data-chart]") && import("./charts/chart.js");
