@@ -113,7 +113,7 @@ def build_chart(site: Site, filters: AlignmentFilters, *, may_read_votes: bool) 
     )
 
 
-def build_accuracy_chart(site: Site, days: DayFilter, *, may_read_votes: bool) -> Chart:
+def build_accuracy_and_ceiling(site: Site, days: DayFilter, *, may_read_votes: bool) -> Chart:
     filters = AlignmentFilters(days)
     first, last = days.resolve(_find_newest_day(site, filters), n_days=30)
     points = site.store.metric_points.read((ACCURACY, CEILING), since=first, until=last)

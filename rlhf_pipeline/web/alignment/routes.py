@@ -53,7 +53,7 @@ def read_accuracy(site: AnySite, request: Request, principal: Reader, days: Days
     without `since`, 30 days.
     """
     may_read_votes = principal.may(Permission.VOTES_READ)
-    chart = queries.build_accuracy_chart(site, days, may_read_votes=may_read_votes)
+    chart = queries.build_accuracy_and_ceiling(site, days, may_read_votes=may_read_votes)
     return answer_chart(request, chart)
 
 
