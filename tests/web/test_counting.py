@@ -115,9 +115,7 @@ def test_stream_reports_votes_that_were_counted_late(
     ).user_id
     secret, _ = store.tokens.issue(ann, kind="api", lifetime=timedelta(days=1), actor="test")
     store.comparisons.publish(comparisons(2), published_at=NOON)
-    site = create_app(
-        settings, store, cache_times=replace(UNCACHED, quick_s=0, rest=10)
-    ).state.site
+    site = create_app(settings, store, cache_times=replace(UNCACHED, quick_s=0, rest=10)).state.site
 
     async def read_counts() -> list[int]:
         events = progress.stream_progress(site, secret, from_cookie=False, look_s=0.001)

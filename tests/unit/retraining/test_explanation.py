@@ -93,8 +93,8 @@ def test_each_condition_shows_threshold_and_number() -> None:
         "new votes": ("200 since the last retraining", "40", False),
         "cause": ("a change that needs no person", "not examined", None),
         "certainty": (
-            "the remedy is right with probability 60% or more, and it is 93% certain whether "
-            "annotators are the cause; or 400 votes have arrived since the confirmation (800 if "
+            "the remedy is right with probability 60% or more, and whether annotators are the "
+            "cause is 93% certain; or 400 votes have arrived since the confirmation (800 if "
             "annotators may be the cause)",
             "not examined",
             None,
