@@ -4,7 +4,7 @@ Prints one table.
     python benchmarks/bench_preferences.py [--votes 1000000] [--on sqlite,postgres]
         [--postgres postgresql+psycopg2://user@host/database]
 
-The votes have 20 models, eight categories, five sources, 300 annotators in four groups, strengths,
+The votes have 20 models, eight categories, five sources, 300 annotators in five groups, strengths,
 dimensions and styled texts. They are written into the tables without their audit links, because
 only reading is measured, and counted into their sums as the web app counts them. Then `rlhf serve`
 is asked over HTTP for each chart, of 400 to 361 days, so that none of them is remembered; and after
@@ -49,6 +49,9 @@ FIGURES = ("choices", "ties", "strength", "agreement", "preferred")
 VIEWS = ("day", "category", "source", "group")
 SOURCES = (None, "arena", "experts", "forum", "tickets")
 ORIGINS = ("page", "api", "cli", "import")
+# The group `experts`: two judge every comparison in turn, the third only on the last day, so the
+# chart withholds the others.
+REGULARS, GUEST = (1, 2), 0
 STYLES = ("{}", "{}", "- {}\n- and more", "# Answer\n{}", "```\n{}\n```")
 
 
@@ -106,7 +109,9 @@ def _make_votes(
 ) -> Iterator[dict[str, Any]]:
     moment = FIRST + timedelta(days=n)
     for pair in pairs:
-        for who in rng.sample(range(PEOPLE), VOTES_PER_COMPARISON):
+        first = GUEST if n == DAYS - 1 and pair is pairs[0] else rng.choice(REGULARS)
+        others = rng.sample(range(max(REGULARS) + 1, PEOPLE), VOTES_PER_COMPARISON - 1)
+        for who in (first, *others):
             seq += 1
             choice = rng.choices(("a", "b", "tie", "both_bad", "skip"), (40, 40, 12, 5, 3))[0]
             is_sided = choice in "ab"
@@ -134,6 +139,8 @@ def _make_votes(
 def measure(table: LimitTable, where: str, url: str, home: Path, n_votes: int) -> None:
     with open_store(url) as store:
         fill(store, n_votes)
+        experts = {f"worker-{who}": "experts" for who in (*REGULARS, GUEST)}
+        store.vote_sums.tag(experts, actor="benchmark")
         start, cpu = time.perf_counter(), time.process_time()
         count_new_votes(store)
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
@@ -166,6 +173,7 @@ def iter_paths() -> Iterator[tuple[str, str]]:
     base = "/api/v1/charts/preferences/preferred?"
     yield "preferred by day, of a category, source and group", base + some
     yield "preferred by day, of a group", base + "group=page"
+    yield "preferred by day, of a group of two and a guest", base + "group=experts"
     yield "page /preferences", "/preferences"
 
 

@@ -1,11 +1,26 @@
 """Counts new votes into the sums of votes, and adds those that are not counted yet."""
 
+from typing import NamedTuple
+
 import pandas as pd
 
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes.sums import VERSION, subtract_sums, sum_votes
+from rlhf_pipeline.votes.sums import (
+    ANNOTATOR_KEY,
+    VERSION,
+    subtract_sums,
+    sum_by_annotator,
+    sum_votes,
+)
 
 VOTES_AT_ONCE = 5_000  # half a second
+
+
+class SumsChange(NamedTuple):
+    """What to add to the sums of votes, and to those by annotator."""
+
+    sums: pd.DataFrame
+    by_annotator: pd.DataFrame
 
 
 def count_new_votes(store: Store, *, most: int | None = None, at_once: int = VOTES_AT_ONCE) -> int:
@@ -20,13 +35,13 @@ def count_new_votes(store: Store, *, most: int | None = None, at_once: int = VOT
             return newest - head.seq
         up_to = min(newest, head.seq + at_once)
         change = sum_change(store, head.seq, up_to)
-        is_added = store.vote_sums.add(change, after=head, up_to_seq=up_to, version=VERSION)
+        is_added = store.vote_sums.add(*change, after=head, up_to_seq=up_to, version=VERSION)
         if not is_added and store.vote_sums.head(VERSION) == head:
             return newest - head.seq  # a later version of the measures counts
         n += up_to - head.seq
 
 
-def sum_change(store: Store, after_seq: int, up_to_seq: int) -> pd.DataFrame:
+def sum_change(store: Store, after_seq: int, up_to_seq: int) -> SumsChange:
     """What the votes between two seqs change in the sums: those of all votes on their comparisons
     now, less those before.
     """
@@ -37,6 +52,13 @@ def sum_change(store: Store, after_seq: int, up_to_seq: int) -> pd.DataFrame:
     groups = store.vote_sums.first_origins(after_seq, up_to_seq)
     groups |= store.vote_sums.groups(annotators)
     before = votes[votes["seq"] <= after_seq]
-    return subtract_sums(
-        sum_votes(votes, comparisons, groups), sum_votes(before, comparisons, groups)
+    return SumsChange(
+        subtract_sums(
+            sum_votes(votes, comparisons, groups), sum_votes(before, comparisons, groups)
+        ),
+        subtract_sums(
+            sum_by_annotator(votes, comparisons),
+            sum_by_annotator(before, comparisons),
+            ANNOTATOR_KEY,
+        ),
     )

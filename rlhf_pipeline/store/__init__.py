@@ -42,7 +42,6 @@ from rlhf_pipeline.store.taste_changes import TasteChangeLog
 from rlhf_pipeline.store.tokens import FailedLogins, Tokens
 from rlhf_pipeline.store.users import Users
 from rlhf_pipeline.store.vote_sums import VoteSums
-from rlhf_pipeline.store.voter_counts import VoterCounts
 from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
 
 __all__ = [
@@ -97,7 +96,6 @@ class Store:
         self.file_hashes = FileHashes(database)
         self.metric_points = MetricPoints(database)
         self.vote_sums = VoteSums(database)
-        self.voter_counts = VoterCounts(database)
         self.alerts = Alerts(database)
         self.silences = Silences(database)
         self.alert_rules = AlertRuleChanges(database)

@@ -806,6 +806,16 @@ vote_sums = _table(
     sqlite_with_rowid=False,  # a chart reads ranges of the key
 )
 
+annotator_sums = _table(  # votes but for skips
+    "annotator_sums",
+    _id("annotator_id"),
+    Column("day", String(10), nullable=False),
+    *(_id(name) for name in ("category", "source", "model_version")),
+    _count("n"),
+    key=("annotator_id", "day", "category", "source", "model_version"),
+    sqlite_with_rowid=False,
+)
+
 vote_sums_head = _table(
     "vote_sums_head",
     _count("seq"),  # the sums hold the votes up to it

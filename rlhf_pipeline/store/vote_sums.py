@@ -6,14 +6,20 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, Table, func, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from rlhf_pipeline.records import AnnotatorKind, RatioSums, Record, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import annotator_groups, vote_sums, vote_sums_head, votes
+from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
+from rlhf_pipeline.store.schema import (
+    annotator_groups,
+    annotator_sums,
+    vote_sums,
+    vote_sums_head,
+    votes,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +88,36 @@ class VoteSums:
             head = self._read_head(connection, version)
             return head, connection.execute(wanted).all() if head.seq else ()
 
-    def add(self, rows: pd.DataFrame, *, after: SumsHead, up_to_seq: int, version: int) -> bool:
+    def read_annotators(
+        self, version: int, annotator_ids: Sequence[str], by: str | None, cell: VoteCell
+    ) -> tuple[SumsHead, dict[tuple[str, str], int]]:
+        """Number of votes but for skips of each of these annotators in the cell, by the values of a
+        column or, without one, at "". The group of the cell does not matter.
+        """
+        columns = annotator_sums.c
+        place = literal("") if by is None else columns[by]
+        wanted = (
+            select(columns.annotator_id, place.label("place"), func.sum(columns.n).label("n"))
+            .where(self._database.in_project(annotator_sums), *_cell_conditions(columns, cell))
+            .group_by(columns.annotator_id, *([] if by is None else [place]))
+        )
+        found: dict[tuple[str, str], int] = {}
+        with self._database.read_transaction() as connection:
+            head = self._read_head(connection, version)
+            for some in batches(sorted(annotator_ids) if head.seq else [], MAX_PARAMETERS):
+                rows = connection.execute(wanted.where(columns.annotator_id.in_(some)))
+                found |= {(row.annotator_id, row.place): int(row.n) for row in rows}
+        return head, found
+
+    def add(
+        self,
+        sums: pd.DataFrame,
+        by_annotator: pd.DataFrame,
+        *,
+        after: SumsHead,
+        up_to_seq: int,
+        version: int,
+    ) -> bool:
         """Add what the votes after the head change, and place new annotators in the group of their
         first vote's origin. False, and nothing is added, if the head has moved meanwhile or a later
         version of the measures has begun.
@@ -93,12 +128,13 @@ class VoteSums:
             if is_outdated or self._read_head(connection, version) != after:
                 return False
             if after.seq == 0:
-                of = self._database.in_project(vote_sums)
-                connection.execute(vote_sums.delete().where(of))
+                for table in (vote_sums, annotator_sums):
+                    connection.execute(table.delete().where(self._database.in_project(table)))
             self._insert_groups(connection, after.seq, up_to_seq)
-            values = self._database.add_scope(rows.to_dict("records"))
-            for some in batches(values, MAX_ROWS):
-                _upsert(connection, vote_sums, some, adding=SUMS)
+            for table, rows in ((vote_sums, sums), (annotator_sums, by_annotator)):
+                values = self._database.add_scope(rows.to_dict("records"))
+                for some in batches(values, MAX_ROWS):
+                    _upsert(connection, table, some, adding=(*SUMS, "n"))
             self._write_head(connection, SumsHead(up_to_seq, after.revision), version)
         return True
 
@@ -234,12 +270,27 @@ def _conditions(
     return [
         columns.measure.in_(measures),
         columns.n > 0,
-        *([columns.day >= cell.since.isoformat()] if cell.since else []),
-        *([columns.day <= cell.until.isoformat()] if cell.until else []),
+        *_day_conditions(columns, cell),
         *(
             columns[name] != "" if value is None else columns[name] == value
             for name, value in cell.select(by).items()
         ),
+    ]
+
+
+def _cell_conditions(columns: Any, cell: VoteCell) -> list[ColumnElement[bool]]:
+    """Those of a cell but for its group."""
+    kinds = {name: getattr(cell, name) for name in KINDS}
+    return [
+        *_day_conditions(columns, cell),
+        *(columns[name] == value for name, value in kinds.items() if value is not None),
+    ]
+
+
+def _day_conditions(columns: Any, cell: VoteCell) -> list[ColumnElement[bool]]:
+    return [
+        *([columns.day >= cell.since.isoformat()] if cell.since else []),
+        *([columns.day <= cell.until.isoformat()] if cell.until else []),
     ]
 
 

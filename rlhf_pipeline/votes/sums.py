@@ -6,7 +6,7 @@ makes the interval. All sums add up: over days, categories, sources, models and 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ from rlhf_pipeline.records import OWN_SOURCE, Choice, RatioSums
 from rlhf_pipeline.votes.annotator_groups import name_annotator_groups
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 
-VERSION = 2  # of the measures: another one counts all votes again
+VERSION = 3  # of the measures: another one counts all votes again
 CELL = ["annotator_group", "category", "source", "model_version", "day"]
 KEY = ["measure", *CELL]
 SUMS = list(RatioSums._fields)
+ANNOTATOR_KEY = ["annotator_id", "day", "category", "source", "model_version"]
 
 SEVERAL = "several"  # models, of a comparison between two
 # The group in which all votes are summed once more; and the category, source and model of the sums
@@ -77,13 +78,25 @@ def sum_votes(
     return together.join(known_cells, on="cell")[[*KEY, *SUMS]]
 
 
-def subtract_sums(after: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
+def sum_by_annotator(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
+    """ANNOTATOR_KEY and `n`, the counting votes of each person but for skips. Arguments as in
+    `sum_votes`.
+    """
+    counted = drop_machine_votes(counting(votes))
+    counted = counted[counted["choice"] != Choice.SKIP]
+    if counted.empty:
+        return pd.DataFrame(columns=[*ANNOTATOR_KEY, "n"])
+    of = comparisons.set_index("comparison_id").loc[counted["comparison_id"]]
+    cells = _describe_cells(counted, of, {}).assign(annotator_id=counted["annotator_id"].to_numpy())
+    return cells.groupby(ANNOTATOR_KEY, sort=False).size().rename("n").reset_index()
+
+
+def subtract_sums(
+    after: pd.DataFrame, before: pd.DataFrame, key: Sequence[str] = tuple(KEY)
+) -> pd.DataFrame:
     """What to add to `before` for `after`; rows that do not change are left out."""
-    change = (
-        after.set_index(KEY)[SUMS]
-        .astype(float)
-        .sub(before.set_index(KEY)[SUMS].astype(float), fill_value=0.0)
-    )
+    a, b = (sums.set_index(list(key)).astype(float) for sums in (after, before))
+    change = a.sub(b, fill_value=0.0)
     return change[(change != 0).any(axis=1)].reset_index()
 
 

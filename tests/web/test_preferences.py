@@ -253,6 +253,33 @@ def test_each_group_and_day_needs_three_people_of_the_selection(web: Web):
 
 
 @on_sqlite
+def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
+    """Also while it waits to be counted into the sums."""
+    ids = web.publish(24, offer=False, prefix="code", category="coding")
+
+    def cast(one: str, who: str, choice: str, **more: object) -> None:
+        vote = {"comparison_id": one, "annotator_id": who, "annotator_kind": "human"}
+        more = {"idempotency_key": f"{one}/{who}", **more}
+        web.store.votes.cast(NewVote(choice=choice, voted_at=NOON, origin="page", **vote, **more))
+
+    for one in ids:
+        cast(one, "ann", "a")
+        cast(one, "bob", "a")
+    cast(ids[0], "eve", "a")
+    count_new_votes(web.store)
+    reader = web.client("auditor")
+    undecided = "equally good or both bad"
+    chosen = {"group": "page", "category": "coding"}
+    assert points(read(reader, "ties", **chosen), undecided) == {day_value(NOON.date()): (0.0, 49)}
+    first = web.store.votes.with_key(f"{ids[0]}/eve").vote_id
+    cast(ids[0], "eve", "skip", idempotency_key="skip", supersedes=first)
+    for _ in range(2):
+        alone = read(reader, "ties", **chosen)
+        assert (alone.panels, "2 annotators of the group" in alone.notes[0]) == ((), True)
+        count_new_votes(web.store)
+
+
+@on_sqlite
 def test_many_votes_are_counted_by_a_thread(web: Web):
     cast(web, 120)
     reader = web.client("auditor")

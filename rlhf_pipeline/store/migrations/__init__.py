@@ -15,7 +15,7 @@ from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.faults import translate_errors
 
 BASE = "0010"
-HEAD = "0019"
+HEAD = "0020"
 LAST_COMMIT_BEFORE_BASE = "9b1a569"  # its `rlhf init` upgrades versions 0001 to 0009
 FOLDER = Path(__file__).parent
 LOCK_KEY = 727_461  # key of the advisory lock of Postgres: any fixed number

@@ -77,7 +77,7 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
     cell = filters.cell(first, last)
     members = None if filters.group is None else site.preference_sums.members(filters.group)
     if members is not None and by not in KINDS:
-        n_people = site.preference_sums.count_people(members, cell, most=MIN_ANNOTATORS)
+        n_people = site.preference_sums.count_voters(members, cell, most=MIN_ANNOTATORS)[""]
         if n_people < MIN_ANNOTATORS:
             note = (
                 f"Withheld: {format_count(n_people, 'annotator')} of the group {filters.group!r} "
@@ -166,15 +166,8 @@ def _count_people(
     """
     sums, most = site.preference_sums, MIN_ANNOTATORS
     if by == "group":
-        return {name: sums.count_people(sums.members(name), cell, most=most) for name in names}
-    if members is None:
-        return {}
-    if by == "day":
-        return sums.count_people_by_day(members, cell, names, most=most)
-    return {
-        name: sums.count_people(members, cell.model_copy(update={by: name}), most=most)
-        for name in names
-    }
+        return {name: sums.count_voters(sums.members(name), cell, most=most)[""] for name in names}
+    return {} if members is None else sums.count_voters(members, cell, by, names, most=most)
 
 
 def _find_small(

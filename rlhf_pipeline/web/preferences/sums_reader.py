@@ -2,18 +2,20 @@
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pandas as pd
 
 from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.metrics.vote_sums import count_new_votes, sum_change
+from rlhf_pipeline.metrics.vote_sums import SumsChange, count_new_votes, sum_change
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
-from rlhf_pipeline.votes.sums import KEY, SEVERAL, SUMS, VERSION
+from rlhf_pipeline.store.vote_sums import KINDS, SumsHead, VoteCell
+from rlhf_pipeline.votes.sums import KEY, SUMS, VERSION
 from rlhf_pipeline.web.memory_cache import ExpiringCache
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ class SumsReader:
     def __init__(self, store: Store):
         self._store = store
         self._lock = threading.Lock()
-        self._live: tuple[SumsHead, int, pd.DataFrame] | None = None
+        self._live: tuple[SumsHead, int, SumsChange] | None = None
         self._stored = ExpiringCache[object, Sequence[Any]](KEPT)
         self._counting = threading.Lock()  # held by the thread that counts
 
@@ -63,7 +65,7 @@ class SumsReader:
         for row in rows:
             found.setdefault(row[0], {})[tuple(row[1 : -len(SUMS)])] = RatioSums(*row[-len(SUMS) :])
         if 0 < waiting <= LIVE_VOTES:
-            live = self._read_live(head, newest)
+            live = self._read_live(head, newest).sums
             _add_rows(found, live[live["measure"].isin(measures)], by, cell)
             return ReadSums(newest, newest, found)
         return ReadSums(head.seq, newest, found)
@@ -84,15 +86,48 @@ class SumsReader:
         """The people of a group, those of waiting votes included."""
         return {*self._store.vote_sums.members(group), *self._find_new_members(group)}
 
-    def count_people(self, members: set[str], cell: VoteCell, *, most: int) -> int:
-        """Number of these people with a vote in the cell, at most `most`."""
-        return self._store.voter_counts.count(members, _drop_several(cell), most=most)
-
-    def count_people_by_day(
-        self, members: set[str], cell: VoteCell, days: Iterable[str], *, most: int
+    def count_voters(
+        self,
+        members: Iterable[str],
+        cell: VoteCell,
+        by: str | None = None,
+        names: Iterable[str] = ("",),
+        *,
+        most: int,
     ) -> dict[str, int]:
-        """`count_people` of each of these days."""
-        return self._store.voter_counts.count_by_day(members, _drop_several(cell), days, most=most)
+        """How many of these people voted in the cell, by each of these values of a column, at most
+        `most`; skips are no votes. A few people are asked for at first, which is enough where many
+        vote.
+        """
+        n = dict.fromkeys(names, 0)
+        left, size = deque(sorted(members)), most
+        while left and (few := [name for name, count in n.items() if count < most]):
+            if by == "day":
+                first, last = date.fromisoformat(min(few)), date.fromisoformat(max(few))
+                cell = cell.model_copy(update={"since": first, "until": last})
+            some = [left.popleft() for _ in range(min(size, len(left)))]
+            for _, name in self._read_voters(some, by, cell):
+                if name in n:
+                    n[name] += 1
+            size *= 2
+        return {name: min(count, most) for name, count in n.items()}
+
+    def _read_voters(
+        self, people: Sequence[str], by: str | None, cell: VoteCell
+    ) -> list[tuple[str, str]]:
+        """Each of these people with each value of the column for which they voted."""
+        newest = self._store.votes.max_seq()
+        head, found = self._store.vote_sums.read_annotators(VERSION, people, by, cell)
+        if 0 < newest - head.seq <= LIVE_VOTES:
+            rows = self._read_live(head, newest).by_annotator
+            rows = _select_days(rows[rows["annotator_id"].isin(people)], cell)
+            for name in KINDS:
+                if (value := getattr(cell, name)) is not None:
+                    rows = rows[rows[name] == value]
+            places = [""] * len(rows) if by is None else rows[by]
+            for *key, count in zip(rows["annotator_id"], places, rows["n"], strict=True):
+                found[tuple(key)] = found.get(tuple(key), 0) + count
+        return [key for key, count in found.items() if count > 0]
 
     def _find_new_members(self, group: str) -> list[str]:
         """The people of a group whose votes all wait to be counted."""
@@ -108,7 +143,7 @@ class SumsReader:
         places = self.read([COUNTED], columns, VoteCell()).by_measure.get(COUNTED, {})
         return sorted(places)
 
-    def _read_live(self, head: SumsHead, newest: int) -> pd.DataFrame:
+    def _read_live(self, head: SumsHead, newest: int) -> SumsChange:
         with self._lock:
             if self._live is None or self._live[:2] != (head, newest):
                 change = sum_change(self._store, head.seq, newest)
@@ -128,12 +163,6 @@ class SumsReader:
             self._counting.release()
 
 
-def _drop_several(cell: VoteCell) -> VoteCell:
-    """No comparison has several models as its version: people of any model count."""
-    several = cell.model_version == SEVERAL
-    return cell.model_copy(update={"model_version": None}) if several else cell
-
-
 def _add_rows(
     found: dict[str, dict[Place, RatioSums]],
     change: pd.DataFrame,
@@ -141,11 +170,7 @@ def _add_rows(
     cell: VoteCell,
 ) -> None:
     """Add the rows of a change that belong to the cell."""
-    rows = change
-    if cell.since is not None:
-        rows = rows[rows["day"] >= cell.since.isoformat()]
-    if cell.until is not None:
-        rows = rows[rows["day"] <= cell.until.isoformat()]
+    rows = _select_days(change, cell)
     for name, value in cell.select(by).items():
         rows = rows[rows[name] != "" if value is None else rows[name] == value]
     for row in rows[[KEY[0], *by, *SUMS]].itertuples(index=False, name=None):
@@ -153,3 +178,11 @@ def _add_rows(
         place, sums = tuple(row[1 : -len(SUMS)]), row[-len(SUMS) :]
         known = places.get(place, (0.0,) * len(SUMS))
         places[place] = RatioSums(*(a + b for a, b in zip(known, sums, strict=True)))
+
+
+def _select_days(rows: pd.DataFrame, cell: VoteCell) -> pd.DataFrame:
+    if cell.since is not None:
+        rows = rows[rows["day"] >= cell.since.isoformat()]
+    if cell.until is not None:
+        rows = rows[rows["day"] <= cell.until.isoformat()]
+    return rows
