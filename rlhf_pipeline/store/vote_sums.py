@@ -153,9 +153,11 @@ class VoteSums:
             return {row.annotator_id: row.origin for row in rows}
 
     def members(self, group: str) -> list[str]:
-        """The annotators of a group whose votes are counted or who were given it."""
+        """The annotators of a group with a counted vote."""
         wanted = select(annotator_groups.c.annotator_id).where(
-            self._database.in_project(annotator_groups), annotator_groups.c.name == group
+            self._database.in_project(annotator_groups),
+            annotator_groups.c.name == group,
+            annotator_groups.c.first_seq.is_not(None),
         )
         return sorted(self._database.fetch_scalars(wanted))
 

@@ -26,6 +26,7 @@ COUNTED = "choice.skip"  # the measure that counts every vote
 LIVE_VOTES = 10_000
 COUNTED_FROM = 200  # waiting votes from which a thread counts them
 KEPT = 64  # answers of the store
+PEOPLE_AT_ONCE = 12  # of one query: for many more Postgres reads the sums of everybody
 
 Place = tuple[str, ...]
 
@@ -109,7 +110,7 @@ class SumsReader:
             for _, name in self._read_voters(some, by, cell):
                 if name in n:
                     n[name] += 1
-            size *= 2
+            size = min(2 * size, PEOPLE_AT_ONCE)
         return {name: min(count, most) for name, count in n.items()}
 
     def _read_voters(
@@ -130,13 +131,13 @@ class SumsReader:
         return [key for key, count in found.items() if count > 0]
 
     def _find_new_members(self, group: str) -> list[str]:
-        """The people of a group whose votes all wait to be counted."""
+        """The people of a group with a vote that waits to be counted."""
         seq, newest = self._store.vote_sums.head(VERSION).seq, self._store.votes.max_seq()
         if newest - seq > LIVE_VOTES:
             return []
         origins = self._store.vote_sums.first_origins(seq, newest)
         known = self._store.vote_sums.groups(list(origins))
-        return [who for who, origin in origins.items() if origin == group and who not in known]
+        return [who for who, origin in origins.items() if known.get(who, origin) == group]
 
     def cells(self, *columns: str) -> list[Place]:
         """The combinations of these columns that have votes."""
