@@ -169,9 +169,10 @@ def iter_paths() -> Iterator[tuple[str, str]]:
     for figure in FIGURES:
         for view in VIEWS:
             yield f"{figure} by {view}", f"/api/v1/charts/preferences/{figure}?by={view}"
-    some = f"category={quote(Category.FACTUAL.value)}&source=arena&group=page"
     base = "/api/v1/charts/preferences/preferred?"
-    yield "preferred by day, of a category, source and group", base + some
+    some = f"category={quote(Category.FACTUAL.value)}&group=page"
+    yield "preferred by day, of a category and group", base + some
+    yield "preferred by day, of a model and group", base + "model=bench.policy%4020&group=page"
     yield "preferred by day, of a group", base + "group=page"
     yield "preferred by day, of a group of two and a guest", base + "group=experts"
     yield "page /preferences", "/preferences"
