@@ -49,8 +49,8 @@ FIGURES = ("choices", "ties", "strength", "agreement", "preferred")
 VIEWS = ("day", "category", "source", "group")
 SOURCES = (None, "arena", "experts", "forum", "tickets")
 ORIGINS = ("page", "api", "cli", "import")
-# The group `experts`: two judge every comparison in turn, the third only on the last day, so the
-# chart withholds the others.
+# The group `experts`: one of two people judges each comparison, and a third judges one on the last
+# day, so the chart withholds every other day.
 REGULARS, GUEST = (1, 2), 0
 STYLES = ("{}", "{}", "- {}\n- and more", "# Answer\n{}", "```\n{}\n```")
 

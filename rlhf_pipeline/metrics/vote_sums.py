@@ -13,7 +13,7 @@ from rlhf_pipeline.votes.sums import (
     sum_votes,
 )
 
-VOTES_AT_ONCE = 5_000  # half a second
+VOTES_AT_ONCE = 5_000  # a second
 
 
 class SumsChange(NamedTuple):

@@ -213,8 +213,12 @@ class Database:
         owned = self.add_scope(rows)
         if owned:
             insert_rows(connection, table, owned)
+        self.note_growth(table, len(owned))
+
+    def note_growth(self, table: Table, n_rows: int) -> None:
+        """Have Postgres analyze the table once many rows were written to it."""
         if not self.is_sqlite:
-            self._grown[table.name] = self._grown.get(table.name, 0) + len(owned)
+            self._grown[table.name] = self._grown.get(table.name, 0) + n_rows
 
     def next_number(
         self, connection: Connection, column: Column[int], *conditions: ColumnElement[bool]

@@ -806,7 +806,7 @@ vote_sums = _table(
     sqlite_with_rowid=False,  # a chart reads ranges of the key
 )
 
-annotator_sums = _table(  # votes but for skips
+annotator_sums = _table(  # votes other than skips
     "annotator_sums",
     _id("annotator_id"),
     Column("day", String(10), nullable=False),

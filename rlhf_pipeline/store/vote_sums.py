@@ -41,15 +41,19 @@ class VoteCell(Record):
     annotator_group: str | None = None
     model_version: str | None = None
 
+    @property
+    def kinds(self) -> dict[str, str | None]:
+        """The chosen category, source and model of the comparisons."""
+        return {name: getattr(self, name) for name in KINDS}
+
     def select(self, by: Sequence[str]) -> dict[str, str | None]:
         """The value that each column has in the rows to add up, None for any but "", which stands
         for all: beside the sums of each group there are those of everybody, and beside those of
         each category, source and model those of all three.
         """
-        kinds = {name: getattr(self, name) for name in KINDS}
-        is_whole = not any(kinds.values()) and not {*by} & {*KINDS}
+        is_whole = not any(self.kinds.values()) and not {*by} & {*KINDS}
         group = self.annotator_group or (None if "annotator_group" in by else "")
-        return {"annotator_group": group, **(dict.fromkeys(KINDS, "") if is_whole else kinds)}
+        return {"annotator_group": group, **(dict.fromkeys(KINDS, "") if is_whole else self.kinds)}
 
 
 class SumsHead(NamedTuple):
@@ -88,17 +92,28 @@ class VoteSums:
             head = self._read_head(connection, version)
             return head, connection.execute(wanted).all() if head.seq else ()
 
-    def read_annotators(
-        self, version: int, annotator_ids: Sequence[str], by: str | None, cell: VoteCell
+    def count_by_annotator(
+        self,
+        version: int,
+        annotator_ids: Sequence[str],
+        cell: VoteCell,
+        by: str | None = None,
+        values: Sequence[str] = (),
     ) -> tuple[SumsHead, dict[tuple[str, str], int]]:
-        """Number of votes but for skips of each of these annotators in the cell, by the values of a
-        column or, without one, at "". The group of the cell does not matter.
+        """Number of votes other than skips of each of these annotators in the cell, whose group is
+        ignored: by these values of the column `by`, or at "" without one.
         """
         columns = annotator_sums.c
         place = literal("") if by is None else columns[by]
+        chosen = {kind: value for kind, value in cell.kinds.items() if value is not None}
         wanted = (
             select(columns.annotator_id, place.label("place"), func.sum(columns.n).label("n"))
-            .where(self._database.in_project(annotator_sums), *_cell_conditions(columns, cell))
+            .where(
+                self._database.in_project(annotator_sums),
+                *_day_conditions(columns, cell),
+                *(columns[kind] == value for kind, value in chosen.items()),
+                *([] if by is None else [place.in_(values)]),
+            )
             .group_by(columns.annotator_id, *([] if by is None else [place]))
         )
         found: dict[tuple[str, str], int] = {}
@@ -134,7 +149,8 @@ class VoteSums:
             for table, rows in ((vote_sums, sums), (annotator_sums, by_annotator)):
                 values = self._database.add_scope(rows.to_dict("records"))
                 for some in batches(values, MAX_ROWS):
-                    _upsert(connection, table, some, adding=(*SUMS, "n"))
+                    _upsert(connection, table, some, adding=SUMS)
+                self._database.note_growth(table, len(values))
             self._write_head(connection, SumsHead(up_to_seq, after.revision), version)
         return True
 
@@ -277,15 +293,6 @@ def _conditions(
             columns[name] != "" if value is None else columns[name] == value
             for name, value in cell.select(by).items()
         ),
-    ]
-
-
-def _cell_conditions(columns: Any, cell: VoteCell) -> list[ColumnElement[bool]]:
-    """Those of a cell but for its group."""
-    kinds = {name: getattr(cell, name) for name in KINDS}
-    return [
-        *_day_conditions(columns, cell),
-        *(columns[name] == value for name, value in kinds.items() if value is not None),
     ]
 
 

@@ -79,7 +79,7 @@ def sum_votes(
 
 
 def sum_by_annotator(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
-    """ANNOTATOR_KEY and `n`, the counting votes of each person but for skips. Arguments as in
+    """ANNOTATOR_KEY and `n`, the counting votes of each person other than skips. Arguments as in
     `sum_votes`.
     """
     counted = drop_machine_votes(counting(votes))

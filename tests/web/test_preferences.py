@@ -1,5 +1,6 @@
 """What people prefer: the same numbers as metric points and frames, up to the newest vote."""
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
 import httpx
@@ -280,6 +281,57 @@ def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
         alone = read(reader, "ties", **chosen)
         assert (alone.panels, "2 annotators of the group" in alone.notes[0]) == ((), True)
         count_new_votes(web.store)
+
+
+@on_sqlite
+def test_the_voters_of_a_day_are_found_among_many_members(web: Web):
+    """Of eight, the first six vote on the second day alone; two on the first and third."""
+    people = [f"p{n}" for n in range(8)]
+    voters = (people[6:], people[:6], people[5:7])
+    days = [NOON + timedelta(days=n) for n in range(5)]
+    ids = [web.publish(24, offer=False, prefix=f"day{n}") for n in range(3)]
+    for n, who in enumerate(voters):
+        cast_all(web, ids[n], who, days[n])
+    reader = web.client("auditor")
+    at = [day_value(day.date()) for day in days]
+
+    def drawn(**chosen: str) -> dict[float, tuple[float, int]]:
+        return points(read(reader, "ties", group="page", **chosen), "equally good or both bad")
+
+    for _ in range(2):
+        assert drawn() == {at[1]: (0.0, 24 * 6)}
+        count_new_votes(web.store)
+    cast_all(web, ids[0][:1], people[:1], days[0])
+    cast_all(web, ids[2][:1], people[:1], days[4])
+    for _ in range(2):
+        third = days[2].date().isoformat()
+        assert drawn(until=third) == {at[0]: (0.0, 49), at[1]: (0.0, 24 * 6)}
+        assert drawn(since=third, until=third, by="category") == {}
+        count_new_votes(web.store)
+
+
+def cast_all(web: Web, ids: list[str], people: Sequence[str], at: datetime) -> None:
+    web.store.votes.cast_many(
+        [
+            NewVote(
+                comparison_id=one, annotator_id=who, annotator_kind="human", choice="a",
+                voted_at=at, idempotency_key=f"{one}/{who}", origin="page",
+            )
+            for one in ids
+            for who in people
+        ]
+    )  # fmt: skip
+
+
+@on_sqlite
+def test_nothing_is_called_withheld_before_it_is_counted(web: Web, monkeypatch):
+    cast(web)
+    monkeypatch.setattr("rlhf_pipeline.web.preferences.sums_reader.LIVE_VOTES", 5)
+    reader = web.client("auditor")
+    early = read(reader, "ties", group="page")
+    assert (early.panels, early.notes) == ((), ("Being counted: 0 of 180 votes so far.",))
+    count_new_votes(web.store)
+    assert read(reader, "ties", group="page").panels != ()
 
 
 @on_sqlite

@@ -76,16 +76,18 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
     first, last = filters.days.resolve(_find_newest_day(site, filters))
     cell = filters.cell(first, last)
     members = None if filters.group is None else site.preference_sums.members(filters.group)
+    read = site.preference_sums.read([COUNTED, *figure.measures], [COLUMNS[by]], cell)
+    notes = _describe_progress(read)
     if members is not None and by not in KINDS:
-        n_people = site.preference_sums.count_voters(members, cell, most=MIN_ANNOTATORS)[""]
+        n_people = site.preference_sums.count_voters(members, cell, read.newest)[""]
+        if n_people < MIN_ANNOTATORS and notes:
+            return chart_by_group(figure, by, {}, {}, notes)
         if n_people < MIN_ANNOTATORS:
             note = (
                 f"Withheld: {format_count(n_people, 'annotator')} of the group {filters.group!r} "
                 f"voted in this selection; at least {MIN_ANNOTATORS} are needed."
             )
             return chart_by_group(figure, by, {}, {}, [note])
-    read = site.preference_sums.read([COUNTED, *figure.measures], [COLUMNS[by]], cell)
-    notes = _describe_progress(read)
     link = _build_link(by, filters, first, last) if principal.may(Permission.VOTES_READ) else None
     sums = {
         measure: {place[0]: one for place, one in found.items()}
@@ -96,7 +98,7 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
         for measure, found in sums.items()
     }
     drawn = {name for measure in figure.measures for name in large.get(measure, {})}
-    people = _count_people(site, by, members, cell, drawn)
+    people = _count_people(site, by, members, cell, drawn, read.newest)
     if by == "day":
         n_comparisons = [one.n_groups for found in sums.values() for one in found.values()]
         if any(0 < n < MIN_COMPARISONS for n in n_comparisons):
@@ -159,15 +161,20 @@ def _find_newest_day(site: Site, filters: Filters) -> date | None:
 
 
 def _count_people(
-    site: Site, by: By, members: set[str] | None, cell: VoteCell, names: Collection[str]
+    site: Site,
+    by: By,
+    members: set[str] | None,
+    cell: VoteCell,
+    names: Collection[str],
+    newest: int,
 ) -> dict[str, int]:
     """Annotators of each of these days or groups, at most MIN_ANNOTATORS. Empty where everybody's
     votes are shown: `members` are those of the chosen group of annotators.
     """
-    sums, most = site.preference_sums, MIN_ANNOTATORS
+    sums = site.preference_sums
     if by == "group":
-        return {name: sums.count_voters(sums.members(name), cell, most=most)[""] for name in names}
-    return {} if members is None else sums.count_voters(members, cell, by, names, most=most)
+        return {name: sums.count_voters(sums.members(name), cell, newest)[""] for name in names}
+    return {} if members is None else sums.count_voters(members, cell, newest, by, names)
 
 
 def _find_small(

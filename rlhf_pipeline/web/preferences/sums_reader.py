@@ -5,7 +5,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import pandas as pd
@@ -14,7 +13,8 @@ from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.metrics.vote_sums import SumsChange, count_new_votes, sum_change
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.vote_sums import KINDS, SumsHead, VoteCell
+from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
+from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.votes.sums import KEY, SUMS, VERSION
 from rlhf_pipeline.web.memory_cache import ExpiringCache
 
@@ -26,7 +26,6 @@ COUNTED = "choice.skip"  # the measure that counts every vote
 LIVE_VOTES = 10_000
 COUNTED_FROM = 200  # waiting votes from which a thread counts them
 KEPT = 64  # answers of the store
-PEOPLE_AT_ONCE = 12  # of one query: for many more Postgres reads the sums of everybody
 
 Place = tuple[str, ...]
 
@@ -91,43 +90,43 @@ class SumsReader:
         self,
         members: Iterable[str],
         cell: VoteCell,
+        newest: int,
         by: str | None = None,
-        names: Iterable[str] = ("",),
-        *,
-        most: int,
+        values: Iterable[str] = ("",),
     ) -> dict[str, int]:
         """How many of these people voted in the cell, by each of these values of a column, at most
-        `most`; skips are no votes. A few people are asked for at first, which is enough where many
-        vote.
+        MIN_ANNOTATORS; skips are no votes. `newest` is that of the figures to be shown.
         """
-        n = dict.fromkeys(names, 0)
-        left, size = deque(sorted(members)), most
-        while left and (few := [name for name, count in n.items() if count < most]):
-            if by == "day":
-                first, last = date.fromisoformat(min(few)), date.fromisoformat(max(few))
-                cell = cell.model_copy(update={"since": first, "until": last})
-            some = [left.popleft() for _ in range(min(size, len(left)))]
-            for _, name in self._read_voters(some, by, cell):
-                if name in n:
-                    n[name] += 1
-            size = min(2 * size, PEOPLE_AT_ONCE)
-        return {name: min(count, most) for name, count in n.items()}
+        n = dict.fromkeys(values, 0)
+        # A few people are asked for at first, which is enough where many vote.
+        left, size, most = deque(sorted(members)), MIN_ANNOTATORS, MIN_ANNOTATORS
+        while left and (undecided := [value for value, count in n.items() if count < most]):
+            batch = [left.popleft() for _ in range(min(size, len(left)))]
+            for _, value in self._read_voters(batch, cell, newest, by, undecided):
+                n[value] += 1
+            size *= 2
+        return {value: min(count, most) for value, count in n.items()}
 
     def _read_voters(
-        self, people: Sequence[str], by: str | None, cell: VoteCell
+        self,
+        people: Sequence[str],
+        cell: VoteCell,
+        newest: int,
+        by: str | None,
+        values: Sequence[str],
     ) -> list[tuple[str, str]]:
-        """Each of these people with each value of the column for which they voted."""
-        newest = self._store.votes.max_seq()
-        head, found = self._store.vote_sums.read_annotators(VERSION, people, by, cell)
+        """Each of these people with each of these values for which they voted."""
+        head, found = self._store.vote_sums.count_by_annotator(VERSION, people, cell, by, values)
         if 0 < newest - head.seq <= LIVE_VOTES:
             rows = self._read_live(head, newest).by_annotator
             rows = _select_days(rows[rows["annotator_id"].isin(people)], cell)
-            for name in KINDS:
-                if (value := getattr(cell, name)) is not None:
-                    rows = rows[rows[name] == value]
-            places = [""] * len(rows) if by is None else rows[by]
-            for *key, count in zip(rows["annotator_id"], places, rows["n"], strict=True):
-                found[tuple(key)] = found.get(tuple(key), 0) + count
+            for kind, chosen in cell.kinds.items():
+                rows = rows if chosen is None else rows[rows[kind] == chosen]
+            places = pd.Series("", rows.index) if by is None else rows[by]
+            waiting = zip(rows["annotator_id"], places, rows["n"], strict=True)
+            for who, place, count in waiting:
+                if place in values:
+                    found[who, place] = found.get((who, place), 0) + count
         return [key for key, count in found.items() if count > 0]
 
     def _find_new_members(self, group: str) -> list[str]:

@@ -29,6 +29,7 @@ LATER_TABLES = (
     "annotator_groups",
     "practised_comparisons",
     "adjudications",
+    "annotator_sums",
 )
 
 

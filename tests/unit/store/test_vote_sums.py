@@ -4,10 +4,20 @@ from datetime import timedelta
 
 import pandas as pd
 import pytest
+from sqlalchemy import select
 
 from rlhf_pipeline.metrics.vote_sums import count_new_votes, sum_change
+from rlhf_pipeline.store.schema import annotator_sums
 from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
-from rlhf_pipeline.votes.sums import ALL, KEY, SUMS, VERSION, sum_votes
+from rlhf_pipeline.votes.sums import (
+    ALL,
+    ANNOTATOR_KEY,
+    KEY,
+    SUMS,
+    VERSION,
+    sum_by_annotator,
+    sum_votes,
+)
 from tests.unit.store.conftest import NOON
 
 ALL_COLUMNS = KEY[1:]
@@ -60,6 +70,13 @@ def assert_complete(store):
     assert seq == store.votes.max_seq()
     expected = rows_of(recount(store))
     assert rows_of(sums) == {key: pytest.approx(row) for key, row in expected.items()}
+    votes = store.votes.log()
+    counted = sum_by_annotator(votes, store.comparisons.with_ids(votes["comparison_id"].unique()))
+    columns = [annotator_sums.c[name] for name in (*ANNOTATOR_KEY, "n")]
+    own = store.database.in_project(annotator_sums)
+    rows = store.database.fetch_all(select(*columns).where(own))
+    stored = sorted(tuple(row) for row in rows if row.n)
+    assert stored == sorted(counted[[*ANNOTATOR_KEY, "n"]].itertuples(index=False, name=None))
 
 
 def rows_of(sums):
@@ -109,6 +126,7 @@ def test_a_tag_moves_earlier_votes_too(cast):
     count_new_votes(cast)
     assert cast.vote_sums.tag({"ann": "experts", "new": "experts"}, actor="me") == 2
     assert cast.vote_sums.head(VERSION) == SumsHead(0, 1)
+    assert cast.vote_sums.count_by_annotator(VERSION, ["ann"], VoteCell()) == (SumsHead(0, 1), {})
     assert count_new_votes(cast) == 0
     assert_complete(cast)
     assert cast.vote_sums.group_sizes() == {"simulation": 2, "api": 1, "experts": 1}
@@ -131,17 +149,20 @@ def test_a_tag_of_somebody_new_counts_nothing_again(cast, make_vote):
 
 @pytest.mark.parametrize("at_once", [1, 1000])
 def test_votes_are_summed_by_annotator(cast, make_vote, at_once):
-    """As cast now: revisions count once, and a skip takes its annotator away."""
+    """Only the latest revision counts; a skip removes the vote it replaces."""
     late = NOON + timedelta(days=1)
     first = cast.votes.cast(make_vote("c5", "leo", "b"))
     cast.votes.cast(make_vote("c6", "leo", "b", idempotency_key="late", voted_at=late))
     skip = make_vote("c5", "leo", "skip", idempotency_key="s", supersedes=first.vote_id)
     cast.votes.cast(skip)
     count_new_votes(cast, at_once=at_once)
+    assert_complete(cast)
     people = ["ann", "bob", "eve", "leo", "zoe", "robot", "nobody"]
 
-    def read(by=None, **cell):
-        head, found = cast.vote_sums.read_annotators(VERSION, people, by, VoteCell(**cell))
+    def read(by=None, values=(), **cell):
+        head, found = cast.vote_sums.count_by_annotator(
+            VERSION, people, VoteCell(**cell), by, values
+        )
         assert head == cast.vote_sums.head(VERSION)
         return {key: n for key, n in found.items() if n}
 
@@ -149,8 +170,9 @@ def test_votes_are_summed_by_annotator(cast, make_vote, at_once):
     everybody = {("ann", ""): 10, ("bob", ""): 10, ("eve", ""): 10, ("leo", ""): 1}
     assert read() == read(category="factual") == everybody
     assert read(until=some_day) == {key: n for key, n in everybody.items() if key[0] != "leo"}
-    assert read("day", since=next_day) == {("leo", next_day): 1}
-    assert read("category", since=next_day) == {("leo", "factual"): 1}
+    assert read("day", [next_day, "2020-01-01"]) == {("leo", next_day): 1}
+    assert read("category", ["factual"], since=next_day) == {("leo", "factual"): 1}
+    assert read("category", ["poetry"]) == {}
     assert read(category="poetry") == read(model_version="none") == read(source="arena") == {}
 
 

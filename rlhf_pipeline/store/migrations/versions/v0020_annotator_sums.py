@@ -1,4 +1,4 @@
-"""Version 0020: sums of votes by annotator, by which charts withhold what few people voted."""
+"""Version 0020: votes by annotator, so that charts can withhold figures of few people."""
 
 import sqlalchemy as sa
 from alembic import op
