@@ -68,7 +68,7 @@ def dev(
     )
     runs = workspace.registry.tracking.runs_url.partition("#")[2]
     shown = (
-        ("People   ", web_port, (("", "vote"), ("/calibration", "how far to trust the model"))),
+        ("Web app  ", web_port, (("/", "the state of the loop"), ("/annotate", "vote"))),
         (
             "Dagster  ",
             dagster_port,
