@@ -172,7 +172,7 @@ def iter_paths() -> Iterator[tuple[str, str]]:
     base = "/api/v1/charts/preferences/preferred?"
     some = f"category={quote(Category.FACTUAL.value)}&group=page"
     yield "preferred by day, of a category and group", base + some
-    yield "preferred by day, of a model and group", base + "model=bench.policy%4020&group=page"
+    yield "preferred by day, of a source and group", base + "source=arena&group=page"
     yield "preferred by day, of a group", base + "group=page"
     yield "preferred by day, of a group of two and a guest", base + "group=experts"
     yield "page /preferences", "/preferences"
