@@ -314,6 +314,16 @@ class RatioSums(NamedTuple):
     total_squares: float
 
 
+class AnnotatorCell(NamedTuple):
+    """What votes are counted by beside their sums, so that charts know how many people voted."""
+
+    annotator_id: str
+    day: str
+    category: str
+    source: str
+    model_version: str
+
+
 class BrierParts(Record):
     """Brier = reliability - resolution + uncertainty + within_bins, exactly; see
     `rlhf_pipeline.calibration.summary`.

@@ -1,15 +1,17 @@
 """Counts new votes into the sums of votes, and adds those that are not counted yet."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pandas as pd
 
+from rlhf_pipeline.records import AnnotatorCell
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.sums import (
-    ANNOTATOR_KEY,
     VERSION,
+    count_by_annotator,
+    select_counted,
     subtract_sums,
-    sum_by_annotator,
     sum_votes,
 )
 
@@ -17,10 +19,10 @@ VOTES_AT_ONCE = 5_000  # a second
 
 
 class SumsChange(NamedTuple):
-    """What to add to the sums of votes, and to those by annotator."""
+    """What to add to the sums of votes, and to the numbers of votes by annotator."""
 
     sums: pd.DataFrame
-    by_annotator: pd.DataFrame
+    by_annotator: Mapping[AnnotatorCell, int]
 
 
 def count_new_votes(store: Store, *, most: int | None = None, at_once: int = VOTES_AT_ONCE) -> int:
@@ -51,14 +53,12 @@ def sum_change(store: Store, after_seq: int, up_to_seq: int) -> SumsChange:
     annotators = votes["annotator_id"].unique().tolist()
     groups = store.vote_sums.first_origins(after_seq, up_to_seq)
     groups |= store.vote_sums.groups(annotators)
-    before = votes[votes["seq"] <= after_seq]
+    after, before = (select_counted(some) for some in (votes, votes[votes["seq"] <= after_seq]))
+    by_annotator = count_by_annotator(after, comparisons)
+    by_annotator.subtract(count_by_annotator(before, comparisons))
     return SumsChange(
         subtract_sums(
-            sum_votes(votes, comparisons, groups), sum_votes(before, comparisons, groups)
+            sum_votes(after, comparisons, groups), sum_votes(before, comparisons, groups)
         ),
-        subtract_sums(
-            sum_by_annotator(votes, comparisons),
-            sum_by_annotator(before, comparisons),
-            ANNOTATOR_KEY,
-        ),
+        {cell: n for cell, n in by_annotator.items() if n},
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, Subquery, Table, func, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from rlhf_pipeline.records import AnnotatorKind, RatioSums, Record, content_hash
+from rlhf_pipeline.records import AnnotatorCell, AnnotatorKind, RatioSums, Record, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
@@ -127,7 +127,7 @@ class VoteSums:
     def add(
         self,
         sums: pd.DataFrame,
-        by_annotator: pd.DataFrame,
+        by_annotator: Mapping[AnnotatorCell, int],
         *,
         after: SumsHead,
         up_to_seq: int,
@@ -146,8 +146,12 @@ class VoteSums:
                 for table in (vote_sums, annotator_sums):
                     connection.execute(table.delete().where(self._database.in_project(table)))
             self._insert_groups(connection, after.seq, up_to_seq)
-            for table, rows in ((vote_sums, sums), (annotator_sums, by_annotator)):
-                values = self._database.add_scope(rows.to_dict("records"))
+            votes_by_annotator = [dict(cell._asdict(), n=n) for cell, n in by_annotator.items()]
+            for table, rows in (
+                (vote_sums, sums.to_dict("records")),
+                (annotator_sums, votes_by_annotator),
+            ):
+                values = self._database.add_scope(rows)
                 for some in batches(values, MAX_ROWS):
                     _upsert(connection, table, some, adding=SUMS)
                 self._database.note_growth(table, len(values))

@@ -6,14 +6,15 @@ makes the interval. All sums add up: over days, categories, sources, models and 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rlhf_pipeline.records import OWN_SOURCE, Choice, RatioSums
+from rlhf_pipeline.records import OWN_SOURCE, AnnotatorCell, Choice, RatioSums
 from rlhf_pipeline.votes.annotator_groups import name_annotator_groups
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 
@@ -21,7 +22,6 @@ VERSION = 3  # of the measures: another one counts all votes again
 CELL = ["annotator_group", "category", "source", "model_version", "day"]
 KEY = ["measure", *CELL]
 SUMS = list(RatioSums._fields)
-ANNOTATOR_KEY = ["annotator_id", "day", "category", "source", "model_version"]
 
 SEVERAL = "several"  # models, of a comparison between two
 # The group in which all votes are summed once more; and the category, source and model of the sums
@@ -36,20 +36,26 @@ STYLES = {
 }
 COPIES = 4  # of a vote: in its group and for everybody, in its cell and for all
 Array = npt.NDArray[Any]
+
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
+def select_counted(votes: pd.DataFrame) -> pd.DataFrame:
+    """The counting votes of people among VOTES. Raises FrameError."""
+    return drop_machine_votes(counting(votes))
+
+
 def sum_votes(
-    votes: pd.DataFrame, comparisons: pd.DataFrame, groups: Mapping[str, str]
+    counted: pd.DataFrame, comparisons: pd.DataFrame, groups: Mapping[str, str]
 ) -> pd.DataFrame:
-    """KEY and SUMS of the counting votes of people among VOTES.
+    """KEY and SUMS of the votes that `select_counted` returned.
 
     `comparisons` has the COMPARISONS of these votes, `groups` the group of each annotator, by
     default the vote's origin. Give all votes on a comparison or none: pairs of them measure
-    agreement. Raises FrameError.
+    agreement.
     """
-    counted = drop_machine_votes(counting(votes))
     if counted.empty:
         return pd.DataFrame(columns=[*KEY, *SUMS])
     of = comparisons.set_index("comparison_id")
@@ -78,43 +84,46 @@ def sum_votes(
     return together.join(known_cells, on="cell")[[*KEY, *SUMS]]
 
 
-def sum_by_annotator(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
-    """ANNOTATOR_KEY and `n`, the counting votes of each person other than skips. Arguments as in
-    `sum_votes`.
-    """
-    counted = drop_machine_votes(counting(votes))
-    counted = counted[counted["choice"] != Choice.SKIP]
-    if counted.empty:
-        return pd.DataFrame(columns=[*ANNOTATOR_KEY, "n"])
-    of = comparisons.set_index("comparison_id").loc[counted["comparison_id"]]
-    cells = _describe_cells(counted, of, {}).assign(annotator_id=counted["annotator_id"].to_numpy())
-    return cells.groupby(ANNOTATOR_KEY, sort=False).size().rename("n").reset_index()
+def count_by_annotator(counted: pd.DataFrame, comparisons: pd.DataFrame) -> Counter[AnnotatorCell]:
+    """Number of votes other than skips of each cell. Arguments as in `sum_votes`."""
+    judging = counted[counted["choice"] != Choice.SKIP]
+    kinds = _describe_kinds(comparisons.set_index("comparison_id").loc[judging["comparison_id"]])
+    columns = (judging["annotator_id"].tolist(), judging["day"].tolist(), *kinds.values())
+    return Counter(map(AnnotatorCell._make, zip(*columns, strict=True)))
 
 
-def subtract_sums(
-    after: pd.DataFrame, before: pd.DataFrame, key: Sequence[str] = tuple(KEY)
-) -> pd.DataFrame:
+def subtract_sums(after: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
     """What to add to `before` for `after`; rows that do not change are left out."""
-    a, b = (sums.set_index(list(key)).astype(float) for sums in (after, before))
-    change = a.sub(b, fill_value=0.0)
+    change = (
+        after.set_index(KEY)[SUMS]
+        .astype(float)
+        .sub(before.set_index(KEY)[SUMS].astype(float), fill_value=0.0)
+    )
     return change[(change != 0).any(axis=1)].reset_index()
 
 
 def _describe_cells(
     votes: pd.DataFrame, comparisons: pd.DataFrame, groups: Mapping[str, str]
 ) -> pd.DataFrame:
-    a, b = (comparisons[f"model_version_{side}"].to_numpy(dtype=object) for side in "ab")
-    source = comparisons["source"].to_numpy(dtype=object)
     return pd.DataFrame(
         {
             "annotator_group": name_annotator_groups(votes, groups),
-            "category": comparisons["category"].to_numpy(dtype=object),
-            "source": np.where(pd.isna(source), OWN_SOURCE, source),
-            "model_version": np.where(a == b, a, SEVERAL),
+            **_describe_kinds(comparisons),
             "day": votes["day"].to_numpy(dtype=object),
         },
         dtype=object,
     )
+
+
+def _describe_kinds(comparisons: pd.DataFrame) -> dict[str, Array]:
+    """Category, source and model version of each comparison."""
+    a, b = (comparisons[f"model_version_{side}"].to_numpy(dtype=object) for side in "ab")
+    source = comparisons["source"].to_numpy(dtype=object)
+    return {
+        "category": comparisons["category"].to_numpy(dtype=object),
+        "source": np.where(pd.isna(source), OWN_SOURCE, source),
+        "model_version": np.where(a == b, a, SEVERAL),
+    }
 
 
 def _number_rows(rows: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:

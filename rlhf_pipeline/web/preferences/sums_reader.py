@@ -11,7 +11,7 @@ import pandas as pd
 
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.metrics.vote_sums import SumsChange, count_new_votes, sum_change
-from rlhf_pipeline.records import RatioSums
+from rlhf_pipeline.records import AnnotatorCell, RatioSums
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
@@ -118,15 +118,12 @@ class SumsReader:
         """Each of these people with each of these values for which they voted."""
         head, found = self._store.vote_sums.count_by_annotator(VERSION, people, cell, by, values)
         if 0 < newest - head.seq <= LIVE_VOTES:
-            rows = self._read_live(head, newest).by_annotator
-            rows = _select_days(rows[rows["annotator_id"].isin(people)], cell)
-            for kind, chosen in cell.kinds.items():
-                rows = rows if chosen is None else rows[rows[kind] == chosen]
-            places = pd.Series("", rows.index) if by is None else rows[by]
-            waiting = zip(rows["annotator_id"], places, rows["n"], strict=True)
-            for who, place, count in waiting:
-                if place in values:
-                    found[who, place] = found.get((who, place), 0) + count
+            asked, places = set(people), set(values)
+            for counted, n in self._read_live(head, newest).by_annotator.items():
+                place = "" if by is None else getattr(counted, by)
+                if counted.annotator_id in asked and place in places and _is_in(counted, cell):
+                    key = counted.annotator_id, place
+                    found[key] = found.get(key, 0) + n
         return [key for key, count in found.items() if count > 0]
 
     def _find_new_members(self, group: str) -> list[str]:
@@ -170,7 +167,11 @@ def _add_rows(
     cell: VoteCell,
 ) -> None:
     """Add the rows of a change that belong to the cell."""
-    rows = _select_days(change, cell)
+    rows = change
+    if cell.since is not None:
+        rows = rows[rows["day"] >= cell.since.isoformat()]
+    if cell.until is not None:
+        rows = rows[rows["day"] <= cell.until.isoformat()]
     for name, value in cell.select(by).items():
         rows = rows[rows[name] != "" if value is None else rows[name] == value]
     for row in rows[[KEY[0], *by, *SUMS]].itertuples(index=False, name=None):
@@ -180,9 +181,9 @@ def _add_rows(
         places[place] = RatioSums(*(a + b for a, b in zip(known, sums, strict=True)))
 
 
-def _select_days(rows: pd.DataFrame, cell: VoteCell) -> pd.DataFrame:
-    if cell.since is not None:
-        rows = rows[rows["day"] >= cell.since.isoformat()]
-    if cell.until is not None:
-        rows = rows[rows["day"] <= cell.until.isoformat()]
-    return rows
+def _is_in(counted: AnnotatorCell, cell: VoteCell) -> bool:
+    return (
+        (cell.since is None or counted.day >= cell.since.isoformat())
+        and (cell.until is None or counted.day <= cell.until.isoformat())
+        and all(value in (None, getattr(counted, kind)) for kind, value in cell.kinds.items())
+    )

@@ -7,15 +7,16 @@ import pytest
 from sqlalchemy import select
 
 from rlhf_pipeline.metrics.vote_sums import count_new_votes, sum_change
+from rlhf_pipeline.records import AnnotatorCell
 from rlhf_pipeline.store.schema import annotator_sums
 from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
 from rlhf_pipeline.votes.sums import (
     ALL,
-    ANNOTATOR_KEY,
     KEY,
     SUMS,
     VERSION,
-    sum_by_annotator,
+    count_by_annotator,
+    select_counted,
     sum_votes,
 )
 from tests.unit.store.conftest import NOON
@@ -58,25 +59,25 @@ def read(store):
 
 
 def recount(store):
+    """The sums, and the numbers of votes by annotator, of all votes."""
     votes = store.votes.log()
     comparisons = store.comparisons.with_ids(votes["comparison_id"].unique())
     groups = store.vote_sums.groups(votes["annotator_id"].unique())
-    found = sum_votes(votes, comparisons, groups)
-    return found[found["measure"].isin(MEASURES)]
+    counted = select_counted(votes)
+    found = sum_votes(counted, comparisons, groups)
+    return found[found["measure"].isin(MEASURES)], count_by_annotator(counted, comparisons)
 
 
 def assert_complete(store):
     seq, sums = read(store)
     assert seq == store.votes.max_seq()
-    expected = rows_of(recount(store))
-    assert rows_of(sums) == {key: pytest.approx(row) for key, row in expected.items()}
-    votes = store.votes.log()
-    counted = sum_by_annotator(votes, store.comparisons.with_ids(votes["comparison_id"].unique()))
-    columns = [annotator_sums.c[name] for name in (*ANNOTATOR_KEY, "n")]
+    expected, by_annotator = recount(store)
+    expected = {key: pytest.approx(row) for key, row in rows_of(expected).items()}
+    assert rows_of(sums) == expected
+    columns = [annotator_sums.c[name] for name in (*AnnotatorCell._fields, "n")]
     own = store.database.in_project(annotator_sums)
     rows = store.database.fetch_all(select(*columns).where(own))
-    stored = sorted(tuple(row) for row in rows if row.n)
-    assert stored == sorted(counted[[*ANNOTATOR_KEY, "n"]].itertuples(index=False, name=None))
+    assert {AnnotatorCell(*cell): n for *cell, n in rows if n} == by_annotator
 
 
 def rows_of(sums):

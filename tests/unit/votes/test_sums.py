@@ -9,7 +9,15 @@ from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.intervals import interval_of_sums
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.votes import agreement
-from rlhf_pipeline.votes.sums import ALL, KEY, SEVERAL, SUMS, subtract_sums, sum_votes
+from rlhf_pipeline.votes.sums import (
+    ALL,
+    KEY,
+    SEVERAL,
+    SUMS,
+    select_counted,
+    subtract_sums,
+    sum_votes,
+)
 
 NOON = pd.Timestamp("2026-01-01T12:00Z")
 
@@ -80,7 +88,7 @@ def read_group(sums: pd.DataFrame, measure: str, group: str) -> tuple[float, flo
 
 def test_choices_and_skips_are_counted() -> None:
     votes = make_votes((0, "ann", "a"), (0, "bob", "tie"), (1, "ann", "skip"))
-    sums = sum_votes(votes, make_comparisons(("x", "y"), ("x", "y")), GROUPS)
+    sums = sum_votes(select_counted(votes), make_comparisons(("x", "y"), ("x", "y")), GROUPS)
     assert read(sums, "choice.a") == (1, 2, 1)
     assert read(sums, "choice.both_bad") == (1, 2, 0)
     assert read(sums, "choice.skip") == (2, 3, 1)
@@ -90,14 +98,14 @@ def test_machine_votes_and_replaced_votes_are_left_out() -> None:
     votes = make_votes((0, "ann", "a"), (0, "ann", "b"), (0, "bob", "a"))
     votes.loc[1, ["revision_no", "supersedes"]] = [1, "v1"]
     votes.loc[2, "annotator_kind"] = "machine"
-    sums = sum_votes(votes, make_comparisons(("x", "y")), GROUPS)
+    sums = sum_votes(select_counted(votes), make_comparisons(("x", "y")), GROUPS)
     assert read(sums, "choice.b") == (1, 1, 1)
 
 
 def test_longer_and_styled_completions_are_recognised() -> None:
     texts = ("- one\n- two", "plain"), ("same", "size"), ("# Title\n`code`", "1. one and more text")
     votes = make_votes((0, "ann", "a"), (1, "ann", "a"), (2, "ann", "a"), (0, "bob", "tie"))
-    sums = sum_votes(votes, make_comparisons(*texts), GROUPS)
+    sums = sum_votes(select_counted(votes), make_comparisons(*texts), GROUPS)
     assert read(sums, "longer") == (2, 2, 1)
     assert read(sums, "style.lists") == (2, 2, 1)
     assert read(sums, "style.headings") == read(sums, "style.code") == (1, 1, 1)
@@ -109,7 +117,7 @@ def test_sides_strengths_and_dimensions_are_summed() -> None:
     rated = json.dumps({"helpful": "a", "harmless": "tie"})
     votes = make_votes((0, "ann", "a"), (1, "ann", "b"), is_swapped=True, strength=3)
     votes.loc[0, "dimensions"] = rated
-    sums = sum_votes(votes, make_comparisons(("x", "y"), ("x", "y")), GROUPS)
+    sums = sum_votes(select_counted(votes), make_comparisons(("x", "y"), ("x", "y")), GROUPS)
     assert read(sums, "left") == (2, 2, 1)
     assert read(sums, "strength") == (2, 2, 6)
     assert read(sums, "dimension.helpful") == (1, 1, 1)
@@ -120,7 +128,7 @@ def test_agreement_equals_that_of_the_frame() -> None:
     votes = make_votes(
         (0, "ann", "a"), (0, "bob", "a"), (0, "eve", "b"), (1, "ann", "tie"), (1, "eve", "tie")
     )
-    sums = sum_votes(votes, make_comparisons(("x", "y"), ("x", "y")), GROUPS)
+    sums = sum_votes(select_counted(votes), make_comparisons(("x", "y"), ("x", "y")), GROUPS)
     agreed = agreement(votes).raw_agreement
     _, n, total = read(sums, "agreement")
     assert agreed is not None
@@ -130,7 +138,7 @@ def test_agreement_equals_that_of_the_frame() -> None:
 
 def test_comparison_of_two_models_belongs_to_several() -> None:
     comparisons = make_comparisons(("x", "y"), model_version_b="policy@2", source="arena")
-    sums = sum_votes(make_votes((0, "ann", "a")), comparisons, GROUPS)
+    sums = sum_votes(select_counted(make_votes((0, "ann", "a"))), comparisons, GROUPS)
     cells = {tuple(cell) for cell in sums[KEY[1:]].to_numpy()}
     assert cells == {
         (group, *kind, "2026-01-01")
@@ -143,7 +151,7 @@ def test_a_change_of_sums_leads_from_before_to_after() -> None:
     votes = make_votes((0, "ann", "a"), (0, "bob", "b"), (0, "ann", "b"))
     votes.loc[2, "pass_no"] = 2
     comparisons = make_comparisons(("x", "y"))
-    before, after = (sum_votes(votes[:n], comparisons, GROUPS) for n in (2, 3))
+    before, after = (sum_votes(select_counted(votes[:n]), comparisons, GROUPS) for n in (2, 3))
     change = subtract_sums(after, before).set_index(KEY)[SUMS]
     added = before.set_index(KEY)[SUMS].add(change, fill_value=0)
     pd.testing.assert_frame_equal(added.sort_index(), after.set_index(KEY)[SUMS].sort_index())
