@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, Table, func, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Subquery,
+    Table,
+    func,
+    literal,
+    select,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from rlhf_pipeline.records import AnnotatorCell, AnnotatorKind, RatioSums, Record, content_hash
@@ -28,6 +38,7 @@ SUMS = RatioSums._fields
 
 
 KEY = ("annotator_group", "category", "source", "model_version")  # after the measure
+FEW_VALUES = 100  # a database looks each of them up for every annotator
 KINDS = ("category", "source", "model_version")  # of comparisons
 
 
@@ -101,7 +112,7 @@ class VoteSums:
         values: Sequence[str] = (),
     ) -> tuple[SumsHead, dict[tuple[str, str], int]]:
         """Number of votes other than skips of each of these annotators in the cell, whose group is
-        ignored: by these values of the column `by`, or at "" without one.
+        ignored: by these values of the column `by`, and perhaps more of them, or at "" without one.
         """
         columns = annotator_sums.c
         place = literal("") if by is None else columns[by]
@@ -112,13 +123,16 @@ class VoteSums:
                 self._database.in_project(annotator_sums),
                 *_day_conditions(columns, cell),
                 *(columns[kind] == value for kind, value in chosen.items()),
-                *([] if by is None else [place.in_(values)]),
+                *([] if by is None else _among(place, values)),
             )
             .group_by(columns.annotator_id, *([] if by is None else [place]))
         )
         found: dict[tuple[str, str], int] = {}
         with self._database.read_transaction() as connection:
             head = self._read_head(connection, version)
+            if not self._database.is_sqlite:
+                # Postgres takes a read by key for so dear that it reads the whole table instead.
+                connection.execute(text("SET LOCAL enable_seqscan = off"))
             for some in batches(sorted(annotator_ids) if head.seq else [], MAX_PARAMETERS):
                 rows = connection.execute(wanted.where(columns.annotator_id.in_(some)))
                 found |= {(row.annotator_id, row.place): int(row.n) for row in rows}
@@ -305,6 +319,13 @@ def _day_conditions(columns: Any, cell: VoteCell) -> list[ColumnElement[bool]]:
         *([columns.day >= cell.since.isoformat()] if cell.since else []),
         *([columns.day <= cell.until.isoformat()] if cell.until else []),
     ]
+
+
+def _among(column: ColumnElement[str], values: Sequence[str]) -> list[ColumnElement[bool]]:
+    """That a column has one of these values or, if they are many, one between them."""
+    if len(values) <= FEW_VALUES:
+        return [column.in_(values)]
+    return [column >= min(values), column <= max(values)]
 
 
 def _upsert(

@@ -284,14 +284,19 @@ def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
 
 
 @on_sqlite
-def test_the_voters_of_a_day_are_found_among_many_members(web: Web):
-    """Of eight, the first six vote on the second day alone; two on the first and third."""
+@pytest.mark.parametrize("few", [0, 100])
+def test_the_voters_of_a_day_are_found_among_many_members(web: Web, monkeypatch, few: int):
+    """Of eight, the first six vote on the second day alone; two on the first and third. Between
+    these lies a day with one vote.
+    """
+    monkeypatch.setattr("rlhf_pipeline.store.vote_sums.FEW_VALUES", few)
     people = [f"p{n}" for n in range(8)]
     voters = (people[6:], people[:6], people[5:7])
-    days = [NOON + timedelta(days=n) for n in range(5)]
+    days = [NOON + timedelta(days=n) for n in (0, 1, 3, 4)]
     ids = [web.publish(24, offer=False, prefix=f"day{n}") for n in range(3)]
     for n, who in enumerate(voters):
         cast_all(web, ids[n], who, days[n])
+    cast_all(web, web.publish(1, offer=False), people[:1], NOON + timedelta(days=2))
     reader = web.client("auditor")
     at = [day_value(day.date()) for day in days]
 
@@ -302,7 +307,7 @@ def test_the_voters_of_a_day_are_found_among_many_members(web: Web):
         assert drawn() == {at[1]: (0.0, 24 * 6)}
         count_new_votes(web.store)
     cast_all(web, ids[0][:1], people[:1], days[0])
-    cast_all(web, ids[2][:1], people[:1], days[4])
+    cast_all(web, ids[2][:1], people[:1], days[3])
     for _ in range(2):
         third = days[2].date().isoformat()
         assert drawn(until=third) == {at[0]: (0.0, 49), at[1]: (0.0, 24 * 6)}

@@ -117,14 +117,14 @@ class SumsReader:
     ) -> list[tuple[str, str]]:
         """Each of these people with each of these values for which they voted."""
         head, found = self._store.vote_sums.count_by_annotator(VERSION, people, cell, by, values)
+        asked, places = set(people), set(values)
         if 0 < newest - head.seq <= LIVE_VOTES:
-            asked, places = set(people), set(values)
             for counted, n in self._read_live(head, newest).by_annotator.items():
                 place = "" if by is None else getattr(counted, by)
-                if counted.annotator_id in asked and place in places and _is_in(counted, cell):
+                if counted.annotator_id in asked and _is_in(counted, cell):
                     key = counted.annotator_id, place
                     found[key] = found.get(key, 0) + n
-        return [key for key, count in found.items() if count > 0]
+        return [(who, place) for (who, place), n in found.items() if n > 0 and place in places]
 
     def _find_new_members(self, group: str) -> list[str]:
         """The people of a group with a vote that waits to be counted."""
