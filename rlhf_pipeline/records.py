@@ -315,7 +315,7 @@ class RatioSums(NamedTuple):
 
 
 class AnnotatorCell(NamedTuple):
-    """What votes are counted by beside their sums, so that charts know how many people voted."""
+    """Key of the number of an annotator's votes; charts derive the number of voters from it."""
 
     annotator_id: str
     day: str

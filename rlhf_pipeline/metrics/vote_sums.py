@@ -15,7 +15,7 @@ from rlhf_pipeline.votes.sums import (
     sum_votes,
 )
 
-VOTES_AT_ONCE = 5_000  # a second
+VOTES_AT_ONCE = 5_000  # one to two seconds
 
 
 class SumsChange(NamedTuple):

@@ -251,7 +251,7 @@ class Database:
         """
         due = [
             name
-            for name, n in self._grown.items()
+            for name, n in list(self._grown.items())  # other threads add to it
             if n >= self._measured.get(name, FIRST_MEASURED) * 4
         ]
         for name in due:

@@ -1,4 +1,4 @@
-"""Sums of votes by measure and cell, complete up to a seq, and the groups of annotators."""
+"""Sums of votes by measure and cell and votes by annotator, up to a seq; annotators' groups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Select,
@@ -38,7 +39,7 @@ SUMS = RatioSums._fields
 
 
 KEY = ("annotator_group", "category", "source", "model_version")  # after the measure
-FEW_VALUES = 100  # a database looks each of them up for every annotator
+FEW_DAYS = 100  # of an IN list, which is looked up for each annotator; more are read as a range
 KINDS = ("category", "source", "model_version")  # of comparisons
 
 
@@ -111,8 +112,8 @@ class VoteSums:
         by: str | None = None,
         values: Sequence[str] = (),
     ) -> tuple[SumsHead, dict[tuple[str, str], int]]:
-        """Number of votes other than skips of each of these annotators in the cell, whose group is
-        ignored: by these values of the column `by`, and perhaps more of them, or at "" without one.
+        """Votes other than skips by (annotator, value of the column `by`); without `by` the value
+        is "". Ignores the group of the cell. May return days that were not asked for.
         """
         columns = annotator_sums.c
         place = literal("") if by is None else columns[by]
@@ -123,7 +124,7 @@ class VoteSums:
                 self._database.in_project(annotator_sums),
                 *_day_conditions(columns, cell),
                 *(columns[kind] == value for kind, value in chosen.items()),
-                *([] if by is None else _among(place, values)),
+                *([] if by is None else _value_conditions(columns[by], values)),
             )
             .group_by(columns.annotator_id, *([] if by is None else [place]))
         )
@@ -131,7 +132,7 @@ class VoteSums:
         with self._database.read_transaction() as connection:
             head = self._read_head(connection, version)
             if not self._database.is_sqlite:
-                # Postgres takes a read by key for so dear that it reads the whole table instead.
+                # It overestimates the cost of index look-ups and would scan the whole table.
                 connection.execute(text("SET LOCAL enable_seqscan = off"))
             for some in batches(sorted(annotator_ids) if head.seq else [], MAX_PARAMETERS):
                 rows = connection.execute(wanted.where(columns.annotator_id.in_(some)))
@@ -321,11 +322,11 @@ def _day_conditions(columns: Any, cell: VoteCell) -> list[ColumnElement[bool]]:
     ]
 
 
-def _among(column: ColumnElement[str], values: Sequence[str]) -> list[ColumnElement[bool]]:
-    """That a column has one of these values or, if they are many, one between them."""
-    if len(values) <= FEW_VALUES:
-        return [column.in_(values)]
-    return [column >= min(values), column <= max(values)]
+def _value_conditions(column: Column[Any], values: Sequence[str]) -> list[ColumnElement[bool]]:
+    """The column has one of these values or, if they are many days, lies between them."""
+    if column.name == "day" and len(values) > FEW_DAYS:
+        return [column >= min(values), column <= max(values)]
+    return [column.in_(values)]
 
 
 def _upsert(

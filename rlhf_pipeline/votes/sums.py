@@ -36,8 +36,6 @@ STYLES = {
 }
 COPIES = 4  # of a vote: in its group and for everybody, in its cell and for all
 Array = npt.NDArray[Any]
-
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

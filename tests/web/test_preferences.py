@@ -286,10 +286,10 @@ def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
 @on_sqlite
 @pytest.mark.parametrize("few", [0, 100])
 def test_the_voters_of_a_day_are_found_among_many_members(web: Web, monkeypatch, few: int):
-    """Of eight, the first six vote on the second day alone; two on the first and third. Between
-    these lies a day with one vote.
+    """Six of eight people vote on the second day, two others on the first, and two on the third. On
+    a day before the third one comparison is judged.
     """
-    monkeypatch.setattr("rlhf_pipeline.store.vote_sums.FEW_VALUES", few)
+    monkeypatch.setattr("rlhf_pipeline.store.vote_sums.FEW_DAYS", few)
     people = [f"p{n}" for n in range(8)]
     voters = (people[6:], people[:6], people[5:7])
     days = [NOON + timedelta(days=n) for n in (0, 1, 3, 4)]

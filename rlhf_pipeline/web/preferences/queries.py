@@ -79,15 +79,13 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
     read = site.preference_sums.read([COUNTED, *figure.measures], [COLUMNS[by]], cell)
     notes = _describe_progress(read)
     if members is not None and by not in KINDS:
-        n_people = site.preference_sums.count_voters(members, cell, read.newest)[""]
-        if n_people < MIN_ANNOTATORS and notes:
-            return chart_by_group(figure, by, {}, {}, notes)
+        n_people = site.preference_sums.count_voters(members, cell, read.seq)[""]
         if n_people < MIN_ANNOTATORS:
             note = (
                 f"Withheld: {format_count(n_people, 'annotator')} of the group {filters.group!r} "
                 f"voted in this selection; at least {MIN_ANNOTATORS} are needed."
             )
-            return chart_by_group(figure, by, {}, {}, [note])
+            return chart_by_group(figure, by, {}, {}, notes or [note])
     link = _build_link(by, filters, first, last) if principal.may(Permission.VOTES_READ) else None
     sums = {
         measure: {place[0]: one for place, one in found.items()}
@@ -98,7 +96,7 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
         for measure, found in sums.items()
     }
     drawn = {name for measure in figure.measures for name in large.get(measure, {})}
-    people = _count_people(site, by, members, cell, drawn, read.newest)
+    people = _count_people(site, by, members, cell, drawn, read.seq)
     if by == "day":
         n_comparisons = [one.n_groups for found in sums.values() for one in found.values()]
         if any(0 < n < MIN_COMPARISONS for n in n_comparisons):
@@ -166,15 +164,15 @@ def _count_people(
     members: set[str] | None,
     cell: VoteCell,
     names: Collection[str],
-    newest: int,
+    up_to_seq: int,
 ) -> dict[str, int]:
     """Annotators of each of these days or groups, at most MIN_ANNOTATORS. Empty where everybody's
     votes are shown: `members` are those of the chosen group of annotators.
     """
     sums = site.preference_sums
     if by == "group":
-        return {name: sums.count_voters(sums.members(name), cell, newest)[""] for name in names}
-    return {} if members is None else sums.count_voters(members, cell, newest, by, names)
+        return {name: sums.count_voters(sums.members(name), cell, up_to_seq)[""] for name in names}
+    return {} if members is None else sums.count_voters(members, cell, up_to_seq, by, names)
 
 
 def _find_small(

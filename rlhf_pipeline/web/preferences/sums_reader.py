@@ -21,7 +21,7 @@ from rlhf_pipeline.web.memory_cache import ExpiringCache
 log = logging.getLogger(__name__)
 
 COUNTED = "choice.skip"  # the measure that counts every vote
-# As many are added to the stored sums within a request, a few in 0.1 s and all of them in a second:
+# As many are added to the stored sums within a request, a few in 0.2 s and all of them in seconds:
 # so the first look at a small project shows its votes.
 LIVE_VOTES = 10_000
 COUNTED_FROM = 200  # waiting votes from which a thread counts them
@@ -90,19 +90,19 @@ class SumsReader:
         self,
         members: Iterable[str],
         cell: VoteCell,
-        newest: int,
+        up_to_seq: int,
         by: str | None = None,
         values: Iterable[str] = ("",),
     ) -> dict[str, int]:
         """How many of these people voted in the cell, by each of these values of a column, at most
-        MIN_ANNOTATORS; skips are no votes. `newest` is that of the figures to be shown.
+        MIN_ANNOTATORS; skips do not count. `up_to_seq` is the `seq` of the figures to be shown.
         """
         n = dict.fromkeys(values, 0)
-        # A few people are asked for at first, which is enough where many vote.
+        # Start with a few members: enough where most of them voted.
         left, size, most = deque(sorted(members)), MIN_ANNOTATORS, MIN_ANNOTATORS
         while left and (undecided := [value for value, count in n.items() if count < most]):
             batch = [left.popleft() for _ in range(min(size, len(left)))]
-            for _, value in self._read_voters(batch, cell, newest, by, undecided):
+            for _, value in self._read_voters(batch, cell, up_to_seq, by, undecided):
                 n[value] += 1
             size *= 2
         return {value: min(count, most) for value, count in n.items()}
@@ -111,15 +111,15 @@ class SumsReader:
         self,
         people: Sequence[str],
         cell: VoteCell,
-        newest: int,
+        up_to_seq: int,
         by: str | None,
         values: Sequence[str],
     ) -> list[tuple[str, str]]:
-        """Each of these people with each of these values for which they voted."""
+        """The (annotator, value) pairs with at least one vote."""
         head, found = self._store.vote_sums.count_by_annotator(VERSION, people, cell, by, values)
         asked, places = set(people), set(values)
-        if 0 < newest - head.seq <= LIVE_VOTES:
-            for counted, n in self._read_live(head, newest).by_annotator.items():
+        if 0 < up_to_seq - head.seq <= LIVE_VOTES:
+            for counted, n in self._read_live(head, up_to_seq).by_annotator.items():
                 place = "" if by is None else getattr(counted, by)
                 if counted.annotator_id in asked and _is_in(counted, cell):
                     key = counted.annotator_id, place
