@@ -102,6 +102,7 @@ class VoteSums:
         wanted = _sum_by(parts.subquery(), by).order_by("measure", *by)
         with self._database.read_transaction() as connection:
             head = self._read_head(connection, version)
+            _read_by_key(connection)
             return head, connection.execute(wanted).all() if head.seq else ()
 
     def count_by_annotator(
@@ -131,9 +132,7 @@ class VoteSums:
         found: dict[tuple[str, str], int] = {}
         with self._database.read_transaction() as connection:
             head = self._read_head(connection, version)
-            if not self._database.is_sqlite:
-                # It overestimates the cost of index look-ups and would scan the whole table.
-                connection.execute(text("SET LOCAL enable_seqscan = off"))
+            _read_by_key(connection)
             for some in batches(sorted(annotator_ids) if head.seq else [], MAX_PARAMETERS):
                 rows = connection.execute(wanted.where(columns.annotator_id.in_(some)))
                 found |= {(row.annotator_id, row.place): int(row.n) for row in rows}
@@ -292,6 +291,14 @@ class VoteSums:
             .order_by(votes.c.seq.desc())
         )
         return list({row.annotator_id: row for row in connection.execute(wanted)}.values())
+
+
+def _read_by_key(connection: Connection) -> None:
+    """For this transaction: Postgres overestimates the cost of ranges of the key, and would scan the
+    whole table in four times their time.
+    """
+    if connection.dialect.name != "sqlite":
+        connection.execute(text("SET LOCAL enable_seqscan = off"))
 
 
 def _sum_by(table: Table | Subquery, by: Sequence[str]) -> Select[Any]:
