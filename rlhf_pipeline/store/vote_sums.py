@@ -294,8 +294,8 @@ class VoteSums:
 
 
 def _read_by_key(connection: Connection) -> None:
-    """For this transaction: Postgres overestimates the cost of ranges of the key, and would scan the
-    whole table in four times their time.
+    """For this transaction: Postgres overestimates the cost of reading ranges of the key, and would
+    scan the whole table instead, which takes four times as long.
     """
     if connection.dialect.name != "sqlite":
         connection.execute(text("SET LOCAL enable_seqscan = off"))
