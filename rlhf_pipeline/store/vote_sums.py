@@ -39,8 +39,8 @@ SUMS = RatioSums._fields
 
 
 KEY = ("annotator_group", "category", "source", "model_version")  # after the measure
-FEW_DAYS = 100  # of an IN list, which is looked up for each annotator; more are read as a range
 KINDS = ("category", "source", "model_version")  # of comparisons
+FEW_DAYS = 100  # of an IN list, which is looked up for each annotator; more are read as a range
 
 
 class VoteCell(Record):

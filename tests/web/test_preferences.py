@@ -41,6 +41,21 @@ def cast(web: Web, n: int = 60, *, people: tuple[str, ...] = PEOPLE, **more: obj
     )
 
 
+def cast_all(
+    web: Web, ids: list[str], people: Sequence[str], at: datetime, choice: str = "a"
+) -> None:
+    web.store.votes.cast_many(
+        [
+            NewVote(
+                comparison_id=one, annotator_id=who, annotator_kind="human", choice=choice,
+                voted_at=at, idempotency_key=f"{one}/{who}", origin="page",
+            )
+            for one in ids
+            for who in people
+        ]
+    )  # fmt: skip
+
+
 def read(reader, figure: str, **params: object) -> Chart:
     answer = reader.get(f"{PATH}/{figure}", params=params)
     assert answer.status_code == 200, answer.text
@@ -169,16 +184,7 @@ def test_days_with_few_comparisons_are_a_gap_with_one_note(web: Web):
     cast(web)
     late = datetime(2026, 1, 6, 12, tzinfo=UTC)
     few = web.publish(3, offer=False, prefix="few")
-    web.store.votes.cast_many(
-        [
-            NewVote(
-                comparison_id=one, annotator_id=who, annotator_kind="human", choice="tie",
-                voted_at=late, idempotency_key=f"{one}/{who}", origin="page",
-            )
-            for one in few
-            for who in PEOPLE
-        ]
-    )  # fmt: skip
+    cast_all(web, few, PEOPLE, late, choice="tie")
     reader = web.client("auditor")
     chart = read(reader, "ties")
     assert set(points(chart, "equally good or both bad")) == {day_value(day) for day in DAYS}
@@ -313,19 +319,6 @@ def test_the_voters_of_a_day_are_found_among_many_members(web: Web, monkeypatch,
         assert drawn(until=third) == {at[0]: (0.0, 49), at[1]: (0.0, 24 * 6)}
         assert drawn(since=third, until=third, by="category") == {}
         count_new_votes(web.store)
-
-
-def cast_all(web: Web, ids: list[str], people: Sequence[str], at: datetime) -> None:
-    web.store.votes.cast_many(
-        [
-            NewVote(
-                comparison_id=one, annotator_id=who, annotator_kind="human", choice="a",
-                voted_at=at, idempotency_key=f"{one}/{who}", origin="page",
-            )
-            for one in ids
-            for who in people
-        ]
-    )  # fmt: skip
 
 
 @on_sqlite
