@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Household:
     folder: Path
     hook: Hook
     running: list[Server] = field(default_factory=list)
+    started_at: float = 0.0  # of those that run, in seconds since 1970
     stack: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -42,6 +44,7 @@ class Household:
         changed = type(self.project)(
             self.project.settings.model_copy(update=targets | settings), self.instance
         )
+        self.started_at = time.time()
         self.running = self.stack.enter_context(
             daemons(watch_network(changed.environ, self.folder), self.folder, n)
         )

@@ -266,8 +266,8 @@ def test_no_process_of_all_this_tried_to_reach_outside(
 
 
 def test_no_tick_of_all_this_has_failed(household: Household, retried: dg.DagsterRun) -> None:
-    # Two daemons on one SQLite file may take a tick from each other; what counts is that a lone one
-    # never fails.
+    # Two daemons on one SQLite file may take a tick from each other, and a daemon that is told to
+    # end fails a tick it has just begun; what counts is that one which runs alone never fails.
     alone = household.running[0]
     errors = [
         line
@@ -280,7 +280,7 @@ def test_no_tick_of_all_this_has_failed(household: Household, retried: dg.Dagste
         failed = [
             tick.error.message
             for tick in ticks(household.instance, sensor)
-            if tick.status.value == "FAILURE"
+            if tick.timestamp > household.started_at and tick.status.value == "FAILURE"
         ]
         assert failed == [], sensor
     measured = household.project.store.metric_points.latest(["sensors.lag_seconds"])
