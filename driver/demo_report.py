@@ -234,7 +234,7 @@ def print_utility(
         )
         phases[phase].append(row.utility.value)
     parts = [
-        f"{phase} {sum(values) / len(values):+.3f} ({len(values)} days)"
+        f"{phase} {sum(values) / len(values):+.3f} ({len(values)} day{'s' * (len(values) > 1)})"
         for phase, values in phases.items()
         if values
     ]
