@@ -90,9 +90,10 @@ def describe_votes(settings: Settings, store: Store, today: str) -> str:
     work, waiting = store.assignments.remaining_work(), store.replays.pending_days()
     replay = f"; {len(waiting)} imported days wait for `rlhf replay`" if waiting else ""
     return (
-        f"{sum(t.n_new for t in touched):,} in all, {n_today:,} today; {work.n_open:,} judgements "
-        f"wait for people; a day's feedback runs after {settings.votes_per_request:,} new votes or "
-        f"{settings.quiet_minutes:g} quiet minutes{replay}"
+        f"{sum(t.n_new for t in touched):,} in all and {n_today:,} today, skips included; "
+        f"{work.n_open:,} judgements wait for people; a day's feedback runs after "
+        f"{settings.votes_per_request:,} new votes or {settings.quiet_minutes:g} quiet minutes"
+        f"{replay}"
     )
 
 

@@ -51,3 +51,14 @@ def find_votes_until(days: Mapping[datetime, NewestVote], moment: datetime) -> d
     model.
     """
     return days[moment].day if moment in days else None
+
+
+def find_start(store: Store, project: str) -> date | None:
+    """The first day of comparisons of a project whose votes are replayed: the day of the policy
+    that was there before its first reward model. None in other projects, where the clock tells.
+    """
+    history = store.promotions.history(f"{project}.reward_model")
+    days = find_vote_days(store, project, [one.promoted_at for one in history[:1]])
+    first = store.comparisons.first_day()
+    is_replayed = any(newest.is_replayed for newest in days.values())
+    return date.fromisoformat(first) if first and is_replayed else None

@@ -11,6 +11,7 @@ from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web
 from tests.web.databases import on_sqlite
+from tests.web.test_evolution import put_reward_model
 from tests.web.test_preferences import cast
 
 DAY = date(2026, 1, 2)
@@ -103,6 +104,15 @@ def test_a_point_leads_to_the_votes_of_its_window_since_its_model_was_promoted(w
         }
         (panel, *_) = web.client("approver").get(path).json()["panels"]
         assert {link for series in panel["series"] for link in series["links"]} == set()
+
+
+@on_sqlite
+def test_a_window_of_a_replayed_model_begins_the_day_after_the_votes_it_learnt_from(web: Web):
+    put(web, 0.7, n_day=5)
+    put_reward_model(web)  # of votes of DAY, by a run of today
+    answer = web.client("auditor").get(PATH).json()
+    links = {link for series in answer["panels"][0]["series"] for link in series["links"]}
+    assert links == {"/votes?since=2026-01-03&until=2026-01-07"}
 
 
 @on_sqlite

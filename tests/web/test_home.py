@@ -194,6 +194,39 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
 
 
 @on_sqlite
+def test_figures_of_an_earlier_reward_model_name_it_and_need_no_attention(paged: Web):
+    vote(paged, paged.publish(1)[0])
+
+    def put(version: int, accuracy: float) -> None:
+        model = {"reward_model": f"demo.reward_model@{version}"}
+        values = {"model.accuracy": accuracy, "model.accuracy_ceiling": 0.9}
+        paged.store.metric_points.put(
+            [point(paged, name, value, **model) for name, value in values.items()]
+        )
+
+    for version in (1, 2):
+        paged.store.promotions.record(
+            Promotion(
+                model_name="demo.reward_model",
+                version=version,
+                previous_version=None,
+                data_seq=None,
+                reason="first",
+                actor="test",
+            )
+        )
+    put(1, 0.6)
+    reader, browser = paged.client("engineer"), paged.browser(paged.add(Role.AUDITOR))
+    assert not any("predicts worse" in a["text"] for a in reader.get("/home").json()["attention"])
+    assert ", of version 1" in browser.get(f"{paged.url}/").text
+    put(2, 0.7)  # the day is reported again
+    home = reader.get("/home").json()
+    assert [p["value"] for p in home["figures"] if p["name"] == "model.accuracy"] == [0.7]
+    assert any("predicts worse" in a["text"] for a in home["attention"])
+    assert ", of version" not in browser.get(f"{paged.url}/").text
+
+
+@on_sqlite
 def test_all_open_events_and_alerts_count_though_twenty_are_listed(web: Web):
     vote(web, web.publish(1)[0])
     for seq in range(1, 26):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, timedelta
 from functools import cache
 from typing import cast
 from urllib.parse import urlencode
@@ -32,6 +32,7 @@ from rlhf_pipeline.web.charts import DayFilter
 from rlhf_pipeline.web.pick_lists import list_sources
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.vote_days import find_day, find_vote_days
 
 OF_MODEL = [name for name in ALIGNMENT_METRICS if name != VERDICT]
 GROUPINGS = {"category": "category", "source": "source", "group": ANNOTATOR_GROUP}
@@ -179,20 +180,26 @@ def _build_link(filters: AlignmentFilters) -> Link:
 def _find_windows(
     site: Site, points: Sequence[MetricPoint], window_days: int | None
 ) -> dict[date, date]:
-    """The first day of each calibration window by its last; none is before the day on which the
-    model that it measures was first promoted. Empty where their length is unknown.
+    """The first day of each calibration window by its last; none is before the day from which the
+    model that it measures predicted. Empty where their length is unknown.
     """
     if window_days is None:
         return {}
+    history = site.store.promotions.history(f"{site.settings.project}.reward_model")
+    moments = [one.promoted_at for one in history]
+    days = find_vote_days(site.store, site.settings.project, moments)
     begun: dict[str, date] = {}
-    for one in site.store.promotions.history(f"{site.settings.project}.reward_model"):
-        begun.setdefault(one.label, one.promoted_at.date())
+    for one in history:
+        newest = days.get(one.promoted_at)
+        # the votes of a replayed day are predicted before the model learns from them
+        learnt = timedelta(days=newest is not None and newest.is_replayed)
+        begun.setdefault(one.label, find_day(one.promoted_at, newest) + learnt)
     windows: dict[date, date] = {}
     for point in points:
         if (model := point.labels.get("reward_model")) is not None:
             first = DayFilter(until=point.day).resolve(None, window_days)[0]
             start = begun.get(model, first)
-            # a replay promotes after the days that it replays
+            # unknown of which votes an earlier version of this program promoted
             begin = max(first, start) if start <= point.day else first
             # a day that was reported again after a promotion has points of two models
             windows[point.day] = min(begin, windows.get(point.day, begin))

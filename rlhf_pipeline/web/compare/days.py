@@ -148,7 +148,8 @@ def _read_day(site: Site, day: date) -> _Day:
     rows, is_cut = _read_rows(site, day)
     cell = VoteCell(since=day, until=day)
     found = site.preference_sums.read([COUNTED], ["category"], cell).by_measure.get(COUNTED, {})
-    counted = {place[0]: round(sums.n) for place, sums in found.items() if sums.n > 0}
+    judged = {place[0]: round(sums.n - sums.total) for place, sums in found.items()}
+    counted = {category: n for category, n in judged.items() if n > 0}
     largest_first = dict(sorted(counted.items(), key=lambda one: (-one[1], one[0])))
     return _Day(day, rows, is_cut, read_points(site, day), largest_first)
 

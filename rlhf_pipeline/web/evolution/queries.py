@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 
 from rlhf_pipeline.api_types.evolution import (
     EvolutionOut,
@@ -28,6 +28,7 @@ from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import (
     NewestVote,
     find_day,
+    find_start,
     find_vote_days,
     find_votes_until,
 )
@@ -59,10 +60,11 @@ def _read_policies(site: Site, started: Mapping[str, LastDecision]) -> list[Poli
     )
     files = site.files.evaluation_files()
     versions = sorted({*promoted, *gates}, reverse=True)
+    start = find_start(site.store, site.settings.project)
     return [
-        _describe_policy(site, version, gates.get(version, []), history, started, days).model_copy(
-            update=_find_files(site, version, versions, files)
-        )
+        _describe_policy(
+            site, version, gates.get(version, []), history, started, days, start
+        ).model_copy(update=_find_files(site, version, versions, files))
         for version in versions
     ]
 
@@ -124,16 +126,19 @@ def _describe_policy(
     history: Sequence[Promotion],
     started: Mapping[str, LastDecision],
     days: Mapping[datetime, NewestVote],
+    start: date | None,
 ) -> PolicyVersionOut:
     last = gates[-1] if gates else None
     promotion = next((each for each in reversed(history) if each.version == version), None)
     is_champion = bool(history) and history[-1].version == version
     moment = last.decided_at if last else promotion.promoted_at if promotion else None
     assert moment is not None  # versions are known by a gate decision or a promotion
+    if gates or moment in days:  # only the first policy is there before the first reward model
+        start = None
     return PolicyVersionOut(
         version=version,
         label=f"{name_of(site, 'policy')}@{version}",
-        day=find_day(moment, days.get(moment)),
+        day=start or find_day(moment, days.get(moment)),
         state="champion"
         if is_champion
         else "earlier champion"

@@ -49,7 +49,9 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     points = let_silence_grow(site.store.metric_points.latest(NOW_FIGURES), now)
     running = site.store.heartbeats.find_recent(site.settings.dead_after_seconds)
     stages = describe_stages(site.stage_files(), [each.job for each in running], points, now.date())
-    figures = _read_figures(site)
+    champions = _read_champions(site)
+    served = next((one.label for one in champions if one.kind == "reward_model"), None)
+    figures = _read_figures(site, served)
     work = _read_work(site, now)
     alerts = _read_alerts(site, principal)
     n_alerts = 0 if alerts is None else site.store.alerts.count_open()
@@ -62,12 +64,12 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         attention=(
             *_find_stopped_work(stages, n_alerts, points, automations, now.date()),
             *_find_drift(site, len(open_events)),
-            *_find_low_accuracy(figures),
+            *_find_low_accuracy(figures, served),
         ),
         next_steps=steps,
         stages=stages,
         next_run=_find_next_run(automations),
-        champions=_read_champions(site),
+        champions=champions,
         figures=figures,
         work=work,
         spending=_read_spending(site),
@@ -135,8 +137,8 @@ def _find_drift(site: Site, n_events: int) -> Iterator[Attention]:
         )
 
 
-def _find_low_accuracy(figures: Sequence[MetricPoint]) -> Iterator[Attention]:
-    by_name = {point.name: point for point in figures}
+def _find_low_accuracy(figures: Sequence[MetricPoint], served: str | None) -> Iterator[Attention]:
+    by_name = {point.name: point for point in figures if point.labels.get("reward_model") == served}
     accuracy, ceiling = (by_name.get(name) for name in MODEL_FIGURES[:2])
     if (
         accuracy is None
@@ -177,10 +179,16 @@ def _list_next_steps(site: Site, principal: Principal) -> Iterator[NextStep]:
     )
 
 
-def _read_figures(site: Site) -> tuple[MetricPoint, ...]:
+def _read_figures(site: Site, served: str | None) -> tuple[MetricPoint, ...]:
+    """Those of the newest day: of the champion reward model, or of an earlier one where the
+    champion has not predicted a reported day yet.
+    """
     latest = site.store.metric_points.latest(MODEL_FIGURES)
     newest = max((point.day for point in latest), default=None)
-    return tuple(point for point in latest if point.day == newest)
+    found = [point for point in latest if point.day == newest]
+    labels = {point.labels["reward_model"] for point in found}
+    shown = served if served in labels else max(labels, default=None)
+    return tuple(point for point in found if point.labels["reward_model"] == shown)
 
 
 def _read_work(site: Site, now: datetime) -> WorkNow | None:
