@@ -114,7 +114,7 @@ def calibration(
         )
         texts = _evidently_files(judge, test, report, told)
         current = test[data.taste_changes.is_current(test)].reset_index(drop=True)
-        versions = measure_versions(champions, judge, current, progress=told)
+        versions = measure_versions(champions, judge, current, config, progress=told)
         bounds = all_ceilings(data.votes, group_comparisons(comparisons))
         yield from deliver(
             context,

@@ -38,6 +38,8 @@ from rlhf_pipeline.calibration.monitoring import (
 from rlhf_pipeline.calibration.selection import (
     calibrate,
     fit_calibrator,
+    measure_pairs,
+    pairs_that_count,
     recalibrated_loss,
     voted_rows,
 )
@@ -79,8 +81,10 @@ __all__ = [
     "group_cells",
     "group_comparisons",
     "log_loss",
+    "measure_pairs",
     "over_time_frame",
     "overconfidence_test",
+    "pairs_that_count",
     "recalibrated_loss",
     "reliability_table",
     "run_calibration_tests",

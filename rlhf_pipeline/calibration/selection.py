@@ -24,7 +24,7 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import CalibrationReport
+from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport
 from rlhf_pipeline.reward_model import RewardModel
 from rlhf_pipeline.reward_model.training import change_weights
 from rlhf_pipeline.votes import log_opening, n_test_pairs, open_test_split
@@ -155,6 +155,30 @@ def recalibrated_loss(
         )
 
 
+def pairs_that_count(pairs: pd.DataFrame, params: CalibrationParams) -> pd.DataFrame:
+    """Those of PREFERENCE_PAIRS with votes; where the target is the majority, with one."""
+    is_decided = (pairs["agreement"] > 0.5) | (params.target != "majority")
+    return pairs[(pairs["n_votes"] > 0) & is_decided].reset_index(drop=True)
+
+
+def measure_pairs(
+    pairs: pd.DataFrame,
+    reward_model: RewardModel,
+    calibrator: Calibrator,
+    params: CalibrationParams,
+    *,
+    progress: Progress = ignore_progress,
+) -> CalibrationMetrics:
+    """The metrics of the report of `calibrate`, on PREFERENCE_PAIRS of one taste, which all count
+    the same; `n` is the number of comparisons.
+
+    Raises NotEnoughData where none counts, InvalidScores for a NaN score.
+    """
+    pairs = pairs.sort_values("comparison_id", ignore_index=True)
+    rows = _vote_rows(pairs, reward_model, params, NO_CHANGES, progress)
+    return _measure(rows, calibrator.transform(rows.margins), params)
+
+
 def voted_rows(pairs: pd.DataFrame, p_chosen: Floats) -> pd.DataFrame:
     """A row a vote, oldest pair first, as the calibration tests read them: `p` of a, `outcome` 1
     for a vote for a, `group` the prompt.
@@ -187,9 +211,7 @@ def _vote_rows(
     each side; pairs with only ties give none.
     """
     majority_only = params.target == "majority"
-    used = pairs[
-        (pairs["n_votes"] > 0) & ((pairs["agreement"] > 0.5) | (not majority_only))
-    ].reset_index(drop=True)
+    used = pairs_that_count(pairs, params)
     if used.empty:
         return VoteRows(
             np.zeros(0),
@@ -223,6 +245,12 @@ def _vote_rows(
     )
 
 
+def _measure(rows: VoteRows, p: Floats, params: CalibrationParams) -> CalibrationMetrics:
+    return calibration_metrics(
+        p, rows.outcomes, weights=rows.weights, groups=rows.groups, n=rows.n_pairs, params=params
+    )
+
+
 def _build_report(
     calibrator: Calibrator,
     test: VoteRows,
@@ -231,15 +259,11 @@ def _build_report(
     **facts: object,
 ) -> CalibrationReport:
     def measure(p: Floats) -> dict[str, object]:
-        shared = {"weights": test.weights, "groups": test.groups, "params": params}
         return {
-            "metrics": calibration_metrics(
-                p,
-                test.outcomes,
-                n=test.n_pairs,
-                **shared,  # type: ignore[arg-type]
+            "metrics": _measure(test, p, params),
+            "bins": reliability_table(
+                p, test.outcomes, weights=test.weights, groups=test.groups, params=params
             ),
-            "bins": reliability_table(p, test.outcomes, **shared),  # type: ignore[arg-type]
         }
 
     p_raw, p_calibrated = (by.transform(test.margins) for by in (NoCalibration(), calibrator))

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from rlhf_pipeline.calibration import calibration_metrics, voted_rows
+from rlhf_pipeline.calibration import CalibrationParams, measure_pairs, pairs_that_count
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
+from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.champions.champions import Champions
 from rlhf_pipeline.champions.judge import Judge
 from rlhf_pipeline.errors import PipelineError
@@ -21,29 +22,30 @@ def measure_versions(
     champions: Champions,
     current: Judge,
     pairs: pd.DataFrame,
+    params: CalibrationParams,
     *,
     progress: Progress = ignore_progress,
 ) -> dict[str, CalibrationMetrics]:
     """Accuracy and calibration of `current` and of the versions promoted last, by label, newest
-    first: all on the votes of the same PREFERENCE_PAIRS, which none of them was fitted to.
+    first: all on the votes of the same PREFERENCE_PAIRS, which none of them was fitted to. With the
+    `params` of its calibration, `current` has the figures of that report.
 
-    Empty below MIN_PAIRS pairs. An earlier version that cannot be loaded or cannot score is left
-    out, and logged.
+    Empty below MIN_PAIRS pairs that count. An earlier version that cannot be loaded or cannot score
+    is left out, and logged.
     """
-    if len(pairs) < MIN_PAIRS:
+    if len(pairs_that_count(pairs, params)) < MIN_PAIRS:
         return {}
     found = {}
     for judge in (current, *_load_promoted(champions, current.label)):
         try:
-            rows = voted_rows(pairs, judge.p_chosen(pairs, progress=progress))
+            calibrator = judge.calibrator or NoCalibration()
+            found[judge.label] = measure_pairs(
+                pairs, judge.reward_model, calibrator, params, progress=progress
+            )
         except PipelineError as cause:
             if judge is current:
                 raise
             logger.warning("%s is not compared with the others: %s", judge.label, cause)
-            continue
-        found[judge.label] = calibration_metrics(
-            rows["p"].to_numpy(), rows["outcome"].to_numpy(), groups=rows["group"].to_numpy()
-        )
     return found
 
 

@@ -66,6 +66,8 @@ for _group in GROUP_ROLES:
 PAINTS |= {
     "band ceiling": {"fill": "ceiling", "opacity": 0.12},
     "curve ceiling": {"stroke": "ceiling", "stroke-width": 1.5, "stroke-dasharray": "6 4"},
+    "whisker ceiling": {"stroke": "ceiling", "stroke-width": 2},
+    "dot ceiling": {"fill": "ceiling", "stroke": "ceiling", "stroke-width": 2},
 }
 FAINT = 0.45  # opacity of points based on little data
 SIZES = {"title": 15, "small": 11.5}  # pixels; other text is 13

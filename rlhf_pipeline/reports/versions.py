@@ -48,14 +48,14 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
     low = min([0.5, *(p.low or p.value or 0.0 for p in current if p.name != ECE)])
     shares = [float(tick) for tick in np.arange(np.floor(10 * low), 11, 2 if low < 0.4 else 1) / 10]
     high = max([0.1, *(p.high or p.value or 0.0 for p in current if p.name == ECE)])
+    # both panels have the names: a place in the list is no version
     x = Axis(
         low=-0.6,
         high=len(labels) - 0.4,
         label="version of the reward model",
-        unit="version",
+        ticks=tuple(Tick(value=i, label=f"@{_number(one)}") for i, one in enumerate(labels)),
         has_grid=False,
     )
-    names = tuple(Tick(value=i, label=f"@{_number(one)}") for i, one in enumerate(labels))
     panels = (
         Panel(
             title="Accuracy beside the noise ceiling",
@@ -75,7 +75,7 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
         ),
         Panel(
             title="Calibration error (ECE), without the bias that noise adds",
-            x=x.model_copy(update={"ticks": names}),
+            x=x,
             y=Axis(
                 low=min([0.0, *(p.low or 0.0 for p in current if p.name == ECE)]),
                 high=high,
@@ -94,8 +94,9 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
         alt=f"{TITLE}, {labels[0]} to {labels[-1]}",
         panels=panels,
         notes=(
-            f"measured on {newest.date()} on {n:,} comparisons of the test split, judged since the "
-            "last change of taste; no version was fitted to them",
+            f"measured on {newest.date()} on {n:,} comparisons of the test split that were judged "
+            "since the last change of taste (Calibration also counts earlier ones, with less "
+            "weight); no version was fitted to them",
             "lines: 95% intervals",
         ),
     )

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlhf_pipeline.calibration import CalibrationParams
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.champions import Judge
 from rlhf_pipeline.champions.version_comparison import measure_versions
@@ -12,6 +13,7 @@ from rlhf_pipeline.errors import InvalidScores, ModelNotFound
 from tests.unit.test_champions import judge, pairs, version
 
 CURRENT = judge(1.5, number=4)
+PARAMS = CalibrationParams(n_resamples=100)
 
 
 class UnableToScore:
@@ -50,18 +52,18 @@ def promoted(**by_number):
 
 def test_versions_are_measured_on_the_same_votes_newest_first():
     champions = promoted(v1=judge(-1.0, 1), v3=judge(0.5, 3), v4=CURRENT)
-    measured = measure_versions(champions, CURRENT, pairs(MIN_PAIRS, 1))
+    measured = measure_versions(champions, CURRENT, pairs(MIN_PAIRS, 1), PARAMS)
     labels = [f"demo.reward_model@{number}" for number in (4, 3, 1)]
     assert list(measured) == labels
     # 4 of 5 votes are for the completion that versions 4 and 3 prefer
     assert [measured[label].accuracy.value for label in labels] == pytest.approx([0.8, 0.8, 0.2])
-    assert {one.n for one in measured.values()} == {5 * MIN_PAIRS}
+    assert {one.n for one in measured.values()} == {MIN_PAIRS}  # comparisons
 
 
 def test_versions_that_do_not_load_or_score_are_left_out_and_logged(caplog):
     champions = promoted(v1=judge(1.0, 1), v2=removed, v3=unable(3), v4=CURRENT)
     with caplog.at_level(logging.WARNING):
-        measured = measure_versions(champions, CURRENT, pairs(MIN_PAIRS, 1))
+        measured = measure_versions(champions, CURRENT, pairs(MIN_PAIRS, 1), PARAMS)
     assert list(measured) == ["demo.reward_model@4", "demo.reward_model@1"]
     assert [line.getMessage() for line in caplog.records] == [
         "reward model 2 is not compared with the others: demo.reward_model@2 was removed",
@@ -71,8 +73,11 @@ def test_versions_that_do_not_load_or_score_are_left_out_and_logged(caplog):
 
 def test_current_version_that_cannot_score_is_an_error():
     with pytest.raises(InvalidScores, match="row 0"):
-        measure_versions(promoted(v1=judge(1.0, 1)), unable(4), pairs(MIN_PAIRS, 1))
+        measure_versions(promoted(v1=judge(1.0, 1)), unable(4), pairs(MIN_PAIRS, 1), PARAMS)
 
 
-def test_too_few_pairs_compare_no_version():
-    assert measure_versions(promoted(), CURRENT, pairs(MIN_PAIRS - 1, 1)) == {}
+def test_too_few_pairs_that_count_compare_no_version():
+    tied = pairs(MIN_PAIRS, 1).assign(agreement=[0.5, *[0.8] * (MIN_PAIRS - 1)])
+    majority = CalibrationParams(target="majority")
+    assert measure_versions(promoted(), CURRENT, tied, majority) == {}
+    assert measure_versions(promoted(), CURRENT, tied, PARAMS) != {}

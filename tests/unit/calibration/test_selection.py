@@ -14,6 +14,7 @@ from rlhf_pipeline.calibration import (
     calibration_log,
     calibrator_from_json,
     fit_calibrator,
+    measure_pairs,
     voted_rows,
 )
 from rlhf_pipeline.calibration.log import read_entries
@@ -337,6 +338,14 @@ def test_the_report_holds_each_category_beside_its_ceiling():
     }  # fmt: skip
     assert all(g.calibrated.log_loss.value < g.raw.log_loss.value for g in report.by_group)
     assert CalibrationReport.from_json(report.model_dump_json()) == report
+
+
+@pytest.mark.parametrize("target", ["votes", "majority"])
+def test_measuring_the_test_pairs_again_gives_the_figures_of_the_report(target):
+    pairs, params = make_pairs(600), CalibrationParams(n_resamples=100, target=target)
+    calibrator, report = run(pairs, 3.0, params=params)
+    test = pairs[pairs["split"] == "test"].sample(frac=1, random_state=0)
+    assert measure_pairs(test, SharpenedModel(3.0), calibrator, params) == report.calibrated
 
 
 def test_pairs_become_a_row_a_vote_for_the_tests():

@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import Interval
+from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.versions import chart_versions
 
 NOON = datetime(2026, 1, 6, 12, tzinfo=UTC)
@@ -41,15 +42,17 @@ def test_versions_of_one_run_are_side_by_side() -> None:
         *((0, 1), (0.7, 0.7), pytest.approx((0.68, 0.68)), (120, 120)),
     )
     assert ceiling.y == (0.85, 0.85)
-    assert [tick.label for tick in ece.x.ticks] == ["@9", "@10"]
+    for panel in (accuracy, ece):  # pages, tables and CSV take the words for an x from its ticks
+        assert {tick.value: tick.label for tick in panel.x.ticks} == {0: "@9", 1: "@10"}
     assert len({item.role for item in chart.legend}) == len(chart.legend) == 3
     assert "120 comparisons" in chart.notes[0]
+    assert draw_png(chart).startswith(b"\x89PNG")
 
 
 def test_a_chosen_model_stands_alone() -> None:
     run = points(9, 10)
     panels = [p for p in chart_versions(run, "demo.reward_model@10").panels if p]
-    assert [[tick.label for tick in panel.x.ticks] for panel in panels] == [[], ["@10"]]
+    assert [[tick.label for tick in panel.x.ticks] for panel in panels] == [["@10"]] * 2
     assert [series.x for panel in panels for series in panel.series] == [(0.0,)] * 3
     other = chart_versions(run, "demo.reward_model@3")
     assert (other.panels, "did not measure demo.reward_model@3" in other.notes[0]) == ((), True)
