@@ -318,7 +318,7 @@ def test_days_and_a_model_choose_versions_in_list_chart_and_page(web: Web):
         shown = browser.get(address, params={"model": "demo.policy@2"}).text
         assert 'id="policy-2"' in shown
         assert 'id="policy-3"' not in shown
-        assert "<option selected>demo.policy@2</option>" in shown
+        assert '<option value="demo.policy@2" selected>' in shown
         assert "Reward models</h2>" not in shown
         nothing = browser.get(address, params={"model": "demo.policy@2", **before}).text
         assert "No version matches the filters." in nothing

@@ -63,6 +63,16 @@ def templates() -> dict[str, str]:
     }
 
 
+def test_every_choice_of_a_list_has_a_value() -> None:
+    """The text of an option loses spaces at its ends and all but one in a row."""
+    bare = {
+        name: found
+        for name, text in templates().items()
+        if (found := re.findall(r"<option(?! value=).*", text))
+    }
+    assert bare == {}
+
+
 def modules() -> dict[str, str]:
     return {
         path.relative_to(WEB).as_posix(): path.read_text(encoding="utf-8")
