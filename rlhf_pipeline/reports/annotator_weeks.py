@@ -21,6 +21,7 @@ from rlhf_pipeline.reports.chart import (
 )
 from rlhf_pipeline.votes.statistics import interval_columns
 
+NO_VOTES = "No votes of this annotator match. With days set, widen them."
 Week = Mapping[str, Any]  # a row of ANNOTATORS_OVER_TIME
 
 
@@ -117,7 +118,12 @@ def chart_annotator_weeks(
     drawn = [panel for panel in panels if any(series.x for series in panel.series)]
     bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
     drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
-    more = ["95% intervals"] if drawn else [f"No week has {least} or more {figure.lacks}."]
+    if drawn:
+        more = ["95% intervals"]
+    elif weeks:
+        more = [f"No week has {least} or more {figure.lacks}."]
+    else:
+        more = [NO_VOTES]
     if drawn and any(
         week[plot.counted] > 0 and not _is_shown(plot, week, least)
         for plot in figure.plots
@@ -128,7 +134,7 @@ def chart_annotator_weeks(
     return Chart(
         kind="annotator-weeks",
         title=title,
-        alt=f"{title}, from {first} to {last}",
+        alt=f"{title}, from {first} to {last}" if drawn else title,
         panels=tuple(drawn),
         notes=(*more, *notes),
     )

@@ -177,6 +177,9 @@ def test_small_groups_are_withheld(web: Web):
     few = read(reader, "ties", by="category", until=DAYS[0].isoformat())
     assert few.panels == ()
     assert "8 comparisons: too few" in few.notes[-1]
+    unknown = read(reader, "ties", by="category", group="nobody")
+    assert unknown.panels == ()
+    assert unknown.notes == ("No votes of the group 'nobody' match. Widen the other filters.",)
 
 
 @on_sqlite

@@ -119,7 +119,11 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
         )
         return chart_by_day(figure, large, first, last, notes=notes, marks=marks, link=link)
     small = _find_small(figure, sums, people)
-    return chart_by_group(figure, by, large, small, [*notes, WITHHELD], link)
+    if any(one.n > 0 for one in sums.get(COUNTED, {}).values()):
+        notes = [*notes, WITHHELD]
+    elif filters.group is not None and not notes:
+        notes = [f"No votes of the group {filters.group!r} match. Widen the other filters."]
+    return chart_by_group(figure, by, large, small, notes, link)
 
 
 def choices_of_filters(site: Site, principal: Principal) -> dict[str, list[str]]:
