@@ -21,7 +21,7 @@ from rlhf_pipeline.votes import Quarantines
 INPUT_STAGES = ("reflection_log", "votes")
 DAYS_PER_CHUNK = 28  # windows computed together, so that years of days fit into memory
 CODE_VERSION = (
-    4  # increase it when the same votes give other figures; stored windows are then recomputed
+    5  # increase it when the same votes give other figures; stored windows are then recomputed
 )
 
 

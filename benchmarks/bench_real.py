@@ -55,6 +55,7 @@ from rlhf_pipeline.calibration import (  # noqa: E402
     calibration_metrics,
     fit_calibrator,
 )
+from rlhf_pipeline.calibration.metrics import share_right  # noqa: E402
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, concat  # noqa: E402
 from rlhf_pipeline.intervals import BootstrapParams  # noqa: E402
@@ -466,9 +467,11 @@ def _on_new_debates(
         record=looks.record,
     )
     of_test, prompts = margins_of(fitted.model, test), test["prompt_id"].to_numpy()
-    stated = CALIBRATORS["none"]()
+    stated, known = CALIBRATORS["none"](), np.ones(len(test))
     raw, mended = (
-        calibration_metrics(by.transform(of_test), np.ones(len(test)), groups=prompts)
+        calibration_metrics(
+            by.transform(of_test), known, right=share_right(of_test, known), groups=prompts
+        )
         for by in (stated, calibrator)
     )
     unknown = calibration_metrics(

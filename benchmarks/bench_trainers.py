@@ -83,6 +83,7 @@ from rlhf_pipeline.calibration import (  # noqa: E402
     ece_debiased,
     fit_calibrator,
 )
+from rlhf_pipeline.calibration.metrics import share_right  # noqa: E402
 from rlhf_pipeline.reward_model import TransformerRewardModel, preference_probability  # noqa: E402
 from rlhf_pipeline.reward_model.base import margins_of  # noqa: E402
 from rlhf_pipeline.votes import interval_of_mean  # noqa: E402
@@ -214,9 +215,12 @@ def quality(real: ConvargData, seeds: int, limits: Limits) -> None:
         f"here but in `--part refit`: {CHOSEN}"
     )
     model, calibrator = judged[CHOSEN][0]
+    margins = _sided(test) * margins_of(model, test)
+    is_a = (test["chosen_side"] == "a").to_numpy(dtype=np.float64)
     metrics = calibration_metrics(
-        calibrator.transform(_sided(test) * margins_of(model, test)),
-        (test["chosen_side"] == "a").to_numpy(dtype=np.float64),
+        calibrator.transform(margins),
+        is_a,
+        right=share_right(margins, is_a),
         groups=test["prompt_id"].to_numpy(),
     )
     print(

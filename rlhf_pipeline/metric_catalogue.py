@@ -71,8 +71,8 @@ METRICS: dict[str, Metric] = {
         Metric(
             "model.accuracy",
             "share",
-            "Share of votes that were predicted correctly, over the calibration window that ends "
-            "on the day.",
+            "Share of votes for the side with the higher score, over the calibration window that "
+            "ends on the day; calibration does not change it.",
             ("reward_model",),
             stage="drift_report",
         ),

@@ -192,4 +192,7 @@ class ProbedPair(Answer):
     )
     strength: int | None
     annotator_id: str | None
-    wrong: bool | None = Field(description="Whether the vote went against the higher score.")
+    wrong: bool | None = Field(
+        description="Whether the vote went against the higher score. Null too where `p_calibrated` "
+        "is exactly 0.5: no side is predicted, and the vote counts half in its bin."
+    )

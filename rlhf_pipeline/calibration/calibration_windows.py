@@ -25,7 +25,7 @@ from rlhf_pipeline.records import CalibrationMetrics, CalibrationWindow, Interva
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import standing
 
-JUDGED_COLUMNS = ("seq", "day", "p", "outcome", "group", "reward_model")
+JUDGED_COLUMNS = ("seq", "day", "p", "outcome", "error", "group", "reward_model")
 FIGURES = {
     "accuracy": "share of the votes predicted right",
     "noise_ceiling": "of the votes on the same comparisons",
@@ -109,7 +109,7 @@ def calibration_over_time(
     """One window per day of `days`, in their order; without a judgement n_votes is 0 and there are
     no figures.
 
-    `judged`: columns seq, day, p, outcome, group (comparison) and reward_model, as
+    `judged`: columns seq, day, p, outcome, error, group (comparison) and reward_model, as
     `reflection.served_predictions` gives them: p was predicted before the vote; day is that of the
     vote. `votes`: VOTES of the same days, for the noise ceiling and for the prompts, which
     intervals resample. Below MIN_PAIRS comparisons there is no figure. Rows may come in any order.
@@ -214,7 +214,10 @@ def _measure_window(window: WindowVotes) -> CalibrationWindow:
 def measure_votes(judged: pd.DataFrame) -> CalibrationMetrics:
     """Of the `judged` votes of a window; the bootstrap draws the votes of a prompt together."""
     return calibration_metrics(
-        judged["p"].to_numpy(), judged["outcome"].to_numpy(), groups=judged["prompt"].to_numpy()
+        judged["p"].to_numpy(),
+        judged["outcome"].to_numpy(),
+        right=1 - judged["error"].to_numpy(),
+        groups=judged["prompt"].to_numpy(),
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from rlhf_pipeline.calibration.base import Calibrator, Floats, check_rows
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.methods import CALIBRATORS
-from rlhf_pipeline.calibration.metrics import log_loss
+from rlhf_pipeline.calibration.metrics import log_loss, share_right
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import BootstrapParams
 from rlhf_pipeline.parameters import suggest
@@ -64,6 +64,11 @@ class VoteRows:
     groups: npt.NDArray[np.int64]
     comparison_ids: npt.NDArray[np.object_]
     n_pairs: int
+
+    @property
+    def right(self) -> Floats:
+        """Share of each row's votes for the side with the higher score, (n,)."""
+        return share_right(self.margins, self.outcomes)
 
     def with_swapped_sides(self, mask: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
         """Rows of `mask` and the same rows with sides swapped, so that no fold lacks a class."""

@@ -105,6 +105,7 @@ def _measure(
             NoCalibration().transform(test.margins),
             test.weights,
             test.groups,
+            test.right,
         ),
         {DIMENSION: dict.fromkeys(test.comparison_ids, name)},
         params=params,

@@ -43,7 +43,8 @@ Ceilings = Mapping[str, Mapping[str, Interval]]  # grouping -> group -> noise ce
 @dataclass(frozen=True)
 class PredictedVotes:
     """Votes beside their predictions, each field (n,): P(a preferred), 1 where the vote is for a,
-    the comparison, and optionally the raw probabilities, weights and clusters (prompts).
+    the comparison, and optionally the raw probabilities, weights, clusters (prompts) and the share
+    right, see `calibration_metrics`.
     """
 
     calibrated: Any
@@ -52,11 +53,14 @@ class PredictedVotes:
     raw: Any = None
     weights: Any = None
     clusters: Sequence[Any] | npt.NDArray[Any] | None = None
+    right: Any = None
 
     @classmethod
     def of_day(cls, judged: pd.DataFrame) -> Self:
         """From the frame of `judged_predictions`."""
-        return cls(judged["p"], judged["outcome"], judged["group"].to_numpy())
+        return cls(
+            judged["p"], judged["outcome"], judged["group"].to_numpy(), right=1 - judged["error"]
+        )
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,7 @@ def calibration_by_group(
         return calibration_metrics(
             _select(p, inside),
             y[inside],
+            right=None if votes.right is None else _select(votes.right, inside),
             weights=w[inside],
             groups=drawn_together[inside],
             n=n,

@@ -62,14 +62,20 @@ class FoldedRows:
                 "Probabilities and outcomes lie between 0 and 1 and weights are not negative. Are "
                 "these scores, not probabilities?"
             )
-        right = np.where(p > 0.5, y, np.where(p < 0.5, 1 - y, 0.5))
-        return cls(np.maximum(p, 1 - p), right, w, group_index(groups, len(p)))
+        return cls(np.maximum(p, 1 - p), share_right(p - 0.5, y), w, group_index(groups, len(p)))
 
     @property
     def mean(self) -> tuple[float, float]:
         return float(self.weight @ self.confidence / self.weight.sum()), float(
             self.weight @ self.right / self.weight.sum()
         )
+
+
+def share_right(margins: Floats, outcomes: Floats) -> Floats:
+    """Share (n,) of each row's votes for the side that `margins` of a over b are in favour of;
+    0.5 at margin 0. `outcomes` are 1 where a was preferred; a share of votes will do.
+    """
+    return np.where(margins > 0, outcomes, np.where(margins < 0, 1 - outcomes, 0.5))
 
 
 def equal_width_bins(rows: FoldedRows, n_bins: int = N_BINS) -> Ints:

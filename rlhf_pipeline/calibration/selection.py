@@ -247,7 +247,13 @@ def _vote_rows(
 
 def _measure(rows: VoteRows, p: Floats, params: CalibrationParams) -> CalibrationMetrics:
     return calibration_metrics(
-        p, rows.outcomes, weights=rows.weights, groups=rows.groups, n=rows.n_pairs, params=params
+        p,
+        rows.outcomes,
+        right=rows.right,
+        weights=rows.weights,
+        groups=rows.groups,
+        n=rows.n_pairs,
+        params=params,
     )
 
 
@@ -270,7 +276,13 @@ def _build_report(
     raw, calibrated = measure(p_raw), measure(p_calibrated)
     by_group = calibration_by_group(
         PredictedVotes(
-            p_calibrated, test.outcomes, test.comparison_ids, p_raw, test.weights, test.groups
+            p_calibrated,
+            test.outcomes,
+            test.comparison_ids,
+            p_raw,
+            test.weights,
+            test.groups,
+            test.right,
         ),
         votes.groups,
         ceilings=votes.group_ceilings,

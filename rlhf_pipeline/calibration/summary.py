@@ -43,7 +43,7 @@ from rlhf_pipeline.calibration.metrics import (
     variance_of_share,
 )
 from rlhf_pipeline.calibration.slope import says_nothing, slope_interval
-from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.intervals import (
     BootstrapParams,
     has_no_scatter,
@@ -52,6 +52,7 @@ from rlhf_pipeline.intervals import (
     wilson_bounds,
 )
 from rlhf_pipeline.records import BrierParts, CalibrationMetrics, Interval, ReliabilityBin
+from rlhf_pipeline.reward_model.base import require_finite
 
 UNCERTAINTY = 0.25
 
@@ -63,6 +64,7 @@ def calibration_metrics(
     p: Any,
     outcomes: Any,
     *,
+    right: Any = None,
     weights: Any = None,
     groups: Groups = None,
     n: int | None = None,
@@ -70,6 +72,10 @@ def calibration_metrics(
 ) -> CalibrationMetrics:
     """All measures of P(a preferred) against outcomes (1 where a was), with bootstrap intervals
     over `groups` (prompts).
+
+    `right` is the share of each row's votes for the side with the higher score, for the accuracy
+    alone; default: for the likelier side by p. The two differ where calibration makes p 0.5, and
+    calibration must not change the accuracy.
 
     `n` is the number of comparisons; default: of rows. Every measure is computed on the same
     resamples; bins stay as the rows made them. The slope has its score interval (`slope_bounds`)
@@ -79,9 +85,10 @@ def calibration_metrics(
     """
     params = params or BootstrapParams()
     rows = FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups)
+    right = rows.right if right is None else _check_right(right, len(rows.right))
     count, n_groups = len(rows.right) if n is None else n, int(rows.group.max()) + 1
     wide, mass = equal_width_bins(rows), equal_mass_bins(rows)
-    blocks = _blocks(rows, wide, mass)
+    blocks = _blocks(rows, right, wide, mass)
     sizes = np.cumsum([block.shape[1] for block in blocks.values()])[:-1]
     drawn = resampled_totals(np.concatenate(list(blocks.values()), axis=1), rows.group, params)
     seen = {name: block.sum(axis=0, keepdims=True) for name, block in blocks.items()}
@@ -155,6 +162,15 @@ def reliability_table(
             )
         )
     return tuple(table)
+
+
+def _check_right(right: Any, n: int) -> Floats:
+    found = require_finite(right, "shares right")
+    if len(found) != n or ((found < 0) | (found > 1)).any():
+        raise InvalidScores(
+            f"{len(found)} shares right for {n} rows. Pass one share per row, from 0 to 1."
+        )
+    return found
 
 
 def _slope(rows: FoldedRows, level: float, n: int) -> Interval | None:
@@ -259,12 +275,12 @@ def _weighted_mean(rows: FoldedRows, measure: Callable[[FoldedRows], Floats]) ->
     return float(np.average(measure(rows), weights=rows.weight))
 
 
-def _blocks(rows: FoldedRows, wide: Ints, mass: Ints) -> dict[str, Floats]:
+def _blocks(rows: FoldedRows, right: Floats, wide: Ints, mass: Ints) -> dict[str, Floats]:
     """What each row adds to each total, (n, k) by name: every measure is a function of totals."""
     gap = rows.weight * (rows.right - rows.confidence)
     one = {
         "mass": rows.weight,
-        "right": rows.weight * rows.right,
+        "right": rows.weight * right,
         "brier": rows.weight * squared_errors(rows),
         "log_loss": rows.weight * log_losses(rows),
     }

@@ -192,7 +192,7 @@ def _list_bin(mine: pd.DataFrame, wanted: ReliabilityBin, store: Store, *, as_js
         {
             "comparison": str(row.comparison_id)[:16],
             "P(a)": f"{row.p_calibrated:.3f}",
-            "vote": f"{row.choice}{' wrong' if row.wrong else ''}",
+            "vote": f"{row.choice}{_describe_outcome(row.wrong)}",
             **{
                 name: _cut(getattr(row, name))
                 for name in ("prompt", "completion_a", "completion_b")
@@ -204,7 +204,16 @@ def _list_bin(mine: pd.DataFrame, wanted: ReliabilityBin, store: Store, *, as_js
         f"{len(rows)} votes at a confidence of {wanted.low:.2f} to {wanted.high:.2f}, "
         f"{int(listed['wrong'].sum())} predicted wrong"
     )
+    n_even = int(listed["wrong"].isna().sum())
+    if n_even:
+        title += f", {n_even} at P(a) 0.5, which count half"
     show(rows, title=title, empty="")
+
+
+def _describe_outcome(wrong: Any) -> str:
+    if pd.isna(wrong):
+        return " half"
+    return " wrong" if wrong else ""
 
 
 def _cut(text: object) -> str:

@@ -72,7 +72,9 @@ def probe_model(reflections: pd.DataFrame, votes: pd.DataFrame) -> Probe:
         n_comparisons=int(rows["group"].nunique()),
         raw_bins=_bins(rows, "p_raw"),
         bins=_bins(rows),
-        metrics=calibration_metrics(rows["p"], rows["outcome"], groups=rows["prompt"]),
+        metrics=calibration_metrics(
+            rows["p"], rows["outcome"], right=1 - rows["error"], groups=rows["prompt"]
+        ),
         noise_ceiling=noise_ceiling_or_repeats(votes),
     )
 
@@ -90,6 +92,7 @@ def probe_groups(
         rows["group"].to_numpy(),
         raw=rows["p_raw"],
         clusters=rows["prompt"].to_numpy(),
+        right=1 - rows["error"],
     )
     return calibration_by_group(predicted, groups)
 
@@ -143,19 +146,28 @@ def find_bin(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
 
 
 def pairs_of_bin(reflections: pd.DataFrame, wanted: ReliabilityBin) -> pd.DataFrame:
-    """The votes of a bin with columns PAIRS, wrong predictions first, then by seq. `wrong`: the
-    vote prefers the lower score.
+    """The votes of a bin with columns PAIRS, wrong predictions first, then those with a missing
+    `wrong`, each by seq.
+
+    `wrong`: the vote prefers the lower score; missing where calibration made both sides equally
+    likely, which counts half in the bin.
 
     `reflections` are REFLECTIONS or the result of `judged_rows`.
     """
     judged = reflections[reflections["is_error"].notna()]
     if judged.empty:
-        return judged.assign(wrong=False)[list(PAIRS)]
+        return judged.assign(wrong=judged["is_error"])[list(PAIRS)]
     number = equal_width_bins(
         FoldedRows.from_predictions(judged["p_calibrated"], np.zeros(len(judged)))
     )
     inside = judged[number == round((wanted.low - 0.5) * 2 * N_BINS)]
-    listed = inside.assign(wrong=inside["is_error"].astype(bool)).sort_values(
-        ["wrong", "seq"], ascending=[False, True]
-    )
+    wrong = inside["is_error"].astype("boolean").mask(inside["p_calibrated"] == 0.5)
+    listed = inside.assign(wrong=wrong, rank=rank_pairs(wrong)).sort_values(["rank", "seq"])
     return listed[list(PAIRS)].reset_index(drop=True)
+
+
+def rank_pairs(wrong: pd.Series) -> pd.Series:
+    """Place of each pair in the list of a bin: 0 if predicted wrong, 1 if `wrong` is missing, 2 if
+    predicted right.
+    """
+    return wrong.map({True: 0, False: 2}).fillna(1).astype("int64")

@@ -261,7 +261,8 @@ def _describe_calibrator(head: DimensionCalibration) -> str:
 
 
 def _chart_part(part: _Measured) -> Chart:
-    measured = part.calibrated or part.raw
+    # calibration does not change it; entries of earlier versions counted p 0.5 as half right
+    measured = part.raw or part.calibrated
     assert measured is not None  # others are withheld
     sides = {"before": part.raw_bins, "after": part.calibrated_bins}
     errors = [

@@ -18,6 +18,7 @@ import httpx
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.calibration import calibration_figures
 from rlhf_pipeline.calibration.log import calibration_log
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
 from rlhf_pipeline.metrics.vote_sums import count_new_votes
@@ -229,6 +230,28 @@ def test_every_bin_lists_exactly_the_votes_that_it_counts(web: Web):
     assert [(row["comparison_id"], row["annotator_id"], row["completion_a"]) for row in strong] == [
         (ids[8], "eve", "text A of c8")
     ]
+
+
+def test_votes_without_a_predicted_side_count_half_and_say_so(web: Web):
+    """An isotonic calibrator makes p exactly 0.5 of some pairs that scores tell apart."""
+    frame = comparisons(6)
+    made = predictions(frame, [0.6, 0.6, 0.6, 0.52, 0.52, 0.9])
+    made["p_calibrated"] = [0.5, 0.5, 0.5, 0.52, 0.52, 0.9]
+    web.store.comparisons.publish(frame, made, published_at=NOON)
+    vote(web, list(frame["comparison_id"]), "bbaaba")
+    engineer = web.client("engineer")
+    probe = get_counted(engineer, "/calibrations/probe")
+    rows = listed(engineer, bin=0.525)
+    assert [row["wrong"] for row in rows] == [True, None, None, None, False]
+    share = sum(0.5 if row["wrong"] is None else not row["wrong"] for row in rows) / len(rows)
+    assert probe["bins"][0]["accuracy"] == pytest.approx(share)
+    assert probe["accuracy"]["value"] == pytest.approx(3 / 6), "three votes for the higher score"
+    with pages(web) as seen:
+        browser = seen.browser(web.add("engineer"))
+        page = get_counted_page(browser, f"{seen.url}/calibration/pairs", bin=0.525).text
+        tags = re.findall(r'<span class="tag \w*">([^<]*)</span>', page)
+        even = "no side predicted: counts half"
+        assert tags == ["predicted wrong", even, even, even, "predicted right"]
 
 
 def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
@@ -620,6 +643,26 @@ def test_every_model_of_the_log_can_be_chosen(web: Web):
         page = get_counted_page(browser, f"{seen.url}/calibration").text
         offered = re.findall(r'<option value="demo.reward_model@(\d+)"', page)
         assert offered == [str(n) for n in reversed(range(21))]
+
+
+def test_page_and_api_show_the_accuracy_that_mlflow_has(web: Web):
+    """Entries of earlier versions have another one of the calibrated probabilities."""
+    made = report(calibrator_version=1)
+    even = made.calibrated.model_copy(update={"accuracy": interval(0.63)})
+    made = made.model_copy(update={"calibrated": even})
+    web.store.calibrations.add(made, {})
+    figures = calibration_figures(made)
+    engineer = web.client("engineer")
+    (item,) = engineer.get("/calibrations").json()["items"]
+    detail = engineer.get(f"/calibrations/{MODEL}/1").json()
+    for shown in (item, detail):
+        found = shown["accuracy"]
+        assert found["value"] == figures["accuracy"] == 0.7
+        assert (found["low"], found["high"]) == (figures["accuracy_low"], figures["accuracy_high"])
+    with pages(web) as seen:
+        page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
+        assert "70.0" in page
+        assert "63.0" not in page
 
 
 def test_charts_and_table_show_the_same_errors(web: Web):

@@ -94,7 +94,7 @@ def _describe_entry(entry: LoggedCalibration) -> CalibrationOut:
         ece_debiased_calibrated=calibrated.ece_debiased,
         slope_raw=raw.slope,
         slope_calibrated=calibrated.slope,
-        accuracy=calibrated.accuracy,
+        accuracy=raw.accuracy,
         noise_ceiling=report.noise_ceiling,
         refusal=None if report.refusal is None else report.refusal.cause,
         data_seq=None if entry.is_imported else _find_data_seq(report),

@@ -17,7 +17,7 @@ from rlhf_pipeline.api_types.predictions import (
 from rlhf_pipeline.calibration.dimension_calibration import DIMENSION
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin
+from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin, rank_pairs
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import CalibrationMetrics, ReliabilityBin
 from rlhf_pipeline.store.calibrations import LoggedCalibration
@@ -215,11 +215,11 @@ def pairs(
     assert probed.judged is not None  # where there are bins
     rows = pairs_of_bin(probed.judged, wanted)
     if place is not None:
-        is_right = (~rows["wrong"]).astype(int)
-        rows = rows[(is_right > place[0]) | ((is_right == place[0]) & (rows["seq"] > place[1]))]
+        rank = rank_pairs(rows["wrong"])
+        rows = rows[(rank > place[0]) | ((rank == place[0]) & (rows["seq"] > place[1]))]
     shown = rows.head(limit)
     following = (
-        make_cursor(int(not shown["wrong"].iloc[-1]), int(shown["seq"].iloc[-1]))
+        make_cursor(int(rank_pairs(shown["wrong"]).iloc[-1]), int(shown["seq"].iloc[-1]))
         if len(rows) > limit
         else None
     )
@@ -291,7 +291,7 @@ def _build_pair(row: Any, texts: Any, *, may_see_votes: bool) -> ProbedPair:
         "choice": row.choice,
         "strength": strength,
         "annotator_id": row.annotator_id,
-        "wrong": bool(row.wrong),
+        "wrong": None if pd.isna(row.wrong) else bool(row.wrong),
     }
     return ProbedPair(
         comparison_id=row.comparison_id,

@@ -59,6 +59,21 @@ def test_of_two_groups_that_differ_the_difference_is_part_of_the_interval():
     assert 0.3 < alike.low < alike.high < 0.7
 
 
+def test_accuracy_alone_is_of_the_side_with_the_higher_score():
+    """Calibration made every third p 0.5, which counts half right in all other measures."""
+    raw, y = world(7)
+    p = np.where(np.arange(200) % 3, raw, 0.5)
+    right = np.where(raw > 0.5, y, 1 - y)
+    by_score, by_p = calibration_metrics(p, y, right=right), calibration_metrics(p, y)
+    assert by_score.accuracy == calibration_metrics(raw, y).accuracy
+    assert by_score.accuracy.value == pytest.approx(right.mean())
+    assert by_score.accuracy.value != pytest.approx(by_p.accuracy.value)
+    assert by_score.model_copy(update={"accuracy": by_p.accuracy}) == by_p
+    for wrong in (right[1:], right + 0.5, right * np.nan):
+        with pytest.raises(InvalidScores, match="shares right"):
+            calibration_metrics(p, y, right=wrong)
+
+
 def test_ece_is_the_gap_between_confidence_and_accuracy():
     p, y = np.full(100, 0.9), np.r_[np.ones(70), np.zeros(30)]
     assert ece_equal_width(p, y) == pytest.approx(0.2)

@@ -131,6 +131,20 @@ def series(
     )
 
 
+def test_accuracy_and_error_rate_of_a_window_are_one_although_calibration_takes_no_side(
+    world,
+) -> None:
+    predictions, votes = world
+    is_near = predictions["p_raw"].between(0.35, 0.65)
+    even = predictions.assign(p_calibrated=predictions["p_calibrated"].mask(is_near, 0.5))
+    window, before = (series(rows, votes)[8] for rows in (even, predictions))
+    inside = votes[votes["day"].between(window.first_day, window.day)]
+    error_rate = reflect(even, inside, strict=False)["is_error"].mean()
+    assert window.accuracy == before.accuracy
+    assert window.accuracy.value == pytest.approx(1 - error_rate)
+    assert window.ece != before.ece
+
+
 def test_a_window_is_measured_on_its_own_days_beside_the_ceiling_of_its_own_votes(world) -> None:
     predictions, votes = world
     windows = series(predictions, votes)

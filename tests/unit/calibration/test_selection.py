@@ -99,6 +99,26 @@ def test_on_an_overconfident_model_ece_falls_by_far_more_than_30_percent():
     assert report.raw.n == (make_pairs()["split"] == "test").sum()
 
 
+def test_isotonic_calibration_that_takes_a_side_from_some_pairs_keeps_the_accuracy():
+    pairs = make_pairs(300, seed=2)
+    names = {"category": dict.fromkeys(pairs["comparison_id"], "all")}
+    params = CalibrationParams(n_resamples=100, methods=["isotonic"])
+    calibrator, report = run(pairs, 3.0, groups=names, params=params)
+    test = pairs[pairs["split"] == "test"]
+    chosen, rejected = (
+        SharpenedModel(3.0).score([], test[name]) for name in ("chosen", "rejected")
+    )
+    even = calibrator.transform(chosen - rejected) == 0.5
+    assert 0 < even.sum() < len(test)
+    assert report.calibrated.accuracy == report.raw.accuracy
+    right = np.where(chosen > rejected, test["agreement"], 1 - test["agreement"])
+    assert report.raw.accuracy.value == pytest.approx(right.mean())
+    assert right[even].mean() != pytest.approx(0.5), "half right by p alone"
+    (group,) = report.by_group
+    assert group.calibrated.accuracy == group.raw.accuracy
+    assert group.calibrated.accuracy.value == pytest.approx(right.mean())
+
+
 def test_probabilities_are_of_single_votes_unless_the_majority_is_asked_for():
     single, _ = run(
         make_pairs(4000), 1.0, params=CalibrationParams(n_resamples=100, methods=["temperature"])

@@ -80,7 +80,10 @@ def test_an_annotator_is_in_the_group_of_their_tag_else_of_the_origin():
     judged, votes = votes_of(12, by=(*PEOPLE, "tess", "theo", "tina"))
     is_late = votes["annotator_id"].isin(["theo"]) & (votes["comparison_id"] == "c000")
     votes = votes.assign(choice=votes["choice"].mask(is_late, "b"))
-    judged["outcome"] = judged["outcome"].mask(judged["seq"].isin(votes.loc[is_late, "seq"]), 0.0)
+    is_late = judged["seq"].isin(votes.loc[is_late, "seq"])
+    judged = judged.assign(
+        outcome=judged["outcome"].mask(is_late, 0.0), error=judged["error"].mask(is_late, 1.0)
+    )
     found = measure(judged, votes, {}, tess="experts", theo="experts", tina="experts")
     experts, others = (found["annotator_group", name].calibrated for name in ("experts", ORIGIN))
     assert experts is not None

@@ -10,7 +10,9 @@ from rlhf_pipeline.evaluation.probe import (
     find_bin,
     judged_rows,
     pairs_of_bin,
+    probe_groups,
     probe_model,
+    rank_pairs,
     reliability_bins,
 )
 from rlhf_pipeline.frames import PREDICTIONS, VOTES, check_frame
@@ -86,6 +88,27 @@ def test_the_wrongly_predicted_come_first_whoever_was_asked_first():
     rows = pairs_of_bin(reflections.sample(frac=1, random_state=1), found)
     assert rows["seq"].tolist() == [2, 4, 6, 1, 3, 5]
     assert rows["wrong"].tolist() == [True] * 3 + [False] * 3
+
+
+def test_a_vote_without_a_predicted_side_counts_half_in_its_bin_and_by_score_in_the_accuracy():
+    """Calibration made p 0.5 of four comparisons of the lowest bin, which scores tell apart."""
+    votes = cast("abbbab" * 10)
+    p = [0.52, 0.52, 0.6, 0.6, 0.6, 0.6] * 10
+    predictions = predicted(p).assign(p_calibrated=[0.52, 0.52, 0.5, 0.5, 0.5, 0.5] * 10)
+    reflections = reflect(predictions, votes)
+    found = probe_model(reflections, votes)
+    assert found.metrics.accuracy.value == pytest.approx(1 - reflections["is_error"].mean())
+    assert found.metrics.accuracy.value == pytest.approx(2 / 6)
+    names = {"category": dict.fromkeys(votes["comparison_id"], "all")}
+    (group,) = probe_groups(reflections, votes, names)
+    assert group.calibrated is not None
+    assert group.calibrated.accuracy.value == pytest.approx(2 / 6)
+    (lowest,) = found.bins
+    rows = pairs_of_bin(reflections, lowest)
+    assert rows["wrong"].isna().tolist() == [False] * 10 + [True] * 40 + [False] * 10
+    assert lowest.accuracy == pytest.approx((1 - rows["wrong"].astype(float)).fillna(0.5).mean())
+    wrong, _, right = (part["seq"].tolist() for _, part in rows.groupby(rank_pairs(rows["wrong"])))
+    assert (wrong, right) == ([2 + 6 * i for i in range(10)], [1 + 6 * i for i in range(10)])
 
 
 def test_a_probe_stands_beside_its_ceiling_or_says_that_nobody_knows_it():

@@ -46,6 +46,16 @@ def test_both_curves_of_all_pairs_and_of_chosen_groups_have_their_counts() -> No
     assert draw_png(chart).startswith(b"\x89PNG")
 
 
+def test_accuracy_of_an_entry_is_that_before_calibration() -> None:
+    everything = whole()
+    calibrated = everything.calibrated.model_copy(update={"accuracy": ERROR})
+    chart = chart_before_after(everything.model_copy(update={"calibrated": calibrated}), {})
+    assert any(
+        f"accuracy {everything.raw.accuracy.value * 100:.1f}" in note
+        for note in chart.panels[0].notes
+    ), chart.panels[0].notes
+
+
 def test_a_small_or_unknown_group_is_withheld_and_an_old_entry_says_what_it_lacks() -> None:
     everything = whole()
     for name, n in (("tiny", 3), ("elsewhere", 0)):
