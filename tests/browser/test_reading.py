@@ -103,7 +103,7 @@ def test_differences_are_marked_by_a_key_on_every_card(site: People, page: Any) 
 
 
 def test_a_phone_shows_both_completions_before_a_vote(site: People, browser: Any) -> None:
-    site.publish([(DIALOGUE, *NEAR), ("Two.", *NEAR)])
+    site.publish([(DIALOGUE, *NEAR), (f"{DIALOGUE} Two.", *NEAR)])
     ann = site.add("ann@example.org")
     context = browser.new_context(
         viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
@@ -111,6 +111,7 @@ def test_a_phone_shows_both_completions_before_a_vote(site: People, browser: Any
     page = context.new_page()
     log_in(page, site, ann)
     at_the_desk(page)
+    _check_open_tools(page)
     page.get_by_role("button", name="Diff").tap()
     assert (page.is_visible("#left"), page.is_visible("#right")) == (True, False)
     assert faults(page) == []
@@ -131,3 +132,21 @@ def test_a_phone_shows_both_completions_before_a_vote(site: People, browser: Any
     all_sent(page)
     assert [one.strength for one in site.votes(ann)] == [3]
     context.close()
+
+
+def _check_open_tools(page: Any) -> None:
+    """On phones with and without the browser's bars: the completion stays readable above the open
+    tools, which scroll to their last button.
+    """
+    summary, pane = page.locator("#more > summary"), page.locator("#left")
+    last = page.locator("#dimensions button").last
+    summary.tap()
+    for height in (844, 664):
+        page.set_viewport_size({"width": 390, "height": height})
+        page.wait_for_function("height => innerHeight === height", arg=height)
+        assert pane.bounding_box()["height"] >= 90, height
+        last.scroll_into_view_if_needed()
+        box = last.bounding_box()
+        assert box["y"] + box["height"] <= height
+    summary.tap()
+    page.set_viewport_size({"width": 390, "height": 844})
