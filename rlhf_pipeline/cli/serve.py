@@ -43,9 +43,10 @@ def serve(
     if "web_url" not in settings.model_fields_set:
         settings = settings.model_copy(update={"web_url": _local_url(host, found)})
     echo(f"{settings.web_url}  project {settings.project!r}, Ctrl-C ends it")
-    link = create_first_admin(workspace.store, settings)
-    if link is not None:
-        echo(f"log in as the first admin, once, within 24 hours: {link}")
+    admin = create_first_admin(workspace.store, settings)
+    if admin is not None:
+        email, link = admin
+        echo(f"log in as the first admin, {email}, once, within 24 hours: {link}")
     ended = threading.Event()
     anchoring = threading.Thread(
         target=_add_daily_anchors, args=(workspace, ended), name="anchors", daemon=True

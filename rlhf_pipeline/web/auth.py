@@ -337,8 +337,10 @@ class Auth:
                 return False
 
 
-def create_first_admin(store: Store, settings: Settings) -> str | None:
-    """Creates an admin and a login link if no usable admin account exists; else returns None."""
+def create_first_admin(store: Store, settings: Settings) -> tuple[str, str] | None:
+    """Creates an admin if no usable admin account exists, and returns its e-mail address and a
+    login link; else returns None.
+    """
     known = store.users.all()
     if any(Role.ADMIN in user.all_roles and user.disabled_at is None for user in known):
         return None
@@ -350,7 +352,7 @@ def create_first_admin(store: Store, settings: Settings) -> str | None:
     secret, _ = store.tokens.issue(
         admin.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor="setup"
     )
-    return _login_url(settings.web_url, secret)
+    return email, _login_url(settings.web_url, secret)
 
 
 def _login_counter_keys(

@@ -185,13 +185,14 @@ def test_a_login_link_ends_after_a_day(web: Web):
 
 
 def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web, settings):
-    link = create_first_admin(web.store, settings)
+    email, link = create_first_admin(web.store, settings)
     assert create_first_admin(web.store, settings) is None
     browser = web.anonymous()
     assert (
         browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
     )
-    assert browser.get("/me").json()["roles"] == ["admin"]
+    me = browser.get("/me").json()
+    assert (me["roles"], me["email"]) == (["admin"], email)
 
 
 def test_a_start_makes_an_admin_where_none_may_log_in_although_there_are_users(web: Web, settings):
@@ -204,7 +205,7 @@ def test_a_start_makes_an_admin_where_none_may_log_in_although_there_are_users(w
         connection.exec_driver_sql(
             "UPDATE users SET disabled_at = created_at WHERE email = 'admin@localhost'"
         )
-    link = create_first_admin(web.store, settings)
+    _, link = create_first_admin(web.store, settings)
     browser = web.anonymous()
     assert (
         browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204

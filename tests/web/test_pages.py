@@ -303,3 +303,11 @@ def test_a_shared_address_keeps_its_filters_through_the_login(paged: Web):
     assert asked.status_code == 303
     after = parse_qs(urlsplit(asked.headers["location"]).query)["next"]
     assert after == ["/votes?category=coding&since=2026-01-03"]
+
+
+def test_who_sets_a_password_is_told_the_address_to_log_in_with(paged: Web):
+    browser = paged.browser(paged.add("annotator", email="ann@example.org"))
+    assert "You log in as ann@example.org." in get(paged, browser, "/me").text
+    browser.follow_redirects = True
+    done = browser.post(f"{paged.url}/me/password", data={"new_password": "correct horse battery"})
+    assert "Password set. Log in as ann@example.org." in Seen(done.text).text

@@ -37,6 +37,7 @@ def test_the_first_start_makes_an_admin_and_prints_a_link_and_the_second_does_no
 ) -> None:
     server.start()
     link = next(word for word in server.log.read_text().split() if "/login?token=" in word)
+    assert "first admin, admin@localhost, once" in server.log.read_text()
     assert link.startswith(server.address)
     redeemed = httpx.post(
         f"{server.address}/api/v1/auth/redeem",

@@ -166,7 +166,8 @@ def submit_password(site: AnySite, request: Request, principal: SignedIn, form: 
     done, problem = attempt(lambda: change_password(site, principal, asked))
     if done is None:
         return _render_page(site, request, principal, problem=problem)
-    response = see_other("/me")
+    notice = f"Password set. Log in as {principal.user.email}."
+    response = see_other("/me", notice=notice)
     response.raw_headers.extend(
         (name, value) for name, value in done.raw_headers if name == b"set-cookie"
     )
