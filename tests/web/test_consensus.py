@@ -270,7 +270,7 @@ def test_the_page_decides_undoes_and_asks_an_expert_by_name(web: Web, judged):
         assert "Decide, or ask an expert" in admin.get(url).text
         asked = {"comparison_id": one, "annotator_id": expert.user_id}
         said = admin.post(f"{url}/offer", data=asked).text
-        assert f"Requested 1 judgements of 1 comparisons from {expert.name}." in said
+        assert f"Requested 1 judgement of 1 comparison from {expert.name}." in said
         decided = {"comparison_id": one, "choice": "b", "reason": "the second <is> right"}
         missing = admin.post(f"{url}/decide", data=decided | {"reason": " "})
         assert (missing.status_code, "reason" in missing.text) == (422, True)

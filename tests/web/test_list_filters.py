@@ -84,10 +84,18 @@ def test_pages_keep_their_filters_and_act_on_ticked_rows(web: Web, paged: Web):
     flagged = admin.post(
         f"{paged.url}/comparisons/flag", params=filters, data={"id": ids[1:3], "flag": "broken"}
     ).text
-    assert "Flagged 2 comparisons. Withdrew 1 open judgements." in flagged
+    assert "Flagged 2 comparisons. Withdrew 1 open judgement." in flagged
     assert flagged.count("unreadable</span>") == 2
-    nothing = admin.post(f"{paged.url}/comparisons/flag", data={"flag": "broken"})
-    assert nothing.status_code == 422
+    for act in ("offer", "flag"):
+        data = {"which": "ids", "annotator_id": "", "flag": "broken"}
+        nothing = admin.post(f"{paged.url}/comparisons/{act}", params=filters, data=data)
+        assert "Tick at least one comparison." in nothing.text
+        assert nothing.url.path == "/comparisons"
+        assert nothing.url.params["source"] == "this project"
+    panel = {"which": "ids", "ids": " ", "overlap": "1", "priority": "0"}
+    unnamed = admin.post(f"{paged.url}/comparisons/offer", data=panel)
+    assert unnamed.status_code == 422
+    assert "Write the id of at least one comparison." in unnamed.text
     vote = cast(web.client("admin"), ids[0])
     votes = admin.get(f"{paged.url}/votes", params={"q": "prompt c0", "status": "counting"}).text
     assert ">prompt c0</a>" in votes
@@ -111,7 +119,7 @@ def test_first_pages_are_live_unless_they_are_filtered(web: Web, paged: Web):
         assert find_live(path, category="factual") == [], "it is checked row by row"
         cursor = client.get(path, params={"limit": 2}).json()["next"]
         assert find_live(path, cursor=cursor) == []
-    refused = admin.post(f"{paged.url}/comparisons/flag", data={"flag": "broken"})
+    refused = admin.post(f"{paged.url}/comparisons/flag", data={"id": "none", "flag": "broken"})
     assert 'hx-get="/comparisons"' in refused.text
 
 

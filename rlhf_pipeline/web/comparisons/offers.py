@@ -11,6 +11,7 @@ from rlhf_pipeline.api_types.comparisons import (
 )
 from rlhf_pipeline.permissions import Permission, permissions_of
 from rlhf_pipeline.records import User
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.problems import Problem
@@ -84,14 +85,15 @@ def may_be_asked(user: User) -> bool:
 
 def describe(site: Site, principal: Principal, done: Offered, annotator_id: str) -> str:
     """What an offer did, in words for its page."""
-    if done.n_slots is None:
+    if done.n_slots is None or done.n_comparisons is None:
         return (
             "The comparisons are offered. The number of new judgements is hidden, because it would "
             "reveal what others judged."
         )
     if not done.n_slots:
         return "No new judgements requested: the comparisons were offered before, or none match."
-    said = f"Requested {done.n_slots:,} judgements of {done.n_comparisons:,} comparisons"
+    judgements = format_count(done.n_slots, "judgement")
+    said = f"Requested {judgements} of {format_count(done.n_comparisons, 'comparison')}"
     if annotator_id:
         said += f" from {names_for(site, principal).get(annotator_id) or annotator_id}"
     return f"{said}."

@@ -20,6 +20,7 @@ from rlhf_pipeline.api_types.comparisons import (
 )
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store.comparison_lists import ComparisonFilter, Status
 from rlhf_pipeline.store.vote_lists import VoteFilter
 from rlhf_pipeline.web.auth import Principal
@@ -52,6 +53,7 @@ ClusterReader = Annotated[
 ]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
 SHOWN = 50
+NONE_TICKED = "Tick at least one comparison."
 STATUSES: dict[Status, str] = {
     "not_offered": "not offered",
     "waiting": "waits for judgements",
@@ -191,6 +193,8 @@ def show_comparison(
 def offer_some(
     site: AnySite, request: Request, principal: Offerer, filters: Filters, form: Form
 ) -> Response:
+    if form.text("which") == "ids" and not form.has("ids") and not form.has("id"):
+        return _show_again(filters, NONE_TICKED)
     done, problem = attempt(
         lambda: offers.offer(site, principal, _parse_offer(form)), NotFound, UnknownComparison
     )
@@ -204,8 +208,8 @@ def offer_some(
 def withdraw_some(site: AnySite, principal: Offerer, filters: Filters, form: Form) -> Response:
     ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
     n = offers.withdraw(site, principal, ids).n_slots
-    notice = "Withdrew open judgements." if n is None else f"Withdrew {n:,} open judgements."
-    return _show_again(filters, notice)
+    judgements = "open judgements" if n is None else format_count(n, "open judgement")
+    return _show_again(filters, f"Withdrew {judgements}.")
 
 
 @pages.post("/comparisons/flag")
@@ -213,15 +217,17 @@ def flag_some(
     site: AnySite, request: Request, principal: Offerer, filters: Filters, form: Form
 ) -> Response:
     asked: dict[str, object] = {"ids": _parse_ids(form), "flag": form.text("flag") or None}
+    if not asked["ids"]:
+        return _show_again(filters, NONE_TICKED)
     done, problem = attempt(
         lambda: offers.flag(site, principal, validate(Flagging, asked)), UnknownComparison
     )
     if done is None:
         return _render_list(site, request, principal, filters, problem=problem, draft=form)
     act = "Flagged" if asked["flag"] else "Removed the flag of"
-    notice = f"{act} {done.n_comparisons:,} comparisons."
+    notice = f"{act} {format_count(done.n_comparisons, 'comparison')}."
     if done.n_withdrawn:
-        notice += f" Withdrew {done.n_withdrawn:,} open judgements."
+        notice += f" Withdrew {format_count(done.n_withdrawn, 'open judgement')}."
     return _show_again(filters, notice)
 
 
@@ -287,6 +293,8 @@ def _parse_offer(form: Fields) -> Offer:
         asked["cluster"] = form.text("cluster")
     elif which == "ids":
         asked["ids"] = _parse_ids(form)
+        if not asked["ids"]:
+            raise Problem(422, "Write the id of at least one comparison.", kind="invalid")
     else:
         asked["all_unvoted"] = which == "all_unvoted"
     return validate(Offer, asked)
