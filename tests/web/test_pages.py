@@ -226,7 +226,7 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
     who = ann.user.user_id
     assert who in choices(engineer.get(f"{paged.url}/comparisons").text)
     assert (
-        f"Requested 2 judgements of 2 comparisons from {who}."
+        f"Requested 2 judgements of 2 comparisons from {ann.user.name}."
         in offered(paged, engineer, annotator_id=who).text
     )
     assert "No new judgements requested" in offered(paged, engineer, annotator_id=who).text
@@ -243,7 +243,7 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
 
 
 @on_sqlite
-def test_the_form_names_those_who_may_be_asked_and_only_to_whom_may_know_them(paged: Web):
+def test_the_form_names_those_who_may_be_asked_and_hides_their_addresses(paged: Web):
     paged.publish(1, offer=False)
     ann = paged.add("annotator", email="ann@example.org")
     unnamed = paged.store.users.add(
@@ -252,18 +252,28 @@ def test_the_form_names_those_who_may_be_asked_and_only_to_whom_may_know_them(pa
     gone = paged.add("annotator")
     paged.add("auditor")
     paged.add("annotator", kind="service")
-    admin, engineer = paged.add("admin"), paged.add("engineer")
+    twins = [
+        paged.store.users.add(
+            email=f"{i}@example.org", name="Eve", roles=[Role.ANNOTATOR], actor="test"
+        )
+        for i in range(2)
+    ]
+    admin, curator = paged.add("admin"), paged.add("curator")
     paged.store.users.disable(gone.user_id, actor="test")
     known = choices(paged.browser(admin).get(f"{paged.url}/comparisons").text)
     assert known == {
         "": "any annotator", ann.user_id: "ann (ann@example.org)",
         unnamed.user_id: "bo@example.org",
         admin.user_id: f"{admin.name} ({admin.email})",
+        curator.user_id: f"{curator.name} ({curator.email})",
+        twins[0].user_id: "Eve (0@example.org)", twins[1].user_id: "Eve (1@example.org)",
     }  # fmt: skip
     assert next(iter(known)) == ""
-    assert choices(paged.browser(engineer).get(f"{paged.url}/comparisons").text) == {
-        "": "any annotator"
-    } | {one: one for one in known if one}
+    page = paged.browser(curator).get(f"{paged.url}/comparisons").text
+    assert choices(page) == {
+        "": "any annotator", ann.user_id: "ann",
+        unnamed.user_id: unnamed.user_id, admin.user_id: admin.name, curator.user_id: curator.name,
+    } | {one.user_id: f"Eve (…{one.user_id[-6:]})" for one in twins}  # fmt: skip
 
 
 @on_sqlite

@@ -1,5 +1,6 @@
 """Offers comparisons to annotators, withdraws open slots, and flags comparisons."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rlhf_pipeline.api_types.comparisons import (
@@ -15,7 +16,6 @@ from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site
 
 
@@ -95,24 +95,42 @@ def describe(site: Site, principal: Principal, done: Offered, annotator_id: str)
     judgements = format_count(done.n_slots, "judgement")
     said = f"Requested {judgements} of {format_count(done.n_comparisons, 'comparison')}"
     if annotator_id:
-        said += f" from {names_for(site, principal).get(annotator_id) or annotator_id}"
+        names = _name_people(filter(may_be_asked, site.store.users.all()))
+        said += f" from {names.get(annotator_id, annotator_id)}"
     return f"{said}."
 
 
 def list_people(users: Iterable[User], principal: Principal) -> list[tuple[str, str]]:
-    """Ids and names of those users who can be asked by name; only ids for readers who may not read
-    users, and none for those who may not ask.
+    """Ids and names of the users who can be asked, for readers who may ask; with e-mail addresses
+    for those who may read users.
     """
     if not principal.may(Permission.COMPARISONS_OFFER):
         return []
     found = [user for user in users if may_be_asked(user)]
-    if not principal.may(Permission.USERS_READ):
-        return [(user.user_id, user.user_id) for user in found]
-    words = [
-        (user.user_id, user.email if user.name == user.email else f"{user.name} ({user.email})")
+    if principal.may(Permission.USERS_READ):
+        names = {
+            one.user_id: one.email if one.name == one.email else f"{one.name} ({one.email})"
+            for one in found
+        }
+    else:
+        names = _name_people(found)
+    return sorted(names.items(), key=lambda one: one[1].casefold())
+
+
+def _name_people(users: Iterable[User]) -> dict[str, str]:
+    """Display names by user id; with the end of the id where several users have one name, and the
+    id where the name is the e-mail address.
+    """
+    found = list(users)
+    n_of_name = Counter(user.name for user in found)
+    return {
+        user.user_id: user.user_id
+        if user.name == user.email
+        else user.name
+        if n_of_name[user.name] == 1
+        else f"{user.name} (…{user.user_id[-6:]})"
         for user in found
-    ]
-    return sorted(words, key=lambda one: one[1].casefold())
+    }
 
 
 def _ask_person(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:
