@@ -120,7 +120,11 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
     assert ("What to do next" in page, '<a href="/users">Invite' in page) == (True, True)
     assert steps[1]["link"] is None, "engineers may not open the page of users"
     paged.add(Role.ANNOTATOR)
-    ids = paged.publish(2)
+    ids = paged.publish(2, offer=False)
+    steps = reader.get("/home").json()["next_steps"]
+    assert [step["is_done"] for step in steps] == [False, True, False]
+    assert (steps[0]["title"], steps[0]["link"]) == ("Offer comparisons", "/comparisons")
+    paged.store.assignments.offer(ids, overlap=1)
     assert [s["is_done"] for s in reader.get("/home").json()["next_steps"]] == [True, True, False]
     vote(paged, ids[0])
     home = reader.get("/home").json()

@@ -157,13 +157,23 @@ def _find_low_accuracy(figures: Sequence[MetricPoint], served: str | None) -> It
 
 def _list_next_steps(site: Site, principal: Principal) -> Iterator[NextStep]:
     has_comparisons = site.store.comparisons.first_day() is not None
-    yield NextStep(
-        title="Collect comparisons",
-        text="`rlhf run collection` writes prompts and completions and offers them; "
-        "`rlhf import comparisons FILE` takes your own.",
-        link="/comparisons" if has_comparisons else None,
-        is_done=has_comparisons,
-    )
+    is_offered = site.vote_counter.work().n_comparisons > 0
+    if has_comparisons and not is_offered:
+        yield NextStep(
+            title="Offer comparisons",
+            text="The comparisons are there, but nobody is asked to judge them. Offer them on the "
+            "page Comparisons, or with `rlhf comparisons offer --all-unvoted`.",
+            link="/comparisons",
+            is_done=False,
+        )
+    else:
+        yield NextStep(
+            title="Collect comparisons",
+            text="`rlhf run collection` writes prompts and completions and offers them; "
+            "`rlhf import comparisons FILE --offer` takes your own.",
+            link="/comparisons" if has_comparisons else None,
+            is_done=is_offered,
+        )
     yield NextStep(
         title="Invite annotators",
         text="Add each person with the role annotator and send them their login link.",
