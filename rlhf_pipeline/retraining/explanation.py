@@ -156,7 +156,9 @@ def _check_confirmation(inputs: Inputs) -> Condition:
     own = list_own_events(evidence, params)
     confirming = find_confirming_events(own, params)
     sources = event_sources(confirming or list_confirmers(own, params))
-    found = f"{len(sources)} ({', '.join(sources)})" if sources else "none"
+    found = "none"
+    if sources:
+        found = f"{len(sources)} detector{'s' * (len(sources) > 1)} ({', '.join(sources)})"
     if own and not sources:
         found += "; calibration tests alone failed"
     if confirming:

@@ -28,6 +28,7 @@ def test_a_first_visit_shows_the_guidelines_and_a_round_that_is_not_counted(
     log_in(page, site, ann)
     page.wait_for_selector("#guidelines[open]")
     until(lambda: "Be kind" in page.inner_text("#guidelines-text"), "the guidelines")
+    assert "The button Guidelines opens" in page.inner_text("#guidelines-once"), "also by touch"
     assert site.store.assignments.remaining_work().n_leased == 0, "no clock runs meanwhile"
     page.keyboard.press("Escape")
     at_the_desk(page)

@@ -118,4 +118,8 @@ def test_the_page_keeps_its_state_in_the_address_and_exports_it(read, web: Web):
         assert "win rate of policy 2 against policy 1" in half
         missing = browser.get(f"{server.url}/compare?a=1&b=9&category=coding").text
         assert "versions 3 and 2" in missing
-        assert '<option value="coding" selected>' in missing
+        assert '<option value="coding" selected>coding</option>' in missing
+        same = browser.get(f"{server.url}/compare?a=2&b=2").text
+        assert "Choose two versions" in same
+        assert "A and B are the same version." in same
+        assert '<option value="coding">' in same

@@ -1,8 +1,10 @@
 """Decisions and drift events by API and page: in words, answered by people, once, and audited."""
 
 from datetime import UTC, date, datetime
+from functools import partial
 
 from rlhf_pipeline.records import DriftEvent, Role, TriggerDecision
+from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
@@ -80,6 +82,27 @@ def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
     home = reader.get("/home").json()
     assert home["decision"]["summary"] == listed["summary"]
     assert {"text": "decision 1 waits for a person", "link": "/decisions/1"} in home["attention"]
+
+
+def test_conditions_name_detectors_as_the_reasons_do(paged: Web):
+    for i, detector in enumerate(("ddm", "page_hinkley")):
+        event = DriftEvent(
+            kind="drift",
+            model_version="demo.reward_model@1",
+            detector=detector,
+            params_hash="p",
+            stream="errors",
+            seq=300 + i,
+            day=NOW.date(),
+            change_seq=290,
+            evidence={"error_before": 0.2, "n_votes": 1848},
+            detected_at=NOW,
+        )
+        paged.store.events.add([event])
+    rule = partial(decide, params=TriggerParams(min_new_votes=10))
+    paged.store.decisions.decide(rule, now=NOW, champion="demo.reward_model@1", up_to_seq=350)
+    page = paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/decisions/1").text
+    assert '<td class="words">2 detectors (DDM, Page–Hinkley)' in page
 
 
 def test_a_person_answers_once_and_ends_the_quarantine(web: Web):

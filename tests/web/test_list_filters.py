@@ -96,6 +96,9 @@ def test_pages_keep_their_filters_and_act_on_ticked_rows(web: Web, paged: Web):
     unnamed = admin.post(f"{paged.url}/comparisons/offer", data=panel)
     assert unnamed.status_code == 422
     assert "Write the id of at least one comparison." in unnamed.text
+    unknown = admin.get(f"{paged.url}/votes", params={"annotator_id": "nobody"}).text
+    assert "No matching votes" in unknown
+    assert "More continues" not in unknown, "the search is at its end"
     vote = cast(web.client("admin"), ids[0])
     votes = admin.get(f"{paged.url}/votes", params={"q": "prompt c0", "status": "counting"}).text
     assert ">prompt c0</a>" in votes

@@ -22,7 +22,8 @@ export class Guidelines {
     label.textContent = `v${version}`;
     if (isNew)
       this.view.notice(
-        `The guidelines changed: version ${version} applies from now on. Press g to read it.`,
+        `The guidelines changed: version ${version} applies from now on. ` +
+          "The button Guidelines opens it.",
       );
   }
 

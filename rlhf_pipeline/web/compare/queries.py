@@ -88,6 +88,12 @@ def compare(
     )
 
 
+def list_categories(site: Site, pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """Of the newest evaluation."""
+    found = _read(site, pairs[0]).rows if pairs else ()
+    return tuple(sorted({row.category for row in found}))
+
+
 def describe_pairs(pairs: Iterable[Pair]) -> str:
     named = [f"{candidate} and {other}" for candidate, other in pairs]
     if not named:
@@ -103,7 +109,7 @@ def _find_rows(site: Site, a: int, b: int, pairs: Sequence[Pair]) -> _Compared:
     if a == b:
         raise Problem(
             422,
-            "a and b are the same version. Name two versions.",
+            "A and B are the same version.",
             kind="invalid",
             errors=[("query.b", "is the version of a")],
         )

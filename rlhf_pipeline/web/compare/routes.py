@@ -87,7 +87,7 @@ def show_page(
         except Problem as cause:
             if cause.status not in (404, 422) or cursor is not None:
                 raise
-            problem = cause.detail
+            problem = cause
     state = {"a": a, "b": b} | asdict(chosen)
     return render(
         "compare/page.html",
@@ -97,7 +97,10 @@ def show_page(
         found=found,
         problem=problem,
         versions=versions,
-        categories={one: one for one in found.categories} if found else {},
+        categories={
+            one: one
+            for one in (found.categories if found else queries.list_categories(site, pairs))
+        },
         state=state,
         orders=ORDERS,
         what_exists=queries.describe_pairs(pairs),

@@ -106,7 +106,7 @@ def _find_stopped_work(
     silence = next((p.value for p in points if p.name == SILENCE), None)
     if silence is not None and silence > SILENT_S:
         yield Attention(
-            text=f"no sensor has ticked for {silence / 3600:.1f} hours: start the daemon or "
+            text=f"no sensor has ticked for {_describe_silence(silence)}: start the daemon or "
             "rlhf loop",
             link="/runs",
         )
@@ -115,6 +115,14 @@ def _find_stopped_work(
             text="no daemon is running, so nothing starts by itself: start rlhf dev or rlhf loop",
             link="/runs",
         )
+
+
+def _describe_silence(seconds: float) -> str:
+    """
+    >>> _describe_silence(1800), _describe_silence(7200)
+    ('30 minutes', '2.0 hours')
+    """
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
 def _find_drift(site: Site, n_events: int) -> Iterator[Attention]:

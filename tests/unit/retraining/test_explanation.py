@@ -84,7 +84,7 @@ def test_each_condition_shows_threshold_and_number() -> None:
         "confirmations": (
             "the rise test, or 2 detectors within 500 votes, or calibration tests that fail on 3 "
             "days of a week",
-            "2 (adwin, ddm), too far apart",
+            "2 detectors (adwin, ddm), too far apart",
             False,
         ),
         "people": ("no change that waits for a person", "none", True),
@@ -108,7 +108,7 @@ def test_calibration_tests_are_counted_only_where_they_confirm() -> None:
         check_conditions(read_inputs(decision(events)))[1].actual
         for events in ((slope,), (slope, NEAR[0]))
     ]
-    assert found == ["none; calibration tests alone failed", "1 (ddm)"]
+    assert found == ["none; calibration tests alone failed", "1 detector (ddm)"]
 
 
 def test_events_have_the_part_that_they_played() -> None:
