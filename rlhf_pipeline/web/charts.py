@@ -56,9 +56,9 @@ def read_days(since: Day = None, until: Day = None) -> DayFilter:
     if since and until and since > until:
         raise Problem(
             422,
-            f"since is {since}, after until, {until}. Exchange them or leave one out.",
+            f"From {since} is after To {until}. Exchange them or leave one out.",
             kind="invalid",
-            errors=[("query.since", "is after until")],
+            errors=[("query.since", "is after until"), ("query.until", "is before since")],
         )
     return DayFilter(since, until)
 

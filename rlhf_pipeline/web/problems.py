@@ -19,6 +19,12 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 API = "/api/"
+QUERY = "query."  # begins the paths of errors in the query of an address
+UNREADABLE = {  # what a text should have been, by pydantic's type of error
+    "int_parsing": "a whole number",
+    "date_from_datetime_parsing": "a date",
+    "date_from_datetime_inexact": "a date",
+}
 RETRY_SOON = {"Retry-After": "1"}
 LOG_IN = {"WWW-Authenticate": "Bearer"}
 UNAVAILABLE = "The database is not available; see the log of the server. Retry in a moment."
@@ -79,10 +85,13 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, RequestValidationError):
         wrong = [
-            (".".join(str(part) for part in one["loc"]), str(one["msg"]))
+            (".".join(str(part) for part in one["loc"]), _describe_invalid(one))
             for one in error.errors()[:50]
         ]
-        said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
+        said = "; ".join(
+            f"{path.removeprefix(QUERY).removesuffix('_id')}: {message}"
+            for path, message in wrong[:3]
+        )
         return Problem(
             422,
             f"Invalid request: {said}. Correct these fields and send it again.",
@@ -121,6 +130,12 @@ def problem_of(error: Exception) -> Problem:
         "The server failed because of a bug; see its log. Nothing of this request was stored.",
         kind="bug",
     )
+
+
+def _describe_invalid(error: Mapping[str, Any]) -> str:
+    """Pydantic's message, or plain words for a text that cannot be read."""
+    wanted = UNREADABLE.get(error["type"])
+    return f"{str(error['input'])[:50]!r} is not {wanted}" if wanted else str(error["msg"])
 
 
 ProblemPage = Callable[[Request, Problem], Awaitable[Response]]

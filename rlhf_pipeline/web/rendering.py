@@ -22,7 +22,7 @@ from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import cached_principal, find_principal
-from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.problems import QUERY, Problem
 from rlhf_pipeline.web.section import Section
 from rlhf_pipeline.web.site import Site
 
@@ -108,13 +108,13 @@ async def problem_page(request: Request, problem: Problem) -> Response:
         return RedirectResponse(login_path(request), 303)
     site: Site = request.app.state.site
     asker = await _find_principal(request, problem)
-    back, words = (
-        ("/", "Back to the start page")
-        if request.method == "GET"
-        else (request.headers.get("referer") or "/", "Back")
-    )
-    if not back.startswith(f"{request.url.scheme}://{request.url.netloc}/"):
-        back = "/"
+    wrong = [path.removeprefix(QUERY) for path, _ in problem.errors if path.startswith(QUERY)]
+    back, words = "/", "Back to the start page"
+    if request.method != "GET":
+        back, words = _find_sender(request) or "/", "Back"
+    elif any(name in request.query_params for name in wrong):
+        back = str(request.url.remove_query_params(wrong).replace(scheme="", netloc=""))
+        words = "Show all days" if set(wrong) <= {"since", "until"} else "Show it without this"
     page = render(
         "problem.html",
         request,
@@ -122,11 +122,21 @@ async def problem_page(request: Request, problem: Problem) -> Response:
         asker,
         status=problem.status,
         problem=problem.document(),
+        is_query=len(wrong) == len(problem.errors),
         back=back,
         back_words=words,
     )
     page.headers.update(problem.headers)
     return page
+
+
+def _find_sender(request: Request) -> str:
+    """Path and query of this app's page that sent a request; empty for another sender."""
+    sender = urlsplit(request.headers.get("referer", ""))
+    here = (request.url.scheme, request.url.netloc)
+    if (sender.scheme, sender.netloc) != here or sender.path.startswith("//"):
+        return ""
+    return sender.path + (f"?{sender.query}" if sender.query else "")
 
 
 async def _find_principal(request: Request, problem: Problem) -> Principal | None:

@@ -281,7 +281,7 @@ def test_votes_are_filtered_by_the_address_and_searched(
     assert page.locator(".row").count() == 1
     assert "Ann Lee" in page.inner_text(".row")
     assert page.goto(site.url + "/votes?day=tomorrow").status == 422
-    assert "query.day" in page.inner_text("main")
+    assert "day: 'tomorrow' is not a date" in page.inner_text("main")
     page.goto(site.url + "/votes?q=nothing+like+it")
     page.get_by_text("No matching votes").wait_for()
 

@@ -321,3 +321,25 @@ def test_who_sets_a_password_is_told_the_address_to_log_in_with(paged: Web):
     browser.follow_redirects = True
     done = browser.post(f"{paged.url}/me/password", data={"new_password": "correct horse battery"})
     assert "Password set. Log in as ann@example.org." in Seen(done.text).text
+
+
+def test_a_page_names_a_wrong_filter_and_leads_to_itself_without_it(paged: Web):
+    browser = paged.browser(paged.add("admin"))
+    for address, reason, back, words in (
+        (
+            "/preferences?since=2026-01-09&until=2026-01-01&category=coding",
+            "From 2026-01-09 is after To 2026-01-01.",
+            "/preferences?category=coding",
+            "Show all days",
+        ),
+        (
+            "/drift-events?decision_id=abc&is_open=true",
+            "decision: &#39;abc&#39; is not a whole number.",
+            "/drift-events?is_open=true",
+            "Show it without this",
+        ),
+    ):
+        refused = browser.get(f"{paged.url}{address}")
+        assert (refused.status_code, reason in refused.text) == (422, True)
+        assert f'href="{back}">{words}</a>' in refused.text
+        assert "query." not in refused.text
