@@ -88,7 +88,8 @@ def test_the_page_acknowledges_silences_and_resolves(web: Web):
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         paged = Web(web.store, web.settings, server.url, web.clock)
         browser, address = paged.browser(paged.add("engineer")), f"{server.url}/alerts"
-        assert "Acknowledge" in browser.get(address).text
+        shown = browser.get(address).text
+        assert ("Acknowledge" in shown, "value 80 h, threshold 72 h" in shown) == (True, True)
         only_open = browser.get(f"{address}?state=open").text
         assert 'action="/alerts/1/acknowledge?state=open"' in only_open
         kept = browser.post(f"{address}/1/acknowledge?state=open")

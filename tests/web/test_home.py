@@ -137,7 +137,8 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
     page = browser.get(f"{paged.url}/").text
     assert "The loop today" in page
     assert "of 2, 1 simulated; newest day" in page
-    assert "No alert is open. None opens until a daemon runs." in " ".join(page.split())
+    silent = "No alert is open. Until a daemon runs, only its silence is watched."
+    assert silent in " ".join(page.split())
     assert 'href="/comparisons?status=waiting"' in page
 
 

@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
+from rlhf_pipeline.alert_rounds import AlertPlan
 from rlhf_pipeline.api_types.alerts import NewSilence
+from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import AlertState
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.alerts import routes
@@ -26,6 +28,7 @@ VIEWS: dict[str, tuple[str, list[AlertState]]] = {
     "acknowledged": ("acknowledged", ["acknowledged"]),
     "resolved": ("resolved", ["resolved"]),
 }
+TIMES = {"seconds": " s", "hours": " h", "days": " days"}  # by unit of a metric
 HOURS = {1: "1 hour", 8: "8 hours", 24: "1 day", 168: "1 week"}
 SHOWN = 50
 
@@ -121,6 +124,11 @@ def _render_page(
         views={name: words for name, (words, _) in VIEWS.items()},
         shown=shown,
         query=query_of({"state": shown}),
+        units={
+            name: TIMES.get(METRICS[rule.reads].unit, "")
+            for name, rule in AlertPlan.read(site.settings, site.store).rules.items()
+            if rule.reads in METRICS
+        },
         silences=[one for one in site.store.silences.all() if one.ends_at > now],
         hours=HOURS,
         daemon=site.readiness.find_daemon_status(),
