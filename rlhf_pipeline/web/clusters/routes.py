@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
@@ -13,12 +14,13 @@ from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.charts import UNCHANGED, Day, answer_chart
 from rlhf_pipeline.web.comparisons import queries
 from rlhf_pipeline.web.dependencies import AnySite
-from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.pagination import Cursor, make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router
 
 api, pages = api_router("charts"), APIRouter()
 Reader = Annotated[Principal, Depends(needs_all_votes(Permission.VOTES_READ, "clusters of errors"))]
-MOST_ROWS = 50
+SHOWN = 50
 MOST_PEOPLE = 9  # that may judge one comparison
 
 
@@ -50,11 +52,19 @@ def show_list(site: AnySite, request: Request, principal: Reader, day: Day = Non
 
 @pages.get("/clusters/{cluster_id}")
 def show_one(
-    site: AnySite, request: Request, principal: Reader, cluster_id: str, day: Day = None
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    cluster_id: str,
+    day: Day = None,
+    cursor: Cursor = None,
 ) -> Response:
     found = site.files.find_cluster(cluster_id, day.isoformat() if day else None)
     one = queries.build_cluster(*found)
-    rows = site.store.comparisons.with_ids(list(one.comparison_ids[:MOST_ROWS]))
+    (first,) = parse_cursor(cursor, int) or (0,)
+    first = max(0, first)
+    end = first + SHOWN
+    rows = site.store.comparisons.with_ids(list(one.comparison_ids[first:end]))
     return render(
         "clusters/cluster.html",
         request,
@@ -65,6 +75,10 @@ def show_one(
             day.day: None if day.error is None else interval_of_share(day.error, day.n_prompts)
             for day in one.trend
         },
-        rows=rows[["comparison_id", "prompt", "category"]].to_dict("records"),
+        page=Page(
+            items=tuple(plain_rows(rows[["comparison_id", "prompt", "category"]])),
+            next=make_cursor(end) if end < len(one.comparison_ids) else None,
+        ),
+        query=query_of({"day": one.day.isoformat()}),
         overlap=min(MOST_PEOPLE, site.terms().rules.overlap + 1),
     )
