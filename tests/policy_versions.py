@@ -22,7 +22,10 @@ from rlhf_pipeline.store import Store
 
 N_PROMPTS = 30
 CATEGORIES = ("coding", "creative")
-PAGE = b"<!doctype html><html><head><style>p{margin:0}</style></head><p>Evaluated</html>"
+PAGE = (
+    b"<!doctype html><html><head><style>p{margin:0}</style></head><header></header>"
+    b"<p>Evaluated</html>"
+)
 
 
 def interval(value: float, half: float = 0.05, n: int = N_PROMPTS) -> Interval:

@@ -130,7 +130,7 @@ def show_learnt(
 def show_report(
     site: AnySite, _: Reader, version: Annotated[int, Path(ge=1, lt=2**31)]
 ) -> Response:
-    """The evaluation of a candidate as the page that its stage wrote."""
+    """The evaluation of a candidate as the page that its stage wrote, with a way back."""
     label = f"{queries.name_of(site, 'policy')}@{version}"
     page = site.files.read_evaluation_page(label)
     if page is None:
@@ -140,8 +140,9 @@ def show_report(
             "candidate; /evolution shows which versions have one.",
             kind="not_found",
         )
+    back = f'<header>\n<nav><a href="/evolution#policy-{version}">Evolution</a></nav>'
     return Response(
-        page,
+        page.replace(b"<header>", back.encode(), 1),
         media_type="text/html; charset=utf-8",
         headers={"content-security-policy": _allow_style(page)},
     )
