@@ -31,6 +31,7 @@ STATIC = HERE / "static"
 # then groups of installed packages
 MENU_GROUPS = ("", "Label", "Data", "People", "Models", "Drift", "Runs", "Governance")
 NOTICE, NOTICE_LASTS_S = "notice", 60  # the cookie that carries words to the next page
+MOST_NEXT = 500  # characters of an address that a login leads back to
 THEMES = ("dark", "light")
 STRENGTHS = {1: "slightly", 2: "somewhat", 3: "clearly", 4: "much"}
 CHOICES = {"tie": "equally good", "both_bad": "both bad", "skip": "skipped"}
@@ -105,7 +106,7 @@ def render(
 async def problem_page(request: Request, problem: Problem) -> Response:
     """An error page with the user's menu; without a login, a redirect to the login page."""
     if problem.status == 401:
-        return RedirectResponse(login_path(request), 303)
+        return see_other(login_path(request), notice=_describe_loss(request))
     site: Site = request.app.state.site
     asker = await _find_principal(request, problem)
     wrong = [path.removeprefix(QUERY) for path, _ in problem.errors if path.startswith(QUERY)]
@@ -152,12 +153,18 @@ async def _find_principal(request: Request, problem: Problem) -> Principal | Non
 
 
 def login_path(request: Request) -> str:
-    """The login page, which leads back to the requested page."""
-    path = request.url.path
-    if request.method != "GET" or path in ("/", "/logout"):
-        return "/login"
+    """The login page, which leads back to the requested page or the one whose form was sent."""
     query = f"?{request.url.query}" if request.url.query else ""
-    return f"/login?next={quote(path + query)}"
+    asked = request.url.path + query if request.method == "GET" else _find_sender(request)
+    if request.url.path == "/logout" or asked in ("", "/") or len(asked) > MOST_NEXT:
+        return "/login"
+    return f"/login?next={quote(asked)}"
+
+
+def _describe_loss(request: Request) -> str:
+    """What a form did that was sent after its session had ended; empty where nothing is lost."""
+    is_lost = request.method != "GET" and request.url.path != "/logout"
+    return "You were logged out; the last change was not saved." if is_lost else ""
 
 
 def names_for(site: Site, asker: Principal) -> dict[str, str]:

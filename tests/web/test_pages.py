@@ -343,3 +343,17 @@ def test_a_page_names_a_wrong_filter_and_leads_to_itself_without_it(paged: Web):
         assert (refused.status_code, reason in refused.text) == (422, True)
         assert f'href="{back}">{words}</a>' in refused.text
         assert "query." not in refused.text
+
+
+def test_a_form_after_a_session_says_what_was_lost_and_leads_back(paged: Web):
+    browser = paged.browser(paged.add("admin"))
+    browser.cookies.clear()
+    sent = "/comparisons?q=prompt"
+    asked = browser.post(f"{paged.url}/comparisons/flag", headers={"Referer": paged.url + sent})
+    assert parse_qs(urlsplit(asked.headers["location"]).query)["next"] == [sent]
+    page = browser.get(f"{paged.url}{asked.headers['location']}").text
+    assert "You were logged out; the last change was not saved." in page
+    for foreign in ("https://evil.example/x", f"{paged.url}//evil.example"):
+        asked = browser.post(f"{paged.url}/comparisons/flag", headers={"Referer": foreign})
+        assert asked.headers["location"] == "/login"
+    assert browser.post(f"{paged.url}/logout").headers.get("set-cookie") is None

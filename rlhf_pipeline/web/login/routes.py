@@ -10,13 +10,13 @@ from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
 from rlhf_pipeline.web.forms import Form, attempt
 from rlhf_pipeline.web.idempotency import keeps_no_record
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import render, see_other
+from rlhf_pipeline.web.rendering import MOST_NEXT, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 api = api_router("auth")
 pages = APIRouter()
 OPEN = [Depends(public("a login starts without a session"))]
-Next = Annotated[str, Query(alias="next", max_length=500)]
+Next = Annotated[str, Query(alias="next", max_length=MOST_NEXT)]
 
 
 @api.post("/auth/login", status_code=204, dependencies=OPEN, responses=problem_responses(401, 429))
