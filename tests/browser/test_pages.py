@@ -152,6 +152,24 @@ def test_the_menu_shows_what_one_may_and_the_rest_is_refused_in_words(
     assert page.get_by_role("link", name="Back to the start page").is_visible()
 
 
+def test_live_figures_say_that_the_server_does_not_respond(
+    site: People, page: Any, context: Any, admin: Any
+) -> None:
+    refresh = "() => globalThis.htmx.trigger(document.querySelector('[data-refresh]'), 'refresh')"
+    page.goto(f"{site.url}/alerts")
+    outage = page.locator("#outage")
+    context.set_offline(True)
+    page.evaluate(refresh)
+    outage.get_by_text("The server does not respond; the page is loaded again soon.").wait_for()
+    context.set_offline(False)
+    page.evaluate(refresh)
+    outage.wait_for(state="detached")
+    context.clear_cookies()
+    page.evaluate(refresh)
+    outage.get_by_text("You are logged out. Log in and reload the page.").wait_for()
+    assert page.locator("[data-refresh]").count() == 2
+
+
 def test_work_is_offered_and_taken_back_by_forms(site: People, page: Any, admin: Any) -> None:
     site.furnish(5, offered=False)
     page.goto(site.url + "/comparisons")

@@ -123,6 +123,32 @@ setInterval(() => {
   }
 }, MOMENT);
 
+// figures that cannot be read again look as if they were of this moment
+function showOutage(text) {
+  let words = document.querySelector("#outage");
+  if (!text) return words?.remove();
+  if (!words) {
+    words = Object.assign(document.createElement("p"), { id: "outage", className: "problem" });
+    words.setAttribute("role", "status");
+    document.querySelector("main").prepend(words);
+  }
+  if (words.textContent !== text) words.textContent = text; // else it is read aloud again
+}
+const SOON = "the page is loaded again soon.";
+const isLive = (context) => context?.sourceElement.matches("[data-refresh]");
+document.addEventListener("htmx:error", ({ detail: { ctx } }) => {
+  if (isLive(ctx) && !ctx.response) showOutage(`The server does not respond; ${SOON}`);
+});
+document.addEventListener("htmx:before:response", (event) => {
+  const { ctx } = event.detail;
+  if (!isLive(ctx)) return;
+  const { raw, status } = ctx.response;
+  const isLoggedOut = raw.redirected && new URL(raw.url).pathname === "/login";
+  if (isLoggedOut) event.preventDefault(); // the login page lacks this part
+  if (isLoggedOut) showOutage("You are logged out. Log in and reload the page.");
+  else showOutage(status < 500 ? "" : `The server answered ${status}; ${SOON}`);
+});
+
 const live = document.querySelector("[data-live]");
 if (live && "EventSource" in globalThis) {
   const state = document.querySelector("#live-state");
