@@ -304,6 +304,24 @@ def test_votes_are_filtered_by_the_address_and_searched(
     page.get_by_text("No matching votes").wait_for()
 
 
+def test_back_leads_to_the_list_as_it_was_left(site: People, page: Any, admin: Any) -> None:
+    site.furnish(130, offered=False)
+    page.goto(site.url + "/comparisons?q=why")
+    rows = page.locator(".row")
+    for shown in (100, 130):
+        page.get_by_role("link", name="More").click()
+        until(lambda shown=shown: rows.count() == shown, "more of the list")
+    row = rows.nth(120).get_by_role("link").first
+    address = row.get_attribute("href")
+    row.click()
+    page.wait_for_url(f"**{address}")
+    page.go_back()
+    until(lambda: rows.count() == 130, "the list as it was left")
+    until(lambda: page.evaluate("scrollY") > 1000, "its place")
+    assert row.bounding_box()["y"] < 800
+    assert (row.get_attribute("href"), page.url) == (address, site.url + "/comparisons?q=why")
+
+
 def test_one_box_ticks_all_rows_also_those_loaded_later(
     site: People, page: Any, admin: Any
 ) -> None:

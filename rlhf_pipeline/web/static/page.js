@@ -111,6 +111,32 @@ document.addEventListener("click", ({ target }) => {
   if (list) extended.add(list);
 });
 
+// Back leads to as much of a list as was read, and to the place in it
+const remember = (values) => history.replaceState({ ...history.state, ...values }, "");
+document.addEventListener("click", ({ isTrusted, target }) => {
+  if (!isTrusted || !target.closest("a")) return;
+  const { more = 0 } = history.state ?? {};
+  if (target.closest(".more")) remember({ more: more + 1 });
+  else if (more) remember({ top: scrollY });
+});
+let { more: unread = 0 } = history.state ?? {};
+function readOn() {
+  const next = document.querySelector(".more a");
+  if (next && unread > 0) {
+    unread -= 1;
+    globalThis.htmx.process(next); // else the click leads to another page
+    next.click();
+  } else {
+    document.removeEventListener("htmx:after:swap", onRead);
+    scrollTo(0, history.state.top ?? 0);
+  }
+}
+const onRead = ({ detail }) => detail.ctx.select?.startsWith(".list-more") && readOn();
+if (unread && globalThis.htmx) {
+  addEventListener("load", readOn);
+  document.addEventListener("htmx:after:swap", onRead);
+}
+
 // parts of a page that show the state of the moment
 setInterval(() => {
   if (document.visibilityState !== "visible") return;
