@@ -54,7 +54,10 @@ class World:
     def __init__(self, folder: Path, store: Store, instance: dg.DagsterInstance):
         self.settings = Settings(home=folder, sensors_running=False)
         self.store, self.instance = store, instance
-        self.now, self.cursor = datetime.now(UTC) - timedelta(hours=1), None
+        now = datetime.now(UTC)
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        # not of yesterday, because failures are counted by day
+        self.now, self.cursor = max(now - timedelta(hours=1), midnight), None
 
     def tick(self, minutes: float = 1) -> str:
         self.now += timedelta(minutes=minutes)

@@ -10,11 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import dagster as dg
 import psutil
+
+from rlhf_pipeline.loop_settings import ScheduleParams
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARIES = Path(sys.executable).parent
@@ -112,6 +115,12 @@ def daemons(environ: Mapping[str, str], folder: Path, n: int = 1) -> Iterator[li
     finally:
         for daemon in started:
             daemon.end()
+
+
+def distant_schedules() -> dict[str, dict[str, str]]:
+    """Loop settings of which no daily schedule is due while a test runs, whatever the time."""
+    at = datetime.now(UTC) + timedelta(hours=12)
+    return {"schedules": dict.fromkeys(ScheduleParams.model_fields, f"{at:%H:%M}")}
 
 
 def runs_of(instance: dg.DagsterInstance, job: str, **tags: str) -> list[dg.DagsterRun]:

@@ -2,6 +2,7 @@
 with everybody killed on the way.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,15 @@ import dagster as dg
 import pytest
 
 from rlhf_pipeline.config import Settings
-from tests.processes.daemon_home import daemons, eventually, kill, lives, ticked_again, ticks
+from tests.processes.daemon_home import (
+    daemons,
+    distant_schedules,
+    eventually,
+    kill,
+    lives,
+    ticked_again,
+    ticks,
+)
 from tests.processes.imported_home import ImportFiles, assert_replayed_once, done, started, steps
 from tests.project import Project
 
@@ -43,8 +52,15 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
         "dead_after_seconds": 5,
         "quiet_minutes": 0,
     }
+    config = folder / "rlhf.yaml"
+    config.write_text(json.dumps({"loop": distant_schedules()}), encoding="utf-8")
     settings = Settings(
-        home=home, project="real", min_new_pairs=N, refit_after_pairs=1_000_000, **quick
+        home=home,
+        project="real",
+        config=config,
+        min_new_pairs=N,
+        refit_after_pairs=1_000_000,
+        **quick,
     )
     files = ImportFiles.write(folder, DAYS, n=N)
     bare = Project(settings, dg.DagsterInstance.ephemeral())

@@ -17,6 +17,7 @@ from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.retraining.triggers import decide
 from tests.pipeline.test_retraining_in_process import QUICK
 from tests.processes.daemon_home import (
+    distant_schedules,
     eventually,
     forget,
     held_slots,
@@ -46,7 +47,7 @@ def household(
 ) -> Iterator[Household]:
     folder = tmp_path_factory.mktemp("daemons")
     config = folder / "rlhf.yaml"
-    config.write_text(json.dumps({"loop": QUICK}), encoding="utf-8")
+    config.write_text(json.dumps({"loop": QUICK | distant_schedules()}), encoding="utf-8")
     project = branch(
         grown,
         persistent=True,
