@@ -1,5 +1,5 @@
-"""Who votes well, and what their votes say together: the joint model beside majority, Dawid and
-Skene, and who knows the truth. Prints tables.
+"""Who votes well, and what their votes say together: the joint model beside majority and
+who knows the truth. Prints tables.
 
     python benchmarks/bench_annotators.py [--votes 1000000] [--data ../shared/data] [--worlds 50]
         [--only simulated,coverage,real,big]
@@ -32,9 +32,7 @@ from benchmarks.annotator_coverage import coverage, halve_real_votes  # noqa: E4
 from benchmarks.measurement import Limits, print_table  # noqa: E402
 from benchmarks.simulation import Crowd, read_simulation, simulation_hash  # noqa: E402
 from rlhf_pipeline.votes import (  # noqa: E402
-    DawidSkeneParams,
     consensus,
-    dawid_skene,
     fit_annotator_model,
     joint_model,
     krippendorff_alpha,
@@ -55,13 +53,10 @@ CPU_S = 60.0
 GIGABYTES = 2.0
 PAIRS_S = 10.0
 BELOW_MAJORITY = 0.003  # of held-out real votes, in no seed more
-DAWID_SKENE, UNSHRUNK = "Dawid and Skene, shrunk", "Dawid and Skene, maximum likelihood"
 JOINT, JOINT_SHARED = "joint model, each comparison by itself", "joint model, completions shared"
 # Who makes use of which, of those that real votes judge.
 USED_BY = {
     "majority": "default of the consensus page, preference pairs",
-    UNSHRUNK: "nothing: shown for what shrinking adds",
-    DAWID_SKENE: "no part of the pipeline: there to be asked for",
     JOINT: "nothing: what sharing completions adds to",
     JOINT_SHARED: "annotator_model: soft labels and reliabilities",
 }
@@ -85,11 +80,6 @@ def oracle(truth: Simulated) -> Floats:
     )
     weighed = truth.votes["choice"].map(SIGNS) * truth.votes["annotator_id"].map(known)
     return np.asarray(weighed.groupby(truth.votes["comparison_id"]).sum(), dtype=np.float64)
-
-
-def by_confusion(votes: pd.DataFrame, params: DawidSkeneParams | None = None) -> Floats:
-    labels = dawid_skene(votes, params)
-    return np.asarray(labels["p_a"] - labels["p_b"], dtype=np.float64)
 
 
 def by_joint(votes: pd.DataFrame, comparisons: pd.DataFrame | None = None) -> Floats:
@@ -130,7 +120,6 @@ def simulated(limits: Limits) -> None:
     print(f"Simulated worlds: parameters {simulation_hash()[:12]}")
     ways: dict[str, Callable[[Simulated], Floats]] = {
         "majority": lambda truth: majority(truth.votes),
-        DAWID_SKENE: lambda truth: by_confusion(truth.votes),
         "joint model": lambda truth: by_joint(truth.votes),
         "who knows the annotators": oracle,
     }
@@ -147,13 +136,12 @@ def simulated(limits: Limits) -> None:
         [(n, format_spread(v)) for n, v in found.items()],
     )
     base, best = np.median(found["majority"]), np.median(found["who knows the annotators"])
-    for name in (DAWID_SKENE, "joint model"):
-        closed = float((np.median(found[name]) - base) / (best - base))
-        limits.check(
-            closed >= 0.5,
-            f"{name} closes {closed:.0%} of the gap between majority and who knows the annotators, "
-            "limit 50 %",
-        )
+    closed = float((np.median(found["joint model"]) - base) / (best - base))
+    limits.check(
+        closed >= 0.5,
+        f"the joint model closes {closed:.0%} of the gap between majority and who knows the "
+        "annotators, limit 50 %",
+    )
 
     shared = worlds(SIMULATED.shared)
     alone = [share_right(by_joint(truth.votes), truth.d > 0) for truth in shared]
@@ -234,8 +222,6 @@ def real(limits: Limits, folder: Path) -> None:
     )
     ways: dict[str, Callable[[pd.DataFrame], Floats]] = {
         "majority": majority,
-        UNSHRUNK: lambda votes: by_confusion(votes, DawidSkeneParams(n_imagined=0)),
-        DAWID_SKENE: by_confusion,
         JOINT: by_joint,
         JOINT_SHARED: lambda votes: by_joint(votes, comparisons),
     }
@@ -277,13 +263,12 @@ def real(limits: Limits, folder: Path) -> None:
         ),
         rows,
     )
-    for name in (DAWID_SKENE, JOINT_SHARED):
-        worst = min(gaps[name])
-        limits.check(
-            worst >= -BELOW_MAJORITY,
-            f"held-out real votes, worst of {len(gaps[name])} seeds: {name} {100 * worst:+.1f} "
-            f"points beside majority, limit {-100 * BELOW_MAJORITY:.1f} (used by {USED_BY[name]})",
-        )
+    worst = min(gaps[JOINT_SHARED])
+    limits.check(
+        worst >= -BELOW_MAJORITY,
+        f"held-out real votes, worst of {len(gaps[JOINT_SHARED])} seeds: {JOINT_SHARED} "
+        f"{100 * worst:+.1f} points beside majority, limit {-100 * BELOW_MAJORITY:.1f}",
+    )
 
 
 def big(limits: Limits, n_votes: int) -> None:

@@ -30,7 +30,6 @@ from rlhf_pipeline.votes.consensus import (
     select_judgements,
 )
 from rlhf_pipeline.votes.counting import drop_machine_votes
-from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, dawid_skene
 from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
 from rlhf_pipeline.votes.joint_model import ANNOTATORS, JointModel, JointParams, joint_model
 from rlhf_pipeline.votes.preference_pairs import (
@@ -56,7 +55,6 @@ __all__ = [
     "ANNOTATORS",
     "ANNOTATOR_FIGURES",
     "CEILINGS",
-    "CONFUSION_LABELS",
     "CONSENSUS",
     "NO_CHANGES",
     "NO_QUARANTINES",
@@ -68,7 +66,6 @@ __all__ = [
     "AnnotatorModel",
     "BootstrapParams",
     "ConsensusParams",
-    "DawidSkeneParams",
     "FiguresParams",
     "JointModel",
     "JointParams",
@@ -84,7 +81,6 @@ __all__ = [
     "ceilings",
     "consensus",
     "count_pairs",
-    "dawid_skene",
     "drop_machine_votes",
     "fit_annotator_model",
     "fleiss_kappa",

@@ -11,7 +11,7 @@ import pytest
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import SOFT_LABELS, check_frame
-from rlhf_pipeline.votes import dawid_skene, joint_model
+from rlhf_pipeline.votes import joint_model
 from rlhf_pipeline.votes.consensus import (
     CONSENSUS,
     ConsensusParams,
@@ -219,19 +219,14 @@ def test_joint_model_beats_the_majority_with_a_fifth_of_bad_raters():
     """A fifth of thirty people vote at random, five votes a comparison, in three worlds of 2,000
     comparisons.
     """
-    gained: dict[str, list[float]] = {"joint model": [], "dawid and skene": []}
+    gains = []
     for seed in range(3):
         truth = simulate(2000, n_annotators=30, votes_each=5, spammers=0.2, seed=seed)
         better = np.where(truth.d > 0, "a", "b")
         base = share_right(consensus(select_judgements(truth.votes))["choice"], better)
         by_model = model_consensus_of(truth.votes, joint_model(truth.votes).labels)["choice"]
-        confusions = dawid_skene(truth.votes)
-        by_confusion = pd.Series(np.where(confusions["p_a"] > confusions["p_b"], "a", "b"))
-        gained["joint model"].append(share_right(by_model, better) - base)
-        gained["dawid and skene"].append(share_right(by_confusion, better) - base)
-    for name, gains in gained.items():
-        # one standard error of such a difference is some 0.007
-        assert min(gains) > 0.01, (name, gains)
+        gains.append(share_right(by_model, better) - base)
+    assert min(gains) > 0.01  # one standard error of such a difference is some 0.007
 
 
 def test_the_models_agreed_choices_beat_the_majoritys():
