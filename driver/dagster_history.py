@@ -34,8 +34,8 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def read_state(instance: dg.DagsterInstance) -> dict[str, Any]:
-    """What `rlhf storage` needs to know of an instance: seconds since a daemon's last heartbeat,
-    active runs, materialised days by asset.
+    """Seconds since a daemon's last heartbeat, active runs and materialised days by asset, for
+    `rlhf check`, `restore` and `migrate`.
     """
     beats = [beat.timestamp for beat in instance.get_daemon_heartbeats().values()]
     active = [

@@ -240,7 +240,7 @@ class Retention:
                 yield Removal(item, partial(self._delete_recorded_file, files.name(path), path))
 
     def _delete_recorded_file(self, name: str, path: UPath) -> None:
-        """Its hash goes first: a file that `storage check` does not know may stand there, one that
+        """Its hash goes first: a file that `check` does not know may stand there, one that
         it knows may not be missing.
         """
         self.store.file_hashes.forget([name])

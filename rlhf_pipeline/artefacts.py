@@ -378,7 +378,7 @@ class Artefacts:
                 return contents
         raise ArtefactError(
             f"{changed[0]} was changed since it was written: its SHA-256 is not the recorded one. "
-            f"Materialise {stage} again, or restore the file from a backup; `rlhf storage check` "
+            f"Materialise {stage} again, or restore the file from a backup; `rlhf check` "
             "names every such file."
         )
 

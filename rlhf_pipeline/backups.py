@@ -95,8 +95,7 @@ class Manifest(Record):
                 else f"it has no {MANIFEST}"
             )
             raise ConfigurationError(
-                f"{folder} is not a backup: {why}. Name a folder that `rlhf storage backup` "
-                "finished."
+                f"{folder} is not a backup: {why}. Name a folder that `rlhf backup` finished."
             )
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -208,7 +207,7 @@ def restore(
         here = "sqlite" if url is None or database_dump.is_sqlite(url) else "postgres"
         if here != database.kind:
             way = (
-                "Unset RLHF_SERVER_URL, restore, then `rlhf storage migrate --to URL`."
+                "Unset RLHF_SERVER_URL, restore, then `rlhf migrate --to URL`."
                 if here == "postgres"
                 else "Set RLHF_SERVER_URL."
             )

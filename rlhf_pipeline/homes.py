@@ -10,7 +10,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import database_copy
 
 DATABASES = ("store.db", "mlflow/mlflow.db", "dagster/**/*.db")
-RESTORE = "Restore a backup with `rlhf storage restore FOLDER --replace`"
+RESTORE = "Restore a backup with `rlhf restore FOLDER --replace`"
 
 
 def refuse_broken(settings: Settings, *, initialising: bool = False, joining: bool = False) -> None:

@@ -130,7 +130,7 @@ ALLOWED: dict[str, set[str]] = {
         "automations",
         "effective_settings",
     },
-    # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads
+    # It serves the web app, and the terminal votes by the page's own checks. `check` reads
     # files wherever they lie.
     "cli": {
         *FOUNDATION,

@@ -72,6 +72,25 @@ COMMANDS = {
         "Replay the imported days that wait, oldest first; after a kill or a failure the next "
         "call continues.",
     ),
+    "backup": (
+        "storage.backup",
+        "Copy everything that cannot be made again into a new FOLDER, even while the project is in "
+        "use.",
+    ),
+    "restore": (
+        "storage.restore",
+        "Verify a backup and put it into RLHF_HOME; refused where data is present.",
+    ),
+    "check": (
+        "storage.check",
+        "Read databases, models, frames and file hashes; name what is damaged, lost or "
+        "contradictory, with exit code 1.",
+    ),
+    "migrate": (
+        "storage_migration.migrate",
+        "Move store, MLflow and Dagster's history from SQLite to a Postgres server, compare, and "
+        "use the server from then on.",
+    ),
     "export": ("exports.app", "Write comparisons, votes and the loop's logs as files."),
     "import": (
         "imports.app",
@@ -107,10 +126,7 @@ COMMANDS = {
         "audit.app",
         "The audit chain: who did what to what, each link with the hash of the previous one.",
     ),
-    "storage": (
-        "storage.app",
-        "Databases and files of the home: check, clean up, back up, restore, move to Postgres.",
-    ),
+    "storage": ("storage.app", "What housekeeping deletes."),
     "cache": ("cache.app", "Cached completions."),
     "keys": ("keys.app", "Provider keys, sealed in files."),
 }

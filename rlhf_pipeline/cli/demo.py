@@ -113,7 +113,7 @@ def _refuse_irreplaceable_file(home: Path, url: str) -> None:
     if found:
         raise ConfigurationError(
             f"{home} holds {' and '.join(found)}, which cannot be made again: nothing deleted. "
-            f"Save them with `rlhf storage backup`, then delete {home} yourself."
+            f"Save them with `rlhf backup`, then delete {home} yourself."
         )
 
 
@@ -123,7 +123,7 @@ def _drop_databases(settings: Settings, facts: HomeFacts, server: SecretStr) -> 
     if found:
         raise ConfigurationError(
             f"The databases {prefix}_… of {settings.home} hold {' and '.join(found)}, which "
-            "cannot be made again: nothing deleted. Save them with `rlhf storage backup`, drop "
+            "cannot be made again: nothing deleted. Save them with `rlhf backup`, drop "
             f"{prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
         )
     dropped = ServerDatabases(

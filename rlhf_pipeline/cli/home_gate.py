@@ -8,14 +8,14 @@ import typer
 
 from rlhf_pipeline.config import Settings
 
-# `init`, `demo` and `dev` may find no project yet and look themselves; `storage check` and `storage
-# restore` are for a damaged home; the laboratory needs none.
+# `init`, `demo` and `dev` may find no project yet and look themselves; `check` and `restore` are
+# for a damaged home; the laboratory needs none.
 UNGATED = (
     "init",
     "demo",
     "dev",
-    "storage check",
-    "storage restore",
+    "check",
+    "restore",
     "prompts sources",
     "keys new",
     "keys seal",

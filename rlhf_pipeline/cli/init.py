@@ -102,7 +102,7 @@ def rewrite_votes_frames(store: Store, files: Artefacts) -> int:
     superseded votes and the fields beside the choice.
 
     Votes that wait for their day's feedback go on waiting. A file that cannot be read, or that
-    holds votes which the store lacks, stays as it is: `rlhf storage check` names it.
+    holds votes which the store lacks, stays as it is: `rlhf check` names it.
     """
     from rlhf_pipeline.votes.counting import counting
 
@@ -256,7 +256,7 @@ def _refuse_abandoned_rows(workspace: Workspace, facts: HomeFacts | None) -> Non
     if n:
         raise ConfigurationError(
             f"{settings.home} holds {n} comparisons and votes in SQLite, which the server does "
-            "not have. Unset RLHF_SERVER_URL and move them with `rlhf storage migrate --to URL`, "
+            "not have. Unset RLHF_SERVER_URL and move them with `rlhf migrate --to URL`, "
             "or name another RLHF_HOME."
         )
 

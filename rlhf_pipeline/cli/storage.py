@@ -1,4 +1,4 @@
-"""`rlhf storage`: checks, cleans up, backs up and restores the databases and files of a home."""
+"""`rlhf check`, `backup` and `restore`: the databases and files of a home."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,21 +14,16 @@ from rlhf_pipeline.cli import driver, storage_check
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.home_activity import refuse_while_active
 from rlhf_pipeline.cli.init import make_missing_databases, prepare, server_databases
-from rlhf_pipeline.cli.storage_migration import migrate
 from rlhf_pipeline.cli.tables import console, echo, plain_text, progress_bar
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.registry import make_tables
 from rlhf_pipeline.retention import DeletableItem
 
-app = typer.Typer(
-    help="Databases and files of the home: check, clean up, back up, restore, move to Postgres.",
-    no_args_is_help=True,
-)
+app = typer.Typer(help="What housekeeping deletes.", no_args_is_help=True)
 Backup = Annotated[Path, typer.Argument(help="Folder of the backup.", metavar="FOLDER")]
 
 
-@app.command("check")
 def check() -> None:
     """Read databases, models, frames and file hashes; name what is damaged, lost or contradictory,
     with exit code 1.
@@ -53,7 +48,6 @@ def check() -> None:
         raise typer.Exit(1)
 
 
-@app.command("backup")
 def backup(folder: Backup) -> None:
     """Copy everything that cannot be made again into a new FOLDER, even while the project is in
     use.
@@ -70,7 +64,6 @@ def backup(folder: Backup) -> None:
         echo("The frames are in an object store and not in it; they can be materialised again.")
 
 
-@app.command("restore")
 def restore(
     folder: Backup,
     replace: Annotated[
@@ -135,6 +128,11 @@ def restore(
     )
 
 
+@app.callback()
+def storage() -> None:
+    """Make Typer build a group of one command."""
+
+
 @app.command("retain")
 def retain(
     dry_run: Annotated[
@@ -154,9 +152,6 @@ def retain(
     _show_deleted(
         [DeletableItem(**fact["item"]) for fact in facts if "item" in fact], dry_run=dry_run
     )
-
-
-app.command("migrate")(migrate)
 
 
 def _find_home_id(backup: Path, settings: Settings) -> str | None:

@@ -1,4 +1,4 @@
-"""`rlhf storage migrate`: moves a home's databases from SQLite to a Postgres server."""
+"""`rlhf migrate`: moves a home's databases from SQLite to a Postgres server."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -108,7 +108,7 @@ def _finish_or_refuse(workspace: Workspace, facts: HomeFacts, server: SecretStr)
     if build_database_url(facts.server_url, "") != build_database_url(server, ""):
         raise ConfigurationError(
             f"{workspace.settings.home} is on {workspace.store.database.where} already. To change "
-            "servers: `rlhf storage backup`, then `rlhf storage restore` with RLHF_SERVER_URL set "
+            "servers: `rlhf backup`, then `rlhf restore` with RLHF_SERVER_URL set "
             "to the new one."
         )
     prepare(workspace)

@@ -19,7 +19,7 @@ REQUEST_ERROR_CODES = (
     "RESOURCE_ALREADY_EXISTS",
     "INVALID_PARAMETER_VALUE",
 )
-RESTORE = "Restore a backup with `rlhf storage restore`, or put the file back."
+RESTORE = "Restore a backup with `rlhf restore`, or put the file back."
 
 # Part of the driver's or MLflow's message -> fault and cure; the first match is used.
 CURES: tuple[tuple[str, str], ...] = (

@@ -79,7 +79,7 @@ def copy_sqlite(source: Path, target: Path, *, uri: str | None = None) -> dict[s
     except sqlite3.Error as cause:
         raise StoreError(
             f"{source} cannot be copied to {target}: {cause}. Free disk space, or look at it with "
-            "`rlhf storage check`."
+            "`rlhf check`."
         ) from cause
 
 

@@ -311,7 +311,7 @@ def _sqlite_path(url: URL, *, read_only: bool) -> Path:
         if not path.is_file():
             raise StoreError(
                 f"The store {path} is missing. Restore the last backup: "
-                "`rlhf storage restore FOLDER --replace`."
+                "`rlhf restore FOLDER --replace`."
             )
         return path
     try:

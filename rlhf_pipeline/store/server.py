@@ -117,7 +117,7 @@ class ServerDatabases:
             elif mark is not None and mark.is_filling:
                 raise StoreError(
                     f"The databases {self.prefix}_… on {self._redacted_url()} are half filled: "
-                    "a move was interrupted. Repeat `rlhf storage migrate`, or name "
+                    "a move was interrupted. Repeat `rlhf migrate`, or name "
                     "another RLHF_DATABASE_PREFIX."
                 )
             self._write_mark(connection, replace(self._own_mark, is_filling=filling))

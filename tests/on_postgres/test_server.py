@@ -121,7 +121,7 @@ def test_half_filled_databases_are_refilled_or_left_alone(postgres, prefix):
         postgres.database_url(f"{prefix}_store"), organization="o", project="p"
     ) as store:
         store.migrate()
-    with pytest.raises(StoreError, match=r"half filled.*Repeat `rlhf storage migrate`"):
+    with pytest.raises(StoreError, match=r"half filled.*Repeat `rlhf migrate`"):
         mine.make()
     mine.make(filling=True)
     assert not database_copy.has_tables(postgres.database_url(f"{prefix}_store"))

@@ -155,7 +155,7 @@ def test_votes_of_people_are_not_deleted(claimed: Path) -> None:
     done = clean(claimed)
     assert done.returncode != 0
     assert re.search(
-        r"human votes, which cannot be made again: nothing deleted.*rlhf storage backup",
+        r"human votes, which cannot be made again: nothing deleted.*rlhf backup",
         done.stderr,
     )
     with Workspace(Settings.read({"RLHF_HOME": str(claimed)}, claimed)).store as store:
@@ -166,7 +166,7 @@ def test_imported_comparisons_are_not_deleted(claimed: Path) -> None:
     fill(claimed, source="a file").close()
     with pytest.raises(
         ConfigurationError,
-        match=r"hold.* imported comparisons, which.*nothing deleted.*rlhf storage backup",
+        match=r"hold.* imported comparisons, which.*nothing deleted.*rlhf backup",
     ):
         CliRunner().invoke(
             app, ["demo", "--clean"], env={"RLHF_HOME": str(claimed)}, catch_exceptions=False

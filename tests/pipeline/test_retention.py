@@ -239,7 +239,7 @@ def test_second_run_finds_nothing_more(full: Home) -> None:
 
 
 def test_deleted_report_is_no_longer_a_recorded_file(home: Home) -> None:
-    """Else `storage check` would call it missing."""
+    """Else `check` would call it missing."""
     reports = Artefacts(home.settings.frames, home.store.file_hashes)
     path = reports.report_path("2026-01-01")
     reports.write({path: b"page"})

@@ -1,5 +1,5 @@
-"""`rlhf storage` on a real home: sound, put aside, put back elsewhere, moved to Postgres with equal
-numbers, and every refusal.
+"""`rlhf check`, `backup`, `restore` and `migrate` on a real home: sound, put aside, put back
+elsewhere, moved to Postgres with equal numbers, and every refusal.
 """
 
 import hashlib
@@ -175,7 +175,7 @@ def late_vote(comparison_id: str) -> NewVote:
 
 
 def test_a_sound_home_is_reported_as_sound(home: Path) -> None:
-    result = rlhf(home, "storage", "check")
+    result = rlhf(home, "check")
     assert result.exit_code == 0, result.output
     for word in ("audit chain", "foreign keys", "files of days", "free disk", "champion policy"):
         assert word in result.output
@@ -195,7 +195,7 @@ def test_every_damage_is_found_and_ends_with_one(home: Path) -> None:
             "1)"
         )
         connection.commit()
-    result = rlhf(home, "storage", "check")
+    result = rlhf(home, "check")
     assert result.exit_code == 1
     assert "broken at seq 1" in result.output
     assert "refer to missing comparisons" in result.output
@@ -206,45 +206,45 @@ def test_a_backup_is_put_back_elsewhere_with_equal_numbers(home: Path, tmp_path:
     before = numbers(home)
     (home / "prompts").mkdir(exist_ok=True)
     (home / "prompts" / "imported.jsonl").write_text("{}\n")
-    assert rlhf(home, "storage", "backup", str(tmp_path / "backup")).exit_code == 0
+    assert rlhf(home, "backup", str(tmp_path / "backup")).exit_code == 0
     assert "password" not in (tmp_path / "backup" / "project.json").read_text()
     shutil.rmtree(home)  # the paths of before lead nowhere now
     restored = tmp_path / "elsewhere"
-    result = rlhf(restored, "storage", "restore", str(tmp_path / "backup"))
+    result = rlhf(restored, "restore", str(tmp_path / "backup"))
     assert result.exit_code == 0, result.output
     assert numbers(restored) == before
     assert (restored / "prompts" / "imported.jsonl").read_text() == "{}\n"
     # and MLflow finds the models where they lie now
-    assert rlhf(restored, "storage", "check").exit_code == 0
+    assert rlhf(restored, "check").exit_code == 0
 
 
 @pytest.mark.usefixtures("dagster_in_process")
 def test_a_backup_is_taken_while_votes_are_cast(home: Path, tmp_path: Path) -> None:
     with Workspace(settings_of(home)).store as store, store.database.write_transaction():
-        assert rlhf(home, "storage", "backup", str(tmp_path / "backup")).exit_code == 0
+        assert rlhf(home, "backup", str(tmp_path / "backup")).exit_code == 0
 
 
 @pytest.mark.usefixtures("dagster_in_process")
 def test_a_damaged_backup_and_a_full_home_are_refused(home: Path, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
-    rlhf(home, "storage", "backup", str(backup))
+    rlhf(home, "backup", str(backup))
     with pytest.raises(ConfigurationError, match="is not empty"):
-        rlhf(home, "storage", "backup", str(backup))
+        rlhf(home, "backup", str(backup))
     with pytest.raises(ConfigurationError, match=r"hold data.*--replace"):
-        rlhf(home, "storage", "restore", str(backup))
+        rlhf(home, "restore", str(backup))
     before = numbers(home)
-    assert rlhf(home, "storage", "restore", str(backup), "--replace").exit_code == 0
+    assert rlhf(home, "restore", str(backup), "--replace").exit_code == 0
     assert numbers(home) == before
     assert next(home.glob("replaced-*/store.db")).exists()
 
     frame = next((backup / "frames").rglob("*.parquet"))
     frame.write_bytes(frame.read_bytes()[:-10])
     with pytest.raises(ArtefactError, match=r"damaged: .*parquet \(truncated\)"):
-        rlhf(tmp_path / "new", "storage", "restore", str(backup))
+        rlhf(tmp_path / "new", "restore", str(backup))
     assert not (tmp_path / "new" / "store.db").exists()
     (backup / "manifest.json").unlink()
     with pytest.raises(ConfigurationError, match=r"it has no manifest\.json"):
-        rlhf(tmp_path / "new", "storage", "restore", str(backup))
+        rlhf(tmp_path / "new", "restore", str(backup))
 
 
 @pytest.mark.usefixtures("dagster_in_process")
@@ -253,8 +253,8 @@ def test_an_interrupted_backup_is_none_and_may_be_repeated(home: Path, tmp_path:
     backup.mkdir()
     (backup / "UNFINISHED").write_text("")
     with pytest.raises(ConfigurationError, match="interrupted before it was complete"):
-        rlhf(tmp_path / "new", "storage", "restore", str(backup))
-    assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
+        rlhf(tmp_path / "new", "restore", str(backup))
+    assert rlhf(home, "backup", str(backup)).exit_code == 0
 
 
 @pytest.mark.usefixtures("dagster_in_process")
@@ -262,7 +262,7 @@ def test_nothing_is_moved_while_a_run_or_the_daemon_is_at_work(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(home_activity, "DAEMON_BEATS_S", 0.1)
-    move = ("storage", "migrate", "--to", "postgresql://nobody@127.0.0.1:9")
+    move = ("migrate", "--to", "postgresql://nobody@127.0.0.1:9")
     with Workspace(settings_of(home)).store as store:
         store.heartbeats.beat("run", pid=1, host="h", job="feedback")
         with pytest.raises(ConfigurationError, match=r"1 runs are under way \(feedback\)"):
@@ -288,14 +288,9 @@ def test_a_server_project_is_not_replaced_during_a_run_or_with_a_daemon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(home_activity, "DAEMON_BEATS_S", 0.1)
-    assert (
-        rlhf(
-            home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix
-        ).exit_code
-        == 0
-    )
+    assert rlhf(home, "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix).exit_code == 0
     backup = tmp_path / "backup"
-    assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
+    assert rlhf(home, "backup", str(backup)).exit_code == 0
     before = numbers(home)
     server = {"RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": prefix}
     elsewhere = tmp_path / "on another machine"  # nothing there knows that the databases are in use
@@ -305,7 +300,7 @@ def test_a_server_project_is_not_replaced_during_a_run_or_with_a_daemon(
         store.heartbeats.beat("run", pid=1, host="h", job="feedback")
         for where, environ in restores:
             with pytest.raises(ConfigurationError, match=r"1 runs are under way \(feedback\)"):
-                rlhf(where, "storage", "restore", str(backup), "--replace", **environ)
+                rlhf(where, "restore", str(backup), "--replace", **environ)
         store.heartbeats.clear("run")
 
     monkeypatch.setenv(DAGSTER_URL, settings_of(home).dagster_environ[DAGSTER_URL])
@@ -315,13 +310,13 @@ def test_a_server_project_is_not_replaced_during_a_run_or_with_a_daemon(
         with pytest.raises(
             ConfigurationError, match=r"daemon works in the databases of .* Stop `rlhf dev`"
         ):
-            rlhf(where, "storage", "restore", str(backup), "--replace", **environ)
+            rlhf(where, "restore", str(backup), "--replace", **environ)
     assert numbers(home) == before
     assert not elsewhere.exists() or not any(elsewhere.iterdir())
 
     with dg.DagsterInstance.from_config(str(home / "dagster")) as instance:
         instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - 3600, "SENSOR", "here", []))
-    result = rlhf(home, "storage", "restore", str(backup), "--replace")
+    result = rlhf(home, "restore", str(backup), "--replace")
     assert result.exit_code == 0, result.output
     assert numbers(home) == before
 
@@ -332,21 +327,16 @@ def test_a_restore_takes_the_databases_of_its_own_home_and_no_other(
 ) -> None:
     backup = tmp_path / "backup"
     server = {"RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": prefix}
-    assert (
-        rlhf(
-            home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix
-        ).exit_code
-        == 0
-    )
-    assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
+    assert rlhf(home, "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix).exit_code == 0
+    assert rlhf(home, "backup", str(backup)).exit_code == 0
     before, home_id = numbers(home), facts_of(home).home_id
     assert home_id
 
     # On a second machine, or after the home was lost: the backup says whose the databases are.
     second = tmp_path / "second"
     with pytest.raises(ConfigurationError, match="hold data"):
-        rlhf(second, "storage", "restore", str(backup), **server)
-    assert rlhf(second, "storage", "restore", str(backup), "--replace", **server).exit_code == 0
+        rlhf(second, "restore", str(backup), **server)
+    assert rlhf(second, "restore", str(backup), "--replace", **server).exit_code == 0
     assert facts_of(second).home_id == home_id
     assert numbers(second) == before
 
@@ -356,17 +346,17 @@ def test_a_restore_takes_the_databases_of_its_own_home_and_no_other(
     with pytest.raises(
         StoreError, match=r"belong to another home of default/demo.*rlhf init --join"
     ):
-        rlhf(tmp_path / "third", "storage", "restore", str(older), "--replace", **server)
+        rlhf(tmp_path / "third", "restore", str(older), "--replace", **server)
     assert not (tmp_path / "third").exists()
-    assert rlhf(second, "storage", "restore", str(older), "--replace").exit_code == 0
+    assert rlhf(second, "restore", str(older), "--replace").exit_code == 0
     assert facts_of(second).home_id == home_id
     # Killed after what was there had been set aside, and repeated.
     (second / "project.json").unlink()
-    assert rlhf(second, "storage", "restore", str(older), "--replace", **server).exit_code == 0
+    assert rlhf(second, "restore", str(older), "--replace", **server).exit_code == 0
     assert facts_of(second).home_id == home_id
     fresh = {"RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": "fresh"}
     try:
-        assert rlhf(tmp_path / "third", "storage", "restore", str(older), **fresh).exit_code == 0
+        assert rlhf(tmp_path / "third", "restore", str(older), **fresh).exit_code == 0
         assert facts_of(tmp_path / "third").home_id not in (None, home_id)
         assert numbers(tmp_path / "third") == before
     finally:
@@ -385,7 +375,7 @@ def without_id(backup: Path) -> None:
 
 def test_a_replaced_home_is_checked_for_its_own_runs(home: Path, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
-    assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
+    assert rlhf(home, "backup", str(backup)).exit_code == 0
     other = tmp_path / "other"  # of a project that the backup does not know
     assert (
         rlhf(
@@ -396,7 +386,7 @@ def test_a_replaced_home_is_checked_for_its_own_runs(home: Path, tmp_path: Path)
     with Workspace(settings_of(other)).store as store:
         store.heartbeats.beat("run", pid=1, host="h", job="learning")
     with pytest.raises(ConfigurationError, match=r"1 runs are under way \(learning\)"):
-        rlhf(other, "storage", "restore", str(backup), "--replace")
+        rlhf(other, "restore", str(backup), "--replace")
 
 
 def prompts_file(folder: Path) -> Path:
@@ -407,7 +397,7 @@ def prompts_file(folder: Path) -> Path:
 
 def test_a_password_that_would_be_cut_is_refused_without_showing_it(home: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"--to .*percent-encode") as refused:
-        rlhf(home, "storage", "migrate", "--to", "postgresql://ann:hush/hash@db:5432")
+        rlhf(home, "migrate", "--to", "postgresql://ann:hush/hash@db:5432")
     assert not any(part in str(refused.value) for part in ("hush", "hash"))
 
 
@@ -420,13 +410,13 @@ def test_a_password_that_would_be_cut_is_refused_without_showing_it(home: Path) 
 )
 def test_a_server_that_is_none_is_refused(home: Path, url: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
-        rlhf(home, "storage", "migrate", "--to", url)
+        rlhf(home, "migrate", "--to", url)
 
 
 def killed_half_way(home: Path, url: str, store_url: str) -> None:
     """A move that is killed as soon as the votes have arrived: MLflow and Dagster have not."""
     environ = os.environ | {"RLHF_HOME": str(home), "RLHF_DATABASE_PREFIX": "moved"}
-    command = [str(Path(sys.executable).parent / "rlhf"), "storage", "migrate", "--to", url]
+    command = [str(Path(sys.executable).parent / "rlhf"), "migrate", "--to", url]
     moving = subprocess.Popen(
         command,
         env=environ,
@@ -471,7 +461,7 @@ def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
     killed_half_way(home, postgres.url, postgres.database_url(f"{prefix}_store"))
     assert facts_of(home).server_url is None
     assert numbers(home) == before
-    result = rlhf(home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix)
+    result = rlhf(home, "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix)
     assert result.exit_code == 0, result.output
     request.getfixturevalue("dagster_in_process")  # the move had a process of its own
     assert "store.votes" in result.output
@@ -481,15 +471,15 @@ def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
     assert facts_of(home).server_url is not None
     assert "rlhf_pipeline" not in (home / "dagster" / "dagster.yaml").read_text()
 
-    assert rlhf(home, "storage", "check").exit_code == 0
-    again = rlhf(home, "storage", "migrate", "--to", postgres.url)
+    assert rlhf(home, "check").exit_code == 0
+    again = rlhf(home, "migrate", "--to", postgres.url)
     assert "nothing to move" in again.output
     with pytest.raises(ConfigurationError, match=r"already\. To change servers"):
-        rlhf(home, "storage", "migrate", "--to", "postgresql://elsewhere")
+        rlhf(home, "migrate", "--to", "postgresql://elsewhere")
     # Another copy of the project does not overwrite what lies there.
     copy = Path(shutil.copytree(used, tmp_path / "copy"))
     with pytest.raises(StoreError, match=r"holds tables already.*Nothing was moved"):
-        rlhf(copy, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix)
+        rlhf(copy, "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix)
 
     # A process from before the move cannot write where nobody reads any more.
     with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as old:
@@ -512,17 +502,16 @@ def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
     # And the backup of a home on Postgres goes to another server's databases.
     backup = tmp_path / "backup"
     moved = numbers(home)
-    assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
+    assert rlhf(home, "backup", str(backup)).exit_code == 0
     assert (
         json.loads((backup / "manifest.json").read_text())["databases"]["store"]["kind"]
         == "postgres"
     )
     with pytest.raises(ConfigurationError, match=r"this home uses sqlite\. Set RLHF_SERVER_URL"):
-        rlhf(tmp_path / "new", "storage", "restore", str(backup))
+        rlhf(tmp_path / "new", "restore", str(backup))
     try:
         result = rlhf(
             tmp_path / "new",
-            "storage",
             "restore",
             str(backup),
             RLHF_SERVER_URL=postgres.url,
@@ -530,7 +519,7 @@ def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
         )
         assert result.exit_code == 0, result.output
         assert numbers(tmp_path / "new") == moved
-        assert rlhf(tmp_path / "new", "storage", "check").exit_code == 0
+        assert rlhf(tmp_path / "new", "check").exit_code == 0
     finally:
         for kind in KINDS:
             postgres.drop_database(f"restored_{kind}")

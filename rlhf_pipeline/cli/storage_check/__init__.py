@@ -1,4 +1,4 @@
-"""Checks databases, models, frames and files for `rlhf storage check`; changes nothing."""
+"""Checks databases, models, frames and files for `rlhf check`; changes nothing."""
 
 import shutil
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ from rlhf_pipeline.store import Store, integrity, migrations
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 
 RESTORE = (
-    "Restore the last backup with `rlhf storage restore FOLDER --replace`; `rlhf init` "
+    "Restore the last backup with `rlhf restore FOLDER --replace`; `rlhf init` "
     "would begin without any vote."
 )
 

@@ -1,4 +1,4 @@
-"""The findings of `rlhf storage check`."""
+"""The findings of `rlhf check`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ SHOWN = 3  # faults of one kind that are named
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of `rlhf storage check`."""
+    """One line of `rlhf check`."""
 
     what: str
     found: str

@@ -15,7 +15,7 @@ from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import CANDIDATE, CHAMPION, KINDS, PREVIOUS, Kind, Registry
 from rlhf_pipeline.store import Store, database_copy, database_dump
 
-RESTORE = "Restore the last backup with `rlhf storage restore FOLDER --replace`"
+RESTORE = "Restore the last backup with `rlhf restore FOLDER --replace`"
 
 
 def check_models(settings: Settings, store: Store, progress: Progress) -> Iterator[Finding]:

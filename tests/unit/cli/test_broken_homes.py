@@ -31,7 +31,7 @@ PASSED = (
     ("lab", "run"),
     ("lab", "suite"),
     ("prompts", "sources"),
-    ("storage", "restore"),
+    ("restore",),
 )
 
 
@@ -97,13 +97,13 @@ def lose_facts_and_store(home: Path) -> None:
 
 
 LOSSES: list[tuple[Callable[[Path], None], str]] = [
-    (lose_store, r"The store of .* is missing.*rlhf storage restore"),
-    (empty_store, r"The store of .* is empty.*rlhf storage restore"),
-    (lose_registry, r"MLflow's database of .* is missing.*rlhf storage restore"),
-    (empty_registry, r"MLflow's database of .* is empty.*rlhf storage restore"),
-    (lose_mlflow, r"MLflow's database of .* is missing.*rlhf storage restore"),
+    (lose_store, r"The store of .* is missing.*rlhf restore"),
+    (empty_store, r"The store of .* is empty.*rlhf restore"),
+    (lose_registry, r"MLflow's database of .* is missing.*rlhf restore"),
+    (empty_registry, r"MLflow's database of .* is empty.*rlhf restore"),
+    (lose_mlflow, r"MLflow's database of .* is missing.*rlhf restore"),
     (lose_facts, r"its project.json is gone.*rlhf init"),
-    (lose_facts_and_store, r"its project.json and store.db are gone.*rlhf storage restore"),
+    (lose_facts_and_store, r"its project.json and store.db are gone.*rlhf restore"),
 ]
 
 

@@ -237,7 +237,7 @@ def test_a_home_with_rows_in_sqlite_is_not_left_behind(tmp_path, postgres: Postg
         connection.commit()
     with pytest.raises(
         ConfigurationError,
-        match=r"holds 1 comparisons and votes in SQLite.*rlhf storage migrate --to",
+        match=r"holds 1 comparisons and votes in SQLite.*rlhf migrate --to",
     ):
         prepared(tmp_path, server_url=SecretStr(postgres.url), database_prefix="homes")
     facts = HomeFacts.load(tmp_path)

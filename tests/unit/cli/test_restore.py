@@ -1,4 +1,4 @@
-"""`rlhf storage restore` puts a backup back over a damaged home, and where the backed up home's
+"""`rlhf restore` puts a backup back over a damaged home, and where the backed up home's
 files are gone.
 """
 
@@ -28,7 +28,7 @@ def backed_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare(workspace)
     workspace.store.comparisons.publish(comparisons(3), published_at=NOON)
     workspace.store.close()
-    assert rlhf(folder / "home", "storage", "backup", str(folder / "backup")).exit_code == 0
+    assert rlhf(folder / "home", "backup", str(folder / "backup")).exit_code == 0
     return folder
 
 
@@ -79,19 +79,19 @@ DAMAGES = pytest.mark.parametrize("damage", [damage_header, damage_first_page, c
 def test_damaged_store_is_replaced_by_a_backup(home: Path, backup: Path, damage: object) -> None:
     assert callable(damage)
     damage(home)
-    result = rlhf(home, "storage", "restore", str(backup), "--replace")
+    result = rlhf(home, "restore", str(backup), "--replace")
     assert result.exit_code == 0, result.output
     assert "Cannot tell whether runs are under way" in result.output
     assert n_comparisons(home) == 3
     assert next(home.glob("replaced-*/store.db")).exists()
-    assert rlhf(home, "storage", "check").exit_code == 0
+    assert rlhf(home, "check").exit_code == 0
 
 
 def test_damaged_history_of_dagster_is_replaced_by_a_backup(home: Path, backup: Path) -> None:
     history = home / "dagster" / "history"
     history.mkdir(exist_ok=True)
     (history / "runs.db").write_bytes(b"\xff" * 5000)
-    result = rlhf(home, "storage", "restore", str(backup), "--replace")
+    result = rlhf(home, "restore", str(backup), "--replace")
     assert result.exit_code == 0, result.output
     assert "Cannot tell whether Dagster's daemon works here" in result.output
     assert n_comparisons(home) == 3
@@ -101,7 +101,7 @@ def test_damaged_history_of_dagster_is_replaced_by_a_backup(home: Path, backup: 
 def test_check_reports_a_damaged_store(home: Path, damage: object) -> None:
     assert callable(damage)
     damage(home)
-    result = rlhf(home, "storage", "check")
+    result = rlhf(home, "check")
     assert result.exit_code == 1
     assert "trouble" in result.output
     assert "estore" in result.output
@@ -119,7 +119,7 @@ def test_store_with_a_run_under_way_is_not_replaced(home: Path, backup: Path) ->
     with Workspace(Settings(home=home)).store as store:
         store.heartbeats.beat("run", pid=1, host="h", job="learning")
     result = CliRunner().invoke(
-        app, ["storage", "restore", str(backup), "--replace"], env={"RLHF_HOME": str(home)}
+        app, ["restore", str(backup), "--replace"], env={"RLHF_HOME": str(home)}
     )
     assert result.exit_code == 1
     assert "1 runs are under way (learning)" in str(result.exception)
@@ -132,7 +132,7 @@ def test_home_without_models_is_restored_elsewhere(
     elsewhere = tmp_path / "elsewhere"
     if arguments:
         prepare(Workspace(Settings(home=elsewhere)))
-    result = rlhf(elsewhere, "storage", "restore", str(backup), *arguments)
+    result = rlhf(elsewhere, "restore", str(backup), *arguments)
     assert result.exit_code == 0, result.output
     assert n_comparisons(elsewhere) == 3
     assert HomeFacts.load(elsewhere) is not None
@@ -148,14 +148,14 @@ def configured(tmp_path: Path) -> Path:
     folder.mkdir()
     config.write_text("keep_days: 7\n")
     prepare(Workspace(Settings(home=folder / "home", config=config)))
-    assert rlhf(folder / "home", "storage", "backup", str(folder / "backup")).exit_code == 0
+    assert rlhf(folder / "home", "backup", str(folder / "backup")).exit_code == 0
     config.unlink()
     return folder
 
 
 @pytest.mark.parametrize("name", ["elsewhere", "home"])
 def test_home_is_restored_without_its_settings_file(configured: Path, name: str) -> None:
-    result = rlhf(configured / name, "storage", "restore", str(configured / "backup"), "--replace")
+    result = rlhf(configured / name, "restore", str(configured / "backup"), "--replace")
     assert result.exit_code == 0, result.output
     assert (
         "rlhf.yaml, the settings of the backed up home, is not on this machine: defaults apply"
@@ -169,7 +169,7 @@ def test_home_is_restored_without_its_settings_file(configured: Path, name: str)
 
 def test_restored_home_keeps_the_settings_file_that_is_there(configured: Path) -> None:
     (configured / "rlhf.yaml").write_text("keep_days: 7\n")
-    result = rlhf(configured / "elsewhere", "storage", "restore", str(configured / "backup"))
+    result = rlhf(configured / "elsewhere", "restore", str(configured / "backup"))
     assert result.exit_code == 0, result.output
     assert (
         Settings.read({"RLHF_HOME": str(configured / "elsewhere")}, configured / "home").keep_days

@@ -1,4 +1,4 @@
-"""`rlhf storage check` finds what is damaged, lost or contradicts the rest, and changes nothing."""
+"""`rlhf check` finds what is damaged, lost or contradicts the rest, and changes nothing."""
 
 import hashlib
 import os
@@ -208,7 +208,7 @@ def hashes_line(home: Path) -> str:
 def check(home: Path) -> Result:
     return CliRunner().invoke(
         app,
-        ["storage", "check"],
+        ["check"],
         env={"RLHF_HOME": str(home), "COLUMNS": "200"},
         catch_exceptions=False,
     )
@@ -259,7 +259,7 @@ def test_emptied_store_is_a_fault_and_init_is_not_advised(home: Path) -> None:
     before = tree(home)
     said = faults(home)
     assert "holds no tables, although this home was set up" in said
-    assert "rlhf storage restore" in said
+    assert "rlhf restore" in said
     assert tree(home) == before
 
 
@@ -341,7 +341,7 @@ def test_damaged_page_of_the_store_is_found(home: Path) -> None:
     (home / "store.db").write_bytes(content)
     said = faults(home)
     assert "pages of the store:" in said
-    assert "rlhf storage restore" in said
+    assert "rlhf restore" in said
 
 
 def test_missing_mlflow_database_is_a_fault_and_is_not_made(home: Path) -> None:

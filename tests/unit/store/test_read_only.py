@@ -25,7 +25,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def test_missing_store_is_named_and_not_made(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"store\.db is missing.*rlhf storage restore"):
+    with pytest.raises(StoreError, match=r"store\.db is missing.*rlhf restore"):
         opened(tmp_path / "deep" / "store.db")
     assert list(tmp_path.iterdir()) == []
 
