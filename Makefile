@@ -58,7 +58,10 @@ test: install ## the fast tests and one run of the whole loop; no network, Postg
 test-rest: install ## all other tests: web, browser, daemons, kills, providers, trainings, Postgres
 	@REQUIRE_POSTGRES=1 $(PYTEST) -n $$(($(CORES) + 2)) --rest --postgres tests # many of them wait for servers
 
-test-all: test test-rest ## every test
+acceptance: install ## what users rely on: commands, API and annotate page of whole projects
+	@$(PYTEST) -n $(CORES) --ignore tests/acceptance/real tests/acceptance
+
+test-all: test test-rest acceptance ## every test
 
 browser: install ## Chromium for the browser tests, from Debian where it is missing
 	@$(BIN)/python -m tests.browser.chromium || (apt-get update && apt-get install -y chromium)
@@ -79,4 +82,4 @@ graph: install ## draw docs/graph.svg from the real definitions
 bench: install ## every benchmark, one table each (not bench_learning.py, which runs five of them again)
 	@broken=0; for script in benchmarks/bench_*.py; do case "$$script" in */bench_learning.py) continue;; esac; echo; echo "== $$script"; $(BIN)/python "$$script" || broken=1; done; exit $$broken
 
-.PHONY: help install demo demo-clean test test-rest test-all browser lint check dev graph bench
+.PHONY: help install demo demo-clean test test-rest acceptance test-all browser lint check dev graph bench

@@ -59,10 +59,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--rest`, whether a file of the fast tier has nothing to repeat on Postgres."""
+    """With `--rest`, whether a file has a target of its own (tests/acceptance) or is of the fast
+    tier with nothing to repeat on Postgres.
+    """
     if not config.getoption("--rest") or not collection_path.is_relative_to(config.rootpath):
         return None
     path = collection_path.relative_to(config.rootpath).as_posix()
+    if path == "tests/acceptance":
+        return True
     return True if _is_fast(path, config) and not path.startswith(ON_BOTH_DATABASES) else None
 
 
