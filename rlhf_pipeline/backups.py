@@ -13,7 +13,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts
-from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
+from rlhf_pipeline.errors import ArtefactError, ConfigurationError
 from rlhf_pipeline.files import translate_write_errors, write_atomically
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Record, utc_now
@@ -394,10 +394,9 @@ def _make_tables(name: str, url: str, database: DatabaseBackup, make_tables: Mak
         return
     store = Database(url, "any", "any")
     try:
-        # at the version of the backup; later upgraded with their rows
-        migrations.upgrade(store, database.version or "head")
-    except StoreError as cause:
-        raise StoreError(f"{cause} The backup's store is of version {database.version}.") from cause
+        if database.version not in (None, migrations.HEAD):
+            raise migrations.refusal("of the backup", database.version)
+        migrations.upgrade(store)
     finally:
         store.close()
 

@@ -13,12 +13,8 @@ from tests.postgres import (  # noqa: F401 (fixtures)
     postgres,
     postgres_url,
 )
-from tests.upgraded_home import home_0010, upgraded_home  # noqa: F401 (fixtures)
 
 collect_garbage_rarely()
-
-# Run once by hand, with the code of an earlier commit: see its docstring.
-collect_ignore = ["fixtures/make_home.py"]
 
 # Long files start first, so that no worker ends minutes after the others. Two daemons at once would
 # want four cores.

@@ -14,15 +14,13 @@ from rlhf_pipeline import homes
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
-from rlhf_pipeline.errors import ArtefactError, ConfigurationError, FrameError
+from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.store import Store, database_copy
+from rlhf_pipeline.store import database_copy
 from rlhf_pipeline.store.server import ServerDatabases
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from rlhf_pipeline.artefacts import Artefacts
+    pass
 
 STORAGE_ON_POSTGRES = f"""
 # Written by `rlhf init`. The URL holds a password, and Dagster's UI shows this file, so it comes \
@@ -66,7 +64,6 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
         _record_start_day(settings)
     if join:
         _relocate_artifacts(workspace)
-    rewrite_votes_frames(workspace.store, workspace.files)
     workspace.registry.initialise()
     champion = workspace.registry.get("policy", "champion")
     if champion is None and settings.policy is not None:
@@ -95,36 +92,6 @@ def _record_start_day(settings: Settings) -> None:
     assert facts is not None  # `prepare` wrote them
     if facts.start_day is None and "start_day" not in settings.model_fields_set:
         HomeFacts.change(settings.home, start_day=datetime.now(UTC).date())
-
-
-def rewrite_votes_frames(store: Store, files: Artefacts) -> int:
-    """Rewrite frames of votes from the store and return how many: earlier versions left out
-    superseded votes and the fields beside the choice.
-
-    Votes that wait for their day's feedback go on waiting. A file that cannot be read, or that
-    holds votes which the store lacks, stays as it is: `rlhf check` names it.
-    """
-    from rlhf_pipeline.votes.counting import counting
-
-    counted: pd.DataFrame | None = None
-    n = 0
-    for day in files.days("votes"):
-        try:
-            frame = files.read_frame("votes", day)
-        except (ArtefactError, FrameError):
-            continue
-        log = store.votes.log([day])
-        if frame["pass_no"].notna().any() or not frame["vote_id"].isin(log["vote_id"]).all():
-            continue
-        counted = counting(store.votes.log()) if counted is None else counted
-        missing = counted[(counted["day"] == day) & ~counted["vote_id"].isin(frame["vote_id"])]
-        # A counting vote that the frame lacks was cast after it was made; other votes that it lacks
-        # were superseded.
-        taken = log[log["seq"] < missing["seq"].min()] if len(missing) else log
-        if len(taken) > 0 and frame["vote_id"].isin(taken["vote_id"]).all():
-            files.write_frame("votes", taken, day)
-            n += 1
-    return n
 
 
 def prepare(workspace: Workspace, *, join: bool = False) -> None:

@@ -309,8 +309,8 @@ def advance_sequences(connection: Connection, table: Table) -> None:
 
 
 def analyze_tables(url: str) -> None:
-    """Make Postgres analyze all tables that were just filled. SQLite has the statistics of a
-    migration.
+    """Make Postgres analyze all tables that were just filled. SQLite has statistics from the
+    start.
 
     Postgres does so some minutes later, or never if autovacuum is off. Until then it plans as for
     empty tables, and an export that joins votes and comparisons reads all of one for each of the

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 from sqlalchemy import ColumnElement, and_, exists, func, select, text
 
-from rlhf_pipeline.records import TasteChange, TriggerDecision, content_hash
+from rlhf_pipeline.records import TasteChange, content_hash
 from rlhf_pipeline.store.audit import taste_change_digest
-from rlhf_pipeline.store.decisions import Decisions
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import audit, calibrations, metadata
 from rlhf_pipeline.store.taste_changes import ADD, RETRACT, TasteChangeLog, object_id_of
@@ -83,10 +82,8 @@ def find_changed_calibrators(database: Database) -> list[str]:
 
 
 def changed_taste_changes(database: Database) -> list[str]:
-    """Taste changes that differ from the digests in the audit chain, and those that were removed.
-
-    A change without a link was copied by a migration from the decision that confirmed it, and must
-    agree with that.
+    """Taste changes that differ from the digests in the audit chain, and those that were
+    removed.
     """
     digests = select(audit.c.object_id, audit.c.action, audit.c.payload_digest).where(
         database.in_project(audit), audit.c.action.in_([ADD, RETRACT])
@@ -96,33 +93,21 @@ def changed_taste_changes(database: Database) -> list[str]:
             (row.object_id, row.action): row.payload_digest for row in connection.execute(digests)
         }
     changes = TasteChangeLog(database).all()
-    decided = {decision.decision_id: decision for decision in Decisions(database).all()}
-    changed = [
-        change
-        for change in changes
-        if not _is_as_linked(change, linked, decided.get(change.decision_id))
-    ]
+    changed = [change for change in changes if not _is_as_linked(change, linked)]
     lost = {name for name, _ in linked} - {object_id_of(change) for change in changes}
     return [f"The {object_id_of(change)} was changed in the store." for change in changed] + [
         f"The {name} was removed from the store." for name in sorted(lost)
     ]
 
 
-def _is_as_linked(
-    change: TasteChange, linked: Mapping[tuple[str, str], str], decision: TriggerDecision | None
-) -> bool:
+def _is_as_linked(change: TasteChange, linked: Mapping[tuple[str, str], str]) -> bool:
     added, retracted = (linked.get((object_id_of(change), action)) for action in (ADD, RETRACT))
     as_added = change.model_copy(
         update={"retracted_at": None, "retracted_by": None, "retraction_reason": None}
     )
     if taste_change_digest(change) != (retracted or taste_change_digest(as_added)):
         return False
-    if added is not None:
-        return taste_change_digest(as_added) == added
-    return decision is not None and (change.change_seq, change.category) == (
-        decision.change_seq,
-        None,
-    )
+    return taste_change_digest(as_added) == added
 
 
 def sorts_by_code_point(database: Database) -> bool:

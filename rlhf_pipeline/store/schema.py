@@ -1,5 +1,6 @@
 """The tables of the store as of the newest migration."""
 
+import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,10 +24,14 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.dialects.sqlite.base import SQLiteDialect
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from rlhf_pipeline.errors import UnstorableText
 
 SCOPE = ("organization_id", "project_id")
+# Triggers refuse to change or remove their rows.
+APPEND_ONLY = ("votes", "predictions", "audit", "guidelines", "annotation_rules", "feedback")
 
 
 class UTCDateTime(TypeDecorator[datetime]):
@@ -890,3 +895,17 @@ alert_messages = _table(
     _index("ix_alert_messages_alert", "alert_id"),
     key=("message_id",),
 )
+
+
+def fingerprint() -> str:
+    """12 hexadecimal digits that change with any table, constraint, index or append-only trigger;
+    equal on both databases.
+    """
+    dialect = SQLiteDialect()
+    statements = [*APPEND_ONLY]
+    for table in metadata.sorted_tables:
+        statements.append(str(CreateTable(table).compile(dialect=dialect)))
+        statements += sorted(
+            str(CreateIndex(index).compile(dialect=dialect)) for index in table.indexes
+        )
+    return hashlib.sha256("\n".join(statements).encode()).hexdigest()[:12]

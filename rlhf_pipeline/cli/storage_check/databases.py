@@ -27,16 +27,8 @@ def open_store(settings: Settings) -> Store:
             f"The store {store.database.where} holds no tables, although this home was set up. "
             f"{RESTORE}"
         )
-    if version > migrations.HEAD:
-        raise StoreError(
-            f"The store {store.database.where} has version {version}, this code knows "
-            f"{migrations.HEAD}. A newer version of the package wrote it: install that one."
-        )
     if version != migrations.HEAD:
-        raise StoreError(
-            f"The store {store.database.where} has version {version}, this code needs "
-            f"{migrations.HEAD}. Run `rlhf init`."
-        )
+        raise migrations.refusal(store.database.where, version)
     return store
 
 

@@ -1,7 +1,6 @@
-"""Brings the tables of a store to the newest version, with Alembic run from code.
+"""Makes the tables of a store and brings them to the newest version, with Alembic run from code.
 
-A new version is a file versions/v<NNNN>_<noun>.py beside the others; `schema.py` changes in the
-same commit, and a test holds both equal.
+A store with the tables of another commit is refused: see versions/v0001_baseline.py.
 """
 
 from collections.abc import Iterator
@@ -11,33 +10,35 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, text
 
 from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.store import schema
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.faults import translate_errors
 
-BASE = "0010"
-HEAD = "0020"
-LAST_COMMIT_BEFORE_BASE = "9b1a569"  # its `rlhf init` upgrades versions 0001 to 0009
+HEAD = schema.fingerprint()
 FOLDER = Path(__file__).parent
+EXPORT_THERE = (
+    "Run `rlhf export comparisons` and `rlhf export votes` there with the commit that made it, "
+    "then `rlhf import comparisons FILE` and `rlhf import votes FILE` here into a new home "
+    "(RLHF_HOME)."
+)
 LOCK_KEY = 727_461  # key of the advisory lock of Postgres: any fixed number
 
 
-def upgrade(database: Database, revision: str = "head") -> None:
-    """Bring the tables to `revision` (default: the newest), in one transaction under a lock.
+def upgrade(database: Database) -> None:
+    """Make the tables, or bring them to the newest version, in one transaction under a lock.
 
-    Costs one query if there is nothing to do. Raises StoreError for tables older than BASE and for
-    those of a newer version of this package.
+    Costs one query if there is nothing to do. Raises StoreError for the tables of another commit.
     """
     if database.path is not None:
         # SQLite would make it readable by everyone, and its log inherits the mode
         database.path.touch(mode=0o600)
     current = current_revision(database)
-    if revision == "head" and current == HEAD:
+    if current == HEAD:
         return
-    _refuse_versions_before_base(database, current, revision)
     with _lock_migrations(database), translate_errors(database.where):
         if database.is_sqlite:
             _enable_write_ahead_log(database)
-        _run(database, revision)
+        _run(database, current)
         database.engine.dispose()  # SQLite reads the planner's statistics when a connection opens
 
 
@@ -52,17 +53,15 @@ def current_revision(database: Database) -> str | None:
         return version
 
 
-def _refuse_versions_before_base(database: Database, *versions: str | None) -> None:
-    for version in versions:
-        if version is not None and version < BASE:
-            raise StoreError(
-                f"The store {database.where} has tables of version {version}; this package "
-                f"upgrades version {BASE} and later. Check out commit {LAST_COMMIT_BEFORE_BASE} "
-                "and run its `rlhf init` on this home, then return to this package."
-            )
+def refusal(where: str, version: str | None) -> StoreError:
+    """The error for a store whose tables another commit made."""
+    return StoreError(
+        f"The store {where} has the tables of another commit (schema {version}; this code has "
+        f"{HEAD}). {EXPORT_THERE}"
+    )
 
 
-def _run(database: Database, revision: str) -> None:
+def _run(database: Database, current: str | None) -> None:
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
@@ -75,7 +74,7 @@ def _run(database: Database, revision: str) -> None:
             connection,
             opts={
                 "transactional_ddl": True,
-                "fn": lambda version, _: script._upgrade_revs(revision, version),
+                "fn": lambda version, _: script._upgrade_revs("head", version),
                 "script": script,
             },
         )
@@ -83,11 +82,7 @@ def _run(database: Database, revision: str) -> None:
             with Operations.context(context):
                 context.run_migrations()
         except CommandError as cause:
-            raise StoreError(
-                f"The store {database.where} cannot be migrated ({cause}). It was probably written "
-                "by a newer version of this package: upgrade the package, or point it at another "
-                "store."
-            ) from cause
+            raise refusal(database.where, current) from cause
 
 
 def _enable_write_ahead_log(database: Database) -> None:

@@ -1,21 +1,29 @@
-"""The migrations end where schema.py stands; stores older than their base are refused."""
+"""The migrations end where schema.py stands; stores of another commit are refused."""
 
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, event, inspect, text
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Index,
+    MetaData,
+    String,
+    create_engine,
+    event,
+    inspect,
+    text,
+)
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store import Store, migrations
+from rlhf_pipeline.store import Store, migrations, schema
 from rlhf_pipeline.store.comparison_lists import ComparisonFilter
 from rlhf_pipeline.store.schema import SCOPE, metadata
 from tests.unit.store.databases import on_postgres, on_sqlite
@@ -82,37 +90,35 @@ def test_many_may_migrate_at_once(url):
         assert list(pool.map(migrate, range(8))) == [0] * 8
 
 
-def test_a_store_of_a_newer_package_is_refused(store):
+@pytest.mark.parametrize("revision", ["0020", "ffffffffffff"])
+def test_a_store_of_another_commit_is_refused_and_unchanged(store, revision):
     with store.database.write_transaction() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StoreError, match="newer version of this package"):
+        connection.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
+    before = _rows(store)
+    with pytest.raises(StoreError, match=f"schema {revision}; .*rlhf export votes.*rlhf import"):
         store.migrate()
+    assert migrations.current_revision(store.database) == revision
+    assert _rows(store) == before
 
 
-def test_a_store_older_than_the_base_is_refused_and_unchanged(store):
-    """The error names the commit whose `rlhf init` upgrades it."""
-    with store.database.write_transaction() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0009'"))
-    named = rf"version 0009; .* version {migrations.BASE} and later.* commit [0-9a-f]{{7}} .*init"
-    with pytest.raises(StoreError, match=named):
-        store.migrate()
-    assert migrations.current_revision(store.database) == "0009"
-
-
-def test_the_commit_that_upgrades_older_stores_has_their_migrations():
-    commit = migrations.LAST_COMMIT_BEFORE_BASE
-    folder = "rlhf_pipeline/store/migrations/versions/"
-    listed = subprocess.run(
-        ["git", "ls-tree", "--name-only", commit, folder],
-        cwd=migrations.FOLDER.parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listed.returncode:
-        pytest.skip(f"{commit} is not in this checkout: {listed.stderr.strip()}")
-    found = {Path(line).stem[:5] for line in listed.stdout.splitlines()}
-    assert {f"v{n:04}" for n in range(1, 11)} <= found
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tables: tables["replays"].append_column(Column("more", String)),
+        lambda tables: tables["votes"].append_constraint(CheckConstraint("seq > 0", name="seq")),
+        lambda tables: Index("ix_replays_state", tables["replays"].c.state),
+        lambda tables: tables["heartbeats"].metadata.remove(tables["heartbeats"]),
+    ],
+    ids=["column", "constraint", "index", "table"],
+)
+def test_each_change_of_the_tables_changes_their_fingerprint(change, monkeypatch):
+    other = MetaData(naming_convention=metadata.naming_convention)
+    for table in metadata.sorted_tables:
+        table.to_metadata(other)
+    monkeypatch.setattr(schema, "metadata", other)
+    before = schema.fingerprint()
+    change(other.tables)
+    assert schema.fingerprint() != before
 
 
 @on_sqlite

@@ -1,5 +1,5 @@
-"""The log of taste changes: written with the decision that confirmed one or by a person, retracted,
-carried over from earlier versions.
+"""The log of taste changes: written with the decision that confirmed one or by a person, and
+retracted.
 """
 
 from datetime import UTC, datetime
@@ -12,25 +12,6 @@ from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.store import integrity
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-# made by migrations after 0011
-LATER_TABLES = (
-    "generation_batches",
-    "taste_changes",
-    "loop_settings",
-    "evaluation_sets",
-    "metric_points",
-    "alert_rules",
-    "alerts",
-    "alert_silences",
-    "alert_messages",
-    "vote_sums",
-    "vote_sums_head",
-    "annotator_groups",
-    "practised_comparisons",
-    "adjudications",
-    "annotator_sums",
-)
 
 
 def decision(action="fire", change_seq=2):
@@ -130,23 +111,6 @@ def test_change_is_retracted_once(voted):
         voted.taste_changes.retract(2, reason="again", actor="bob")
 
 
-def test_migration_copies_the_changes_of_earlier_decisions(voted, decide):
-    decide(decision("hold", change_seq=None))
-    fired = decide(decision(), seq=11)
-    kept = voted.taste_changes.all()
-    with voted.database.write_transaction() as connection:
-        for table in LATER_TABLES:
-            connection.execute(text(f"DROP TABLE {table}"))
-        for column in ("source", "flag"):
-            connection.execute(text(f"DROP INDEX ix_comparisons_{column}"))
-        connection.execute(text("ALTER TABLE drift_events DROP COLUMN is_replayed"))
-        connection.execute(text("UPDATE alembic_version SET version_num = '0011'"))
-    voted.migrate()
-    (copied,) = voted.taste_changes.all()
-    assert copied == kept[0].model_copy(update={"recorded_at": NOON})
-    assert copied.decision_id == fired.decision_id
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -169,17 +133,3 @@ def test_taste_change_edited_in_the_store_is_found(voted, decide, change):
         connection.execute(text(change))
     (found,) = integrity.changed_taste_changes(voted.database)
     assert "in the store" in found or "from the store" in found
-
-
-@pytest.mark.parametrize("dialect", ["sqlite"])
-def test_taste_change_that_a_migration_carried_over_is_sound(voted, decide):
-    decide(decision())
-    with voted.database.write_transaction() as connection:
-        connection.execute(text("DROP TRIGGER IF EXISTS audit_refuse_delete"))
-        connection.execute(text("DELETE FROM audit WHERE action LIKE 'taste_change.%'"))
-    assert integrity.changed_taste_changes(voted.database) == []
-    with voted.database.write_transaction() as connection:
-        connection.execute(text("UPDATE taste_changes SET change_seq = 1"))
-    assert integrity.changed_taste_changes(voted.database) == [
-        "The taste change 1 was changed in the store."
-    ]

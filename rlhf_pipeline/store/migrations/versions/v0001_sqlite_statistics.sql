@@ -1,30 +1,3 @@
--- Votes, predictions, audit links, guidelines, rules and feedback are never changed or removed.
-
-CREATE TRIGGER votes_refuse_update BEFORE UPDATE ON votes BEGIN
-    SELECT RAISE(ABORT, 'votes is append-only'); END;
-CREATE TRIGGER votes_refuse_delete BEFORE DELETE ON votes BEGIN
-    SELECT RAISE(ABORT, 'votes is append-only'); END;
-CREATE TRIGGER predictions_refuse_update BEFORE UPDATE ON predictions BEGIN
-    SELECT RAISE(ABORT, 'predictions is append-only'); END;
-CREATE TRIGGER predictions_refuse_delete BEFORE DELETE ON predictions BEGIN
-    SELECT RAISE(ABORT, 'predictions is append-only'); END;
-CREATE TRIGGER audit_refuse_update BEFORE UPDATE ON audit BEGIN
-    SELECT RAISE(ABORT, 'audit is append-only'); END;
-CREATE TRIGGER audit_refuse_delete BEFORE DELETE ON audit BEGIN
-    SELECT RAISE(ABORT, 'audit is append-only'); END;
-CREATE TRIGGER guidelines_refuse_update BEFORE UPDATE ON guidelines BEGIN
-    SELECT RAISE(ABORT, 'guidelines is append-only'); END;
-CREATE TRIGGER guidelines_refuse_delete BEFORE DELETE ON guidelines BEGIN
-    SELECT RAISE(ABORT, 'guidelines is append-only'); END;
-CREATE TRIGGER annotation_rules_refuse_update BEFORE UPDATE ON annotation_rules BEGIN
-    SELECT RAISE(ABORT, 'annotation_rules is append-only'); END;
-CREATE TRIGGER annotation_rules_refuse_delete BEFORE DELETE ON annotation_rules BEGIN
-    SELECT RAISE(ABORT, 'annotation_rules is append-only'); END;
-CREATE TRIGGER feedback_refuse_update BEFORE UPDATE ON feedback BEGIN
-    SELECT RAISE(ABORT, 'feedback is append-only'); END;
-CREATE TRIGGER feedback_refuse_delete BEFORE DELETE ON feedback BEGIN
-    SELECT RAISE(ABORT, 'feedback is append-only'); END;
-
 -- How the rows of each index are spread: rows in all, then rows that share the first column, the
 -- first two, and so on. Every index begins with organization and project. Without these statistics
 -- SQLite takes each such equality for selective, prefers any index with a range on top, and reads a
@@ -95,3 +68,6 @@ SELECT column1, column2, '1000000 1000000 ' || column3 FROM (VALUES
     ('votes', 'sqlite_autoindex_votes_3', '1000000 1'),
     ('votes', 'sqlite_autoindex_votes_4', '1000000 5 1 1 1')
 );
+INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
+    ('comparisons', 'ix_comparisons_source', '1000000 1000000 1000000 100000 1000 1 1'),
+    ('comparisons', 'ix_comparisons_flag', '10000 10000 10000 3000 30 1 1');
