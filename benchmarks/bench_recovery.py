@@ -26,8 +26,11 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from scipy import stats  # noqa: E402
 
-from benchmarks.completion_calls import open_fresh_store  # noqa: E402
-from benchmarks.measurement import Limits, print_table  # noqa: E402
+from benchmarks.measurement import (  # noqa: E402
+    Limits,
+    open_fresh_store,
+    print_table,
+)
 from benchmarks.recovery_worlds import (  # noqa: E402
     CompletedPool,
     RecoveryWorld,

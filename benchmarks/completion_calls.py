@@ -1,79 +1,55 @@
-"""What benchmarks of completions share: a STUB in a process of its own, prompts, a bare loop beside
-it, and our way to ask for the same.
+"""A provider on loopback that counts its calls and refuses at random, and a bare client of it.
 
-Run by itself it is that other process.
+Run by itself it is the provider: `python completion_calls.py '{"latency_s": 0.2}'`.
 """
 
 import asyncio
 import json
+import random
+import socket
 import subprocess
 import sys
-import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from typing import Any
 
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT)]
+import pandas as pd
 
-import pandas as pd  # noqa: E402
+CONCURRENCY, K = 64, 2
+N_PROMPT_TOKENS, N_TOKENS = 24, 12  # billed for each answer
 
-from rlhf_pipeline.completions import (  # noqa: E402
-    CallParams,
-    CompletionParams,
-    Generation,
-    OpenAICompatibleBackend,
-    RequestedBy,
-)
-from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
-from rlhf_pipeline.frames import PROMPTS, check_frame  # noqa: E402
-from rlhf_pipeline.store import Store  # noqa: E402
-from tests.providers.stub_provider import Counters, Fault, StubProvider  # noqa: E402
 
-LATENCY_S = 0.2
-CONCURRENCY = 64
-K = 2
-PARAMS = CompletionParams(k=K, temperatures=[0.7], top_ps=[1.0], max_new_tokens=48)
-PRICES = {"prompt_price": 2.0, "completion_price": 8.0}  # of a million tokens; any will do
+@dataclass
+class Counters:
+    n_calls: int = 0
+    n_answered: int = 0
+    n_refused: int = 0
 
 
 @dataclass
 class StubServer:
-    """A STUB in another process."""
+    """The provider, in another process."""
 
     base_url: str
 
     def read_counters(self) -> Counters:
-        with urllib.request.urlopen(self.base_url.removesuffix("/v1") + "/stub/counters") as answer:
-            return Counters.model_validate_json(answer.read())
+        return Counters(**json.load(urllib.request.urlopen(self.base_url + "/counters")))
 
     def reset(self) -> None:
-        urllib.request.urlopen(
-            urllib.request.Request(self.base_url.removesuffix("/v1") + "/stub/reset", b"{}")
-        ).close()
+        urllib.request.urlopen(self.base_url + "/reset").close()
 
 
 @contextmanager
-def serve_stub(
-    *chances: tuple[float, Fault],
-    latency_s: float = LATENCY_S,
-    chunk_s: float = 0.0,
-    refuses: str | None = None,
-    quota: tuple[int, float] | None = None,
-) -> Iterator[StubServer]:
-    asked = json.dumps(
-        {
-            "latency_s": latency_s,
-            "chunk_s": chunk_s,
-            "refuses": refuses,
-            "quota": quota,
-            "chances": [(share, fault.model_dump()) for share, fault in chances],
-        }
-    )
+def serve_stub(*, latency_s: float = 0.2, refused: float = 0.0) -> Iterator[StubServer]:
+    """It answers after `latency_s`. A share `refused` of the calls gets 429 with Retry-After 1 s,
+    and the same share 500, both at once, as providers refuse.
+    """
+    given = json.dumps({"latency_s": latency_s, "refused": refused})
     process = subprocess.Popen(
-        [sys.executable, __file__, asked], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, __file__, given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -84,51 +60,76 @@ def serve_stub(
         process.wait(10)
 
 
-def run_stub(asked: str) -> None:
+def run_stub(latency_s: float, refused: float) -> None:
     """The other process: until its input ends."""
-    told = json.loads(asked)
-    chances = [(share, Fault(**fault)) for share, fault in told.pop("chances")]
-    with StubProvider(chances=chances, **told) as stub:
-        print(stub.base_url, flush=True)
-        sys.stdin.read()
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
 
+    counters, draw = Counters(), random.Random(0)
 
-def make_bench_prompts(n: int) -> pd.DataFrame:
-    texts = [
-        f"Prompt number {i}: name a river and say where it ends, in one sentence that a child "
-        "would understand."
-        for i in range(n)
+    async def complete(request: Request) -> JSONResponse:
+        body: dict[str, Any] = await request.json()
+        counters.n_calls += 1
+        lot = draw.random()
+        if lot < 2 * refused:
+            counters.n_refused += 1
+            status, headers = (429, {"Retry-After": "1"}) if lot < refused else (500, None)
+            return JSONResponse({"error": {"message": "refused"}}, status, headers)
+        await asyncio.sleep(latency_s)
+        counters.n_answered += 1
+        text = f"The river {body['messages'][-1]['content'][14:20]} ends in sea {body['seed']}."
+        return JSONResponse({
+            "id": "stub",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": body["model"],
+            "choices": [{
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": text},
+            }],
+            "usage": {
+                "prompt_tokens": N_PROMPT_TOKENS,
+                "completion_tokens": N_TOKENS,
+                "total_tokens": N_PROMPT_TOKENS + N_TOKENS,
+            },
+        })  # fmt: skip
+
+    async def count(request: Request) -> JSONResponse:
+        return JSONResponse(asdict(counters))
+
+    async def reset(request: Request) -> JSONResponse:
+        counters.__init__()  # type: ignore[misc]
+        return JSONResponse({})
+
+    routes = [
+        Route("/v1/chat/completions", complete, methods=["POST"]),
+        Route("/v1/counters", count),
+        Route("/v1/reset", reset),
     ]
-    return check_frame(
-        pd.DataFrame(
-            {
-                "day": "2026-01-01",
-                "prompt_id": [f"p{i}" for i in range(n)],
-                "text": texts,
-                "category": "factual",
-                "difficulty": "easy",
-                "source": "templates",
-                "template_id": None,
-                "variables": "{}",
-                "reference": None,
-                "seed": 1,
-            }
-        ),
-        PROMPTS,
-    )
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="error"))
+
+    async def serve() -> None:
+        running = asyncio.create_task(server.serve([listening]))
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        server.should_exit = server.force_exit = True
+        await running
+
+    asyncio.run(serve())
 
 
-def run_bare_loop(
-    url: str, frame: pd.DataFrame, concurrency: int = CONCURRENCY, max_retries: int = 0
-) -> None:
-    """What one writes without us: gather over a semaphore, on the same event loop. It keeps its
-    texts in a list.
-    """
+def run_bare_loop(url: str, frame: pd.DataFrame, max_retries: int = 0) -> None:
+    """What one writes without us: gather over a semaphore. It keeps its texts in a list."""
 
     async def run() -> list[str]:
         from openai import AsyncOpenAI
 
-        gate = asyncio.Semaphore(concurrency)
+        gate = asyncio.Semaphore(CONCURRENCY)
         async with AsyncOpenAI(base_url=url, api_key="none", max_retries=max_retries) as client:
 
             async def one(text: str, seed: int) -> str:
@@ -150,35 +151,5 @@ def run_bare_loop(
     assert len(asyncio.run(run())) == len(frame) * K
 
 
-@contextmanager
-def open_fresh_store() -> Iterator[Store]:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Store.open(f"sqlite:///{folder}/store.db", organization="o", project="p") as store,
-    ):
-        store.migrate()
-        yield store
-
-
-def run_pipeline(
-    store: Store,
-    frame: pd.DataFrame,
-    *urls: str,
-    params: CompletionParams = PARAMS,
-    asset: str = "bench",
-    **calls: object,
-) -> Generation:
-    backends = [OpenAICompatibleBackend("stub-model", url, timeout_s=30) for url in urls]
-    how = CallParams(**{"concurrency": CONCURRENCY, **PRICES, **calls})  # type: ignore[arg-type]
-    return ask_all(
-        frame,
-        backends,
-        params,
-        ledger=store.generation,
-        calls=how,
-        requested_by=RequestedBy(asset),
-    )
-
-
 if __name__ == "__main__":
-    run_stub(sys.argv[1])
+    run_stub(**json.loads(sys.argv[1]))

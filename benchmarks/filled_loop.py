@@ -3,6 +3,7 @@ policy versions, figures of production. Prints nothing; see bench_pages.
 """
 
 import json
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 
 import pandas as pd
@@ -10,18 +11,23 @@ import pandas as pd
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.evaluation import GateParams, decide_promotion
 from rlhf_pipeline.frames import DRIFT_REPORTS, RETRAINING_SET, check_frame
+from rlhf_pipeline.intervals import interval_of_ratio, interval_of_share
 from rlhf_pipeline.metric_catalogue import PRODUCTION
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import (
+    DayClusters,
     DriftEvent,
+    Evaluation,
+    EvaluationSamples,
+    Interval,
     JudgedSample,
     ModelVersion,
+    Promotion,
+    PromptCluster,
     TriggerDecision,
     utc_now,
 )
 from rlhf_pipeline.store import Store
-from tests.clusters import failing_cluster, write_clusters
-from tests.policy_versions import evaluate, interval, promote, write_samples
 
 PROJECT = "bench"
 N_DAYS, N_VERSIONS, N_PROMPTS, N_CLUSTERS = 400, 20, 300, 20
@@ -53,7 +59,7 @@ def fill_loop(store: Store, frames: str) -> None:
     for version in range(2, N_VERSIONS + 1):
         n = (version - 1) * DAYS_OF_A_VERSION
         _add_version(store, files, version, days[n], _choose(ids, n)[:N_PAIRS])
-    figure = interval(0.5, n=N_PROMPTS)
+    figure = _interval(0.5, n=N_PROMPTS)
     store.metric_points.put([
         MetricPoint.of_interval(day, name, figure, utc_now(), {"model": _policy(1 + n // 20)})
         for n, day in enumerate(days)
@@ -84,9 +90,9 @@ def _write_day(files: Artefacts, n: int, day: date, ids: list[str]) -> None:
     first = day - timedelta(days=n % DAYS_OF_A_CLUSTER)
     judged = _choose(ids, n)
     found = [
-        failing_cluster(f"{first}-{chr(65 + k)}", judged[k::N_CLUSTERS]) for k in range(N_CLUSTERS)
+        _failing_cluster(f"{first}-{chr(65 + k)}", judged[k::N_CLUSTERS]) for k in range(N_CLUSTERS)
     ]
-    write_clusters(files, day.isoformat(), *found)
+    _write_clusters(files, day.isoformat(), *found)
 
 
 def _choose(ids: list[str], n: int) -> list[str]:
@@ -125,7 +131,7 @@ def _add_version(
         now=now,
         champion=event.model_version,
     )
-    evaluation = evaluate(PROJECT, version, 0.6).model_copy(
+    evaluation = _evaluate(PROJECT, version, 0.6).model_copy(
         update={"reward_model": _reward_model(version * DAYS_OF_A_VERSION), "n_prompts": N_PROMPTS}
     )
     store.gates.record(
@@ -145,7 +151,7 @@ def _add_version(
             }
         )
     )
-    write_samples(files, evaluation, tuple(_judge(version, i) for i in range(N_PROMPTS)))
+    _write_samples(files, evaluation, tuple(_judge(version, i) for i in range(N_PROMPTS)))
     _promote(store, version, now)
 
 
@@ -174,7 +180,7 @@ def _retraining_set(day: date, judged: list[str]) -> pd.DataFrame:
 def _promote(store: Store, version: int, now: datetime) -> None:
     reason = "better" if version > 1 else "first version"
     for kind in ("policy", "reward_model"):
-        promote(store, f"{PROJECT}.{kind}", version, reason, promoted_at=now)
+        _put_promotion(store, f"{PROJECT}.{kind}", version, reason, promoted_at=now)
 
 
 def _noon(day: date) -> datetime:
@@ -202,4 +208,95 @@ def _judge(version: int, i: int) -> JudgedSample:
         p_win=0.5 + (i % 7 - i % 5) / 20,
         right_candidate=None,
         right_champion=None,
+    )
+
+
+def _failing_cluster(cluster_id: str, comparison_ids: Sequence[str]) -> PromptCluster:
+    return PromptCluster(
+        cluster_id=cluster_id,
+        name="lentils · soup",
+        terms={"lentils": 0.8, "soup": 0.6},
+        share_reference=interval_of_share(0.1, 100),
+        share_current=interval_of_share(0.2, 100),
+        p_share=0.03,
+        change="steady",
+        error_reference=interval_of_share(0.2, 10),
+        error_current=interval_of_share(0.6, 20),
+        p_error=0.004,
+        is_worse=True,
+        lift=interval_of_ratio(0.6, 20, 0.2, 80),
+        p_lift=0.001,
+        is_failing=True,
+        examples=tuple(comparison_ids[:1]),
+        comparison_ids=tuple(comparison_ids),
+    )
+
+
+def _write_clusters(files: Artefacts, day: str, *clusters: PromptCluster) -> None:
+    found = DayClusters(
+        day=day,
+        model_version=f"{PROJECT}.reward_model@1",
+        clusters=clusters,
+        n_reference=100,
+        n_current=100,
+        p_value=0.2,
+        explained=0.5,
+        noise_ceiling=Interval(value=0.9, low=0.85, high=0.94, n=60),
+    )
+    files.write({files.clusters_path(day): found.model_dump_json().encode()})
+
+
+def _interval(value: float, half: float = 0.05, n: int = N_PROMPTS) -> Interval:
+    return Interval(value=value, low=value - half, high=value + half, n=n)
+
+
+def _write_samples(
+    files: Artefacts, evaluation: Evaluation, rows: tuple[JudgedSample, ...]
+) -> None:
+    """The samples of an evaluation and its page."""
+    samples = EvaluationSamples(evaluation=evaluation, rows=rows)
+    path = files.samples_path(evaluation.candidate, evaluation.champion)
+    files.write({
+        path: samples.model_dump_json().encode(),
+        files.evaluation_path(evaluation.candidate): b"<!doctype html><p>Evaluated</p>",
+    })  # fmt: skip
+
+
+def _evaluate(project: str, version: int, win_rate: float) -> Evaluation:
+    """Of a version against the one before it."""
+    return Evaluation(
+        candidate=f"{project}.policy@{version}",
+        champion=f"{project}.policy@{version - 1}",
+        reward_model=f"{project}.reward_model@1",
+        n_prompts=N_PROMPTS,
+        prompts_hash="h",
+        win_rate=_interval(win_rate),
+        mean_reward_candidate=_interval(0.5),
+        mean_reward_champion=_interval(0.1),
+        kl=_interval(0.1, 0.02),
+        checkable_candidate=None,
+        checkable_champion=None,
+        mean_length_candidate=70.0,
+        mean_length_champion=65.0,
+        length_candidate=None,
+        length_controlled_win_rate=_interval(win_rate - 0.05),
+        win_rate_by_labels=_interval(win_rate + 0.1),
+        shares_votes=False,
+        evaluation_set=1,
+    )
+
+
+def _put_promotion(
+    store: Store, model_name: str, version: int, reason: str, **more: datetime
+) -> None:
+    store.promotions.record(
+        Promotion(
+            model_name=model_name,
+            version=version,
+            previous_version=version - 1 or None,
+            data_seq=None,
+            reason=reason,
+            actor=f"run run-{version}",
+            **more,
+        )
     )

@@ -5,10 +5,13 @@ nothing of what is measured.
 import os
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+
+from rlhf_pipeline.store import Store
 
 
 @dataclass
@@ -29,6 +32,17 @@ class StageTimes:
     def total(self) -> tuple[float, float]:
         walls, cpus = zip(*self.stages.values(), strict=True)
         return sum(walls), sum(cpus)
+
+
+@contextmanager
+def open_fresh_store() -> Iterator[Store]:
+    """An empty store, on SQLite, that ends with the block."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Store.open(f"sqlite:///{folder}/store.db", organization="o", project="p") as store,
+    ):
+        store.migrate()
+        yield store
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.completion_calls import open_fresh_store
+from benchmarks.measurement import open_fresh_store
 from rlhf_pipeline.calibration import fit_calibrator
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.comparisons import PairingParams, pair_completions

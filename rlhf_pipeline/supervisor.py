@@ -1,8 +1,7 @@
 """Starts servers as child processes, waits until they answer, and ends all of them together.
 
 `rlhf dev` becomes this program (`exec`) once the home is ready. It imports very little, so that the
-waiting process takes 11 MB instead of the 200 MB of a command line that has used MLflow: see
-bench_at_rest.
+waiting process takes 11 MB instead of the 200 MB of a command line that has used MLflow.
 """
 
 import contextlib

@@ -51,14 +51,9 @@ BIN = (
     "diagram has the ceiling"
 )
 ELSEWHERE: dict[str, dict[str, str]] = {
-    "benchmarks/bench_alerts.py": {"KINDS": "names of rules; the gap is measured from the ceiling"},
     "benchmarks/bench_detectors.py": {"main": "of alarms, which nobody voted on"},
     "benchmarks/bench_pages.py": {"measure": "names of requests, of which the time is shown"},
     "benchmarks/filled_store.py": {"_make_points": "names of metrics; one is the ceiling's"},
-    "benchmarks/bench_trainers.py": {
-        "MEASURES": "keys of _measured; the table has a row with the ceiling",
-        "_measured": "one model's figures for quality's table, which has a row with the ceiling",
-    },
     "rlhf_pipeline/calibration/summary.py": {
         "calibration_metrics": "measures of rows, whose votes it does not know; CalibrationReport "
         "holds the ceiling",

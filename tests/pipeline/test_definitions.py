@@ -221,9 +221,7 @@ def test_votes_and_retraining_tick_every_10_s_the_others_every_60_s(human: dg.De
 
 
 def test_sensor_declares_no_resource(human: dg.Definitions) -> None:
-    """For one that does, Dagster opens its instance at each tick: half the CPU of a tick, see
-    bench_at_rest.
-    """
+    """For one that does, Dagster opens its instance at each tick: half the CPU of a tick."""
     assert {
         s.name: s.required_resource_keys
         for s in human.get_repository_def().sensor_defs

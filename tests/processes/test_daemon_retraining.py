@@ -12,9 +12,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from benchmarks.flipped_votes import flip_votes
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.retraining.triggers import decide
+from tests.flipped_votes import flip_votes
 from tests.pipeline.test_retraining_in_process import QUICK
 from tests.processes.daemon_home import (
     distant_schedules,

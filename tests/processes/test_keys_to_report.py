@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 import pandas as pd
 import pytest
 
-from benchmarks.web_server import find_free_port, wait_for_server
 from rlhf_pipeline.records import Vote, utc_now
 from tests.browser.chromium import chromium_or_skip
 from tests.browser.hands import all_sent, at_the_desk, vote
 from tests.processes.daemon_home import BINARIES, Server
+from tests.serving import find_free_port, wait_for_server
 
 # Every key of the scale, a tie and both bad: twenty votes, of which eighteen prefer a side.
 KEYS = [*"123467891234678912", "5", "0"]

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.web_server import RLHF, find_free_port, server_environment, wait_for_server
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import Role, utc_now
 from rlhf_pipeline.store import Store
+from tests.serving import RLHF, find_free_port, server_environment, wait_for_server
 
 ORGANIZATION, PROJECT = "default", "bench"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.web_server import RLHF, server_environment
+from tests.serving import RLHF, server_environment
 from tests.web.served import Served, served
 
 MOST_STEPS = 6

@@ -14,10 +14,10 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.web_server import RLHF, server_environment, wait_for_server
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.store import anchors
 from rlhf_pipeline.web_servers import FOLDER
+from tests.serving import RLHF, server_environment, wait_for_server
 from tests.web.served import ORGANIZATION, PROJECT, Served, served
 
 CPU_SECONDS_TO_START = 5.0  # what it takes on a machine that has nothing else to do
