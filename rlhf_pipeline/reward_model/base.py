@@ -25,10 +25,9 @@ Floats = npt.NDArray[np.float64]
 WINDOW = "window"  # the encoder's truncation rule, shared by every kind with an encoder
 
 
-class FitFacts(Record):
+class ModelFacts(Record):
     """A reward model's parameters and fit statistics; a field a kind does not have stays empty."""
 
-    loss: str = Field(default="soft", description="see reward_model.losses")
     label: str = Field(default="votes", description="what was learnt from each pair")
     n_members: int = Field(default=1, description="of the ensemble")
     n_learnt: int | None = Field(
@@ -43,7 +42,6 @@ class FitFacts(Record):
         default=None,
         description="and what that had seen and a warm start of a transformer learnt again",
     )
-    log_tie_width: float | None = Field(default=None, description="learnt by the loss davidson")
     loss_curve: tuple[float, ...] = Field(
         default=(), description="training objective after each step"
     )
@@ -54,16 +52,6 @@ class FitFacts(Record):
     context_penalty: float | None = Field(
         default=None, description="of the completion in context, relative to its sentences'"
     )
-
-
-class ModelFacts(FitFacts):
-    """`FitFacts` plus the values that the report measures."""
-
-    margin_scale: float | None = Field(default=None, description="of the loss margin")
-    length_slope: float | None = Field(
-        default=None, description="logits of margin per unit of log length; None: not measured"
-    )
-    is_debiased: bool = Field(default=False, description="length is taken out of the scores")
 
 
 class RewardModel(Protocol):
@@ -300,7 +288,7 @@ def disagreement(
     if len(both) < 2:
         raise ModelError(
             "One member alone has no disagreement. Fit the reward model with n_members of 2 or "
-            "more, or a transformer with frozen_head."
+            "more."
         )
     margins = both[:, : len(prompts)] - both[:, len(prompts) :]
     return np.asarray(preference_probability(margins).std(axis=0), dtype=np.float64)

@@ -16,7 +16,6 @@ from rlhf_pipeline.records import DimensionHead, Interval
 from rlhf_pipeline.reward_model.base import Floats, RewardModel, both_sides
 from rlhf_pipeline.reward_model.evaluation import wins
 from rlhf_pipeline.reward_model.heads import HeadProblem, choose_l2, fit_head
-from rlhf_pipeline.reward_model.losses import LossParams, Targets
 from rlhf_pipeline.votes.ceilings import ceiling_of_counts
 from rlhf_pipeline.votes.dimension_votes import read_dimension_votes
 
@@ -41,13 +40,12 @@ def fit_dimension_heads(
         votes = judged["n"].to_numpy(dtype=np.float64)
         own = HeadProblem(
             problem.differences[rows],
-            Targets(judged["n_chosen"].to_numpy(dtype=np.float64) / votes),
+            judged["n_chosen"].to_numpy(dtype=np.float64) / votes,
             pairs["weight"].to_numpy(dtype=np.float64)[rows] * votes,
             problem.penalty,
-            LossParams(loss="soft"),
         )
         losses = choose_l2(own, groups, l2_grid, n_folds)
-        heads[str(name)] = fit_head(own, min(losses, key=lambda l2: (losses[l2], -l2)))[0].weights
+        heads[str(name)] = fit_head(own, min(losses, key=lambda l2: (losses[l2], -l2)))[0]
     return heads
 
 

@@ -32,15 +32,7 @@ from rlhf_pipeline.reward_model.base import (
 )
 from rlhf_pipeline.reward_model.dimensions import HEAD_OF, fit_dimension_heads
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.evaluation import fit_length_slope, log_length_gaps, log_lengths
-from rlhf_pipeline.reward_model.heads import (
-    HIDDEN_PARTS,
-    HeadParams,
-    HeadProblem,
-    Heads,
-    choose_l2,
-    fit_heads,
-)
+from rlhf_pipeline.reward_model.heads import HeadProblem, choose_l2, fit_heads
 from rlhf_pipeline.reward_model.losses import LabelParams, targets_of, vote_weights
 from rlhf_pipeline.reward_model.model_files import (
     CONFIG_FILE,
@@ -52,24 +44,28 @@ from rlhf_pipeline.reward_model.model_files import (
 )
 
 WEIGHTS_FILE = "model.safetensors"
-# The learned parts. Each must be in the file; those of a hidden layer, of ties and of length only
-# if the parameters use them.
-SCALARS = {"score_mean", "score_std", "log_tie_width", "length_slope"}
+# The learned parts; each must be in the file.
 PARTS = ("head", "feature_mean", "feature_std", "score_mean", "score_std")
 SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
 # L2 penalty relative to one dimension of the sentence embeddings: length and sentence count are
 # only two features and known to matter.
 SURFACE_PENALTY = 0.05
 N_SURFACE = 2
-# The length column of the features: length and sentence count come last.
-LENGTH = -2
 
 
-class EmbeddingParams(HeadParams, LabelParams):
+class EmbeddingParams(LabelParams):
     """Parameters of the embedding reward model's fit."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+    n_members: int = Field(
+        default=1,
+        ge=1,
+        le=50,
+        description="Heads whose mean is the score; from 2 on each on prompts drawn anew, and "
+        "their disagreement is known",
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the members' prompts")
     prompt_chars: int = Field(
         default=600,
         ge=0,
@@ -94,11 +90,6 @@ class EmbeddingParams(HeadParams, LabelParams):
         ge=1,
         le=1000,
         description="Sentences of a completion that count one by one; the rest do not",
-    )
-    debias_length: bool = Field(
-        default=False,
-        description="Take the length of a completion out of its score: what margins owe to the gap "
-        "in log length, by regression",
     )
     min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")
     min_dimension_pairs: int = Field(
@@ -148,10 +139,8 @@ class EmbeddingRewardModel(RewardModel):
         self.held_out_loss_: dict[float, float] = {}
         self.l2_: float | None = None
         self.context_penalty_: float | None = None
-        self.heads_ = Heads(np.zeros((0, 0)))
+        self.heads_: Floats = np.zeros((0, 0))  # (members, d)
         self.dimension_heads_: dict[str, Floats] = {}
-        self.log_tie_width_: float | None = None
-        self.length_slope_: float | None = None
         # texts cut so far, by the parameter that cut them
         self.n_cut = {"prompt_chars": 0, "max_sentences": 0}
 
@@ -173,28 +162,23 @@ class EmbeddingRewardModel(RewardModel):
         # A constant feature carries no information; dividing by 1 keeps it at 0.
         spread = both.std(axis=0)
         self.feature_std_ = np.where(spread > 1e-9, spread, 1.0)
-        weighted = used["weight"].to_numpy(dtype=np.float64) * vote_weights(used, self.params)
+        label = self.params.label
         problem = HeadProblem(
             (chosen - rejected) / self.feature_std_,
-            targets_of(used, self.params),
-            weighted,
+            targets_of(used, label),
+            used["weight"].to_numpy(dtype=np.float64) * vote_weights(used, label),
             np.ones(chosen.shape[1]),
-            self.params,
         )
         groups = group_index(used["prompt_id"].to_numpy(), len(used))
         problem = self._choose_penalties(problem, groups)
-        sides = self._standardise_features(chosen), self._standardise_features(rejected)
-        self.heads_, self.log_tie_width_, self.loss_curve_ = fit_heads(
+        self.heads_, self.loss_curve_ = fit_heads(
             problem,
-            sides,
             groups,
-            self.params,
             float(self.l2_ or 0.0),
-            min(self.params.folds, int(groups.max()) + 1),
+            n_members=self.params.n_members,
+            seed=self.params.seed,
             start=self._starting_head(warm_start),
         )
-        margins = (self.heads_.scores(sides[0]) - self.heads_.scores(sides[1])).mean(axis=1)
-        self.length_slope_ = fit_length_slope(margins, log_length_gaps(used), weighted)
         self.dimension_heads_ = fit_dimension_heads(
             used, problem, self.params.l2_grid, self.params.folds, self.params.min_dimension_pairs
         )
@@ -232,26 +216,21 @@ class EmbeddingRewardModel(RewardModel):
     def facts(self) -> ModelFacts:
         params = self.params
         return ModelFacts(
-            loss=params.loss,
             label=params.label,
             n_members=params.n_members,
             n_learnt=self.n_learnt_,
             n_new=self.n_learnt_,
             n_replayed=None if self.n_learnt_ is None else 0,
-            log_tie_width=self.log_tie_width_,
             loss_curve=tuple(self.loss_curve_),
             held_out_loss={f"{l2:g}": loss for l2, loss in self.held_out_loss_.items()},
             l2=self.l2_,
             context_penalty=self.context_penalty_,
-            margin_scale=params.margin_scale,
-            length_slope=self.length_slope_,
-            is_debiased=params.debias_length,
         )
 
     def quick(self, **changes: Any) -> "EmbeddingRewardModel":
         """One linear head on the same encoder."""
-        simple = {"n_members": 1, "head": "linear"}
-        return EmbeddingRewardModel(self.params.model_copy(update=simple | changes), self.encoder)
+        params = self.params.model_copy(update={"n_members": 1} | changes)
+        return EmbeddingRewardModel(params, self.encoder)
 
     def member_scores(
         self,
@@ -317,7 +296,7 @@ class EmbeddingRewardModel(RewardModel):
             [
                 summed,
                 vectors[: len(contexts)],
-                np.stack([log_lengths(completions), n_sentences], axis=1),
+                np.stack([np.log1p([len(c) for c in completions]), n_sentences], axis=1),
             ],
             axis=1,
         )
@@ -375,21 +354,25 @@ class EmbeddingRewardModel(RewardModel):
         encoder = encoder or Encoder(max_tokens=config["encoder_max_tokens"])
         require_encoder(encoder, config, folder)
         model = cls(EmbeddingParams(**config["params"]), encoder)
-        needed = model._required_parts()
-        stored = read_tensors(Path(folder) / WEIGHTS_FILE, needed, "np")
-        parts = {name: require_finite(stored[name], name) for name in needed}
+        stored = read_tensors(Path(folder) / WEIGHTS_FILE, PARTS, "np")
+        parts = {name: require_finite(stored[name], name) for name in PARTS}
         model.feature_mean_, model.feature_std_ = parts["feature_mean"], parts["feature_std"]
-        model.heads_ = Heads.from_parts(parts, len(model.feature_mean_))
+        model.heads_ = np.atleast_2d(parts["head"])
+        if model.heads_.shape[1] != len(model.feature_mean_):
+            raise ModelError(
+                f"The heads' shapes do not fit {len(model.feature_mean_)} features. The file is "
+                "damaged or of another encoder; fit the model again."
+            )
         model.dimension_heads_ = {
             name.removeprefix(HEAD_OF): require_finite(part, name)
             for name, part in sorted(stored.items())
             if name.startswith(HEAD_OF)
         }
-        for name in SCALARS.intersection(needed):
-            setattr(model, f"{name}_", float(parts[name][0]))
+        model.score_mean_, model.score_std_ = (
+            float(parts[name][0]) for name in ("score_mean", "score_std")
+        )
         model.l2_, model.loss_curve_ = config["l2"], config["loss_curve"]
-        # Models of earlier versions used one penalty for all features.
-        model.context_penalty_ = config.get("context_penalty")
+        model.context_penalty_ = config["context_penalty"]
         model.held_out_loss_ = {float(l2): loss for l2, loss in config["held_out_loss"].items()}
         require_weights(model, config, folder)
         return model
@@ -399,10 +382,7 @@ class EmbeddingRewardModel(RewardModel):
 
     def _raw_scores(self, features: Floats) -> Floats:
         """(n, members), not yet centred."""
-        scores = self.heads_.scores(self._standardise_features(features))
-        if not self.params.debias_length:
-            return scores
-        return np.asarray(scores - float(self.length_slope_ or 0.0) * features[:, [LENGTH]])
+        return np.asarray(self._standardise_features(features) @ self.heads_.T)
 
     def _starting_head(self, warm_start: RewardModel | None) -> Floats | None:
         """The other model's linear head, averaged over its members and converted to this model's
@@ -412,23 +392,21 @@ class EmbeddingRewardModel(RewardModel):
             return None
         start: EmbeddingRewardModel = require_warm_start(warm_start, self)
         start._require_fitted()
-        return np.asarray(start.heads_.linear.mean(axis=0) / start.feature_std_ * self.feature_std_)
+        return np.asarray(start.heads_.mean(axis=0) / start.feature_std_ * self.feature_std_)
 
     def _parts(self) -> dict[str, Floats]:
-        own = vars(self)
-        parts = self.heads_.parts() | {
-            name: own[f"{name}_"] for name in self._required_parts() if f"{name}_" in own
+        # a single head is saved as one vector
+        parts = {
+            "head": self.heads_[0] if len(self.heads_) == 1 else self.heads_,
+            "feature_mean": self.feature_mean_,
+            "feature_std": self.feature_std_,
+            "score_mean": self.score_mean_,
+            "score_std": self.score_std_,
+            **{HEAD_OF + name: head for name, head in self.dimension_heads_.items()},
         }
-        parts |= {HEAD_OF + name: head for name, head in self.dimension_heads_.items()}
         return {
             name: np.atleast_1d(np.asarray(part, dtype=np.float64)) for name, part in parts.items()
         }
-
-    def _required_parts(self) -> list[str]:
-        """The parts that a model with these parameters must have."""
-        hidden = HIDDEN_PARTS if self.params.head == "mlp" else ()
-        ties = ["log_tie_width"] if self.params.loss == "davidson" else []
-        return [*PARTS, *hidden, *ties, *(["length_slope"] if self.params.debias_length else [])]
 
     def _require_fitted(self) -> None:
         if not len(self.heads_):

@@ -25,7 +25,7 @@ REWARD_MODELS = Members[type[RewardModel]](
 UNNESTED = EmbeddingRewardModel.name
 SECTIONS = {TransformerRewardModel.name: "fine_tuning"}
 # Shared parameters: every kind that has them reads them from outside the sections.
-SHARED = {"loss", "margin_scale", "label", "n_members", "seed", "prompt_chars", "min_pairs"}
+SHARED = {"label", "n_members", "seed", "prompt_chars", "min_pairs"}
 
 
 # Recipes by name. `best` is what debates that were left out prefer (docs/learning.md).
@@ -50,8 +50,8 @@ class RewardModelParams(BaseModel):
 
     kind: str = Field(
         default=UNNESTED,
-        description="Which reward model; of another one than embedding, loss, label, members, "
-        "seed, prompt_chars and min_pairs are set here, the rest in its section (transformer: "
+        description="Which reward model; of another one than embedding, label, members, seed, "
+        "prompt_chars and min_pairs are set here, the rest in its section (transformer: "
         "fine_tuning)",
     )
     preset: Literal["", "best"] = Field(

@@ -21,7 +21,7 @@ from rlhf_pipeline.reward_model.encoder import Encoder
 CONFIG_FILE = "config.json"
 REPLACED_SUFFIX = ".old"
 MODEL_FILES = re.compile(
-    r"^(config\.json|model\.safetensors|member-\d+\.safetensors|backbone|frozen_head|\..+\.tmp)$"
+    r"^(config\.json|model\.safetensors|member-\d+\.safetensors|backbone|\..+\.tmp)$"
 )
 BACKBONE_FOLDER = "backbone"
 BACKBONE_FILES = (

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from rlhf_pipeline.records import DimensionHead, Interval, Record
-from rlhf_pipeline.reward_model.base import FitFacts
+from rlhf_pipeline.reward_model.base import ModelFacts
 
 
 class TestAccuracy(Record):
@@ -43,65 +43,7 @@ class TestAccuracy(Record):
         )
 
 
-class LengthEffect(Record):
-    """Accuracy on the same held-out pairs with and without the part that length explains;
-    `is_debiased` says which of the two the model uses.
-    """
-
-    n: int = Field(description="pairs")
-    slope: float = Field(
-        description="logits of margin per unit of the gap in log length, over the training pairs"
-    )
-    correlation_before: float | None = Field(
-        description="of the margins with the gap in log length, sides as shown; None where either "
-        "never varies"
-    )
-    correlation_after: float | None
-    accuracy_before: float = Field(
-        description="the majority's side is scored higher; equal scores count half"
-    )
-    accuracy_after: float
-    is_debiased: bool
-    ceiling: Interval | None = Field(
-        default=None,
-        description="noise ceiling of single votes, to read the accuracies beside: on majorities "
-        "they may exceed it",
-    )
-
-
-class MarginEffect(Record):
-    """Shares of single votes predicted correctly on held-out prompts, with one linear head for each
-    loss; intervals by bootstrap over prompts.
-    """
-
-    n: int = Field(description="pairs with a majority")
-    margin_scale: float = Field(
-        description="logits that a vote of full strength was to be ahead by"
-    )
-    with_margin: Interval
-    without: Interval = Field(description="loss bradley_terry, all else alike")
-    gain: Interval = Field(description="the first less the second, pair by pair")
-    ceiling: Interval | None = Field(
-        default=None, description="noise ceiling of single votes, to read both beside"
-    )
-
-    def __str__(self) -> str:
-        points = self.gain.model_copy(
-            update={
-                "value": 100 * self.gain.value,
-                "low": 100 * self.gain.low,
-                "high": 100 * self.gain.high,
-            }
-        )
-        beside = f"ceiling {self.ceiling}" if self.ceiling else "ceiling unknown"
-        return (
-            f"strength as margin: {points.value:+.1f} [{points.low:+.1f}, {points.high:+.1f}] "
-            f"points of votes predicted ({self.with_margin.value:.3f} with, "
-            f"{self.without.value:.3f} without it, {beside})"
-        )
-
-
-class RewardModelReport(FitFacts):
+class RewardModelReport(ModelFacts):
     """The data and parameters of a fit, and its results on prompts it never saw."""
 
     kind: str
@@ -112,14 +54,6 @@ class RewardModelReport(FitFacts):
     test: TestAccuracy | None = Field(description="None without test pairs")
     test_since_change: TestAccuracy | None = Field(
         default=None, description="the same on pairs voted since the change"
-    )
-    length: LengthEffect | None = Field(
-        default=None,
-        description="what the margins owe to length, and without it; None without test pairs",
-    )
-    margin: MarginEffect | None = Field(
-        default=None,
-        description="what strength as a margin did; of an embedding model's loss margin",
     )
     dimensions: tuple[DimensionHead, ...] = Field(
         default=(),
@@ -200,12 +134,6 @@ class RewardModelReport(FitFacts):
                     f"test_vote_accuracy_in_{head.dimension}": head.vote_accuracy.value,
                     f"noise_ceiling_in_{head.dimension}": ceiling,
                 }
-        if self.length is not None:
-            found |= {
-                "length_correlation": self.length.correlation_after
-                if self.length.is_debiased
-                else self.length.correlation_before
-            }
         return {name: float(value) for name, value in found.items() if value is not None}
 
     @property
@@ -232,7 +160,6 @@ class RewardModelReport(FitFacts):
             f"{describe_learnt_pairs(self.n_train, self.n_learnt, self.n_new, self.n_replayed)}, "
             f"{describe_cut_texts(self.truncated)}"
         )
-        read += "" if self.margin is None else f", {self.margin}"
         if self.encoder_instead_because is None:
             return read
         return (

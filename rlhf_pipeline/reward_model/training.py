@@ -11,7 +11,6 @@ from rlhf_pipeline.intervals import BootstrapParams
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model.base import (
-    FitFacts,
     Floats,
     RewardModel,
     encoder_params,
@@ -24,10 +23,7 @@ from rlhf_pipeline.reward_model.evaluation import (
     Bools,
     accuracy_on,
     cross_validate,
-    log_length_gaps,
     majority_side,
-    measure_length_effect,
-    measure_margin_effect,
     prompt_folds,
 )
 from rlhf_pipeline.reward_model.kinds import (
@@ -36,7 +32,7 @@ from rlhf_pipeline.reward_model.kinds import (
     reward_model_params,
 )
 from rlhf_pipeline.reward_model.losses import join_soft_labels, last_seq
-from rlhf_pipeline.reward_model.report import LengthEffect, RewardModelReport, TestAccuracy
+from rlhf_pipeline.reward_model.report import RewardModelReport, TestAccuracy
 from rlhf_pipeline.votes.ceilings import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.splits import Recorder, log_opening, n_test_pairs, open_test_split
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
@@ -143,7 +139,7 @@ def fit_reward_model(
     report = RewardModelReport(
         kind=model.name,
         n_train=len(train),
-        **model.facts.model_dump(include=set(FitFacts.model_fields)),
+        **model.facts.model_dump(),
         n_calib=int((pairs["split"] == "calib").sum()),
         n_test=n_test_pairs(pairs),
         n_before_change=int((~changes.is_current(train)).sum()),
@@ -151,10 +147,6 @@ def fit_reward_model(
         test_since_change=accuracy(changes.is_current(test), data.ceiling_since_change)
         if changes
         else None,
-        length=_measure_length(model, test, margins, ceiling),
-        margin=measure_margin_effect(
-            train, model, weights=weights, ceiling=ceiling, bootstrap=bootstrap
-        ),
         dimensions=measure_dimension_heads(model, train, test, bootstrap, progress=progress),
         n_truncated=sum(truncated.values()),
         truncated=truncated,
@@ -171,22 +163,6 @@ def fit_reward_model(
         weight_reason=before.reason,
     )
     return FittedRewardModel(model, report)
-
-
-def _measure_length(
-    model: RewardModel, test: pd.DataFrame, margins: Floats, ceiling: Interval | None
-) -> LengthEffect | None:
-    facts = model.facts
-    if facts.length_slope is None or test.empty:
-        return None
-    return measure_length_effect(
-        margins,
-        log_length_gaps(test),
-        (test["chosen_side"] == "b").to_numpy(),
-        facts.length_slope,
-        is_debiased=facts.is_debiased,
-        ceiling=ceiling,
-    )
 
 
 def refuse_mixed_annotators(pairs: pd.DataFrame, *, allowed: bool) -> None:

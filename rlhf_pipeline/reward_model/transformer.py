@@ -20,7 +20,6 @@ from rlhf_pipeline.errors import (
 from rlhf_pipeline.files import open_atomically, write_atomically
 from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
     WINDOW,
     Floats,
@@ -34,12 +33,9 @@ from rlhf_pipeline.reward_model.base import (
     require_warm_start,
     sort_weighted_pairs,
 )
-from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.evaluation import fit_length_slope, log_length_gaps
-from rlhf_pipeline.reward_model.frozen_head import FROZEN_FOLDER, fit_frozen_head, load_frozen_head
 from rlhf_pipeline.reward_model.heads import HeadProblem, fit_head
-from rlhf_pipeline.reward_model.losses import LossParams, Targets, targets_of, vote_weights
+from rlhf_pipeline.reward_model.losses import targets_of, vote_weights
 from rlhf_pipeline.reward_model.model_files import (
     BACKBONE_FOLDER,
     CONFIG_FILE,
@@ -84,8 +80,7 @@ class TransformerRewardModel(RewardModel):
 
     The backbone comes from `encoder`, with a window of `max_tokens`: the model uses its folder and
     hash and trains its weights. Longer texts are truncated as `TokenReader` describes and counted
-    (`encoder.n_truncated`). With `frozen_head` a head on the unchanged encoder is one more member;
-    every fit learns it anew from all pairs, even if the other members start from another model.
+    (`encoder.n_truncated`).
 
     `checkpoints` names a folder from which a killed `fit` resumes, with the trainer shared_text; a
     complete fit removes it. `watch`, and `rank` of `world` processes, are passed to the trainer,
@@ -113,10 +108,8 @@ class TransformerRewardModel(RewardModel):
         self.score_mean_, self.score_std_ = 0.0, 1.0
         self.max_seq_ = 0
         self.networks_: list[Any] = []
-        self.frozen_: EmbeddingRewardModel | None = None
         self.n_new_: int | None = None  # of the last fit: pairs that its start had not seen
         self.n_replayed_ = 0  # pairs that it learned again
-        self.length_slope_: float | None = None
         self._reader: TokenReader | None = None
         self._files: dict[str, bytes] = {}
 
@@ -140,17 +133,6 @@ class TransformerRewardModel(RewardModel):
             refuse_foreign_files(
                 self.checkpoints, MEMBER_CHECKPOINTS, "the checkpoints of a training"
             )
-        if self.params.frozen_head:
-            # In a loaded model only the frozen head's encoder is complete.
-            whole = self.encoder if self.frozen_ is None else self.frozen_.encoder
-            self.frozen_ = fit_frozen_head(
-                pairs,
-                self.params,
-                whole,
-                self.reader.max_tokens,
-                weights=np.ones(len(pairs)) if weights is None else weights,
-                progress=progress,
-            )
         used = self._select_replay(used, start)
         data = self._training_data(used)
         self.networks_, self.records_ = [], []
@@ -165,10 +147,7 @@ class TransformerRewardModel(RewardModel):
             self.records_.append(record)
         self.loss_curve_ = list(self.records_[0].loss_curve)
         self.max_seq_ = int(ordered["max_seq"].max())
-        scores = self._learn_score_scale(data, used)
-        self.length_slope_ = fit_length_slope(
-            scores[: len(used)] - scores[len(used) :], log_length_gaps(used), data.weights
-        )
+        self._learn_score_scale(data)
         if self.checkpoints is not None and self.around.rank == 0:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
         return self
@@ -177,16 +156,12 @@ class TransformerRewardModel(RewardModel):
     def facts(self) -> ModelFacts:
         params, n_new = self.params, self.n_new_
         return ModelFacts(
-            loss=params.loss,
             label=params.label,
-            n_members=params.n_members + int(params.frozen_head),
+            n_members=params.n_members,
             n_learnt=None if n_new is None else n_new + self.n_replayed_,
             n_new=n_new,
             n_replayed=None if n_new is None else self.n_replayed_,
-            log_tie_width=self.log_tie_width_,
             loss_curve=tuple(self.loss_curve_),
-            margin_scale=params.margin_scale,
-            length_slope=self.length_slope_,
         )
 
     @property
@@ -209,12 +184,8 @@ class TransformerRewardModel(RewardModel):
             pool_texts(network, token_ids, self.reader.pad_id, progress=progress) @ head_of(network)
             for network in self.networks_
         )
-        scores = require_finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")[place]
-        if self.frozen_ is not None:
-            scores = np.column_stack(
-                [scores, self.frozen_.score(prompts, completions, progress=progress)]
-            )
-        return scores[row].T
+        scores = require_finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")
+        return scores[place][row].T
 
     def features(
         self,
@@ -230,23 +201,8 @@ class TransformerRewardModel(RewardModel):
             place
         ]
 
-    @property
-    def log_tie_width_(self) -> float | None:
-        """The members' mean; None except for the loss davidson."""
-        own = None if self.frozen_ is None else self.frozen_.log_tie_width_
-        widths = [
-            width
-            for width in (*(record.log_tie_width for record in self.records_), own)
-            if width is not None
-        ]
-        return float(np.mean(widths)) if widths else None
-
     def cut_texts(self) -> dict[str, int]:
-        """See `RewardModel`; only a frozen head has a limit of `max_sentences`."""
-        cut = {WINDOW: self.encoder.n_truncated}
-        if self.frozen_ is not None:
-            cut["max_sentences"] = self.frozen_.n_cut["max_sentences"]
-        return cut
+        return {WINDOW: self.encoder.n_truncated}
 
     @property
     def reader(self) -> TokenReader:
@@ -262,18 +218,16 @@ class TransformerRewardModel(RewardModel):
             for i, network in enumerate(self.networks_)
             for name, part in self._parts(network).items()
         }
-        own = hash_tensors(parts, self.score_mean_, self.score_std_)
-        return own if self.frozen_ is None else content_hash(own, self.frozen_.weights_hash)
+        return hash_tensors(parts, self.score_mean_, self.score_std_)
 
     def save(self, folder: Path) -> None:
-        """See `RewardModel`. With adapters or a frozen head the backbone's own weights are not
-        written: `encoder_hash` identifies them.
+        """See `RewardModel`. With adapters the backbone's own weights are not written:
+        `encoder_hash` identifies them.
         """
         from safetensors.torch import save
 
         self._require_fitted()
-        # In a loaded model only the frozen head's encoder is complete.
-        source = self.encoder.source if self.frozen_ is None else self.frozen_.encoder.source
+        source = self.encoder.source
         config = {
             "kind": self.name,
             "params": self.params.model_dump(mode="json"),
@@ -291,19 +245,17 @@ class TransformerRewardModel(RewardModel):
             for i, network in enumerate(self.networks_):
                 with open_atomically(made / MEMBER_FILE.format(i)) as file:
                     file.write(save({**self._parts(network), **self._scale()}))
-            if self.frozen_ is not None:
-                self.frozen_.save(made / FROZEN_FOLDER)
             write_atomically(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
-        """See `RewardModel`; only adapters and a frozen head need `encoder`, which must be the one
-        they were fitted on.
+        """See `RewardModel`; only adapters need `encoder`, which must be the one they were fitted
+        on.
         """
         config = read_config(folder, cls.name)
         params = TransformerParams(**config["params"])
         params = params.model_copy(update={"device": usable_device(params.device)})
-        backbone, whole = Path(folder) / BACKBONE_FOLDER, encoder
+        backbone = Path(folder) / BACKBONE_FOLDER
         if params.adapter == "none":
             # The members' files hold its weights; only a description of the encoder remains.
             encoder = SavedEncoder(backbone, config)  # type: ignore[assignment]
@@ -328,10 +280,6 @@ class TransformerRewardModel(RewardModel):
         model.score_mean_, model.score_std_ = (float(parts[0][name]) for name in SCALE)
         weights = [{name: part for name, part in of.items() if name not in SCALE} for of in parts]
         model.networks_ = [model._load_network(model.encoder.folder, of) for of in weights]
-        if params.frozen_head:
-            model.frozen_ = load_frozen_head(
-                Path(folder), whole or Encoder(config["encoder_source"]), model.reader.max_tokens
-            )
         model.max_seq_, model.loss_curve_ = config["max_seq"], config["loss_curve"]
         model.records_ = [TrainingRecord.model_validate(record) for record in config["records"]]
         require_weights(model, config, folder)
@@ -350,31 +298,27 @@ class TransformerRewardModel(RewardModel):
             pad_id=self.reader.pad_id,
         )
 
-    def _targets(self, pairs: pd.DataFrame) -> Targets:
-        targets = targets_of(pairs.drop(columns="weight"), self.params)
-        if self.params.label != "votes" or self.params.loss != "soft":
+    def _targets(self, pairs: pd.DataFrame) -> Floats:
+        targets = targets_of(pairs, self.params.label)
+        if self.params.label != "votes":
             return targets
         n_votes, halves = pairs["n_votes"].to_numpy(dtype=np.float64), self.params.smoothing
         if self._ties_are_halves and "n_ties" in pairs:
             halves = halves + pairs["n_ties"].fillna(0).to_numpy(dtype=np.float64) / 2
-        return replace(targets, p=(targets.p * n_votes + halves) / (n_votes + 2 * halves))
+        return np.asarray((targets * n_votes + halves) / (n_votes + 2 * halves))
 
     def vote_weights_of(self, pairs: pd.DataFrame) -> Floats:
         """The number of judgements behind each pair, as for every kind, including ties if they
         count as halves.
         """
-        counts = vote_weights(pairs, self.params)
+        counts = vote_weights(pairs, self.params.label)
         if self._ties_are_halves and "n_ties" in pairs:
             counts = counts + pairs["n_ties"].fillna(0).to_numpy(dtype=np.float64)
         return counts
 
     @property
     def _ties_are_halves(self) -> bool:
-        return (
-            self.params.ties_as_halves
-            and self.params.label == "votes"
-            and self.params.loss == "soft"
-        )
+        return self.params.ties_as_halves and self.params.label == "votes"
 
     def _select_replay(
         self, pairs: pd.DataFrame, start: "TransformerRewardModel | None"
@@ -430,13 +374,10 @@ class TransformerRewardModel(RewardModel):
             data.targets,
             data.weights,
             np.ones(features.shape[1]),
-            LossParams(loss=self.params.loss, margin_scale=self.params.margin_scale),
         )
         head, _ = fit_head(problem, self.params.probe_l2)
         with torch.no_grad():
-            network.head.weight.copy_(
-                torch.as_tensor(head.weights / spread, dtype=torch.float32)[None]
-            )
+            network.head.weight.copy_(torch.as_tensor(head / spread, dtype=torch.float32)[None])
 
     def _training_context(self, member: int, progress: Progress) -> TrainingContext:
         folder = None if self.checkpoints is None else self.checkpoints / f"member-{member}"
@@ -470,21 +411,15 @@ class TransformerRewardModel(RewardModel):
         self.encoder.n_truncated += n_cut
         return token_ids, np.array([number[text] for text in texts], dtype=np.int64)
 
-    def _learn_score_scale(self, data: TrainingData, pairs: pd.DataFrame) -> Floats:
-        """Learn the centre of each network's scores and the scale of the members' mean; return that
-        mean, uncentred, of the chosen and then the rejected completions.
-        """
+    def _learn_score_scale(self, data: TrainingData) -> None:
+        """Learn the centre and the scale of the members' mean over the training completions."""
         raw = [
             pool_texts(network, data.token_ids, data.pad_id) @ head_of(network)
             for network in self.networks_
         ]
         shown: Floats = np.asarray(np.mean(raw, axis=0))[np.concatenate([data.first, data.second])]
         self.score_mean_ = float(shown.mean())
-        if self.frozen_ is not None:
-            own = self.frozen_.score(*both_sides(pairs))
-            shown = np.asarray((len(raw) * shown + own) / (len(raw) + 1))
         self.score_std_ = float(max(shown.std(), 1e-12))
-        return shown
 
     def _open_reader(self, folder: Path) -> TokenReader:
         from transformers import AutoConfig

@@ -23,12 +23,11 @@ class TransformerParams(TrainerParams, NetworkParams, LabelParams):
         default=1.0,
         ge=0,
         le=100,
-        description="Label votes, loss soft: votes imagined for each side, so that few votes are "
-        "no certainty",
+        description="Label votes: votes imagined for each side, so that few votes are no certainty",
     )
     ties_as_halves: bool = Field(
         default=True,
-        description="Label votes, loss soft: a tie counts as half a vote for each side",
+        description="Label votes: a tie counts as half a vote for each side",
     )
     start_from_probe: bool = Field(
         default=False,
@@ -37,12 +36,6 @@ class TransformerParams(TrainerParams, NetworkParams, LabelParams):
     )
     probe_l2: float = Field(
         default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features"
-    )
-    frozen_head: bool = Field(
-        default=False,
-        description="One member more: the embedding kind's head on the backbone as it is, which "
-        "sees sentences and length, learns all pairs in each fit and errs elsewhere; a "
-        "score is the mean of all. It needs two prompts, and not only ties",
     )
     replay: float = Field(
         default=1.0,

@@ -91,7 +91,7 @@ def _check_unfitted(model: RewardModel) -> None:
         lambda: model.score(["ask"], ["kind"]),
         f"{model.name}: score before fit must raise ModelError.",
     )
-    assert model.facts.loss, f"{model.name}: facts must be there before fit."
+    assert model.facts.label, f"{model.name}: facts must be there before fit."
 
 
 def _check_refusals(make: Callable[[], RewardModel], pairs: pd.DataFrame) -> None:

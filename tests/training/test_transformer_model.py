@@ -16,14 +16,9 @@ from rlhf_pipeline.errors import (
 )
 from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
-    EmbeddingParams,
-    EmbeddingRewardModel,
-    LearningData,
     TransformerParams,
     TransformerRewardModel,
-    fit_reward_model,
     load_reward_model,
-    reward_model_params,
 )
 from rlhf_pipeline.reward_model.base import disagreement
 from rlhf_pipeline.reward_model.encoder import Encoder
@@ -312,28 +307,9 @@ def test_ties_count_as_half_votes_and_unjudged_pairs_do_not_count(bert):
         0.0,
         2.0,
     ]
-    assert model_on(bert, loss="davidson").vote_weights_of(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
-    assert model_on(bert, loss="bradley_terry").vote_weights_of(pairs).tolist() == [1.0] * 4
+    assert model_on(bert, label="majority").vote_weights_of(pairs).tolist() == [1.0] * 4
     with pytest.raises(NotEnoughData, match="0 preference pairs"):
         model_on(bert).fit(word_pairs().assign(n_votes=0))
-
-
-def test_the_report_shows_how_margins_depend_on_length(bert):
-    """The chosen completion is always the longer one."""
-    pairs = word_pairs()
-    longer = pairs["chosen"].str.len() >= pairs["rejected"].str.len()
-    pairs = pairs.assign(
-        chosen=pairs["chosen"].where(longer, pairs["rejected"]) + " long",
-        rejected=pairs["rejected"].where(longer, pairs["chosen"]),
-    ).assign(agreement=1.0)
-    held_out = pairs.assign(
-        comparison_id=pairs["comparison_id"] + "t", prompt_id=pairs["prompt_id"] + "t", split="test"
-    )
-    both = pd.concat([pairs, held_out], ignore_index=True)
-    report = fit_reward_model(LearningData(both), model=model_on(bert)).report
-    assert report.length.slope > 0.1
-    assert not report.length.is_debiased
-    assert report.length.accuracy_before > report.length.accuracy_after
 
 
 def opposite_duplicates(pairs):
@@ -463,12 +439,9 @@ def test_a_warm_start_from_another_kind_or_encoder_is_refused(fitted, tmp_path):
         )
 
 
-@pytest.mark.parametrize("loss", ["bradley_terry", "soft", "margin", "davidson"])
-def test_every_loss_learns(bert, loss):
-    model = model_on(bert, loss=loss).fit(word_pairs().assign(n_ties=1))
+def test_the_majority_is_learnt_as_certain(bert):
+    model = model_on(bert, label="majority").fit(word_pairs().assign(n_ties=1))
     assert accuracy(model, word_pairs(seed=1)) > 0.85
-    assert (model.records_[0].log_tie_width is None) == (loss != "davidson")
-    assert model.log_tie_width_ == model.records_[0].log_tie_width
 
 
 def test_labels_of_the_annotator_model_are_learnt(bert):
@@ -479,12 +452,12 @@ def test_labels_of_the_annotator_model_are_learnt(bert):
 
 def test_a_few_votes_are_not_certainty_and_ties_are_halves(bert):
     pairs = word_pairs().head(30).assign(agreement=1.0, n_votes=3, n_ties=2, weight=1.0)
-    found = model_on(bert, smoothing=1.0)._targets(pairs).p
+    found = model_on(bert, smoothing=1.0)._targets(pairs)
     np.testing.assert_allclose(found, (3 + 1 + 1) / (5 + 2))
     np.testing.assert_allclose(
-        model_on(bert, smoothing=0.0, ties_as_halves=False)._targets(pairs).p, 1.0
+        model_on(bert, smoothing=0.0, ties_as_halves=False)._targets(pairs), 1.0
     )
-    np.testing.assert_allclose(model_on(bert, label="majority")._targets(pairs).p, 1.0)
+    np.testing.assert_allclose(model_on(bert, label="majority")._targets(pairs), 1.0)
 
 
 def test_a_tokenizer_without_padding_or_end_is_refused(llama, tmp_path):
@@ -534,155 +507,3 @@ def test_the_checkpoint_folder_is_deleted_after_a_complete_fit(bert, fitted, tmp
     )
     assert model.fit(word_pairs()).weights_hash == fitted.weights_hash
     assert not (tmp_path / "checkpoints").exists()
-
-
-# --- a head on the backbone as it is, beside
-# ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def beside(bert):
-    return model_on(bert, n_members=2, frozen_head=True).fit(word_pairs())
-
-
-def test_a_frozen_head_is_one_member_more_and_learns_the_same(beside, bert):
-    pairs = word_pairs(seed=1)
-    prompts, texts = pairs["prompt"].tolist(), pairs["chosen"].tolist()
-    members = beside.member_scores(prompts, texts)
-    two = model_on(bert, n_members=2).fit(word_pairs())
-    head = EmbeddingRewardModel(EmbeddingParams(), Encoder(bert, max_tokens=24)).fit(word_pairs())
-    np.testing.assert_allclose(members[:2], two.member_scores(prompts, texts), atol=1e-6)
-    np.testing.assert_array_equal(members[2], head.score(prompts, texts))
-    np.testing.assert_allclose(beside.score(prompts, texts), members.mean(axis=0))
-    assert accuracy(beside, pairs) > 0.9
-    assert beside.weights_hash not in (two.weights_hash, head.weights_hash)
-
-
-def test_with_a_frozen_head_scores_are_centred_and_standardised_too(beside):
-    pairs = word_pairs()
-    scores = beside.score(
-        [*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]]
-    )
-    assert abs(scores.mean()) < 1e-5
-    assert beside.standardise(scores).std() == pytest.approx(1.0, abs=1e-5)
-
-
-def test_one_network_and_a_frozen_head_disagree_with_each_other(bert):
-    model = model_on(bert, frozen_head=True, steps=2).fit(word_pairs())
-    assert disagreement(model, ["ask 1"], ["kind warm"], ["curt cold"])[0] > 0
-
-
-def test_a_frozen_head_is_saved_and_loaded_with_its_encoder(beside, bert, tmp_path):
-    beside.save(tmp_path / "model")
-    beside.save(tmp_path / "model")  # over itself: the folder is known as a model's
-    asked = (["ask 1", "ask 2"], ["kind warm", "curt. Long, cold!"])
-    for encoder in (None, Encoder(bert, max_tokens=24), Encoder(bert, max_tokens=200)):
-        again = load_reward_model(tmp_path / "model", encoder=encoder)
-        np.testing.assert_array_equal(again.score(*asked), beside.score(*asked))
-        assert (again.weights_hash, again.score_std_) == (beside.weights_hash, beside.score_std_)
-    again.save(tmp_path / "copy")
-    assert load_reward_model(tmp_path / "copy").weights_hash == beside.weights_hash
-
-
-def test_a_swapped_or_missing_frozen_head_is_refused(beside, bert, tmp_path):
-    beside.save(tmp_path / "model")
-    other = Encoder(save_tiny_bert(tmp_path / "other", seed=9), max_tokens=24)
-    with pytest.raises(ModelHashMismatch, match="Set `encoder` back"):
-        load_reward_model(tmp_path / "model", encoder=other)
-    kept = (tmp_path / "model" / "frozen_head").rename(tmp_path / "kept")
-    with pytest.raises(ModelNotFound, match="frozen_head"):
-        load_reward_model(tmp_path / "model")
-    EmbeddingRewardModel(EmbeddingParams(l2_grid=[30.0]), Encoder(bert, max_tokens=24)).fit(
-        word_pairs()
-    ).save(kept)
-    kept.rename(tmp_path / "model" / "frozen_head")
-    with pytest.raises(ModelHashMismatch, match="are not those its"):
-        load_reward_model(tmp_path / "model")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"loss": "davidson"}, {"label": "majority", "loss": "margin", "margin_scale": 0.5}],
-    ids=lambda c: c["loss"],
-)
-def test_a_frozen_head_learns_by_the_loss_of_the_others(bert, tmp_path, changes):
-    model = model_on(bert, frozen_head=True, steps=2, **changes).fit(word_pairs())
-    assert {name: getattr(model.frozen_.params, name) for name in changes} == changes
-    model.save(tmp_path / "model")
-    again = load_reward_model(tmp_path / "model")
-    assert again.log_tie_width_ == model.log_tie_width_
-    np.testing.assert_array_equal(
-        again.score(["ask 1"], ["kind"]), model.score(["ask 1"], ["kind"])
-    )
-
-
-def test_a_frozen_head_learns_all_pairs_in_a_warm_start(bert):
-    first = model_on(bert, frozen_head=True, steps=2).fit(word_pairs())
-    both = pd.concat([word_pairs(), word_pairs(8, seed=5, first_seq=1000)], ignore_index=True)
-    model = model_on(bert, frozen_head=True, steps=2, replay=0.2)
-    report = fit_reward_model(
-        LearningData(both), reward_model_params(min_pairs=10), model=model, warm_start=first
-    ).report
-    alone = EmbeddingRewardModel(EmbeddingParams(), Encoder(bert, max_tokens=24)).fit(both)
-    assert model.frozen_.weights_hash == alone.weights_hash
-    assert report.n_replayed
-    assert report.n_learnt < report.n_train
-    assert "max_sentences" in report.truncated
-    assert report.n_members == 2, "the network and the head"
-
-
-def test_a_frozen_heads_window_is_limited_by_the_backbones_positions(bert, tmp_path):
-    model = TransformerRewardModel(
-        TransformerParams(**(SMALL | {"max_tokens": 200, "frozen_head": True, "steps": 2})),
-        Encoder(bert),
-    )
-    model.fit(word_pairs())
-    model.save(tmp_path / "model")
-    long = ["kind " * 90]
-    np.testing.assert_array_equal(
-        load_reward_model(tmp_path / "model").score(["ask 1"], long), model.score(["ask 1"], long)
-    )
-    assert model.frozen_.encoder.max_tokens == 32
-    assert model.frozen_.encoder.n_truncated
-
-
-def test_a_frozen_head_works_without_a_padding_token_and_with_adapters(tmp_path):
-    folder = save_tiny_llama(tmp_path / "llama")
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (folder / name).exists():
-            kept = {
-                key: value
-                for key, value in json.loads((folder / name).read_text()).items()
-                if key != "pad_token"
-            }
-            (folder / name).write_text(json.dumps(kept))
-    model = model_on(folder, adapter="lora", lora_rank=4, steps=2, frozen_head=True).fit(
-        word_pairs()
-    )
-    model.save(tmp_path / "model")
-    asked = (["ask 1", "ask 2"], ["kind warm", "curt long cold wrong"])
-    np.testing.assert_array_equal(
-        load_reward_model(tmp_path / "model").score(*asked), model.score(*asked)
-    )
-    assert model.score([], []).shape == (0,)
-    assert model.member_scores([], []).shape == (2, 0)
-
-
-def test_a_frozen_head_needs_two_prompts(bert):
-    two_prompts = model_on(bert, frozen_head=True, steps=2, min_pairs=4).fit(word_pairs(2))
-    assert two_prompts.frozen_ is not None
-    with pytest.raises(NotEnoughData, match=r"frozen head cannot be fitted.*leave frozen_head out"):
-        model_on(bert, frozen_head=True, steps=2, min_pairs=4).fit(word_pairs(1))
-    ties = word_pairs().assign(agreement=0.5, n_votes=0, n_ties=5)
-    with pytest.raises(NotEnoughData, match="leave frozen_head out"):
-        model_on(bert, frozen_head=True, steps=2).fit(ties)
-
-
-def test_a_loaded_model_with_a_frozen_head_is_fitted_again(beside, bert, tmp_path):
-    beside.save(tmp_path / "model")
-    pairs = word_pairs(seed=3, first_seq=1000)
-    again = load_reward_model(tmp_path / "model").fit(pairs, warm_start=beside)
-    assert (
-        again.weights_hash
-        == model_on(bert, n_members=2, frozen_head=True).fit(pairs, warm_start=beside).weights_hash
-    )

@@ -27,7 +27,7 @@ from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
             {"candidate_model": {"strategy": "dop"}},
             "loop.candidate_model.strategy: Input should be 'dpo', 'grpo', 'kto', ",
         ),
-        ({"reward_model": {"kind": "transformer", "head": "mlp"}}, "head is a parameter of kind"),
+        ({"reward_model": {"kind": "transformer", "folds": 3}}, "folds is a parameter of kind"),
         ({"schedules": {"collection": "25:00"}}, "must be a time of the day as HH:MM, in UTC"),
         ({"prompts": {"language": "xx"}}, "loop.prompts.language: Input should be"),
         ({"prompts": {"n": True}}, "loop.prompts.n must be a number, not True."),

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Record, content_hash
-from rlhf_pipeline.reward_model.losses import LabelParams, Targets
+from rlhf_pipeline.reward_model.losses import LabelParams
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -105,22 +105,18 @@ class TrainingData:
     token_ids: list[list[int]]
     first: Ints
     second: Ints
-    targets: Targets
+    targets: Floats
     weights: Floats
     groups: Ints
     pad_id: int
 
     def fingerprint(self) -> str:
         """Content hash of all fields."""
-        targets = [
-            None if part is None else np.asarray(part).tolist()
-            for part in (self.targets.p, self.targets.ties, self.targets.strength)
-        ]
         return content_hash(
             self.token_ids,
             self.first.tolist(),
             self.second.tolist(),
-            targets,
+            self.targets.tolist(),
             self.weights.tolist(),
             self.groups.tolist(),
         )
@@ -147,7 +143,6 @@ class TrainingRecord(Record):
         default=None, description="step of the checkpoint it was continued from"
     )
     was_stopped: bool = Field(default=False, description="`watch` had seen enough")
-    log_tie_width: float | None = Field(default=None, description="learnt by the loss davidson")
 
 
 def never_stop(step: int, network: Any) -> bool:

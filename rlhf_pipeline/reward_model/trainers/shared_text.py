@@ -17,7 +17,7 @@ import numpy as np
 from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
 from rlhf_pipeline.policy.devices import has_bfloat16
 from rlhf_pipeline.records import content_hash
-from rlhf_pipeline.reward_model.losses import FIRST_LOG_TIE_WIDTH, pair_losses
+from rlhf_pipeline.reward_model.losses import pair_losses
 from rlhf_pipeline.reward_model.model_files import hash_tensors
 from rlhf_pipeline.reward_model.network import autocast, pad
 from rlhf_pipeline.reward_model.trainers.base import (
@@ -46,7 +46,6 @@ WIDTH_STEP = 16
 # 0.86 s with it and 0.73 with plain attention. Plain attention keeps the square of the length, so
 # it is used only up to this width.
 PLAIN_ATTENTION_WIDTH = 512
-TIE_WIDTH_RATE = 0.02  # the tie width's learning rate: one number, learned with millions of weights
 
 
 class Meter:
@@ -106,31 +105,10 @@ class _Training:
         )
         self.lengths = np.array([len(ids) for ids in data.token_ids], dtype=np.int64)
         self.widths = np.minimum(-(-self.lengths // WIDTH_STEP) * WIDTH_STEP, self.lengths.max())
-        if params.loss == "davidson":
-            network.log_tie_width = torch.nn.Parameter(
-                torch.tensor(FIRST_LOG_TIE_WIDTH, device=params.device)
-            )
-        own = [
-            part
-            for name, part in network.named_parameters()
-            if part.requires_grad and name != "log_tie_width"
-        ]
-        groups: list[dict[str, Any]] = [
-            {"params": own, "lr": params.learning_rate, "highest": params.learning_rate}
-        ]
-        if params.loss == "davidson":
-            groups.append(
-                {
-                    "params": [network.log_tie_width],
-                    "lr": TIE_WIDTH_RATE,
-                    "highest": TIE_WIDTH_RATE,
-                    "weight_decay": 0.0,
-                }
-            )
+        self.trained = [part for part in network.parameters() if part.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            groups, lr=params.learning_rate, weight_decay=params.weight_decay, fused=True
+            self.trained, lr=params.learning_rate, weight_decay=params.weight_decay, fused=True
         )
-        self.trained = [part for group in self.optimizer.param_groups for part in group["params"]]
         self.tally, self.meter = TrainingCounts(), Meter()
 
     def run(self) -> TrainingRecord:
@@ -150,10 +128,6 @@ class _Training:
         if self.params.gradient_checkpointing:
             self.network.activation_checkpointing_disable()
         self.network.eval()
-        log_tie_width = None
-        if self.params.loss == "davidson":
-            log_tie_width = float(self.network.log_tie_width.detach())
-            del self.network.log_tie_width
         wall_s, cpu_s = self.meter.elapsed
         return TrainingRecord(
             trainer="shared_text",
@@ -168,7 +142,6 @@ class _Training:
             precision=effective_precision(self.params),
             resumed_from=begin or None,
             was_stopped=was_stopped,
-            log_tie_width=log_tie_width,
         )
 
     def _resume_step(self) -> int:
@@ -189,9 +162,8 @@ class _Training:
     def _train_step(self, step: int) -> float:
         import torch
 
-        share = self._learning_rate_share(step)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["highest"] * share
+            group["lr"] = self.params.learning_rate * self._learning_rate_share(step)
         batches = self.plan.batches_of_step(step)
         # Sum over all processes: dividing by it here makes the summed gradients equal those of one
         # process.
@@ -237,17 +209,11 @@ class _Training:
         place = torch.from_numpy(np.concatenate(groups)).to(self.params.device)
         scores = torch.zeros_like(scores).index_copy(0, place, torch.cat(parts))
         margins = scores[torch.from_numpy(batch.first)] - scores[torch.from_numpy(batch.second)]
-        targets = self.data.targets.select(batch.pairs).to_torch(device=self.params.device)
-        weights = torch.as_tensor(
-            self.data.weights[batch.pairs], dtype=torch.float32, device=self.params.device
+        targets, weights = (
+            torch.as_tensor(of[batch.pairs], dtype=torch.float32, device=self.params.device)
+            for of in (self.data.targets, self.data.weights)
         )
-        losses = pair_losses(
-            margins,
-            targets,
-            self.params,
-            log_tie_width=getattr(self.network, "log_tie_width", None),
-        )
-        loss = (losses * weights).sum() / total_weight
+        loss = (pair_losses(margins, targets) * weights).sum() / total_weight
         loss.backward()
         return float(loss.detach())
 

@@ -26,10 +26,10 @@ def train_with_trl(
 ) -> TrainingRecord:
     """Train in place; see `Trainer`. It writes no checkpoints: a killed training starts again.
 
-    TRL learns preferences as certain, with the losses bradley_terry and margin and equal weights;
-    pairs without a preferred side or with weight 0 are left out. Raises ConfigurationError for
-    other losses, unequal weights or several processes, NotEnoughData if no pair has a preferred
-    side, TrainingFailed on a loss that is NaN.
+    TRL learns preferences as certain and with equal weights; pairs without a preferred side or with
+    weight 0 are left out. Raises ConfigurationError for another label than majority, unequal
+    weights or several processes, NotEnoughData if no pair has a preferred side, TrainingFailed on a
+    loss that is NaN.
     """
     from trl import RewardTrainer
 
@@ -39,7 +39,7 @@ def train_with_trl(
         trainer = RewardTrainer(
             model=network.to(params.device),
             args=_build_arguments(params, nowhere),
-            train_dataset=_build_dataset(data, params),
+            train_dataset=_build_dataset(data),
             processing_class=around.tokenizer,
             data_collator=_counting_collator(data.pad_id, tally),
             callbacks=[_make_callback(around, around.progress, meter)],
@@ -75,10 +75,10 @@ def train_with_trl(
 
 
 def _refuse_unsupported(data: TrainingData, params: TrainerParams, around: TrainingContext) -> None:
-    if params.loss not in ("bradley_terry", "margin"):
+    if params.label != "majority":
         raise ConfigurationError(
-            f"TRL's trainer has no loss {params.loss}. Choose bradley_terry or margin, or the "
-            "trainer shared_text."
+            f"TRL's trainer cannot learn the label {params.label}. Choose the label majority, or "
+            "the trainer shared_text."
         )
     counted = data.weights[data.weights > 0]
     if len(counted) and not np.allclose(counted, counted[0]):
@@ -93,11 +93,11 @@ def _refuse_unsupported(data: TrainingData, params: TrainerParams, around: Train
         )
 
 
-def _build_dataset(data: TrainingData, params: TrainerParams) -> Any:
+def _build_dataset(data: TrainingData) -> Any:
     from datasets import Dataset
 
-    p = np.asarray(data.targets.p)
-    rows: list[dict[str, Any]] = []
+    p = data.targets
+    rows = []
     for row in np.flatnonzero((data.weights > 0) & (p != 0.5)):
         sides = (
             (data.first[row], data.second[row])
@@ -106,8 +106,6 @@ def _build_dataset(data: TrainingData, params: TrainerParams) -> Any:
         )
         chosen, rejected = (data.token_ids[side] for side in sides)
         rows.append({"chosen_ids": chosen, "rejected_ids": rejected})
-        if params.loss == "margin" and data.targets.strength is not None:
-            rows[-1]["margin"] = params.margin_scale * float(data.targets.strength[row])
     if not rows:
         raise NotEnoughData(
             f"None of {len(p)} pairs has a preferred side, which TRL's trainer needs. Choose the "

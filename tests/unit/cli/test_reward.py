@@ -304,8 +304,6 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
         "--set",
         "max_tokens=32",
         "--set",
-        "frozen_head=true",
-        "--set",
         "n_resamples=100",
     )
     rows = [
@@ -320,11 +318,7 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
     assert version is not None
     # what it learnt from has seen later votes than the pairs
     assert (version.params["label"], version.data_seq) == ("annotators", 9000)
-    assert (version.params["kind"], version.params["steps"], version.params["frozen_head"]) == (
-        "transformer",
-        3,
-        True,
-    )
+    assert (version.params["kind"], version.params["steps"]) == ("transformer", 3)
     # what a killed one would leave
     assert not files(mine).checkpoint.with_name("vote_predictor_checkpoint.training").exists()
     mine.rlhf(

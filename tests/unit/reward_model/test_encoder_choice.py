@@ -121,14 +121,14 @@ def test_a_folder_with_a_comma_in_its_name_is_one_encoder(distilbert: Path, tmp_
     assert Encoder(str(folder)).folder == folder
 
 
-@pytest.mark.parametrize("loss", ["bradley_terry", "soft"])
-def test_a_distilbert_is_fine_tuned_by_the_loss_of_the_configuration(
-    hub: Path, distilbert: Path, tmp_path: Path, loss: str
+@pytest.mark.parametrize("label", ["majority", "votes"])
+def test_a_distilbert_is_fine_tuned_by_the_label_of_the_configuration(
+    hub: Path, distilbert: Path, tmp_path: Path, label: str
 ):
     """The report, the parameters of the version and the words of the asset name both encoders,
     through save and load.
     """
-    params = TransformerParams(**SMALL, loss=loss)
+    params = TransformerParams(**SMALL, label=label)
     # another window: it is made anew
     model = TransformerRewardModel(params, Encoder(f"{HUB},{distilbert}", max_tokens=64))
     fitted = fit_reward_model(
@@ -137,7 +137,11 @@ def test_a_distilbert_is_fine_tuned_by_the_loss_of_the_configuration(
         model=model,
     )
     report = fitted.report
-    assert (report.loss, report.encoder_asked, report.encoder_used) == (loss, HUB, str(distilbert))
+    assert (report.label, report.encoder_asked, report.encoder_used) == (
+        label,
+        HUB,
+        str(distilbert),
+    )
     assert f"No encoder '{HUB}'" in str(report.encoder_instead_because)
     assert f"on encoder {distilbert} instead of {HUB} (No encoder" in report.summary
     assert encoder_params(fitted.model) == {

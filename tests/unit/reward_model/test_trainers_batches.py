@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.reward_model.losses import Targets
 from rlhf_pipeline.reward_model.trainers import TrainingData
 from rlhf_pipeline.reward_model.trainers.batches import BatchPlan, group_by_length
 
@@ -14,7 +13,7 @@ def data_of(pairs: list[tuple[int, int]], n_texts: int) -> TrainingData:
         [[1]] * n_texts,
         first,
         second,
-        Targets(np.ones(n)),
+        np.ones(n),
         np.ones(n),
         np.zeros(n, dtype=np.int64),
         0,

@@ -78,7 +78,7 @@ def test_the_ceiling_is_beside_every_accuracy():
         reward_model_params(**FEW),
         encoder=WordEncoder(),
     ).report
-    assert report.test.ceiling == report.length.ceiling == CEILING
+    assert report.test.ceiling == CEILING
     assert report.test_since_change.ceiling == since
     assert (report.metrics()["noise_ceiling"], report.metrics()["noise_ceiling_since_change"]) == (
         CEILING.value,
@@ -104,7 +104,6 @@ def test_every_accuracy_metric_has_its_ceiling_if_known():
     metrics = report.metrics()
     assert metrics["test_accuracy_since_change"] == report.test_since_change.accuracy.value
     assert metrics["n_train"] == report.n_train
-    assert metrics["length_correlation"] == report.length.correlation_before
     # nobody knows it: that of all votes is not it
     assert "noise_ceiling_since_change" not in metrics
     assert all(isinstance(value, float) for value in metrics.values())
@@ -131,22 +130,20 @@ def test_a_model_of_any_kind_may_be_handed_in():
         fitted.report.kind,
         fitted.report.l2,
         fitted.report.encoder_hash,
-        fitted.report.length,
-    ) == ("likes_length", None, None, None)
+    ) == ("likes_length", None, None)
     assert fitted.report.test.accuracy == fitted.report.test.longer_wins
 
 
 def test_shared_parameters_are_reported_once():
     params = reward_model_params(
         kind="transformer",
-        loss="davidson",
         label="annotators",
         n_members=3,
         seed=7,
         prompt_chars=50,
         min_pairs=9,
     )
-    shared = ("loss", "label", "n_members", "seed", "prompt_chars", "min_pairs", "margin_scale")
+    shared = ("label", "n_members", "seed", "prompt_chars", "min_pairs")
     assert {name: getattr(params.kind_params(), name) for name in shared} == {
         name: getattr(params, name) for name in shared
     }
@@ -170,8 +167,8 @@ def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
     }
     assert "fine_tuning" not in reward_model_params().to_report()
     assert "l2_grid" in reward_model_params().to_report()
-    with pytest.raises(ConfigurationError, match="debias_length"):
-        reward_model_params(kind="transformer", debias_length=True).kind_params()
+    with pytest.raises(ConfigurationError, match="max_sentences"):
+        reward_model_params(kind="transformer", max_sentences=5).kind_params()
 
 
 def test_an_obstacle_to_a_warm_start_is_explained():
@@ -241,9 +238,8 @@ def test_an_untestable_weight_is_the_default_one():
     assert all(f"{weight:g} could not be tried" in report.weight_reason for weight in WEIGHTS_TRIED)
 
 
-@pytest.mark.parametrize("loss", ["soft", "davidson"])
-def test_new_pairs_of_ties_alone_say_nothing_of_old_ones(loss):
-    report = weighed(changed(n_votes=0, n_ties=3, agreement=0.5), loss=loss)
+def test_new_pairs_of_ties_alone_say_nothing_of_old_ones():
+    report = weighed(changed(n_votes=0, n_ties=3, agreement=0.5))
     assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
     assert "0 pairs of 0 prompts voted on since the change, ties left out" in report.weight_reason
 
