@@ -116,13 +116,10 @@ def _find_lasting_miscalibration(
     return failed if len({event.day for event in failed}) >= n_days else ()
 
 
-def estimate_change_seq(
-    events: Sequence[DriftEvent], *, rise_test_dates: bool = True
-) -> int | None:
+def estimate_change_seq(events: Sequence[DriftEvent]) -> int | None:
     """The vote at which the rise test dates the change, else the (lower) median of the votes at
     which the other detectors do, each by its first event; a calibration test only knows its day, so
-    it goes last. With `rise_test_dates` false, the rise test dates only where no other detector
-    does.
+    it goes last.
 
     On simulated rises by .10 the rise test was 22 votes off in the median where others reported
     too, the median of those 120; on rises by .05 232 and 499.
@@ -132,10 +129,6 @@ def estimate_change_seq(
         for event in sorted(events, key=lambda event: (event.seq, event.event_id)):
             if event.kind == kind and event.change_seq is not None:
                 dated.setdefault(event_source(event), event.change_seq)
-        if rise_test_dates and RISE_TEST in dated:
-            return dated[RISE_TEST]
-        if len(dated) > 1:
-            dated.pop(RISE_TEST, None)
         if dated:
-            return median_low(dated.values())
+            return dated.get(RISE_TEST, median_low(dated.values()))
     return None

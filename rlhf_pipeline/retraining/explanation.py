@@ -27,15 +27,14 @@ from rlhf_pipeline.retraining.triggers import (
     list_doubts,
     list_own_events,
     needs_people,
-    read_params,
     replay,
 )
 
 # Shown as conditions and events. Whatever else a rule records is shown as it is.
 EXPLAINED = {"looked_at", "params", "reported", "confirmed", "confirming_event_ids"}
-# Not the reasons: their words may change between releases, what they lead to may not.
+# Not the reasons: their words may change, what they lead to may not.
 COMPARED = ("action", "event_ids", "change_seq", "remedy", "parent")
-INPUTS = {"looked_at", "params"}  # copied, not decided; older ones lack fields added since
+INPUTS = {"looked_at", "params"}  # copied, not decided
 
 
 class Condition(NamedTuple):
@@ -50,23 +49,20 @@ class Condition(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the rule saw, the parameters that it used, and its version."""
+    """What the rule saw, and the parameters that it used."""
 
     evidence: TriggerEvidence
     params: TriggerParams
-    rule_version: int
 
 
 def read_inputs(decision: TriggerDecision) -> Inputs:
     """The inputs that the decision recorded. Raises ConfigurationError if it has none, or of
     another form.
     """
-    rule_version = decision.evidence.get("rule_version", 1)
     try:
         return Inputs(
             TriggerEvidence.model_validate(decision.evidence["looked_at"]),
-            read_params(decision.evidence["params"], rule_version),
-            rule_version,
+            TriggerParams.model_validate(decision.evidence["params"]),
         )
     except (KeyError, ValidationError) as cause:
         raise ConfigurationError(
@@ -77,7 +73,7 @@ def read_inputs(decision: TriggerDecision) -> Inputs:
 
 def check_conditions(inputs: Inputs) -> list[Condition]:
     """Every condition of `triggers.decide`: it fires if and only if none is unmet."""
-    evidence, params, _ = inputs
+    evidence, params = inputs
     since = None if evidence.last_fired_at is None else evidence.now - evidence.last_fired_at
     left = evidence.left_to_people
     waiting = left if left is not None and not left.is_answered else None
@@ -119,7 +115,7 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
 
 def list_events(inputs: Inputs) -> list[tuple[DriftEvent, str]]:
     """The events that the rule saw, in vote order, and what each counted for."""
-    evidence, params, _ = inputs
+    evidence, params = inputs
     events = {e.event_id: e for e in (*evidence.open_events, *evidence.held_events)}
     own = list_own_events(evidence, params)
     confirming = {e.event_id for e in find_confirming_events(own, params)}
@@ -152,7 +148,7 @@ def find_differences(decision: TriggerDecision) -> list[str]:
 
 
 def _check_confirmation(inputs: Inputs) -> Condition:
-    evidence, params, _ = inputs
+    evidence, params = inputs
     own = list_own_events(evidence, params)
     confirming = find_confirming_events(own, params)
     sources = event_sources(confirming or list_confirmers(own, params))
@@ -182,41 +178,39 @@ def _check_confirmation(inputs: Inputs) -> Condition:
 
 
 def _check_cause(inputs: Inputs) -> Iterator[Condition]:
-    evidence, params, rule_version = inputs
+    evidence, params = inputs
     own = list_own_events(evidence, params)
     confirming = find_confirming_events(own, params)
     causes = find_causes_of(confirming, evidence.max_seq) if params.respond_to_causes else None
     only_calibration = bool(confirming) and is_miscalibration(confirming)
     remedy = (
-        choose_calibration_remedy(causes, params, rule_version)
+        choose_calibration_remedy(causes, params)
         if only_calibration
-        else choose_remedy(causes, params, rule_version)
+        else choose_remedy(causes, params)
     )
     yield Condition(
         "cause",
         "a change that needs no person",
         "not examined" if causes is None else causes.causes[0].name,
-        None if causes is None else not needs_people(remedy, params, rule_version),
+        None if causes is None else not needs_people(remedy, params),
     )
-    if rule_version > 4 and causes is not None and not only_calibration:
+    if causes is not None and not only_calibration:
         yield Condition(
             "rise",
             f"errors that still seem higher {params.max_cause_votes:,} votes later",
             f"probability that they are not: {chance_of_nothing(causes):.0%}",
             not is_false_alarm(confirming, evidence.max_seq, params),
         )
-    longer = f" ({2 * params.max_cause_votes:,} if annotators may be the cause)"
     yield Condition(
         "certainty",
         f"the remedy is right with probability {params.min_certainty:.0%} or more, and whether "
         f"annotators are the cause is {params.min_annotator_certainty:.0%} certain; or "
-        f"{params.max_cause_votes:,} votes have arrived since the confirmation"
-        f"{longer if rule_version > 5 else ''}",
+        f"{params.max_cause_votes:,} votes have arrived since the confirmation "
+        f"({2 * params.max_cause_votes:,} if annotators may be the cause)",
         "not examined" if causes is None else describe_probabilities(causes),
         None
         if causes is None
-        else only_calibration
-        or not list_doubts(causes, confirming, evidence.max_seq, params, rule_version),
+        else only_calibration or not list_doubts(causes, confirming, evidence.max_seq, params),
     )
 
 

@@ -1,6 +1,6 @@
 """Decides whether drift and calibration events start a retraining, or why it is on hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -79,17 +79,6 @@ class TriggerParams(ConfirmationParams, FollowUpParams):
     )
 
 
-# Changed with every change of the rule; a stored decision is replayed by its own version.
-# 1: the rise test confirms nothing alone, and every confirmed change retrains.
-# 2: careless annotators and newcomers retrain; with asks_people they are held, nobody is named.
-#    A change is answered as soon as it is confirmed, however unclear its cause; the rise test dates
-#    it only where no other detector does.
-# 3: a change has one retraining, however much the next would gain.
-# 4: calibration tests that fail for days have the calibrator fitted again, whatever made them fail.
-#    A change without a likely cause retrains; one whose cause explains too little counts as clear.
-# 5: a change that careless annotators may be behind waits no longer than any other.
-RULE_VERSION = 6
-
 REMEDIES: dict[CauseName, Remedy] = {
     "taste": "retrain",
     "category": "retrain_category",
@@ -129,33 +118,29 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
     `confirmation_window` after it, and until a person answers, nothing else fires. The decision's
     `evidence` holds all its inputs, from which `replay` makes it again.
     """
-    return _decide(evidence, params or TriggerParams(), RULE_VERSION)
-
-
-def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int) -> TriggerDecision:
+    params = params or TriggerParams()
     events = _distinct_events((*evidence.open_events, *evidence.held_events))
     own = list_own_events(evidence, params)
     confirmed = find_confirming_events(own, params)
-    if rule_version > 4 and is_false_alarm(confirmed, evidence.max_seq, params):
-        return _dismiss(evidence, params, own, confirmed, rule_version)
+    if is_false_alarm(confirmed, evidence.max_seq, params):
+        return _dismiss(evidence, params, own, confirmed)
     follow_up = find_follow_up(evidence.last_retraining, params) if not confirmed else None
     if follow_up and not _list_objections(evidence, params):
-        return _follow_up(evidence, params, own, follow_up, rule_version)
+        return _follow_up(evidence, params, own, follow_up)
     objections = _list_event_objections(evidence, own, confirmed, params)
     stale = [e for e in events if e.model_version != evidence.champion]
-    is_examined = rule_version > 1 and params.respond_to_causes
-    causes = find_causes_of(confirmed, evidence.max_seq) if is_examined else None
-    remedy = choose_remedy(causes, params, rule_version)
-    if is_examined and confirmed and is_miscalibration(confirmed):
-        remedy = choose_calibration_remedy(causes, params, rule_version)
+    causes = find_causes_of(confirmed, evidence.max_seq) if params.respond_to_causes else None
+    remedy = choose_remedy(causes, params)
+    if params.respond_to_causes and confirmed and is_miscalibration(confirmed):
+        remedy = choose_calibration_remedy(causes, params)
     elif causes is not None and not objections:
-        objections = list_doubts(causes, confirmed, evidence.max_seq, params, rule_version)
-    waits = needs_people(remedy, params, rule_version)
-    is_named = rule_version > 2 and not objections and remedy in ANNOTATOR_REMEDIES
+        objections = list_doubts(causes, confirmed, evidence.max_seq, params)
+    waits = needs_people(remedy, params)
+    is_named = not objections and remedy in ANNOTATOR_REMEDIES
     named = name_annotators(causes, confirmed) if causes and is_named else None
     reasons = [
         *_describe_superseded(stale, evidence.champion),
-        *(objections or [_describe_confirmation(confirmed, rule_version)]),
+        *(objections or [_describe_confirmation(confirmed)]),
     ]
     if causes is not None and not objections:
         reasons.append(causes.summary)
@@ -163,7 +148,7 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
         reasons.append(
             _MEANING[remedy].format(category=_category_of(causes), named=_describe_named(named))
         )
-    if waits and not objections and rule_version > 2:
+    if waits and not objections:
         reasons.append("nothing runs until a person answers: `rlhf triggers answer`")
     involved = (
         evidence.open_events
@@ -177,14 +162,13 @@ def _decide(evidence: TriggerEvidence, params: TriggerParams, rule_version: int)
         reasons=tuple(reasons),
         event_ids=tuple(event.event_id for event in involved),
         evidence=_collect_evidence(evidence, params, own, confirmed)
-        | ({"rule_version": rule_version} if rule_version > 1 else {})
-        | ({"causes": causes.model_dump(mode="json", exclude_unset=True)} if causes else {})
+        | ({"causes": causes.model_dump(mode="json")} if causes else {})
         | ({"category": _category_of(causes)} if remedy == "retrain_category" else {})
         | ({"quarantine": named.model_dump(mode="json")} if named else {}),
-        change_seq=_date(confirmed, rule_version) if changes_taste else None,
+        change_seq=estimate_change_seq(confirmed) if changes_taste else None,
         decided_at=evidence.now,
         state="pending" if fires else "held",
-        remedy=remedy if rule_version > 1 and not objections else None,
+        remedy=None if objections else remedy,
     )
 
 
@@ -213,7 +197,6 @@ def _follow_up(
     params: TriggerParams,
     own: Sequence[DriftEvent],
     reason: str,
-    rule_version: int,
 ) -> TriggerDecision:
     """Retrain once more after the same change. It claims no events, and dates no change: that one
     is recorded.
@@ -223,7 +206,7 @@ def _follow_up(
         action="fire",
         reasons=(reason,),
         event_ids=(),
-        evidence=_collect_evidence(evidence, params, own, ()) | {"rule_version": rule_version},
+        evidence=_collect_evidence(evidence, params, own, ()),
         decided_at=evidence.now,
         state="pending",
         remedy="retrain",
@@ -236,7 +219,6 @@ def _dismiss(
     params: TriggerParams,
     own: Sequence[DriftEvent],
     confirmed: Sequence[DriftEvent],
-    rule_version: int,
 ) -> TriggerDecision:
     """Hold, and claim the confirming events for good: they count no more, others do."""
     causes = find_causes_of(confirmed, evidence.max_seq)
@@ -248,14 +230,13 @@ def _dismiss(
         action="hold",
         reasons=(
             *_describe_superseded(stale, evidence.champion),
-            _describe_confirmation(confirmed, rule_version),
+            _describe_confirmation(confirmed),
             f"dismissed as a false alarm: {n_later:,} votes later it is "
             f"{chance_of_nothing(causes):.0%} likely that errors have not become more frequent",
         ),
         event_ids=tuple(event.event_id for event in confirmed),
         evidence=_collect_evidence(evidence, params, own, confirmed)
-        | {"rule_version": rule_version}
-        | {"causes": causes.model_dump(mode="json", exclude_unset=True)},
+        | {"causes": causes.model_dump(mode="json")},
         decided_at=evidence.now,
         state="held",
         remedy="dismiss",
@@ -283,32 +264,26 @@ def is_left_to_people(
     return left.reread_from is None or event.detected_at < left.reread_from
 
 
-def choose_remedy(
-    causes: ChangeCauses | None, params: TriggerParams, rule_version: int = RULE_VERSION
-) -> Remedy:
+def choose_remedy(causes: ChangeCauses | None, params: TriggerParams) -> Remedy:
     """The remedy of the likeliest cause; a cause that explains too little of the rise retrains, as
     an unknown one does, and so does carelessness of everybody or of nobody in particular.
     """
     if causes is None or causes.causes[0].share < params.min_cause_share:
         return "retrain"
     remedy = REMEDIES[causes.causes[0].name]
-    if rule_version < 3 and remedy in ANNOTATOR_REMEDIES and not params.asks_people:
-        return "retrain"
-    if rule_version > 2 and remedy == "quarantine" and not name_careless(causes.causes[0]):
+    if remedy == "quarantine" and not name_careless(causes.causes[0]):
         return "retrain"
     return remedy
 
 
-def choose_calibration_remedy(
-    causes: ChangeCauses | None, params: TriggerParams, rule_version: int = RULE_VERSION
-) -> Remedy:
+def choose_calibration_remedy(causes: ChangeCauses | None, params: TriggerParams) -> Remedy:
     """The remedy where calibration tests fail for days and no detector reports a rise: that of a
     clear cause, or else the calibrator is fitted again, which loses nothing.
     """
-    if rule_version < 5 or causes is None or causes.causes[0].share < params.min_cause_share:
+    if causes is None or causes.causes[0].share < params.min_cause_share:
         return "refit_calibrator"
-    remedy = choose_remedy(causes, params, rule_version)
-    return remedy if is_clear(causes, remedy, params, rule_version) else "refit_calibrator"
+    remedy = choose_remedy(causes, params)
+    return remedy if is_clear(causes, remedy, params) else "refit_calibrator"
 
 
 def is_miscalibration(confirmed: Sequence[DriftEvent]) -> bool:
@@ -316,10 +291,10 @@ def is_miscalibration(confirmed: Sequence[DriftEvent]) -> bool:
     return all(event.kind == "calibration" for event in confirmed)
 
 
-def needs_people(remedy: Remedy, params: TriggerParams, rule_version: int = RULE_VERSION) -> bool:
+def needs_people(remedy: Remedy, params: TriggerParams) -> bool:
     """Whether the remedy waits for a person's answer."""
     if remedy == "quarantine":
-        return params.asks_people or rule_version < 3
+        return params.asks_people
     return remedy == "report_two_tastes"
 
 
@@ -343,20 +318,18 @@ def name_careless(cause: Cause) -> tuple[str, ...]:
     is more than half of those who voted around the change, or who cast more than half of the votes
     before it (after it, where there are none before): then everybody has changed.
     """
+    evidence = cause.evidence
     found = [
         one
-        for one in cause.evidence.get("each", ())
+        for one in evidence["each"]
         if one["n_votes"]
         and one["probability"] > LIKELY_CARELESS
         and one["error"] > one["expected_error"]
     ]
-    evidence = cause.evidence
-    # records of earlier versions hold the votes after the change
-    counted = "n_votes" if "n_votes_of_all" in evidence else "n_votes_before"
-    n_votes = sum(one[counted] for one in found)
-    n_of_all = evidence.get("n_votes_of_all", evidence.get("n_votes_of_all_before", 0))
-    share = n_votes / n_of_all if n_of_all else evidence.get("share_of_votes", 0.0)
-    if 2 * len(found) > evidence.get("n_active", 0) or share > 0.5:
+    n_votes = sum(one["n_votes_before"] for one in found)
+    n_of_all = evidence["n_votes_of_all_before"]
+    share = n_votes / n_of_all if n_of_all else evidence["share_of_votes"]
+    if 2 * len(found) > evidence["n_active"] or share > 0.5:
         return ()
     return tuple(one["annotator_id"] for one in found)
 
@@ -383,16 +356,15 @@ def list_doubts(
     confirmed: Sequence[DriftEvent],
     max_seq: int,
     params: TriggerParams,
-    rule_version: int = RULE_VERSION,
 ) -> list[str]:
     """Why the change is not answered yet: its cause is unclear, and further votes may show it."""
     n_missing = find_deadline(confirmed, params) - max_seq
     remedy = choose_remedy(causes, params)
-    if rule_version > 5 and leaves_annotators_unclear(causes, remedy, params):
+    if leaves_annotators_unclear(causes, remedy, params):
         n_missing += params.max_cause_votes
     if n_missing <= 0:
-        return _list_doubts_of_a_rise(causes, confirmed, max_seq, params, rule_version)
-    if is_clear(causes, remedy, params, rule_version):
+        return _list_doubts_of_a_rise(causes, confirmed, max_seq, params)
+    if is_clear(causes, remedy, params):
         return []
     return [
         f"cause not clear yet ({describe_probabilities(causes)}): answered as it stands after "
@@ -405,12 +377,11 @@ def _list_doubts_of_a_rise(
     confirmed: Sequence[DriftEvent],
     max_seq: int,
     params: TriggerParams,
-    rule_version: int,
 ) -> list[str]:
     """Probably nothing rose, but the votes that would show it are not examined yet: those after a
     later event, or those since the last report. If that takes as many votes again, no report comes.
     """
-    if rule_version < 5 or chance_of_nothing(causes) <= LIKELY_NOTHING:
+    if chance_of_nothing(causes) <= LIKELY_NOTHING:
         return []
     shown_by = params.max_cause_votes + max(
         event.seq for event in confirmed if "causes" in event.evidence
@@ -449,9 +420,7 @@ def chance_of_nothing(causes: ChangeCauses) -> float:
     return max(0.0, 1 - sum(known)) if known else 0.0
 
 
-def is_clear(
-    causes: ChangeCauses, chosen: Remedy, params: TriggerParams, rule_version: int = RULE_VERSION
-) -> bool:
+def is_clear(causes: ChangeCauses, chosen: Remedy, params: TriggerParams) -> bool:
     """Whether the chosen remedy is likely right: that of the main cause, or, where the likeliest
     one explains too little of the rise, no matter about annotators. Causes without probabilities
     count as clear.
@@ -462,30 +431,23 @@ def is_clear(
     of_remedy = 0.0
     for cause in causes.causes:
         remedy = REMEDIES[cause.name]
-        if rule_version < 5:
-            remedy = chosen if cause is likeliest else remedy
-            is_right = remedy == chosen
-        elif likeliest.share < params.min_cause_share:
+        if likeliest.share < params.min_cause_share:
             is_right = remedy not in ANNOTATOR_REMEDIES
         else:
             is_right = remedy == chosen
         of_remedy += (cause.probability or 0.0) * is_right
     return of_remedy >= params.min_certainty and not leaves_annotators_unclear(
-        causes, chosen, params, rule_version
+        causes, chosen, params
     )
 
 
-def leaves_annotators_unclear(
-    causes: ChangeCauses, chosen: Remedy, params: TriggerParams, rule_version: int = RULE_VERSION
-) -> bool:
+def leaves_annotators_unclear(causes: ChangeCauses, chosen: Remedy, params: TriggerParams) -> bool:
     """Whether the chosen remedy may be wrong about who is behind the change: careless annotators or
     newcomers, or everybody. It is not, where no cause has a probability.
     """
     of_others = 0.0
     for cause in causes.causes:
-        is_main = rule_version < 5 and cause is causes.causes[0]
-        remedy = chosen if is_main else REMEDIES[cause.name]
-        if (remedy in ANNOTATOR_REMEDIES) != (chosen in ANNOTATOR_REMEDIES):
+        if (REMEDIES[cause.name] in ANNOTATOR_REMEDIES) != (chosen in ANNOTATOR_REMEDIES):
             of_others += cause.probability or 0.0
     return 1 - of_others < params.min_annotator_certainty
 
@@ -522,34 +484,7 @@ def replay(decision: TriggerDecision) -> TriggerDecision:
             f"Decision {decision.decision_id} has no {cause} in its evidence: it was not made by "
             "this rule and cannot be replayed."
         ) from cause
-    rule_version = decision.evidence.get("rule_version", 1)
-    if not 1 <= rule_version <= RULE_VERSION:
-        raise ConfigurationError(
-            f"Decision {decision.decision_id} was made by version {rule_version} of the trigger's "
-            f"rule; this release knows 1 to {RULE_VERSION}. Use the release that made it."
-        )
-    return _decide(
-        TriggerEvidence.model_validate(looked_at),
-        read_params(params, rule_version),
-        rule_version,
-    )
-
-
-def read_params(recorded: Mapping[str, Any], rule_version: int) -> TriggerParams:
-    """The parameters that a decision recorded; those its rule did not have are off."""
-    # Calibration tests confirmed detectors before there was a choice.
-    unknown_then: dict[str, Any] = {"calibration_confirms": True}
-    if rule_version < 4:
-        unknown_then |= {"follow_ups": 0}
-    if rule_version < 3:
-        unknown_then |= {"max_cause_votes": 0}
-    if rule_version < 2:
-        unknown_then |= {
-            "rise_test_confirms": False,
-            "calibration_days": 0,
-            "respond_to_causes": False,
-        }
-    return TriggerParams.model_validate(unknown_then | dict(recorded))
+    return decide(TriggerEvidence.model_validate(looked_at), TriggerParams.model_validate(params))
 
 
 def _list_event_objections(
@@ -617,17 +552,13 @@ def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> s
     )
 
 
-def _describe_confirmation(confirmed: Sequence[DriftEvent], rule_version: int) -> str:
-    sources, start = event_sources(confirmed), _date(confirmed, rule_version)
+def _describe_confirmation(confirmed: Sequence[DriftEvent]) -> str:
+    sources, start = event_sources(confirmed), estimate_change_seq(confirmed)
     dated = f"; change dated at vote {start}" if start is not None else ""
     return (
         f"confirmed by {_count(len(sources), 'detector')} ({', '.join(sources)}) between votes "
         f"{confirmed[0].seq} and {confirmed[-1].seq}{dated}"
     )
-
-
-def _date(confirmed: Sequence[DriftEvent], rule_version: int) -> int | None:
-    return estimate_change_seq(confirmed, rise_test_dates=rule_version > 2)
 
 
 def _describe_superseded(stale: Sequence[DriftEvent], champion: str | None) -> list[str]:

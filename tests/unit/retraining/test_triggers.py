@@ -145,14 +145,6 @@ def test_where_calibration_confirms_its_tests_are_one_witness_together():
     assert decide(evidence(slope, ece, event("ddm", 1010)), params).action == "fire"
 
 
-def test_a_decision_before_the_choice_is_replayed_with_calibration_confirming():
-    params = TriggerParams(calibration_confirms=True)
-    slope = event("slope", kind="calibration")
-    made = decide(evidence(slope, event("ddm", 1010)), params)
-    del made.evidence["params"]["calibration_confirms"]
-    assert replay(made).action == "fire"
-
-
 def test_a_calibration_test_dates_the_change_only_where_no_detector_does():
     slope = event("slope", kind="calibration", change_seq=700)
     params = TriggerParams(calibration_confirms=True)
@@ -252,7 +244,6 @@ def test_a_quarantine_names_those_who_explain_the_rise_from_the_change_on():
             "n_votes_of_all_before": 0,
             "share_of_votes": 0.6,
         },
-        {"n_votes_of_all": 300},  # as earlier versions counted: after the change
         {"each": [careless("bob", probability=0.4), careless("cat", n_votes=0, error=None)]},
     ],
 )
@@ -285,16 +276,6 @@ def test_later_signs_of_a_change_left_to_people_belong_to_it():
     assert decide(evidence(*signs, left_to_people=reread)).action == "fire"
     later = answered.model_copy(update={"reread_from": NOW + timedelta(hours=1)})
     assert held(decide(evidence(*signs, left_to_people=later)), "no open or held event")
-
-
-def test_a_decision_of_the_second_rule_is_replayed_by_that_rule():
-    decision = decide(evidence(caused_by("carelessness")), ASKING)
-    recorded = decision.evidence | {"rule_version": 2}
-    again = replay(decision.model_copy(update={"evidence": recorded}))
-    assert (again.action, again.remedy, again.quarantine) == ("hold", "quarantine", None)
-    recorded |= {"params": recorded["params"] | {"asks_people": False}}
-    again = replay(decision.model_copy(update={"evidence": recorded}))
-    assert (again.action, again.remedy) == ("fire", "retrain")
 
 
 def unclear(until_seq: int, **probabilities: float) -> dict[str, Any]:
@@ -340,9 +321,6 @@ def test_no_model_is_promoted_while_the_cause_of_a_change_is_unclear():
     assert str(wait(1100)).startswith("cause not clear yet (taste 60%, carelessness 40%)")
     assert wait(1100, last_fired_at=NOW, n_new_votes=1)  # a cool-down ends before the votes come
     assert "after 400 more votes" in str(wait(1400))
-    held_on = decide(evidence(held_events=(risen,), max_seq=1400))
-    former = held_on.model_copy(update={"evidence": held_on.evidence | {"rule_version": 5}})
-    assert replay(former).remedy == "retrain"
     assert wait(1800) is None
     assert wait(1100, champion="demo.reward_model@2") is None
     people = LeftToPeople(decision_id=1, seq=100, is_answered=False)
@@ -360,9 +338,8 @@ def test_carelessness_retrains_only_once_votes_had_time_to_show_another_cause():
         waiting = decide(evidence(risen, max_seq=1010))
         assert held(waiting, "cause not clear yet")
         assert replay(waiting) == waiting
-        former = waiting.model_copy(update={"evidence": waiting.evidence | {"rule_version": 4}})
-        for made in (replay(former), decide(evidence(risen, max_seq=1800))):
-            assert (made.action, made.remedy) == ("fire", "retrain")
+        made = decide(evidence(risen, max_seq=1800))
+        assert (made.action, made.remedy) == ("fire", "retrain")
 
 
 def test_a_weak_cause_retrains_at_once_where_annotators_are_not_behind_it():
@@ -385,10 +362,6 @@ def test_a_rise_that_further_votes_do_not_confirm_is_dismissed():
     assert held(made, "60% likely that errors have not become more frequent")
     assert (made.remedy, made.event_ids) == ("dismiss", (alarm.event_id,))
     assert replay(made) == made
-    of_five = made.model_copy(update={"evidence": made.evidence | {"rule_version": 5}})
-    assert replay(of_five) == of_five
-    former = made.model_copy(update={"evidence": made.evidence | {"rule_version": 4}})
-    assert held(replay(former), "1 new votes since")
     assert decide(evidence(risen("rise_test", taste=0.51), max_seq=1400)).remedy == "retrain"
     at_once = TriggerParams(max_cause_votes=0)
     assert decide(evidence(alarm, max_seq=1400), at_once).remedy == "retrain"
@@ -427,17 +400,6 @@ def test_a_quarantine_begins_where_its_reason_dates_the_change():
     assert made.quarantine.from_seq == 850
     assert "change dated at vote 850" in made.reasons[0]
     assert replay(made) == made
-
-
-def test_a_decision_of_the_second_rule_is_replayed_without_waiting():
-    causes = unclear(1000, taste=0.6, carelessness=0.4)
-    risen = event("rise_test").model_copy(update={"evidence": {"causes": causes}})
-    waiting = decide(evidence(risen))
-    old = {c: v for c, v in waiting.evidence["params"].items() if c != "max_cause_votes"}
-    recorded = waiting.evidence | {"rule_version": 2, "params": old}
-    again = replay(waiting.model_copy(update={"evidence": recorded}))
-    assert (again.action, again.remedy) == ("fire", "retrain")
-    assert again.evidence["causes"] == causes
 
 
 def test_without_causes_a_confirmed_change_retrains():
@@ -492,18 +454,12 @@ def test_calibration_that_stays_wrong_for_a_clear_reason_is_answered_by_it(proba
     assert (made.action, made.remedy) == ("fire", remedy)
     assert made.change_seq == (910 if remedy == "retrain" else None)
     assert replay(made) == made
-    of_five = made.model_copy(update={"evidence": made.evidence | {"rule_version": 5}})
-    assert replay(of_five) == of_five
-    former = made.model_copy(update={"evidence": made.evidence | {"rule_version": 4}})
-    assert replay(former).remedy == "refit_calibrator"
 
 
-def test_the_rise_test_dates_a_change_but_not_by_the_former_rule():
+def test_the_rise_test_dates_a_change_before_other_detectors():
     dated = event("rise_test", change_seq=400)
     made = decide(evidence(dated, event("hddm_a", change_seq=880)))
     assert made.change_seq == 400
-    former = made.model_copy(update={"evidence": made.evidence | {"rule_version": 2}})
-    assert replay(former).change_seq == 880
 
 
 def test_the_error_rate_and_the_calibration_of_a_day_are_one_source():
@@ -511,22 +467,6 @@ def test_the_error_rate_and_the_calibration_of_a_day_are_one_source():
     slope = event("slope", kind="calibration")
     assert held(decide(evidence(rate, slope)), "1 detector reported (calibration)")
     assert decide(evidence(rate, slope, event("adwin"))).action == "fire"
-
-
-def test_a_decision_of_the_first_rule_is_replayed_by_that_rule():
-    risen = caused_by("carelessness")
-    first = decide(evidence(risen, event("ddm")))
-    recorded = first.evidence | {
-        "params": {"confirmations": 2, "confirmation_window": 500},
-    }
-    del recorded["rule_version"]
-    again = replay(first.model_copy(update={"evidence": recorded}))
-    assert (again.action, again.remedy) == ("fire", None)
-    assert again.reasons[0].startswith("confirmed by 2 detectors (ddm, rise_test)")
-    alone = recorded | {"looked_at": evidence(risen).model_dump(mode="json")}
-    assert replay(first.model_copy(update={"evidence": alone})).action == "hold"
-    with pytest.raises(ConfigurationError, match="version 9 of the trigger's rule"):
-        replay(first.model_copy(update={"evidence": recorded | {"rule_version": 9}}))
 
 
 def test_events_of_a_former_champion_are_superseded():
