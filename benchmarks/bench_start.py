@@ -28,7 +28,7 @@ RLHF = [sys.executable, "-c", "from rlhf_pipeline.cli import main; main()"]
 COMMANDS = {
     "--help": 0.4,
     "users list": 0.8,
-    "rules show": 0.8,
+    "changes list": 0.8,
     "audit verify": 0.8,
     "vote --help": 0.8,
 }

@@ -30,7 +30,6 @@ from rich.table import Table  # noqa: E402
 from driver import dagster_history, terminal  # noqa: E402
 from driver.lock import HomeInUse, lock_home, refuse_daemon  # noqa: E402
 from rlhf_pipeline.errors import PipelineError  # noqa: E402
-from rlhf_pipeline.registry import Registry  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 from rlhf_pipeline.terminal import escape_markup  # noqa: E402
 
@@ -49,7 +48,7 @@ def demo(settings: Settings, arguments: argparse.Namespace, console: Console) ->
         f"\n{arguments.days} days in {monotonic() - started:.0f} s. Where to look next:\n"
         "  make dev           the same runs, plots, checks and models in Dagster and MLflow\n"
         "  make demo          further days of the same history; make demo-clean starts over\n"
-        "  .venv/bin/rlhf models list · rlhf runs · rlhf export reflection-log"
+        "  .venv/bin/rlhf models list · rlhf status · rlhf export reflection-log"
     )
     return 0
 
@@ -190,21 +189,6 @@ def print_state() -> None:
         print_fact(state=dagster_history.read_state(instance))
 
 
-def retain(*, dry_run: bool = False) -> None:
-    """The settings come from the environment alone, as `rlhf storage retain` read them."""
-    from jobs.retention import Retention
-
-    s = Settings.read(folder=Path(os.environ["DAGSTER_HOME"]))
-    registry = Registry(s.tracking_uri, s.home / "mlflow" / "artifacts", s.project)
-    with (
-        open_instance() as instance,
-        Store.of_home(s) as store,
-    ):
-        retention = Retention(s, store, registry, instance, datetime.now(UTC))
-        for item in retention.retain(dry_run=dry_run, progress=print_progress):
-            print_fact(item=item.model_dump())
-
-
 def open_instance() -> dg.DagsterInstance:
     return dg.DagsterInstance.from_config(os.environ["DAGSTER_HOME"])
 
@@ -221,8 +205,6 @@ FACT_TASKS: dict[str, Callable[..., None]] = {
     "state": print_state,
     "make-tables": make_tables,
     "move": move_history,
-    "retain": retain,
-    "list-retained": lambda: retain(dry_run=True),
     "job-runs": print_job_runs,
 }
 

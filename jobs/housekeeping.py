@@ -13,10 +13,7 @@ from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store, anchors
 
 
-@dg.op(
-    description="Deletes what the settings `keep_…` no longer keep: the same as "
-    "`rlhf storage retain`."
-)
+@dg.op(description="Deletes what the settings `keep_…` no longer keep.")
 def retain(
     context: dg.OpExecutionContext,
     settings: dg.ResourceParam[Settings],

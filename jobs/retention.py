@@ -1,6 +1,4 @@
-"""Deletes or lists what the settings `keep_…` no longer keep, for job `housekeeping` and
-`rlhf storage retain`.
-"""
+"""Deletes what the settings `keep_…` no longer keep, for job `housekeeping`."""
 
 import re
 import shutil

@@ -276,8 +276,8 @@ def _merge(
             rules[name] = merge_rules(params.rules, {name: change})[name]
         except ConfigurationError as cause:
             ignored[name] = (
-                f"The change of the rule {name} is ignored: {cause} Set it again with `rlhf alerts "
-                f"set {name}`, or remove it with `rlhf alerts set {name} --default`."
+                f"The change of the rule {name} is ignored: {cause} Set it again with PUT "
+                f"/api/v1/alerts/rules/{name}, or remove it with DELETE of the same address."
             )
     return rules, ignored
 

@@ -336,8 +336,8 @@ class Artefacts:
                         return found, cluster
         where = f" on {day}" if day else ""
         raise NotFound(
-            f"No drift report found a cluster {cluster_id!r}{where}. `rlhf drift clusters` lists "
-            "the ids of a day."
+            f"No drift report found a cluster {cluster_id!r}{where}. The drift "
+            "report of a day lists its clusters."
         )
 
     def _read_intact(self, paths: Mapping[str, UPath], kind: type[R]) -> dict[str, R]:

@@ -65,7 +65,7 @@ class RuleChange(Parameters):
     """What a project sets of a rule, or of a rule of its own with `reads` and `threshold`."""
 
     reads: MetricName | None = Field(
-        default=None, description="Metric that is read; `rlhf metrics` lists them"
+        default=None, description="Metric that is read; docs/monitoring.md lists them"
     )
     labels: dict[str, str] | None = Field(
         default=None, description="Labels that a point must have; empty = any"

@@ -53,15 +53,6 @@ COMMANDS = {
         "status.status",
         "Show the last run of each stage, what the project waits for, and what comes next.",
     ),
-    "runs": (
-        "status.runs",
-        "List the latest materialisations with their numbers and Dagster runs.",
-    ),
-    "metrics": (
-        "metrics.metrics",
-        "Show the newest figure of every metric; given names or days, show all their points, "
-        "oldest first.",
-    ),
     "generate": (
         "generate.generate",
         "Complete a file of prompts; write JSON, CSV and a log of every call. Run again, it "
@@ -106,7 +97,6 @@ COMMANDS = {
     "triggers": ("triggers.app", "Decisions to retrain, and what led to each."),
     "policy": ("policy.app", "Training jobs of the policy."),
     "retraining": ("retraining.app", "The retraining set as a file."),
-    "alerts": ("alerts.app", "Alerts: incidents, and the messages about them."),
     "lab": (
         "lab.app",
         "The laboratory: worlds whose truth is known, beside what detection claims of them.",
@@ -116,18 +106,11 @@ COMMANDS = {
         "Changes of taste: votes cast before one weigh less in every later fit.",
     ),
     "users": ("users.app", "People and services that may log in."),
-    "guidelines": ("annotation.guidelines", "Instructions for annotators, in Markdown."),
-    "rules": (
-        "annotation.rules",
-        "How cards are dealt: overlap, repeats, gold, leases, undo, rubric.",
-    ),
     "settings": ("settings.app", "Loop settings: what every run uses, as rlhf.yaml sets it."),
     "audit": (
         "audit.app",
         "The audit chain: who did what to what, each link with the hash of the previous one.",
     ),
-    "storage": ("storage.app", "What housekeeping deletes."),
-    "cache": ("cache.app", "Cached completions."),
     "keys": ("keys.app", "Provider keys, sealed in files."),
 }
 

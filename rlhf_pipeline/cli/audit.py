@@ -1,4 +1,4 @@
-"""`rlhf audit`: verifies and exports the audit chain, and writes its daily anchor."""
+"""`rlhf audit`: verifies and exports the audit chain."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,6 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.files import open_atomically
-from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import anchors
 
 LINKS_AT_ONCE = 5_000
@@ -39,7 +38,7 @@ def verify() -> None:
     since = (
         f", as {len(dropped)} anchors since {dropped[0].day} say"
         if dropped
-        else "; no anchor yet (`rlhf audit anchor` adds one)"
+        else "; no anchor yet (`rlhf serve` and housekeeping add one a day)"
     )
     echo(f"{n:,} links, chain intact{since}")
 
@@ -64,32 +63,3 @@ def export(
             )
             n = links[-1].seq
     echo(f"{n:,} links in {path}", err=not path.is_file())
-
-
-@app.command("anchor")
-def anchor() -> None:
-    """Record the current end of the chain in <RLHF_HOME>/audit_anchors.jsonl. `rlhf serve` and
-    housekeeping do so daily.
-    """
-    workspace = Workspace.from_environment()
-    path = workspace.settings.home / anchors.FILE
-    dropped = add_todays_anchor(workspace)
-    if dropped is None:
-        echo(f"nothing to do: the chain is empty, or {path} has today's anchor")
-    else:
-        echo(
-            f"seq {dropped.seq} of {dropped.day} in {path}; copy that file to a place that users "
-            "of the database cannot write"
-        )
-
-
-def add_todays_anchor(workspace: Workspace) -> anchors.Anchor | None:
-    """Add today's anchor and return it; None where there is one."""
-    settings = workspace.settings
-    return anchors.add_daily_anchor(
-        settings.home / anchors.FILE,
-        workspace.store.audit,
-        settings.organization,
-        settings.project,
-        utc_now(),
-    )

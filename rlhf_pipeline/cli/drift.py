@@ -1,4 +1,4 @@
-"""`rlhf drift`: shows the stored drift reports, clusters and slices of errors in the terminal."""
+"""`rlhf drift`: shows the stored drift reports and clusters of errors in the terminal."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,6 @@ import pandas as pd
 import typer
 
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.cli.drift_clusters import format_best_error, show_clusters, show_slices
 from rlhf_pipeline.cli.exports import explain_missing_report, open_workspace, read_drift_page
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
 from rlhf_pipeline.cli.tables import echo, show, show_json
@@ -22,10 +21,6 @@ app = typer.Typer(
 )
 # The worst last: a space has the worst verdict of its tests.
 VERDICTS = (Verdict.INSUFFICIENT, Verdict.STABLE, Verdict.WARNING, Verdict.DRIFT)
-
-
-app.command("clusters")(show_clusters)
-app.command("slices")(show_slices)
 
 
 @app.callback()
@@ -172,7 +167,9 @@ def _build_clusters(day: DayClusters, *, is_detailed: bool) -> Iterator[dict[str
                 "prompts": f"{cluster.n_prompts:,}",
                 "share": _format_change(cluster.share_reference, cluster.share_current),
                 "error rate": _format_change(cluster.error_reference, cluster.error_current),
-                "best reachable": format_best_error(day.noise_ceiling),
+                "best reachable": "unknown"
+                if day.noise_ceiling is None
+                else str(day.noise_ceiling.complement()),
                 "lift": "-" if cluster.lift is None else str(cluster.lift),
                 "change": ", ".join(changes) or "steady",
             }

@@ -12,6 +12,7 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, format_interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
+from rlhf_pipeline.evaluation.error_memory import ErrorMemory
 from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin, reliability_bins
 from rlhf_pipeline.evaluation.probe import probe_model as probed
 from rlhf_pipeline.files import write_atomically
@@ -56,8 +57,9 @@ def probe(
         ),
     ] = False,
 ) -> None:
-    """Stated confidence against the share that was right, with counts and intervals; writes the
-    diagram and meta_reflection_log.jsonl.
+    """Stated confidence against the share that was right, with counts and intervals, and how the
+    model does on confident predictions of the past; writes the diagram and
+    meta_reflection_log.jsonl.
     """
     workspace = Workspace.from_environment()
     workspace.store.migrate()
@@ -88,8 +90,9 @@ def probe(
         unit="votes",
     )
     write_atomically(picture, draw_png(chart))
+    memory = _read_memory(workspace, label)
     if as_json:
-        show_json(build_document(label, metrics, ceiling, found.bins))
+        show_json(build_document(label, metrics, ceiling, found.bins, memory))
         return
     show(
         [_build_bin_row(one) for one in found.bins],
@@ -99,6 +102,8 @@ def probe(
         f"{ceiling or 'unknown: nothing overlaps or was judged again'}; ECE "
         f"{metrics.ece_equal_mass}, Brier {metrics.brier}",
     )
+    if memory is not None:
+        echo(memory.describe())
     echo(f"picture in {picture}, {len(reflections):,} reflections in {files.reflection_log}")
     echo("`rlhf reward probe --bin 0.85` lists the pairs of a bin")
 
@@ -108,8 +113,11 @@ def build_document(
     metrics: CalibrationMetrics,
     ceiling: Interval | None,
     bins: tuple[ReliabilityBin, ...],
+    memory: ErrorMemory | None,
 ) -> dict[str, Any]:
-    """Build the table as JSON: accuracy beside its noise ceiling, null if unknown."""
+    """Build the table as JSON: accuracy beside its noise ceiling, null if unknown, and how many
+    confident errors of the past the model fixed and how many hits it lost, null without any.
+    """
     told = {"accuracy": metrics.accuracy, "noise_ceiling": ceiling, "ece": metrics.ece_equal_mass}
     return {
         "model": label,
@@ -118,7 +126,16 @@ def build_document(
             for name, found in told.items()
         },
         "bins": [found.model_dump(mode="json") for found in bins],
+        "confident_predictions": memory and memory.model_dump(include={"held_out", "trained"}),
     }
+
+
+def _read_memory(workspace: Workspace, label: str) -> ErrorMemory | None:
+    """The re-test of a registered model; None where no confident prediction was judged before."""
+    for version in workspace.registry.list_versions("reward_model"):
+        if version.label == label:
+            return ErrorMemory.from_metrics(version.metrics)
+    return None
 
 
 def read_reflections(store: Store) -> pd.DataFrame:

@@ -4,17 +4,15 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 import typer
 
 from rlhf_pipeline.calibration import calibration_figures, calibration_log
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.error_memory import show_memory
 from rlhf_pipeline.cli.models import find_version
 from rlhf_pipeline.cli.parameters import Changes, ChangeSeq
 from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
-from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
+from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
 from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound
 from rlhf_pipeline.evaluation.error_memory import ErrorMemory
@@ -27,7 +25,7 @@ from rlhf_pipeline.learning import (
 )
 from rlhf_pipeline.parameters import parse_parameters, suggest
 from rlhf_pipeline.records import ModelVersion, folder_hash
-from rlhf_pipeline.registry import CANDIDATE, list_openings, opening_recorder
+from rlhf_pipeline.registry import CANDIDATE, opening_recorder
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
@@ -241,38 +239,6 @@ def calibrate(
     )
 
 
-app.command("memory")(show_memory)
-
-
-@app.command("openings")
-def show_openings(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
-) -> None:
-    """Every look at the test split: when, for which model, why, with which code and at how many
-    pairs.
-    """
-    workspace = _open_workspace()
-    found = list_openings(workspace.registry)
-    if as_json:
-        show_json(found)
-        return
-    rows = [
-        {
-            "opened": f"{row.opened_at:%Y-%m-%d %H:%M:%S}",
-            "for": str(row.model)[:40],
-            "why": str(row.purpose),
-            "pairs": f"{row.n_pairs:,}",
-            "code": "-" if pd.isna(row.commit) else _format_commit(str(row.commit)),
-        }
-        for row in found.itertuples()
-    ]
-    show(
-        rows,
-        title=f"{len(found)} openings of the test split",
-        empty="Nobody has opened the test split yet: no reward model was judged.",
-    )
-
-
 def _parse_fit(
     kind: str | None, preset: str | None, label: str | None, changes: list[str] | None
 ) -> RewardModelParams:
@@ -355,10 +321,6 @@ def _find_reward_model(workspace: Workspace, label: str | None) -> ModelVersion:
             "There is no reward model to calibrate yet. Train one: rlhf reward train."
         )
     return found
-
-
-def _format_commit(commit: str) -> str:
-    return commit[:12] + ("-dirty" if commit.endswith("-dirty") else "")
 
 
 def _open_workspace() -> Workspace:

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rlhf_pipeline.cli.audit import add_todays_anchor
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.store import anchors
 from rlhf_pipeline.web_servers import announce
 
 ANCHORS_EVERY_S = 600.0  # how often to check for a new day: there is one anchor a day
@@ -86,9 +87,16 @@ def _local_url(host: str, port: int) -> str:
 
 def _add_daily_anchors(workspace: Workspace, ended: threading.Event) -> None:
     """Write one anchor a day while the server runs. A failure is printed; voting goes on."""
+    settings = workspace.settings
     while True:
         try:
-            add_todays_anchor(workspace)
+            anchors.add_daily_anchor(
+                settings.home / anchors.FILE,
+                workspace.store.audit,
+                settings.organization,
+                settings.project,
+                utc_now(),
+            )
         except (PipelineError, OSError) as cause:
             echo(f"no anchor of the audit chain today: {cause}", err=True)
         if ended.wait(ANCHORS_EVERY_S):

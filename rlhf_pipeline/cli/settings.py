@@ -64,36 +64,6 @@ def show_settings(
     show(rows, title=f"{part}, {origin}", empty="")
 
 
-@app.command("diff")
-def show_changes(
-    version: Annotated[
-        str,
-        typer.Argument(
-            help="Show what that stored version changed. Default: what the file changes from the "
-            "latest one.",
-            show_default=False,
-        ),
-    ] = "",
-) -> None:
-    """Show what changes with the next run, or what a stored version changed."""
-    workspace = Workspace.open()
-    stored = workspace.store.loop_settings
-    if version:
-        if not version.isdecimal():
-            raise ConfigurationError(f"Version {version!r} is not a whole number such as 3.")
-        chosen = stored.get(int(version))
-        changes, title = list(chosen.changes), f"version {version}"
-        if chosen.created_at is not None:
-            title += f", first used {chosen.created_at:%Y-%m-%d %H:%M} UTC"
-    else:
-        latest = stored.latest()
-        changes = describe_changes(latest.given, LoopSettings.read(workspace.settings).given)
-        title = f"from version {latest.version} to {_describe_file(workspace.settings)}"
-    echo(title)
-    for line in changes or ["no change"]:
-        echo(f"  {line}")
-
-
 @app.command("check")
 def check_settings() -> None:
     """Check the settings file; exit with 1 and every problem if a run could not use it."""

@@ -1,8 +1,6 @@
 """`rlhf check`, `backup` and `restore`: the databases and files of a home."""
 
-from collections.abc import Sequence
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +16,7 @@ from rlhf_pipeline.cli.tables import console, echo, plain_text, progress_bar
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.registry import make_tables
-from rlhf_pipeline.retention import DeletableItem
 
-app = typer.Typer(help="What housekeeping deletes.", no_args_is_help=True)
 Backup = Annotated[Path, typer.Argument(help="Folder of the backup.", metavar="FOLDER")]
 
 
@@ -128,32 +124,6 @@ def restore(
     )
 
 
-@app.callback()
-def storage() -> None:
-    """Make Typer build a group of one command."""
-
-
-@app.command("retain")
-def retain(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list what would be deleted.")
-    ] = False,
-) -> None:
-    """Delete what the settings `keep_…` no longer keep: old runs, ticks, reports, caches, and files
-    of model versions that never served.
-    """
-    settings = Workspace.open().settings
-    with progress_bar("retain") as progress:
-        facts = driver.read_facts(
-            "list-retained" if dry_run else "retain",
-            settings.variables | settings.dagster_environ,
-            progress,
-        )
-    _show_deleted(
-        [DeletableItem(**fact["item"]) for fact in facts if "item" in fact], dry_run=dry_run
-    )
-
-
 def _find_home_id(backup: Path, settings: Settings) -> str | None:
     """The id of a restored home; None where neither it nor its backup has one: then it gets one at
     the end.
@@ -183,40 +153,3 @@ def _make_dagster_tables(settings: Settings) -> None:
 def _database_urls(settings: Settings) -> dict[str, str | None]:
     mlflow = {} if settings.tracking_uri.startswith("http") else {"mlflow": settings.tracking_uri}
     return {"store": settings.store_url, **mlflow, "dagster": settings.dagster_storage}
-
-
-NAMES_PER_KIND = 20
-
-
-def _show_deleted(items: Sequence[DeletableItem], *, dry_run: bool) -> None:
-    """One row per item, at most `NAMES_PER_KIND` of a kind, and a row of sums."""
-    title = "would be deleted" if dry_run else "deleted"
-    if not items:
-        echo(f"Nothing {'would be' if dry_run else 'was'} deleted.")
-        return
-    table = Table("kind", "name", "number", "MB", title=title)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for kind, of_kind in groupby(items, key=lambda item: item.kind):
-        _add_rows(table, kind, list(of_kind))
-    table.add_section()
-    table.add_row(plain_text("all"), "", f"{sum(item.n for item in items):,}", _format_mb(items))
-    console().print(table)
-
-
-def _add_rows(table: Table, kind: str, items: Sequence[DeletableItem]) -> None:
-    for item in items[:NAMES_PER_KIND]:
-        table.add_row(plain_text(kind), plain_text(item.name), f"{item.n:,}", _format_mb([item]))
-    rest = items[NAMES_PER_KIND:]
-    if rest:
-        table.add_row(
-            plain_text(kind),
-            plain_text(f"and {len(rest):,} more, to {rest[-1].name}"),
-            f"{sum(item.n for item in rest):,}",
-            _format_mb(rest),
-        )
-
-
-def _format_mb(items: Sequence[DeletableItem]) -> str:
-    known = [item.n_bytes for item in items if item.n_bytes is not None]
-    return f"{sum(known) / 1e6:,.3f}" if known else "-"

@@ -101,7 +101,8 @@ class AlertMessages:
             row = connection.execute(dead).mappings().first()
             if row is None:
                 raise NotFound(
-                    f"No dead message {message_id}. `rlhf alerts messages --state dead` lists them."
+                    f"No dead message {message_id}. GET /api/v1/alerts/messages?state=dead lists "
+                    "them."
                 )
             self._update(connection, message_id, from_state="dead", **again)
             ledger.append(

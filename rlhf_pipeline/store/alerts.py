@@ -71,7 +71,7 @@ class Alerts:
         with audited_transaction(self._database) as (connection, ledger):
             found = self._read(connection, alerts.c.alert_id == alert_id)
             if not found:
-                raise NotFound(f"There is no alert {alert_id}. `rlhf alerts list` shows them.")
+                raise NotFound(f"There is no alert {alert_id}. The page Alerts shows them.")
             changed, messages = change(found[0])
             self._put(connection, changed)
             insert_messages(connection, self._database, messages)
@@ -83,7 +83,7 @@ class Alerts:
         with self._database.read_transaction() as connection:
             found = self._read(connection, alerts.c.alert_id == alert_id)
         if not found:
-            raise NotFound(f"There is no alert {alert_id}. `rlhf alerts list` shows them.")
+            raise NotFound(f"There is no alert {alert_id}. The page Alerts shows them.")
         return found[0]
 
     def page(
@@ -194,9 +194,7 @@ class Silences:
         with audited_transaction(self._database) as (connection, ledger):
             known = {each.silence_id: each for each in read_silences(connection, self._database)}
             if silence_id not in known:
-                raise NotFound(
-                    f"There is no silence {silence_id}. `rlhf alerts silences` lists them."
-                )
+                raise NotFound(f"There is no silence {silence_id}. The page Alerts lists them.")
             silence = known[silence_id]
             if silence.ends_at <= now:
                 raise StoreError(f"Silence {silence_id} ended at {silence.ends_at:%Y-%m-%d %H:%M}.")

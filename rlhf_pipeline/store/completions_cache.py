@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, and_, func, select
 
-from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
 from rlhf_pipeline.store.schema import completion_cache, generation_items, generation_runs
@@ -18,16 +17,6 @@ HASH_LENGTH = 64
 TOUCH_INTERVAL = timedelta(
     hours=1
 )  # a use is recorded at most once in this time, so that repeating a run writes nothing
-
-
-class CacheStats(Record):
-    """Contents of the cache; `n_used_again` entries were read after they were made."""
-
-    n_entries: int
-    n_characters: int
-    oldest: datetime | None
-    newest: datetime | None
-    n_used_again: int
 
 
 class CompletionsCache:
@@ -127,22 +116,6 @@ class CompletionsCache:
             if old:
                 with self._database.write_transaction() as connection:
                     connection.execute(completion_cache.update().where(at).values(last_hit_at=now))
-
-    def stats(self) -> CacheStats:
-        """Size and age of the cache."""
-        c = completion_cache.c
-        asked = select(
-            func.count(),
-            func.coalesce(func.sum(func.length(c.value)), 0),
-            func.min(c.stored_at),
-            func.max(c.stored_at),
-            func.count(c.last_hit_at),
-        ).where(self._database.in_project(completion_cache))
-        with self._database.read_transaction() as connection:
-            n, size, oldest, newest, n_hit = connection.execute(asked).one()
-        return CacheStats(
-            n_entries=n, n_characters=int(size), oldest=oldest, newest=newest, n_used_again=n_hit
-        )
 
     def prune(
         self,

@@ -1,6 +1,4 @@
-"""`rlhf storage retain` and job `housekeeping`: a dry run deletes nothing and lists what the next
-run deletes.
-"""
+"""Job `housekeeping`: a dry run deletes nothing and lists what the next run deletes."""
 
 import os
 import shutil
@@ -25,12 +23,10 @@ from dagster._core.scheduler.instigation import (
     TickData,
     TickStatus,
 )
-from typer.testing import CliRunner
 
 from jobs.retention import Retention
 from rlhf_pipeline.alerts.messages import build_test_message
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
@@ -370,20 +366,3 @@ def test_no_file_is_deleted_while_another_run_is_under_way(full: Home) -> None:
     full.store.heartbeats.beat("other", pid=os.getpid(), host="here", job="retraining")
     listed = full.retention.retain(dry_run=True)
     assert {item.kind for item in listed} == {"runs", "ticks", "alert messages"}
-
-
-def test_command_lists_and_deletes_by_its_settings(
-    full: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in full.settings.variables.items():
-        monkeypatch.setenv(name, value)
-    listed = CliRunner().invoke(app, ["storage", "retain", "--dry-run"])
-    assert listed.exit_code == 0, listed.output
-    assert "would be deleted" in listed.output
-    assert "demo.policy@2" in listed.output
-    assert full.registry.removal_times("policy") == {}
-    deleted = CliRunner().invoke(app, ["storage", "retain"])
-    assert deleted.exit_code == 0, deleted.output
-    assert full.registry.removal_times("policy").keys() == {1, 2}
-    shown = CliRunner().invoke(app, ["models", "list"], env={"COLUMNS": "200"})
-    assert f"removed {datetime.now(UTC):%Y-%m-%d}" in shown.output

@@ -1,4 +1,4 @@
-"""`rlhf generate` and `rlhf cache` against the STUB: files, flags, and a key that stands in none of
+"""`rlhf generate` against the STUB: files, flags, and a key that stands in none of
 them.
 """
 
@@ -327,20 +327,3 @@ def test_a_set_of_another_parameter_and_an_unknown_one(rlhf: Generate, prompts_f
             rlhf(*generate_command(stub, prompts_file, "--set", "tokens_a_minute=9"))
         with pytest.raises(ConfigurationError, match=r"Known: .*tokens_per_minute"):
             rlhf(*generate_command(stub, prompts_file, "--set", "zzz=9"))
-
-
-def test_the_cache_is_counted_and_pruned(rlhf: Generate, prompts_file: Path) -> None:
-    assert "0 completions kept" in rlhf("cache", "stats").output
-    with StubProvider() as stub:
-        rlhf(*generate_command(stub, prompts_file, "--prompt-price", 1, "--completion-price", 1))
-        counted = stub.counters
-        told = rlhf("cache", "stats").output
-        assert "3 completions kept" in told
-        assert f"{counted.n_tokens:,}" in told
-        assert "rlhf generate" in told
-        assert "0 completions deleted" in rlhf("cache", "prune", "--unused-days", 1).output
-        assert "3 completions deleted" in rlhf("cache", "prune", "--keep-mb", 0).output
-        rlhf(*generate_command(stub, prompts_file))
-        assert stub.n_calls == 6
-    with pytest.raises(ConfigurationError, match="--unused-days"):
-        rlhf("cache", "prune")

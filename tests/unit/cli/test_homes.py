@@ -108,7 +108,7 @@ def test_an_older_home_of_another_project_is_not_taken_over(tmp_path):
         ["users", "add", "ann@example.org"],
         ["users", "token", "ann@example.org"],
         ["comparisons", "offer", "--all-unvoted"],
-        ["guidelines", "show"],
+        ["changes", "list"],
     ],
     ids=" ".join,
 )

@@ -21,7 +21,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, NotFound, StoreError
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.records import AnnotationRules, Choice, NewVote, Role
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.store import Store, anchors
 from rlhf_pipeline.votes.counting import counting, standing
 
 
@@ -201,57 +201,6 @@ def test_an_unknown_user_is_reported(rlhf, store):
     assert "No users yet" in rlhf("users", "list")
     with pytest.raises(NotFound, match=r"nobody@example\.org"):
         rlhf("users", "disable", "nobody@example.org")
-
-
-# --- rules and guidelines
-# --------------------------------------------------------------------------------------------------
-
-
-def test_rules_are_changed_one_by_one_and_keep_their_versions(rlhf, store):
-    assert "default rules" in rlhf("rules", "show")
-    assert "overlap 1 -> 3" in rlhf(
-        "rules",
-        "set",
-        "overlap=3",
-        "requires_reason=true",
-        "dimensions=helpful, style",
-        "max_votes_per_day=50",
-    )
-    assert "none" in rlhf("rules", "set", "max_votes_per_day=")
-    version, rules = store.rules.latest()
-    wanted = AnnotationRules(
-        overlap=3, requires_reason=True, dimensions=("helpful", "style"), agreement_votes=2
-    )
-    assert (version, rules.model_copy(update={"seed": 0})) == (2, wanted)
-    assert rules.seed > 0, "it places the hidden cards: nobody may know it"
-    assert "has these rules already" in rlhf("rules", "set", "overlap=3")
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ("overlap=0", "overlap"),
-        ("overlaps=3", "overlap"),
-        ("overlap", "RULE=VALUE"),
-        ("overlap=[", "read"),
-    ],
-)
-def test_a_rule_that_cannot_be_is_refused_and_nothing_changes(rlhf, store, change, named):
-    with pytest.raises(ConfigurationError, match=named):
-        rlhf("rules", "set", "undo_seconds=10", change)
-    assert store.rules.latest()[0] == 0
-
-
-def test_guidelines_are_versions_of_a_file(rlhf, store, tmp_path):
-    file = tmp_path / "guidelines.md"
-    with pytest.raises(ConfigurationError, match=r"guidelines\.md"):
-        rlhf("guidelines", "set", file)
-    for text in ("Be fair — ü.", "Be fair — ü.", "Be quick."):
-        file.write_text(text, encoding="utf-8")
-        rlhf("guidelines", "set", file)
-    assert [g.version for g in store.guidelines.all()] == [2, 1]
-    assert rlhf("guidelines", "show") == "Be quick.\n"
-    assert rlhf("guidelines", "show", "--version", "1") == "Be fair — ü.\n"
 
 
 # --- work
@@ -451,7 +400,7 @@ def test_before_the_web_app_starts_cards_are_dealt_by_a_random_seed(rlhf, store,
 
 
 def test_the_checks_are_those_of_the_page(rlhf, store, ann):
-    rlhf("rules", "set", "requires_reason=true")
+    store.rules.put(AnnotationRules(requires_reason=True), after=0, actor="test")
     store.assignments.offer(published(store, 1), overlap=1)
     said = rlhf("vote", "--annotator", "ann@example.org", typed="1\nd taste=a\n")
     assert "not done: reason is missing" in said
@@ -482,8 +431,7 @@ def test_an_empty_queue_is_reported(rlhf, store, ann):
 def test_the_chain_is_verified_anchored_and_written_down(rlhf, store, home, tmp_path):
     published(store, 2)
     assert "no anchor yet" in rlhf("audit", "verify")
-    assert f"of {today()}" in rlhf("audit", "anchor")
-    assert "nothing to do" in rlhf("audit", "anchor")
+    drop_anchor(store, home)
     assert "1 links, chain intact, as 1 anchors" in rlhf("audit", "verify")
     out = tmp_path / "audit.jsonl"
     assert rlhf("audit", "export", "--out", out).startswith("1 links in ")
@@ -515,7 +463,7 @@ def test_the_first_row_that_was_changed_is_named(rlhf, store, home):
 def test_a_tail_that_was_cut_off_is_missed_by_the_anchor(rlhf, store, home):
     published(store, 2)
     rlhf("users", "add", "ann@example.org")
-    rlhf("audit", "anchor")
+    drop_anchor(store, home)
     seq, _ = store.audit.head()
     head = f"(SELECT hash FROM audit WHERE seq = {seq - 1})"
     tamper(
@@ -526,6 +474,12 @@ def test_a_tail_that_was_cut_off_is_missed_by_the_anchor(rlhf, store, home):
     assert store.audit.verify() == seq - 1, "the chain alone cannot know"
     with pytest.raises(StoreError, match=f"ends before seq {seq}"):
         rlhf("audit", "verify")
+
+
+def drop_anchor(store: Store, home: Path) -> None:
+    """As housekeeping does once a day."""
+    path = home / anchors.FILE
+    assert anchors.add_daily_anchor(path, store.audit, "default", "demo", datetime.now(UTC))
 
 
 def tamper(home: Path, *statements: str) -> None:
@@ -557,7 +511,7 @@ def test_the_documented_script_verifies_an_archive_and_finds_changes(rlhf, store
             "--role",
             "annotator",
         )
-    rlhf("audit", "anchor")
+    drop_anchor(store, home)
     rlhf("audit", "export", "--out", tmp_path / "audit.jsonl")
     (tmp_path / "audit_anchors.jsonl").write_bytes((home / "audit_anchors.jsonl").read_bytes())
 

@@ -31,10 +31,10 @@ from rlhf_pipeline.errors import (
     ModelNotFound,
     NotEnoughData,
 )
+from rlhf_pipeline.evaluation.error_memory import ErrorMemory, MemoryCounts
 from rlhf_pipeline.frames import PREFERENCE_PAIRS
 from rlhf_pipeline.records import CalibrationReport, Interval, NewVote, folder_hash
 from rlhf_pipeline.reflection import predict
-from rlhf_pipeline.registry import list_openings
 from rlhf_pipeline.reward_model import load_reward_model
 from tests.learnt_home import NOON, LearntHome, comparisons, learnt_home, voted_home
 
@@ -204,23 +204,6 @@ def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) 
     assert run.tags["registered.reward_model"] == version.label
     kept = {path.name for path in (learnt.settings.home / "mlflow" / "artifacts").rglob("*")}
     assert {"report.json", "loss_curve.png", "calibrator.json", "reliability_diagram.png"} <= kept
-
-
-def test_every_opening_of_the_test_split_is_listed(learnt: LearntHome) -> None:
-    found = json.loads(learnt.rlhf("reward", "openings", "--json").output)
-    assert [row["purpose"] for row in found] == [
-        "report of a fitted reward model",
-        "calibration report",
-    ]
-    assert len(found) == len(list_openings(champions(learnt).registry))
-    table = learnt.rlhf("reward", "openings").output
-    assert "2 openings of the test split" in table
-    assert "demo.reward_model@1" in table
-
-
-def test_without_an_opening_the_table_is_empty(voted: LearntHome) -> None:
-    assert "Nobody has opened the test split yet" in voted.rlhf("reward", "openings").output
-    assert json.loads(voted.rlhf("reward", "openings", "--json").output) == []
 
 
 def test_retraining_starts_from_the_champion_and_names_its_parent(
@@ -648,7 +631,14 @@ def test_the_model_is_held_against_later_votes_with_counts_and_intervals(
     )
     right = sum(found["n"] * found["accuracy"] for found in bins) / 140
     assert right == pytest.approx(0.75, abs=0.1)
-    assert list(told) == ["model", "accuracy", "noise_ceiling", "ece", "bins"]
+    assert list(told) == [
+        "model",
+        "accuracy",
+        "noise_ceiling",
+        "ece",
+        "bins",
+        "confident_predictions",
+    ]
     assert (told["model"], told["accuracy"]["value"]) == (
         "demo.reward_model@1",
         pytest.approx(right),
@@ -669,12 +659,16 @@ def test_the_model_is_held_against_later_votes_with_counts_and_intervals(
     assert all(row["reward_model"] and row["calibrator"] and row["features_hash"] for row in log)
 
 
-@pytest.mark.parametrize("ceiling", [None, Interval(value=0.8, low=0.7, high=0.9, n=9)])
-def test_json_has_the_ceiling_or_null(ceiling: Interval | None) -> None:
+def test_json_has_ceiling_and_confident_predictions_or_null() -> None:
     p, y = np.linspace(0.5, 0.95, 60), np.tile([1.0, 1.0, 0.0], 20)
     bins, metrics = reliability_table(p, y), calibration_metrics(p, y)
-    told = probing.build_document("m@1", metrics, ceiling, bins)
-    assert told["noise_ceiling"] == (None if ceiling is None else ceiling.model_dump(mode="json"))
+    bare = probing.build_document("m@1", metrics, None, bins, None)
+    assert (bare["noise_ceiling"], bare["confident_predictions"]) == (None, None)
+    ceiling = Interval(value=0.8, low=0.7, high=0.9, n=9)
+    memory = ErrorMemory(held_out=MemoryCounts(n_fixed=2, n_regressed=1))
+    full = probing.build_document("m@1", metrics, ceiling, bins, memory)
+    assert full["noise_ceiling"] == ceiling.model_dump(mode="json")
+    assert full["confident_predictions"]["held_out"]["n_fixed"] == 2
 
 
 def test_the_pairs_of_a_bin_are_listed_the_wrong_ones_first(watched: LearntHome) -> None:

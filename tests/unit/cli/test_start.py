@@ -43,7 +43,7 @@ def loaded(*words: str, home: Path) -> set[str]:
     [
         (["--help"], MODELS | TABLES | WEB | STORE | {"numpy"}),
         (["users", "list"], MODELS | TABLES | WEB | {"numpy"}),
-        (["rules", "show"], MODELS | TABLES | WEB | {"numpy"}),
+        (["changes", "list"], MODELS | TABLES | WEB | {"numpy"}),
         (["audit", "verify"], MODELS | TABLES | WEB | {"numpy"}),
         (["vote", "--annotator", "nobody@x.org"], MODELS | TABLES),
         (["import", "votes", "missing.csv"], MODELS | WEB),
