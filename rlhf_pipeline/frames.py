@@ -8,7 +8,7 @@ functions: the store and its commands start without them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -541,31 +541,12 @@ def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
     return checked
 
 
-# Columns added to a schema after frames were hashed without them.
-LATER_COLUMNS = (
-    "pass_no",
-    "revision_no",
-    "supersedes",
-    "duration_s",
-    "stated_confidence",
-    "origin",
-    "difficulty",
-    "guideline_version",
-    "dimensions",
-    "highlights",
-    "dimension_votes",
-)
-
-
-def frame_hash(frame: pd.DataFrame, later: Sequence[str] = LATER_COLUMNS) -> str:
-    """Content hash of a frame: rows, order and columns, not the index. Columns in `later` are
-    ignored if all their values are missing.
-    """
+def frame_hash(frame: pd.DataFrame) -> str:
+    """Content hash of a frame: rows, order and columns, not the index."""
     import pandas as pd
 
-    unfilled = [name for name in later if name in frame.columns and frame[name].isna().all()]
-    kept = frame.drop(columns=unfilled) if unfilled else frame
-    return content_hash(list(kept.columns), pd.util.hash_pandas_object(kept, index=False).tolist())
+    rows = pd.util.hash_pandas_object(frame, index=False).tolist()
+    return content_hash(list(frame.columns), rows)
 
 
 def concat(frames: Iterable[pd.DataFrame], schema: FrameSchema) -> pd.DataFrame:

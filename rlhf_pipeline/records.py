@@ -1106,7 +1106,7 @@ class AnnotationRules(Record):
     )
     seed: int = Field(default=0, ge=0, description="seed of sides, order, repeats and gold cards")
     agreement_votes: int = Field(
-        default_factory=lambda said: _default_agreement_votes(said.get("overlap", 1)),
+        default_factory=lambda fields: max(2, fields.get("overlap", 1)),
         ge=2,
         le=9,
         description="votes below which a comparison counts as open; default: the overlap, at "
@@ -1124,18 +1124,6 @@ class AnnotationRules(Record):
                 "digits, spaces, _ or -"
             )
         return names
-
-    def to_json(self) -> str:
-        """The stored form. It omits `agreement_votes` at its default, so that rules older than this
-        field keep their bytes and digest.
-        """
-        is_default = self.agreement_votes == _default_agreement_votes(self.overlap)
-        return self.model_dump_json(exclude={"agreement_votes"} if is_default else None)
-
-
-def _default_agreement_votes(overlap: int) -> int:
-    """The default. Do not change it: stored rules omit it, so past consensus would change."""
-    return max(2, overlap)
 
 
 class AssignmentKind(StrEnum):

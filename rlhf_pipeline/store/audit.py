@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Connection, Table, bindparam, func, select
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import Record, TasteChange, content_hash
+from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.conversion import Keys, flat_json, keys_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, scope_of
@@ -20,14 +20,11 @@ from rlhf_pipeline.store.schema import (
     SCOPE,
     annotation_rules,
     audit,
-    comparisons,
     evaluation_sets,
     feedback,
     guidelines,
     heads,
     loop_settings,
-    predictions,
-    taste_changes,
     votes,
 )
 
@@ -41,137 +38,7 @@ LOOP_SETTINGS_PUT = "loop_settings.put"
 VERIFY_ROWS = 5_000  # read at a time
 PAGE_LOOKS_AT = 50_000  # links that a page reads at most, whatever the filter
 
-# The columns of each digest are written out, so that a column added to a table changes no digest
-# in an existing home. A new column goes into NOT_DIGESTED, or into DIGESTED for rows that
-# fill it alone, as LATER_COLUMNS do for votes.
-VOTE_COLUMNS = (
-    "seq",
-    "vote_id",
-    "comparison_id",
-    "annotator_id",
-    "annotator_kind",
-    "choice",
-    "strength",
-    "reason",
-    "stated_confidence",
-    "duration_s",
-    "voted_at",
-    "day",
-    "received_at",
-    "origin",
-    "idempotency_key",
-    "supersedes",
-    "pass_no",
-    "revision_no",
-    "displaced_day",
-    "task_id",
-    "assignment_id",
-    "is_swapped",
-    "guideline_version",
-    "details",
-)
-# In the digest of a vote only if they have a value, so that votes from before these
-# columns existed still match their digests.
-LATER_COLUMNS = ("task_id", "assignment_id", "is_swapped", "guideline_version", "details")
-LINK_COLUMNS = (
-    "organization_id",
-    "project_id",
-    "seq",
-    "at",
-    "actor",
-    "action",
-    "object_id",
-    "payload_digest",
-    "prev_hash",
-)
-DIGESTED: dict[Table, tuple[str, ...]] = {
-    votes: VOTE_COLUMNS,
-    feedback: (
-        "feedback_id",
-        "kind",
-        "session_id",
-        "created_by",
-        "created_at",
-        "record",
-        "comparison_id",
-        "vote_id",
-    ),
-    guidelines: ("version", "text", "created_at", "created_by"),
-    annotation_rules: ("version", "record", "created_at", "created_by"),
-    evaluation_sets: (
-        "version",
-        "origin",
-        "prompts_hash",
-        "n_prompts",
-        "prompts",
-        "created_at",
-    ),
-    loop_settings: ("version", "record", "changes", "created_at", "created_by"),
-    audit: LINK_COLUMNS,
-    taste_changes: (
-        "change_id",
-        "change_seq",
-        "category",
-        "cause",
-        "decision_id",
-        "actor",
-        "recorded_at",
-        "retracted_at",
-        "retracted_by",
-        "retraction_reason",
-    ),
-    comparisons: (
-        "comparison_id",
-        "day",
-        "prompt_id",
-        "prompt",
-        "completion_a_id",
-        "completion_b_id",
-        "completion_a",
-        "completion_b",
-        "model_version_a",
-        "model_version_b",
-        "category",
-        "repeat_of",
-        "position",
-        "seed",
-        "published_at",
-        "source",
-        "source_pair_id",
-        "split_group",
-        "split",
-        "gold",
-        "flag",
-        "pair_key",
-        "written_by",
-    ),
-    predictions: (
-        "comparison_id",
-        "reward_model",
-        "day",
-        "calibrator",
-        "data_hash",
-        "features_hash",
-        "score_a",
-        "score_b",
-        "p_raw",
-        "p_calibrated",
-        "predicted_at",
-        "is_replayed",
-    ),
-}
-NOT_DIGESTED: dict[Table, tuple[str, ...]] = {
-    votes: SCOPE,
-    feedback: SCOPE,
-    guidelines: SCOPE,
-    annotation_rules: SCOPE,
-    evaluation_sets: SCOPE,
-    loop_settings: SCOPE,
-    audit: ("hash",),
-    taste_changes: SCOPE,
-    comparisons: SCOPE,
-    predictions: SCOPE,
-}
+LINK_COLUMNS = tuple(column.name for column in audit.c if column.name != "hash")
 _LINK_KEYS = keys_of(LINK_COLUMNS)
 
 
@@ -296,44 +163,14 @@ def link_hash(link: Mapping[str, Any]) -> str:
     ).hexdigest()
 
 
-def vote_digest(row: Mapping[str, Any]) -> str:
-    """Digest of the VOTE_COLUMNS of a stored vote: their `content_hash`."""
-    return hashlib.sha256(
-        f"[{flat_json(row, present_keys(row, VOTE_COLUMNS))}]".encode()
-    ).hexdigest()
-
-
-def present_keys(row: Mapping[str, Any], columns: tuple[str, ...]) -> Keys:
-    """`columns` as keys; those of LATER_COLUMNS only if the row has a value there."""
-    return _keys_without(columns, tuple([name for name in LATER_COLUMNS if row[name] is None]))
-
-
 def row_digest(table: Table, row: Mapping[str, Any]) -> str:
-    """Digest of the DIGESTED columns of a stored row that is neither changed nor removed."""
-    if table is votes:
-        return vote_digest(row)
+    """Digest of a stored row that is neither changed nor removed: the `content_hash` of it."""
     return hashlib.sha256(f"[{flat_json(row, _keys_of(table))}]".encode()).hexdigest()
-
-
-def rows_digest(table: Table, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Digest of rows that one act wrote together: the DIGESTED columns that each of them has."""
-    return content_hash(
-        [{name: row[name] for name in DIGESTED[table] if name in row} for row in rows]
-    )
-
-
-def taste_change_digest(change: TasteChange) -> str:
-    return content_hash(change.model_dump(mode="json", include=set(DIGESTED[taste_changes])))
 
 
 @lru_cache
 def _keys_of(table: Table) -> Keys:
-    return keys_of(DIGESTED[table])
-
-
-@lru_cache(maxsize=256)
-def _keys_without(columns: tuple[str, ...], silent: tuple[str, ...]) -> Keys:
-    return keys_of(name for name in columns if name not in silent)
+    return keys_of(column.name for column in table.c if column.name not in SCOPE)
 
 
 class AuditedTable(NamedTuple):

@@ -30,9 +30,9 @@ from rlhf_pipeline.errors import (
     UnknownComparison,
 )
 from rlhf_pipeline.records import ID_LENGTH, Choice, NewVote, Vote, VoteDetails
-from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, present_keys, vote_digest
+from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digest
 from rlhf_pipeline.store.cards import VotedCards, is_undo
-from rlhf_pipeline.store.conversion import flat_json
+from rlhf_pipeline.store.conversion import flat_json, keys_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, is_among, scope_of
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes
@@ -59,27 +59,7 @@ _TURN_COLUMNS = (
     "details",
 )
 _STORED_FIELDS = tuple(NewVote.model_fields)
-# Fields that make two votes under one key equal; those of LATER_COLUMNS only if set. A
-# field added to NewVote changes no hash.
-BODY_FIELDS = (
-    "comparison_id",
-    "annotator_id",
-    "annotator_kind",
-    "choice",
-    "strength",
-    "reason",
-    "stated_confidence",
-    "duration_s",
-    "voted_at",
-    "origin",
-    "idempotency_key",
-    "supersedes",
-    "task_id",
-    "assignment_id",
-    "is_swapped",
-    "guideline_version",
-    "details",
-)
+_BODY_KEYS = keys_of(NewVote.model_fields)  # what makes two votes under one key equal
 
 
 def check_vote(vote: NewVote) -> None:
@@ -140,9 +120,7 @@ def prepare_row(vote: NewVote) -> VoteRow:
         voted_at = vote.voted_at.astimezone(UTC)
         columns["voted_at"] = voted_at
         body = {**columns, "voted_at": f"{voted_at.replace(tzinfo=None).isoformat()}Z"}
-    body_hash = hashlib.sha256(
-        f"[{flat_json(body, present_keys(body, BODY_FIELDS))}]".encode()
-    ).hexdigest()
+    body_hash = hashlib.sha256(f"[{flat_json(body, _BODY_KEYS)}]".encode()).hexdigest()
     # of content_id("vote", key, body_hash)
     canonical = f'["vote",{encode_basestring(vote.idempotency_key)},"{body_hash}"]'
     vote_id = hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH]
@@ -261,7 +239,7 @@ class _VoteTransaction:
             actor=row["annotator_id"],
             action=VOTE_CAST,
             object_id=row["vote_id"],
-            digest=vote_digest(row),
+            digest=row_digest(votes, row),
             at=self.received_at,
         )
         return row

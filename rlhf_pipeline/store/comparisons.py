@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Row, func, literal, or_, select, tuple_
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
-from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_id
-from rlhf_pipeline.store.audit import Ledger, audited_transaction, rows_digest
+from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_hash, content_id
+from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.comparison_lists import FRAME_COLUMNS, ComparisonLists
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS
@@ -325,7 +325,7 @@ class Comparisons(ComparisonLists):
         self, ledger: Ledger, new: list[dict[str, Any]], written: list[dict[str, Any]]
     ) -> None:
         if new:
-            digest = rows_digest(comparisons, new)
+            digest = content_hash(new)
             ledger.append(
                 actor="pipeline",
                 action="comparisons.publish",
@@ -337,7 +337,7 @@ class Comparisons(ComparisonLists):
                 actor="pipeline",
                 action="predictions.write",
                 object_id=f"{len(written)} predictions",
-                digest=rows_digest(predictions, written),
+                digest=content_hash(written),
             )
 
 

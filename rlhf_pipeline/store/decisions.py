@@ -33,21 +33,6 @@ AnswerRule = Callable[[TriggerDecision, int], TriggerDecision]
 PIPELINE = "pipeline"  # the actor of what nobody did by hand
 MAX_ATTEMPTS = 3
 OPEN_STATES = ("pending", "submitted")
-# Fields in the digest of a decision; a field added to TriggerDecision changes no digest.
-DIGESTED = (
-    "decision_id",
-    "action",
-    "reasons",
-    "event_ids",
-    "evidence",
-    "change_seq",
-    "decided_at",
-    "attempt",
-    "state",
-    "run_id",
-)
-# Digested only if set: older decisions lack it.
-DIGESTED_IF_FILLED = ("actor", "remedy", "answers", "parent")
 # Remedies that train a policy, whose candidate the gate decides on.
 TRAINS = ("retrain", "retrain_category", "reweight")
 
@@ -718,7 +703,7 @@ class Decisions:
             actor=actor,
             action=f"decision.{decision.state}",
             object_id=f"decision {decision.decision_id} attempt {decision.attempt}",
-            digest=decision_digest(decision),
+            digest=content_hash(decision.model_dump(mode="json")),
         )
 
     def _require_votes(self, connection: Connection, quarantine: Quarantine) -> None:
@@ -763,11 +748,6 @@ class Decisions:
             .order_by(decisions.c.decision_id)
         )
         return [_build_decision(row) for row in self._database.fetch_mappings(wanted)]
-
-
-def decision_digest(decision: TriggerDecision) -> str:
-    filled = [name for name in DIGESTED_IF_FILLED if getattr(decision, name) is not None]
-    return content_hash(decision.model_dump(mode="json", include={*DIGESTED, *filled}))
 
 
 def is_trainable(table: Any) -> ColumnElement[bool]:

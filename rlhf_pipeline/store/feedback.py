@@ -13,8 +13,16 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
-from rlhf_pipeline.records import AnnotatorKind, Choice, Feedback, NewFeedback, NewVote, content_id
-from rlhf_pipeline.store.audit import FEEDBACK_ADD, audited_transaction, row_digest, rows_digest
+from rlhf_pipeline.records import (
+    AnnotatorKind,
+    Choice,
+    Feedback,
+    NewFeedback,
+    NewVote,
+    content_hash,
+    content_id,
+)
+from rlhf_pipeline.store.audit import FEEDBACK_ADD, audited_transaction, row_digest
 from rlhf_pipeline.store.casting import cast_votes, prepare_row
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Database
@@ -57,7 +65,7 @@ class FeedbackEntries:
                         actor=created_by,
                         action="comparisons.publish",
                         object_id="1 comparisons",
-                        digest=rows_digest(comparisons, [comparison]),
+                        digest=content_hash([comparison]),
                     )
                 comparison_id = comparison["comparison_id"]
                 vote = NewVote(

@@ -5,10 +5,15 @@ from collections.abc import Mapping
 from sqlalchemy import ColumnElement, and_, exists, func, select, text
 
 from rlhf_pipeline.records import TasteChange, content_hash
-from rlhf_pipeline.store.audit import taste_change_digest
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import audit, calibrations, metadata
-from rlhf_pipeline.store.taste_changes import ADD, RETRACT, TasteChangeLog, object_id_of
+from rlhf_pipeline.store.taste_changes import (
+    ADD,
+    RETRACT,
+    TasteChangeLog,
+    object_id_of,
+    taste_change_digest,
+)
 
 
 def find_damage(database: Database) -> list[str]:

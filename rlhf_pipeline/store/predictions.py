@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Select, and_, func, literal, or_, select
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import PREDICTIONS
-from rlhf_pipeline.records import AnnotatorKind, Choice, Record
-from rlhf_pipeline.store.audit import audited_transaction, rows_digest
+from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_hash
+from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
@@ -98,7 +98,7 @@ class PredictionLog:
             written = [{**row, "is_replayed": True} for row in honest]
             self._database.insert(connection, predictions, written)
             if written:
-                digest = rows_digest(predictions, written)
+                digest = content_hash(written)
                 ledger.append(
                     actor="pipeline",
                     action="predictions.replay",

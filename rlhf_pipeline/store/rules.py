@@ -101,7 +101,7 @@ class Rules:
         """Store the version after `after`; returns its number. Raises OutdatedEdit if there is a
         newer one.
         """
-        record = rules.to_json()
+        record = rules.model_dump_json()
         with audited_transaction(self._database) as (connection, ledger):
             version = _next_version(self._database, connection, annotation_rules, after, "rules")
             row = {

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from rlhf_pipeline.errors import NotFound, StoreError
-from rlhf_pipeline.records import TasteChange
-from rlhf_pipeline.store.audit import Ledger, audited_transaction, taste_change_digest
+from rlhf_pipeline.records import TasteChange, content_hash
+from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, taste_changes
 
@@ -134,3 +134,8 @@ def object_id_of(change: TasteChange) -> str:
 
 def _build_change(row: Any) -> TasteChange:
     return TasteChange.model_validate({name: row[name] for name in TasteChange.model_fields})
+
+
+def taste_change_digest(change: TasteChange) -> str:
+    """The digest of a change in its audit link."""
+    return content_hash(change.model_dump(mode="json"))

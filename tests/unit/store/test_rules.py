@@ -1,15 +1,12 @@
 """Guidelines and rules: versions, edited by who read the newest."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 
 import pytest
 from pydantic import ValidationError
 
 from rlhf_pipeline.errors import NotFound, OutdatedEdit, StoreError
 from rlhf_pipeline.records import AnnotationRules
-from rlhf_pipeline.store.audit import row_digest
-from rlhf_pipeline.store.schema import annotation_rules
 
 
 def test_there_are_rules_before_anybody_wrote_some(store):
@@ -90,27 +87,6 @@ def test_written_words_are_not_changed(store):
 def test_rules_that_cannot_hold_are_refused(wrong):
     with pytest.raises(ValidationError):
         AnnotationRules.model_validate(wrong)
-
-
-# As stored before `agreement_votes` was a rule, and the digest that its audit link holds.
-STORED = (
-    '{"overlap":3,"repeat_share":0.08,"repeat_after":20,"gold_share":0.05,"lease_minutes":10.0,'
-    '"prefetch":5,"max_votes_per_day":null,"undo_seconds":30.0,"requires_reason":false,'
-    '"shows_length":false,"dimensions":["helpful","correct","harmless","style"],"seed":7}'
-)
-DIGEST = "1683900909f7a90b29f0b220bbcc1c22d345f41d018d99b02cae5363b7e2f97c"
-
-
-def test_rules_stored_before_agreement_votes_keep_meaning_and_digest():
-    rules = AnnotationRules.from_json(STORED)
-    assert rules.agreement_votes == 3  # the overlap, as then
-    row = {
-        "version": 1,
-        "record": rules.to_json(),
-        "created_at": datetime(2026, 1, 1, 12, tzinfo=UTC),
-        "created_by": "cura",
-    }
-    assert (row["record"], row_digest(annotation_rules, row)) == (STORED, DIGEST)
 
 
 @pytest.mark.parametrize(("overlap", "wanted"), [(1, 2), (2, 2), (5, 5)])
