@@ -1,7 +1,6 @@
 """The candidate model: the champion policy trained on the retraining set."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -19,7 +18,6 @@ from assets.delivery import (
     unpartitioned_asset,
     value_hash,
 )
-from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughData, StoppedBySentinel
@@ -29,17 +27,10 @@ from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
-from rlhf_pipeline.retraining.on_policy import (
-    add_rounds,
-    describe_rounds,
-    list_discarded,
-    train_rounds,
-)
 from rlhf_pipeline.retraining.rewards import CalibratedReward
 from rlhf_pipeline.retraining.sentinels import SentinelParams
-from rlhf_pipeline.retraining.strategies import TrainingReport, train_candidate
+from rlhf_pipeline.retraining.strategies import train_candidate
 from rlhf_pipeline.retraining.vote_halves import VoteHalves
-from rlhf_pipeline.store import Store
 
 
 @describe_bounds
@@ -71,17 +62,14 @@ def candidate_model(
     config: CandidateConfig,
     retraining_set: pd.DataFrame,
     preference_pairs: pd.DataFrame,
-    prompts: pd.DataFrame,
     reward_model: ModelVersion,
     settings: dg.ResourceParam[Settings],
     champions: dg.ResourceParam[Champions],
     registry: dg.ResourceParam[Registry],
-    store: dg.ResourceParam[Store],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Trains a candidate from the champion, by the chosen strategy, and further on its own
-    completions where `on_policy_rounds` are set. The labelling half of the votes is the reward. A
-    killed training resumes from its checkpoint and ends with the same weights.
+    """Trains a candidate from the champion, by the chosen strategy. The labelling half of the votes
+    is the reward. A killed training resumes from its checkpoint and ends with the same weights.
     """
     parent = champions.policy(progress("first policy"))
     params = config.training_params()
@@ -113,40 +101,11 @@ def candidate_model(
                     run.log_metrics({name.replace(": ", "_").replace(" ", "_"): value}, step)
             raise
 
-        def train_further(folder: Path, rows: pd.DataFrame, to: Path) -> TrainingReport:
-            return train_candidate(
-                config.strategy,
-                folder,
-                rows,
-                to,
-                params.model_copy(update={"min_pairs": 1}),
-                reward=reward,
-                progress=progress("candidate_model"),
-            )
-
-        known = prompts.dropna(subset=["reference"]).set_index("prompt_id")["reference"]
-        folder, rounds = train_rounds(
-            out / "model",
-            champions.policy_folder(parent),
-            retraining_set,
-            labeller,
-            config,
-            train_further,
-            references=known.to_dict(),
-            training=params,
-        )
-        report = add_rounds(report, rounds)
-        files = Artefacts(settings.frames, store.file_hashes)
-        for number, each in enumerate(rounds, start=1):
-            log_frame(run, f"on_policy_round_{number}", each.rows, context)
-            if len(each.rows):  # beside the retraining set, by hash
-                files.keep_version("retraining_set", each.rows)
         metrics = {
             "n_pairs": report.n_pairs,
             "n_steps": report.n_steps,
             "seconds": report.seconds,
             **report.metrics,
-            **describe_rounds(rounds),
         }
         if config.usd_per_hour is not None:
             metrics["training_cost_usd"] = report.seconds / 3600 * config.usd_per_hour
@@ -161,7 +120,7 @@ def candidate_model(
         run.log_params(used)
         version = registry.register(
             "policy",
-            folder,
+            out / "model",
             run=run,
             metrics=metrics,
             params=used,
@@ -170,7 +129,6 @@ def candidate_model(
             data_seq=None,
         )
         registry.set_alias("policy", CANDIDATE, version.version)
-        warnings = [*report.warnings, *list_discarded(rounds)]
         resumed = f", resumed from step {report.resumed_from}" if report.resumed_from else ""
         yield from deliver(
             context,
@@ -192,7 +150,9 @@ def candidate_model(
                 texts={"report.json": report.model_dump_json(indent=1)},
             ),
             run=run,
-            checks=[make_rule("training_is_healthy", not warnings, " ".join(warnings))],
+            checks=[
+                make_rule("training_is_healthy", not report.warnings, " ".join(report.warnings))
+            ],
         )
 
 

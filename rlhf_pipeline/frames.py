@@ -464,7 +464,7 @@ RETRAINING_SET = FrameSchema(
         "origin": text(
             "who says which completion is better: people (also where missing, in older sets), or "
             "the refitted reward model",
-            values=("vote", "relabelled", "hard_negative", "on_policy"),
+            values=("vote", "relabelled", "hard_negative"),
             nullable=True,
             optional=True,
         ),

@@ -25,7 +25,6 @@ from rlhf_pipeline.learning import CalibrateParams
 from rlhf_pipeline.parameters import find_switches_as_numbers, section_class, suggest
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.prompts.parameters import SourceParams
-from rlhf_pipeline.retraining.on_policy import OnPolicyParams
 from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params
 from rlhf_pipeline.retraining.selection import SelectionParams
 from rlhf_pipeline.retraining.strategies import STRATEGIES
@@ -92,7 +91,7 @@ class DriftReportParams(DriftParams, OverTimeParams):
     )
 
 
-class CandidateParams(StrategyParams, OnPolicyParams):
+class CandidateParams(StrategyParams):
     """Training strategy and its parameters."""
 
     strategy: _Strategy = Field(

@@ -34,8 +34,8 @@ class PolicyTraining(Answer):
     data_hash: str | None = Field(description="Hash of its retraining set.")
     n_pairs: int | None = Field(description="Null if the file of that set is not kept any more.")
     by_origin: dict[str, int] = Field(
-        description="Pairs by who says which completion is better: `vote`, `relabelled` and "
-        "`hard_negative` by the reward model, `on_policy` by its labels of own completions."
+        description="Pairs by who says which completion is better: `vote`, or `relabelled` and "
+        "`hard_negative` by the reward model."
     )
 
 

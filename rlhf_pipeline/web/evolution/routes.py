@@ -41,7 +41,6 @@ ORIGINS = {
     "vote": "labelled by votes",
     "relabelled": "relabelled by the reward model, because taste changed since the vote",
     "hard_negative": "hard negatives of the reward model",
-    "on_policy": "completions of the candidate itself, labelled by the reward model",
 }
 
 
