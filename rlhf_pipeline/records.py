@@ -731,9 +731,6 @@ class TriggerDecision(Record):
         default=None,
         description="the decision that a person answered, lifted or cancelled by this one",
     )
-    parent: int | None = Field(
-        default=None, description="the first decision about the same change; set for a follow-up"
-    )
 
     @property
     def stored_id(self) -> int:
@@ -800,16 +797,6 @@ class LeftToPeople(Record):
     )
 
 
-class RetrainingResult(Record):
-    """How the gate decided on the last retraining of the change that the trigger answered last."""
-
-    parent: int = Field(description="the decision that answered the change first")
-    n_follow_ups: int = Field(description="retrainings of the same change after that one")
-    promoted: bool
-    failed: tuple[str, ...] = Field(description="the gate's rules that the candidate failed")
-    win_rate_low: float
-
-
 class TriggerEvidence(Record):
     """All input of a trigger rule, read in the transaction that stores its decision."""
 
@@ -829,9 +816,6 @@ class TriggerEvidence(Record):
     )
     n_ordered: int = Field(default=0, description="training jobs ordered and not ended")
     left_to_people: LeftToPeople | None = None
-    last_retraining: RetrainingResult | None = Field(
-        default=None, description="of the last change, once the gate has decided on it"
-    )
     now: datetime
 
 

@@ -61,7 +61,6 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
             partial(decide, params=loop.trigger),
             now=now(),
             champion=champion.label if champion else None,
-            follow_ups=loop.trigger.follow_ups,
         )
         # a hold that claims nothing new is not stored
         is_new = decision is not None and decision.decision_id is not None

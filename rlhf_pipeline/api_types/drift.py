@@ -79,7 +79,6 @@ class DecisionOut(Answer):
     actor: str | None = Field(description="Who decided by hand; null for the trigger.")
     answers: int | None = Field(description="The decision that this one answers.")
     answered_by: int | None = Field(description="The decision that answers this one.")
-    parent: int | None = Field(description="The first decision about the same change.")
     actions: tuple[Literal["answer", "lift"], ...] = Field(
         description="What a person may do about it now."
     )

@@ -245,8 +245,7 @@ def build_fires(timelines: Sequence[Timeline]) -> Iterator[dict[str, str]]:
 
 def _is_scored(decision: TriggerDecision) -> bool:
     """Whether it is a fire that a change of taste makes right; a quarantine trains nothing."""
-    # A follow-up answers the change that its parent answered.
-    is_response = decision.action == "fire" and decision.parent is None and decision.order is None
+    is_response = decision.action == "fire" and decision.order is None
     return is_response and decision.remedy not in RECOMPUTING_REMEDIES
 
 

@@ -69,8 +69,6 @@ def summarise_decision(decision: TriggerDecision, answered_by: int | None = None
             cause = "a rise of errors that did not last"
         else:
             cause = "no confirmed change" if causes is None else describe_cause(causes)
-        if decision.parent is not None:
-            cause = f"follow-up of decision {decision.parent}"
     return f"{cause}; {_describe_outcome(decision, answered_by)}"
 
 

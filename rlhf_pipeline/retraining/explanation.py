@@ -13,7 +13,6 @@ from rlhf_pipeline.drift.confirmation import (
 )
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
-from rlhf_pipeline.retraining.follow_ups import find_follow_up
 from rlhf_pipeline.retraining.triggers import (
     TriggerParams,
     chance_of_nothing,
@@ -161,7 +160,7 @@ def _check_confirmation(inputs: Inputs) -> Condition:
         found += f" between votes {confirming[0].seq:,} and {confirming[-1].seq:,}"
     elif len(sources) >= params.confirmations:
         found += ", too far apart"
-    needed, follow_up = params.confirmations, find_follow_up(evidence.last_retraining, params)
+    needed = params.confirmations
     return Condition(
         "confirmations",
         ("the rise test, or " if params.rise_test_confirms else "")
@@ -170,10 +169,9 @@ def _check_confirmation(inputs: Inputs) -> Condition:
             f", or calibration tests that fail on {params.calibration_days} days of a week"
             if params.calibration_days
             else ""
-        )
-        + (", or a retraining that asks for a follow-up" if params.follow_ups else ""),
-        follow_up if follow_up and not confirming else found,
-        evidence.champion is None or bool(confirming or follow_up),
+        ),
+        found,
+        evidence.champion is None or bool(confirming),
     )
 
 

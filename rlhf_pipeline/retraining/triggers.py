@@ -27,10 +27,9 @@ from rlhf_pipeline.records import (
     TriggerDecision,
     TriggerEvidence,
 )
-from rlhf_pipeline.retraining.follow_ups import FollowUpParams, find_follow_up
 
 
-class TriggerParams(ConfirmationParams, FollowUpParams):
+class TriggerParams(ConfirmationParams):
     """The conditions under which events start a retraining."""
 
     cool_down_hours: float = Field(
@@ -124,10 +123,7 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
     confirmed = find_confirming_events(own, params)
     if is_false_alarm(confirmed, evidence.max_seq, params):
         return _dismiss(evidence, params, own, confirmed)
-    follow_up = find_follow_up(evidence.last_retraining, params) if not confirmed else None
-    if follow_up and not _list_objections(evidence, params):
-        return _follow_up(evidence, params, own, follow_up)
-    objections = _list_event_objections(evidence, own, confirmed, params)
+    objections = _list_objections(evidence, own, confirmed, params)
     stale = [e for e in events if e.model_version != evidence.champion]
     causes = find_causes_of(confirmed, evidence.max_seq) if params.respond_to_causes else None
     remedy = choose_remedy(causes, params)
@@ -190,28 +186,6 @@ def find_unclear_change(
     if causes is None or is_miscalibration(confirmed):
         return None
     return "; ".join(list_doubts(causes, confirmed, evidence.max_seq, params)) or None
-
-
-def _follow_up(
-    evidence: TriggerEvidence,
-    params: TriggerParams,
-    own: Sequence[DriftEvent],
-    reason: str,
-) -> TriggerDecision:
-    """Retrain once more after the same change. It claims no events, and dates no change: that one
-    is recorded.
-    """
-    assert evidence.last_retraining is not None  # `reason` rests on it
-    return TriggerDecision(
-        action="fire",
-        reasons=(reason,),
-        event_ids=(),
-        evidence=_collect_evidence(evidence, params, own, ()),
-        decided_at=evidence.now,
-        state="pending",
-        remedy="retrain",
-        parent=evidence.last_retraining.parent,
-    )
 
 
 def _dismiss(
@@ -487,25 +461,13 @@ def replay(decision: TriggerDecision) -> TriggerDecision:
     return decide(TriggerEvidence.model_validate(looked_at), TriggerParams.model_validate(params))
 
 
-def _list_event_objections(
+def _list_objections(
     evidence: TriggerEvidence,
     own: Sequence[DriftEvent],
     confirmed: Sequence[DriftEvent],
     params: TriggerParams,
 ) -> list[str]:
     """List every objection to answering the events now, in words with numbers."""
-    unconfirmed = []
-    if not own:
-        unconfirmed = [f"no open or held event of champion {evidence.champion}"]
-    elif not confirmed:
-        unconfirmed = [_describe_unconfirmed(own, params)]
-    return _list_objections(evidence, params, unconfirmed)
-
-
-def _list_objections(
-    evidence: TriggerEvidence, params: TriggerParams, unconfirmed: Sequence[str] = ()
-) -> list[str]:
-    """List every objection to any retraining now, and the `unconfirmed` ones."""
     if evidence.champion is None:
         return ["there is no champion reward model to retrain"]
     found = []
@@ -519,7 +481,10 @@ def _list_objections(
         found.append(f"{_count(evidence.n_unfinished, 'earlier retraining decision')} not finished")
     if evidence.n_ordered:
         found.append(f"{_count(evidence.n_ordered, 'training job')} not finished")
-    found += unconfirmed
+    if not own:
+        found.append(f"no open or held event of champion {evidence.champion}")
+    elif not confirmed:
+        found.append(_describe_unconfirmed(own, params))
     if evidence.last_fired_at is not None:
         since = evidence.now - evidence.last_fired_at
         if since < timedelta(hours=params.cool_down_hours):

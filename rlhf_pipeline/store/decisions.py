@@ -10,10 +10,8 @@ from rlhf_pipeline.errors import IdempotencyConflict, NotFound, StoreError
 from rlhf_pipeline.records import (
     AnnotatorKind,
     Choice,
-    GateDecision,
     LeftToPeople,
     Quarantine,
-    RetrainingResult,
     TrainingOrder,
     TriggerDecision,
     TriggerEvidence,
@@ -24,7 +22,7 @@ from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.counting import supersedes
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.events import IS_OPEN, read_events
-from rlhf_pipeline.store.schema import decisions, drift_events, gates, votes
+from rlhf_pipeline.store.schema import decisions, drift_events, votes
 from rlhf_pipeline.store.taste_changes import record_change
 
 Rule = Callable[[TriggerEvidence], TriggerDecision | None]
@@ -33,8 +31,6 @@ AnswerRule = Callable[[TriggerDecision, int], TriggerDecision]
 PIPELINE = "pipeline"  # the actor of what nobody did by hand
 MAX_ATTEMPTS = 3
 OPEN_STATES = ("pending", "submitted")
-# Remedies that train a policy, whose candidate the gate decides on.
-TRAINS = ("retrain", "retrain_category", "reweight")
 
 
 class _TrainableCount(NamedTuple):
@@ -62,7 +58,6 @@ class Decisions:
         now: datetime,
         champion: str | None,
         up_to_seq: int | None = None,
-        follow_ups: int = 0,
     ) -> TriggerDecision | None:
         """Call `rule` with the events since the last fire, store its decision and claim the open
         events, in one transaction.
@@ -72,14 +67,11 @@ class Decisions:
         With `up_to_seq` the decision is that of a replayed day: `now` is its end, and votes above
         that seq are unknown.
 
-        `follow_ups` are the retrainings that may follow the first one of a change: while some are
-        left, the rule is called without events too.
-
         Returns None if there is neither an open nor a held event, or if the rule decides nothing. A
         hold without an open event claims nothing: it is returned with decision_id None and not
         stored. `rule` must not use the store.
         """
-        counted = self._count_before_lock(up_to_seq, follow_ups)
+        counted = self._count_before_lock(up_to_seq)
         with audited_transaction(self._database) as (connection, ledger):
             known_seq = ledger.vote_seq if up_to_seq is None else up_to_seq
             evidence = self._build_evidence(
@@ -89,10 +81,8 @@ class Decisions:
                 champion,
                 counted,
                 is_replayed=up_to_seq is not None,
-                follow_ups=follow_ups,
             )
-            has_events = evidence.open_events or evidence.held_events
-            if not has_events and evidence.last_retraining is None:
+            if not evidence.open_events and not evidence.held_events:
                 return None
             decision = rule(evidence)
             if decision is None:
@@ -421,11 +411,8 @@ class Decisions:
         counted: _TrainableCount,
         *,
         is_replayed: bool,
-        follow_ups: int = 0,
     ) -> TriggerEvidence:
         last = self._last_fire(connection)
-        # No policy is trained in a replay.
-        retraining = None if is_replayed else self._read_retraining(connection, follow_ups)
         open_events, held_events = (
             tuple(read_events(connection, self._database, which))
             for which in (IS_OPEN, self._is_held(connection))
@@ -450,13 +437,12 @@ class Decisions:
             else None,
             # Without events the rule is not called, so nothing is counted.
             n_new_votes=self._continue_count(connection, counted, last, known_seq).n
-            if open_events or held_events or retraining
+            if open_events or held_events
             else 0,
             max_seq=known_seq,
             n_unfinished=len(unfinished) - n_ordered,
             n_ordered=0 if is_replayed else n_ordered,
             left_to_people=self._read_left_to_people(connection, champion),
-            last_retraining=retraining,
             now=now,
         )
 
@@ -468,10 +454,7 @@ class Decisions:
         """The trigger's last decision that fired or left a change to people."""
         return self._find_last(
             connection,
-            lambda each: (
-                each.parent is None
-                and (each.action == "fire" or each.remedy not in (None, "dismiss"))
-            ),
+            lambda each: each.action == "fire" or each.remedy not in (None, "dismiss"),
         )
 
     def _find_last(
@@ -529,52 +512,6 @@ class Decisions:
                 return each
         return None
 
-    def _read_retraining(self, connection: Connection, follow_ups: int) -> RetrainingResult | None:
-        """The gate's decision on the last retraining of the last change; None before it, where a
-        person has retrained since, and after the last of the `follow_ups`.
-        """
-        if not follow_ups:
-            return None
-        known = [
-            _build_decision(row)
-            for row in connection.execute(
-                select(decisions)
-                .where(self._database.in_project(decisions), decisions.c.action == "fire")
-                .order_by(decisions.c.decision_id)
-            ).mappings()
-        ]
-        trained = [
-            each
-            for each in known
-            if each.remedy in TRAINS
-            # an order that was cancelled or failed has trained nothing
-            or (each.remedy is None and (each.order is None or each.state == "succeeded"))
-        ]
-        last = trained[-1] if trained else None
-        if last is None or last.state != "succeeded" or (last.actor and not last.remedy):
-            return None
-        of_gate = (
-            select(gates.c.record)
-            .where(self._database.in_project(gates), gates.c.decided_at >= last.decided_at)
-            .order_by(gates.c.gate_id.desc())
-            .limit(1)
-        )
-        record = connection.execute(of_gate).scalar()
-        if record is None:
-            return None
-        gate = GateDecision.from_json(record)
-        parent = last.parent or last.stored_id
-        n_follow_ups = sum(each.parent == parent for each in trained)
-        if n_follow_ups >= follow_ups:
-            return None
-        return RetrainingResult(
-            parent=parent,
-            n_follow_ups=n_follow_ups,
-            promoted=gate.promoted,
-            failed=tuple(check.name for check in gate.checks if not check.passed),
-            win_rate_low=gate.evaluation.win_rate.low if gate.evaluation else 0.0,
-        )
-
     def _read_left_to_people(
         self, connection: Connection, champion: str | None
     ) -> LeftToPeople | None:
@@ -593,7 +530,7 @@ class Decisions:
             reread_from=answer.decided_at if answer and quarantines else None,
         )
 
-    def _count_before_lock(self, up_to_seq: int | None, follow_ups: int = 0) -> _TrainableCount:
+    def _count_before_lock(self, up_to_seq: int | None) -> _TrainableCount:
         """Count trainable votes before the lock is taken: at a million votes this takes half a
         second, in which people go on voting.
         """
@@ -608,7 +545,7 @@ class Decisions:
             has_events = any(
                 event_id not in dismissed for event_id in connection.execute(waiting).scalars()
             )
-            if not has_events and self._read_retraining(connection, follow_ups) is None:
+            if not has_events:
                 return _TrainableCount(after, after, 0)
             newest = select(func.max(votes.c.seq)).where(self._database.in_project(votes))
             until = connection.execute(newest).scalar() or 0 if up_to_seq is None else up_to_seq
@@ -667,7 +604,7 @@ class Decisions:
                 }
             ],
         )
-        if decision.actor is None and decision.parent is None:
+        if decision.actor is None:
             claimed = drift_events.update().where(self._database.in_project(drift_events), IS_OPEN)
             connection.execute(claimed.values(decision_id=decision.decision_id))
         self._link(ledger, decision, decision.actor or PIPELINE)

@@ -119,7 +119,7 @@ def _describe(
         **decision.model_dump(
             include={
                 *("decided_at", "action", "reasons", "remedy", "change_seq", "run_id", "actor"),
-                *("answers", "parent"),
+                "answers",
             }
         ),
         "state": describe_state(decision, answered_by),

@@ -12,10 +12,7 @@ from sqlalchemy import text
 
 from rlhf_pipeline.records import (
     AnnotatorKind,
-    GateCheck,
-    GateDecision,
     NewVote,
-    RetrainingResult,
     TriggerDecision,
     TriggerEvidence,
     VoteDetails,
@@ -154,8 +151,8 @@ def test_votes_that_come_between_the_count_and_the_lock_are_counted(
     store.events.add([make_event(1)])
     counted_ahead = store.decisions._count_before_lock
 
-    def meanwhile(up_to_seq: int | None, follow_ups: int) -> Any:
-        counted = counted_ahead(up_to_seq, follow_ups)
+    def meanwhile(up_to_seq: int | None) -> Any:
+        counted = counted_ahead(up_to_seq)
         with Store.open(url, organization="org", project="demo") as other:
             other.votes.cast_many(
                 [make_vote("c1"), make_vote("c2"), make_vote("c3", choice="skip")]
@@ -216,50 +213,3 @@ def test_two_hundred_thousand_votes_are_counted_before_the_lock_is_taken(
             f"{in_lock_s * 1000:.2f} ms within it"
         )
     assert in_lock_s < min(0.01, ahead_s / 10)
-
-
-def test_the_gates_decision_on_the_last_retraining_of_a_change_is_known(store, make_event):
-    told: list[TriggerEvidence] = []
-
-    def ask(**changes: Any) -> TriggerDecision | None:
-        def rule(evidence: TriggerEvidence) -> TriggerDecision:
-            told.append(evidence)
-            return fire(evidence).model_copy(update={"remedy": "retrain"} | changes)
-
-        return store.decisions.decide(rule, now=NOON, champion=MODEL, follow_ups=2)
-
-    def end(decision: TriggerDecision | None, *, promoted: bool) -> None:
-        assert decision is not None
-        store.decisions.mark_submitted(decision.stored_id, 1, f"run {decision.decision_id}")
-        store.decisions.mark_finished(decision.stored_id, succeeded=True)
-        check = GateCheck(name="win_rate", passed=promoted, reason="")
-        store.gates.record(
-            GateDecision(
-                candidate="demo.policy@2",
-                champion="demo.policy@1",
-                promoted=promoted,
-                checks=(check,),
-                decided_at=NOON,
-            )
-        )
-
-    assert ask() is None  # neither an event nor a retraining
-    store.events.add([make_event(1)])
-    end(ask(), promoted=False)
-    assert told[-1].last_retraining is None
-    store.events.add([make_event(2)])
-    first_follow_up = ask(parent=1, event_ids=(), change_seq=None)
-    assert told[-1].last_retraining == RetrainingResult(
-        parent=1, n_follow_ups=0, promoted=False, failed=("win_rate",), win_rate_low=0.0
-    )
-    end(first_follow_up, promoted=True)
-    ask(action="hold", remedy=None)
-    # the follow-up claimed no event
-    assert [event.seq for event in told[-1].open_events] == [2]
-    assert told[-1].last_retraining is not None
-    assert told[-1].last_retraining.n_follow_ups == 1
-    assert store.decisions.get(2).parent == 1
-    by_hand = store.decisions.fire_by_hand("again", actor="anna", now=NOON, run_id="run 9")
-    store.decisions.mark_finished(by_hand.stored_id, succeeded=True)
-    ask(action="hold", remedy=None)
-    assert told[-1].last_retraining is None

@@ -7,11 +7,7 @@ import pytest
 
 from rlhf_pipeline.errors import IdempotencyConflict, StoreError
 from rlhf_pipeline.records import (
-    GateCheck,
-    GateDecision,
     TrainingOrder,
-    TriggerDecision,
-    TriggerEvidence,
 )
 from rlhf_pipeline.store import Store
 
@@ -59,42 +55,6 @@ def test_cancelled_job_starts_no_run_and_names_who_ended_it(store: Store) -> Non
     assert store.decisions.last_error(1) == "cancelled by bob: wrong set"
     assert place(store) == (3, True), "the same order later is a new job"
     assert store.audit.verify() > 0
-
-
-def test_cancelled_or_failed_order_ends_no_follow_ups(store: Store) -> None:
-    seen: list[TriggerEvidence] = []
-
-    def look(evidence: TriggerEvidence) -> None:
-        seen.append(evidence)
-
-    def parent_of_follow_ups() -> int | None:
-        store.decisions.decide(look, now=NOON, champion=None, follow_ups=2)
-        last = seen[-1].last_retraining if seen else None
-        seen.clear()
-        return last.parent if last else None
-
-    answer = TriggerDecision(
-        action="fire", reasons=("r",), event_ids=(), decided_at=NOON, remedy="retrain", actor="ada"
-    )
-    held = store.decisions.fire_by_hand("first", actor="ada", now=NOON)
-    store.decisions.answer(held.stored_id, lambda *_: answer.model_copy(update={"answers": 1}))
-    store.decisions.mark_finished(2, succeeded=True)
-    gate = GateDecision(
-        candidate="demo.policy@2",
-        champion="demo.policy@1",
-        promoted=False,
-        checks=(GateCheck(name="win_rate", passed=False, reason=""),),
-        decided_at=NOON,
-    )
-    store.gates.record(gate)
-    assert parent_of_follow_ups() == 2
-    assert place(store) == (3, True)
-    assert parent_of_follow_ups() == 2, "the trigger holds while the order is open"
-    store.decisions.cancel(3, reason="", actor="bob", now=NOON)
-    assert parent_of_follow_ups() == 2
-    assert place(store, beta=0.3) == (5, True)
-    store.decisions.mark_finished(5, succeeded=True)
-    assert parent_of_follow_ups() is None, "a person has trained since"
 
 
 def test_open_order_is_counted_apart_and_not_in_a_replay(store: Store) -> None:
