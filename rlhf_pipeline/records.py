@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -33,18 +33,6 @@ def content_hash(*parts: object) -> str:
         parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str
     )
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def fields_to_hash(params: BaseModel, always: Sequence[str]) -> dict[str, Any]:
-    """The fields named in `always`, and every other field whose value is not the default, so that a
-    field added later does not change existing hashes.
-    """
-    changed = params.model_dump(exclude_defaults=True)
-    return {
-        name: value
-        for name, value in params.model_dump(mode="json").items()
-        if name in always or name in changed
-    }
 
 
 def folder_hash(folder: Path) -> str:

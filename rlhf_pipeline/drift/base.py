@@ -8,46 +8,9 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from rlhf_pipeline.errors import InvalidScores
-from rlhf_pipeline.records import Record, content_id, fields_to_hash
+from rlhf_pipeline.records import Record, content_id
 
 Floats = npt.NDArray[np.floating[Any]]
-# The original parameters of each detector, which are always hashed: stored events and states are
-# found by that hash.
-FIRST_PARAMS = {
-    "rise_test": (
-        "rise_test_threshold",
-        "rise_test_step",
-        "rise_test_guard",
-        "rise_test_min_votes",
-    ),
-    "ddm": ("ddm_warning_level", "ddm_drift_level", "ddm_min_votes"),
-    "adwin": ("adwin_delta", "adwin_clock", "adwin_min_votes"),
-    "hddm_a": ("hddm_a_drift_alpha", "hddm_a_warning_alpha", "hddm_a_min_votes"),
-    "eddm": ("eddm_warning_ratio", "eddm_drift_ratio", "eddm_min_errors"),
-    "rddm": (
-        "rddm_warning_level",
-        "rddm_drift_level",
-        "rddm_min_votes",
-        "rddm_max_votes",
-        "rddm_kept_votes",
-        "rddm_max_warned",
-    ),
-    "hddm_w": (
-        "hddm_w_drift_alpha",
-        "hddm_w_warning_alpha",
-        "hddm_w_weight",
-        "hddm_w_min_votes",
-    ),
-    "ecdd": ("ecdd_weight", "ecdd_warning_level", "ecdd_drift_level", "ecdd_min_votes"),
-    "cusum": ("cusum_slack", "cusum_limit", "cusum_min_votes"),
-    "page_hinkley": (
-        "page_hinkley_slack",
-        "page_hinkley_limit",
-        "page_hinkley_memory",
-        "page_hinkley_min_votes",
-    ),
-    "kswin": ("kswin_alpha", "kswin_window", "kswin_latest", "kswin_clock", "kswin_seed"),
-}
 
 
 class Signal(Record):
@@ -97,14 +60,8 @@ class DriftDetector(Protocol):
 
 
 def params_hash(detector: DriftDetector) -> str:
-    """Identifies a detector and its parameters: a changed value starts a new stream of events. A
-    parameter added to a shipped detector later is hashed only if it differs from its default.
-    """
-    params = detector.params
-    return content_id(
-        detector.name,
-        fields_to_hash(params, FIRST_PARAMS.get(detector.name, tuple(type(params).model_fields))),
-    )
+    """Identifies a detector and its parameters: a changed value starts a new stream of events."""
+    return content_id(detector.name, detector.params.model_dump(mode="json"))
 
 
 def require_error(value: object, detector: str, seq: int) -> float:

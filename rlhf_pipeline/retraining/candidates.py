@@ -18,7 +18,7 @@ from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import frame_hash
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy, load_prompt_format
 from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.records import Record, content_hash, fields_to_hash, folder_hash
+from rlhf_pipeline.records import Record, content_hash, folder_hash
 from rlhf_pipeline.retraining.checkpoints import open_checkpoints
 from rlhf_pipeline.retraining.curriculum import order_easy_to_hard
 from rlhf_pipeline.retraining.memory import read_shape
@@ -41,20 +41,6 @@ from rlhf_pipeline.retraining.training import (
 LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
 # Parameters that do not affect the weights.
 UNHASHED_PARAMS = ("checkpoint_every", "keep_checkpoints")
-# Parameters that every candidate's lineage contains; one added later is included only if it differs
-# from its default.
-FIRST_PARAMS = (
-    "learning_rate",
-    "warmup_share",
-    "epochs",
-    "batch_size",
-    "max_length",
-    "seed",
-    "cpu_threads",
-    "beta",
-    "best_of_n",
-    "min_pairs",
-)
 
 
 class TrainingReport(Record):
@@ -199,19 +185,13 @@ def build_lineage(
     """The inputs of a candidate, as stored beside its weights: equal lineages have equal
     fingerprints.
 
-    Of the device it tells whether it is a GPU, as `use_gpu`: the first candidates' name for it.
+    Of a GPU its number is left out.
     """
-    told = {
-        name: value
-        for name, value in fields_to_hash(params, FIRST_PARAMS).items()
-        if name not in UNHASHED_PARAMS
-    }
-    told["use_gpu"] = told.pop("device", "auto").startswith("cuda")
-    if told.get("dtype") != "bfloat16":
-        told.pop("dtype", None)
+    values = params.model_dump(mode="json", exclude=set(UNHASHED_PARAMS))
+    values["device"] = params.device.partition(":")[0]
     return {
         "strategy": strategy,
-        "params": told,
+        "params": values,
         "parent_hash": parent_hash,
         "data_hash": data_hash,
     }

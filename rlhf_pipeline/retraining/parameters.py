@@ -11,7 +11,7 @@ from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.retraining.strategies import STRATEGIES
-from rlhf_pipeline.retraining.training import TrainingParams, translate_old_names
+from rlhf_pipeline.retraining.training import TrainingParams
 
 
 class StrategyParams(*STRATEGIES.params(TrainingParams)):  # type: ignore[misc]
@@ -22,7 +22,6 @@ def parse_strategy_params(values: Mapping[str, Any]) -> StrategyParams:
     """Parse parameters from a mapping. Raises ConfigurationError for an unknown key, with the
     nearest known one, and for an invalid value.
     """
-    values = translate_old_names(values)
     known = list(StrategyParams.model_fields)
     for key in values:
         if key not in known:

@@ -112,11 +112,6 @@ class TrainingParams(AdapterParams):
         description="What is measured while training, and the limits that stop it",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_old_names(cls, values: Any) -> Any:
-        return translate_old_names(values) if isinstance(values, Mapping) else values
-
     @model_validator(mode="after")
     def _check_accumulation(self) -> Self:
         if self.batch_size % self.gradient_accumulation:
@@ -129,17 +124,6 @@ class TrainingParams(AdapterParams):
     @property
     def rows_per_pass(self) -> int:
         return self.batch_size // self.gradient_accumulation
-
-
-def translate_old_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as files of earlier versions name them, under their present names: `use_gpu` was
-    `device`.
-    """
-    new = dict(values)
-    if isinstance(new.get("use_gpu"), bool):
-        new.setdefault("device", "auto" if new["use_gpu"] else "cpu")
-        del new["use_gpu"]
-    return new
 
 
 def choose_learning_rate(

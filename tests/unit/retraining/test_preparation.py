@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.loop_settings import CandidateParams
 from rlhf_pipeline.policy.causal_lm import load_policy, load_prompt_format
 from rlhf_pipeline.policy.devices import CPU, Placement
 from rlhf_pipeline.retraining.adapters import AdapterParams, add_adapters
@@ -66,14 +65,6 @@ def test_the_learning_rate_falls_with_the_size_and_is_higher_for_adapters():
     assert complete(updates_per_step=2, learning_rate=3e-3).learning_rate == 3e-3
     rates = [choose_learning_rate(n) for n in (10**6, 10**8, 10**9, 10**10, 10**12)]
     assert rates == sorted(rates, reverse=True)
-
-
-def test_a_file_with_use_gpu_is_still_read():
-    assert parse_strategy_params({"use_gpu": False}).device == "cpu"
-    assert CandidateParams(use_gpu=True).device == "auto"
-    assert CandidateParams(use_gpu=True, device="cuda").device == "cuda"
-    with pytest.raises(ConfigurationError, match="Unknown training parameter 'use_gpus'"):
-        parse_strategy_params({"use_gpus": True})
 
 
 def test_accumulation_divides_the_batch():
