@@ -40,7 +40,6 @@ from rlhf_pipeline.completions.limits import FULL
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import (
     BackendUnavailable,
-    CompletionError,
     ConfigurationError,
     ProviderParked,
     StoreError,
@@ -242,13 +241,6 @@ def test_on_postgres_too(migrated_postgres_url: str) -> None:
         assert stub.n_calls == len(calls)
     assert made.frame["error"].isna().all()
     assert again.frame.equals(made.frame)
-
-
-def test_a_third_refused_without_a_word_still_loses_nothing(store: Store) -> None:
-    with StubProvider(chances=[(0.3, status(429))], seed=1) as stub:
-        made = ask(store.generation, openai(stub), n=60)
-    assert made.frame["error"].isna().all()
-    assert max(Counter(call["item_no"] for call in calls_of(store, made)).values()) > 2
 
 
 def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(
@@ -488,13 +480,6 @@ def test_an_address_where_nobody_is_is_unavailable(store: Store) -> None:
     assert run.spent.n_unknown == 0, "nothing was sent"
 
 
-def test_another_providers_failure_costs_only_its_own_rows(store: Store) -> None:
-    with StubProvider() as good, StubProvider(api_key=SecretStr("right")) as bad:
-        made = ask(store.generation, openai(good), openai(bad), n=4)
-    assert made.frame["error"].notna().sum() == 8
-    assert set(made.kinds) <= {"wrong_key", "unavailable"}
-
-
 def test_one_provider_and_model_named_twice_is_refused(store: Store) -> None:
     with StubProvider() as stub, pytest.raises(ConfigurationError, match="same provider and model"):
         ask(store.generation, openai(stub), openai(stub), n=1)
@@ -611,23 +596,6 @@ def test_a_call_that_was_let_go_but_not_made_waits_for_a_refusal_that_came_betwe
     assert backend.asked[1] - backend.asked[0] >= 1.0, (
         "all eight were let go before the first was refused"
     )
-
-
-def test_the_stub_sees_who_asks_again_too_early(make: Callable[..., HostedBackend]) -> None:
-    import asyncio
-
-    asked = CompletionRequest(
-        prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9
-    )
-
-    async def impatient(backend: HostedBackend) -> list[str]:
-        replies = [await backend.call(asked), await backend.call(asked)]
-        await backend.close()
-        return [reply.kind for reply in replies]
-
-    with StubProvider(faults=[status(429, 60_000)]) as stub:
-        assert asyncio.run(impatient(make(stub))) == ["rate_limited", "succeeded"]
-        assert stub.counters.n_early == 1
 
 
 def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store: Store) -> None:
@@ -828,14 +796,6 @@ def test_a_bug_in_a_backend_is_not_swallowed(store: Store) -> None:
 
     with pytest.raises(ZeroDivisionError):
         ask(store.generation, Broken("m", "http://127.0.0.1:9/v1"), n=3)
-
-
-def test_if_everything_fails_the_stage_fails_with_the_reason(store: Store) -> None:
-    with (
-        StubProvider(chances=[(1.0, Fault(kind="refusal"))]) as stub,
-        pytest.raises(CompletionError, match=r"All 6 .* refused"),
-    ):
-        ask(store.generation, openai(stub), n=3)
 
 
 def test_an_owner_is_dead_when_its_process_is() -> None:
