@@ -90,7 +90,7 @@ def calibration(
     store: dg.ResourceParam[Store],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """The best of temperature, Platt, beta and isotonic, or none. The version becomes champion if
+    """The best of temperature and isotonic, or none. The version becomes champion if
     it is not refused and predicts no worse.
     """
     registry = champions.registry

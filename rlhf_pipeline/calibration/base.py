@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
-from rlhf_pipeline.reward_model.base import preference_probability, require_finite
+from rlhf_pipeline.reward_model.base import require_finite
 
 Floats = npt.NDArray[np.float64]
 
@@ -76,33 +76,3 @@ def check_rows(margins: Any, outcomes: Any, weights: Any) -> tuple[Floats, Float
             "needed. Check that sides are shuffled."
         )
     return m, y, w
-
-
-def fold(margins: Floats, outcomes: Floats) -> tuple[Floats, Floats]:
-    """|margin|, and whether people preferred the side with the higher score (1 or 0)."""
-    return np.abs(margins), np.where(margins >= 0, outcomes, 1 - outcomes)
-
-
-def fit_slopes(basis: Floats, right: Floats, weights: Floats) -> tuple[float, float]:
-    """The two slopes of `basis` (n, 2), at least 0, with the least log loss. Platt's smoothed
-    targets (n + 1) / (n + 2) keep them finite where all predictions are right.
-    """
-    from scipy.optimize import minimize
-
-    n_right, n_wrong = float(weights @ right), float(weights @ (1 - right))
-    target = np.where(right == 1, (n_right + 1) / (n_right + 2), 1 / (n_wrong + 2))
-
-    def objective(slopes: Floats) -> tuple[float, Floats]:
-        logits = basis @ slopes
-        value = weights @ (np.logaddexp(0.0, logits) - target * logits) / weights.sum()
-        gradient = basis.T @ (weights * (preference_probability(logits) - target)) / weights.sum()
-        return float(value), gradient
-
-    best = minimize(
-        objective,
-        np.array([1.0, 1.0]),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(0, None), (0, None)],
-    )
-    return float(best.x[0]), float(best.x[1])

@@ -9,19 +9,29 @@ from pydantic import Field, field_validator
 
 from rlhf_pipeline.calibration.base import Calibrator, Floats, check_rows
 from rlhf_pipeline.calibration.identity import NoCalibration
+from rlhf_pipeline.calibration.isotonic import IsotonicCalibration
 from rlhf_pipeline.calibration.methods import CALIBRATORS
 from rlhf_pipeline.calibration.metrics import log_loss, share_right
+from rlhf_pipeline.calibration.temperature import TemperatureScaling
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import BootstrapParams
 from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.plugins import select_params
+
+# Platt's scaling without an intercept, which would favour a side, is a temperature.
+PLATT = {"platt": TemperatureScaling.name}
+# With fewer votes a step function fits their noise.
+MIN_ISOTONIC_VOTES = 1000
 
 
 class CalibrationParams(BootstrapParams):
     """How a calibrator is chosen; a subclass may have the calibrators' own parameters too."""
 
     methods: list[str] = Field(
-        default=list(CALIBRATORS), min_length=1, description="Methods compared; `none` always is"
+        default=list(CALIBRATORS),
+        min_length=1,
+        description="Methods compared; `none` always is, isotonic from 1,000 votes on. platt is "
+        "another name of temperature",
     )
     target: Literal["votes", "majority"] = Field(
         default="votes",
@@ -46,10 +56,11 @@ class CalibrationParams(BootstrapParams):
     @field_validator("methods")
     @classmethod
     def _check_methods(cls, methods: list[str]) -> list[str]:
-        for name in methods:
+        names = [PLATT.get(name, name) for name in methods]
+        for name in names:
             if name not in CALIBRATORS:
                 raise ValueError(f"unknown calibrator {name!r}. {suggest(name, CALIBRATORS)}")
-        return methods
+        return names
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,9 @@ def choose_calibrator(
 ) -> tuple[Calibrator, dict[str, float]]:
     """The best calibrator, fitted, and the loss of every method on held-out prompts."""
     check_rows(calib.margins, calib.outcomes, calib.weights)
-    candidates = {method: held_out_loss(method, calib, params) for method in known_methods(params)}
+    candidates = {
+        method: held_out_loss(method, calib, params) for method in usable_methods(calib, params)
+    }
     method = min(candidates, key=lambda name: (candidates[name], list(CALIBRATORS).index(name)))
     return _make(method, params).fit(calib.margins, calib.outcomes, calib.weights), candidates
 
@@ -93,8 +106,12 @@ def _make(method: str, params: CalibrationParams) -> Calibrator:
     return kind(select_params(kind.Params, params))
 
 
-def known_methods(params: CalibrationParams) -> list[str]:
-    return [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
+def usable_methods(rows: VoteRows, params: CalibrationParams) -> list[str]:
+    """The methods to compare on these votes, `none` among them."""
+    named = [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
+    if rows.weights.sum() < MIN_ISOTONIC_VOTES:
+        return [name for name in named if name != IsotonicCalibration.name]
+    return named
 
 
 def held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> float:

@@ -3,10 +3,8 @@
 from typing import Any
 
 from rlhf_pipeline.calibration.base import Calibrator
-from rlhf_pipeline.calibration.beta import BetaCalibration
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.isotonic import IsotonicCalibration
-from rlhf_pipeline.calibration.platt import PlattScaling
 from rlhf_pipeline.calibration.temperature import TemperatureScaling
 from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.plugins import Members
@@ -17,8 +15,6 @@ CALIBRATORS = Members[type[Calibrator]](
     {
         "none": NoCalibration,
         "temperature": TemperatureScaling,
-        "platt": PlattScaling,
-        "beta": BetaCalibration,
         "isotonic": IsotonicCalibration,
     },
 )

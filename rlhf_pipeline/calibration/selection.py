@@ -9,7 +9,7 @@ from rlhf_pipeline.calibration.choice import (
     VoteRows,
     choose_calibrator,
     held_out_loss,
-    known_methods,
+    usable_methods,
 )
 from rlhf_pipeline.calibration.dimension_calibration import calibration_by_dimension
 from rlhf_pipeline.calibration.group_calibration import (
@@ -147,7 +147,7 @@ def recalibrated_loss(
     try:
         return min(
             held_out_loss(name, rows, params)
-            for name in ([method] if method else known_methods(params))
+            for name in ([method] if method else usable_methods(rows, params))
         )
     except NotEnoughData:
         return log_loss(

@@ -100,7 +100,7 @@ def test_on_an_overconfident_model_ece_falls_by_far_more_than_30_percent():
 
 
 def test_isotonic_calibration_that_takes_a_side_from_some_pairs_keeps_the_accuracy():
-    pairs = make_pairs(300, seed=2)
+    pairs = make_pairs(2400, seed=2)
     names = {"category": dict.fromkeys(pairs["comparison_id"], "all")}
     params = CalibrationParams(n_resamples=100, methods=["isotonic"])
     calibrator, report = run(pairs, 3.0, groups=names, params=params)
@@ -142,15 +142,15 @@ def test_a_calibrated_model_is_left_alone_or_hardly_moved():
 
 def test_the_report_holds_all_candidates_and_the_calibrator_itself():
     calibrator, report = run(
-        make_pairs(), 3.0, noise_ceiling=Interval(value=0.8, low=0.75, high=0.85, n=100)
+        make_pairs(3000), 3.0, noise_ceiling=Interval(value=0.8, low=0.75, high=0.85, n=100)
     )
-    assert list(report.candidates) == ["none", "temperature", "platt", "beta", "isotonic"]
+    assert list(report.candidates) == ["none", "temperature", "isotonic"]
     grid = np.linspace(-4, 4, 9)
     np.testing.assert_array_equal(
         calibrator_from_json(report.params).transform(grid), calibrator.transform(grid)
     )
     assert report.noise_ceiling.value == 0.8
-    assert report.n_fit == (make_pairs()["split"] == "calib").sum()
+    assert report.n_fit == (make_pairs(3000)["split"] == "calib").sum()
     assert (
         sum(b.n for b in report.raw_bins) == sum(b.n for b in report.calibrated_bins) > report.raw.n
     )
@@ -212,6 +212,19 @@ def test_nan_scores_are_refused():
 def test_an_unknown_method_is_named():
     with pytest.raises(ValidationError, match=r"'isotonik'\. Did you mean isotonic"):
         CalibrationParams(methods=["isotonik"])
+    assert CalibrationParams(methods=["platt"]).methods == ["temperature"]
+
+
+def test_isotonic_is_compared_from_a_thousand_votes_on():
+    pairs = make_pairs(3000)
+    calib = pairs[pairs["split"] == "calib"]
+    assert 3 * len(calib) > 1000
+    for n, methods in (
+        (len(calib), ["none", "temperature", "isotonic"]),
+        (200, ["none", "temperature"]),
+    ):
+        _, losses = fit_calibrator(calib.head(n), SharpenedModel(3.0))
+        assert list(losses) == methods
 
 
 def test_the_log_reads_back_unchanged_oldest_first():
