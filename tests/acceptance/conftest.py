@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import ROLES, Home, Person, Server
+from tests.acceptance.home import Home, Server
 from tests.browser.chromium import chromium_or_skip
 from tests.once import build_once
 
@@ -59,12 +59,6 @@ def site(initialised: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     server.start()
     yield server
     server.close()
-
-
-@pytest.fixture(scope="module")
-def people(site: Server) -> dict[str, Person]:
-    """One person of each role on the shared server."""
-    return {role: site.add(role) for role in ROLES}
 
 
 @pytest.fixture(scope="module")

@@ -59,6 +59,12 @@ class Home:
         assert process.returncode == code, f"rlhf {arguments}: {process.returncode}\n{printed}"
         return printed
 
+    def token(self, email: str) -> str:
+        """A new API token of a user."""
+        printed = self.run("users", "token", email).split()
+        (token,) = [word for word in printed if word.startswith("rlhf_")]
+        return token
+
     def n_rows(self, what: str) -> int:
         """How many comparisons or votes the home has, as `rlhf export` counts them."""
         return len(self.export(what))
@@ -99,7 +105,7 @@ def kill(process: "subprocess.Popen[str]", how: signal.Signals = signal.SIGKILL)
 
 @dataclass
 class Person:
-    """Somebody with roles and an API token."""
+    """Somebody with roles, and a session of theirs."""
 
     user_id: str
     email: str
@@ -155,6 +161,16 @@ class Server:
             self._admin = self.session(link)
         return self._admin
 
+    def set_rules(self, **changes: object) -> None:
+        """Change how cards are dealt."""
+        read = self.admin.get("/api/v1/rules")
+        written = self.admin.put(
+            "/api/v1/rules",
+            json=read.json()["rules"] | changes,
+            headers={"If-Match": read.headers["ETag"]},
+        )
+        assert written.status_code == 200, written.text
+
     def session(self, link: str) -> httpx.Client:
         """A browser that opened a login link."""
         client = self.connect({"Origin": self.url})
@@ -168,15 +184,15 @@ class Server:
         return str(made.json()["login_link"])
 
     def add(self, *roles: str, email: str | None = None) -> Person:
-        """A new user with these roles, and a token of theirs."""
-        email = email or f"{'-'.join(roles)}-{len(self.clients)}@example.org"
-        made = self.admin.post("/api/v1/users", json={"email": email, "roles": roles})
-        assert made.status_code == 201, made.text
-        printed = self.home.run("users", "token", email).split()
-        (token,) = [word for word in printed if word.startswith("rlhf_")]
-        return Person(made.json()["user_id"], email, self.with_token(token))
+        """A new user with these roles, who opened their login link."""
+        email = email or f"{'-'.join(roles) or 'nobody'}-{len(self.clients)}@example.org"
+        answer = self.admin.post("/api/v1/users", json={"email": email, "roles": roles})
+        assert answer.status_code == 201, answer.text
+        added = answer.json()
+        return Person(added["user_id"], email, self.session(added["login_link"]))
 
     def with_token(self, token: str) -> httpx.Client:
+        """A program that bears a token."""
         return self.connect({"Authorization": f"Bearer {token}"})
 
     def connect(self, headers: dict[str, str] | None = None) -> httpx.Client:
