@@ -6,7 +6,7 @@ same in both.
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ QUERIES = ("", "?limit=3", "?q=text", "?mark=duplicate", "?status=done", "?state
 
 
 @pytest.fixture
-def world(initialised: Path, tmp_path: Path) -> Iterator[tuple[Home, str, str]]:
+def world(initialised: Path, tmp_path: Path) -> tuple[Home, str, str]:
     """A home with work for Ann and Bo, and a token of each. No server runs on it."""
     home = Home(shutil.copytree(initialised, tmp_path / "world"))
     server = Server(home)
@@ -38,7 +38,7 @@ def world(initialised: Path, tmp_path: Path) -> Iterator[tuple[Home, str, str]]:
     assert cast(bo, "first", assignment_id=card["assignment_id"], choice="a").status_code == 201
     tokens = home.token(ann.email), home.token(bo.email)
     server.close()
-    yield home, *tokens
+    return home, *tokens
 
 
 def answers_to_bo(
