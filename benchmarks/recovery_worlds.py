@@ -110,7 +110,7 @@ class RecoveryWorld:
 
     @classmethod
     def of_demo(cls, seed: int) -> "RecoveryWorld":
-        """As large as the demo at its retraining: five days of one taste, one of the other."""
+        """The demo's tastes and annotators; 500 prompts before the change, 100 after it."""
         return cls(seed, WARM_TASTE, SOURCED_TASTE, AnnotatorPool(n=12, seed=seed), 500, 100, 3)
 
 

@@ -22,6 +22,8 @@ from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.simulation import SCENARIOS
 
 SENSORS = ("votes", "learning", "retraining")
+# The fewest that show a change within its day; with 100 the demo takes half as long again.
+PROMPTS_A_DAY = 60
 
 
 class DemoState(BaseModel):
@@ -63,6 +65,7 @@ class Demo:
         self.runner = runner
         self.settings = runner.settings
         runner.retry_command = "run the demo again"
+        runner.stage_config = {"prompts": {"n": PROMPTS_A_DAY}}
 
     @property
     def state(self) -> DemoState:

@@ -23,7 +23,7 @@ from rlhf_pipeline.store.server import ServerDatabases
 def demo(
     days: Annotated[
         int, typer.Option(min=1, max=60, help="Simulated days to add to the history.")
-    ] = 8,
+    ] = 6,
     clean: Annotated[
         bool,
         typer.Option(

@@ -55,7 +55,7 @@ class Scenario(Record):
         return [taste for first, taste in self.tastes if first <= day_index][-1]
 
 
-def taste_change(change_day_index: int = 5) -> Scenario:
+def taste_change(change_day_index: int = 4) -> Scenario:
     """Taste changes from warm wording to sourced, formal wording on day index
     `change_day_index`.
     """

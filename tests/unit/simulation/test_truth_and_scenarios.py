@@ -93,8 +93,8 @@ def test_an_unknown_quality_is_refused():
 
 def test_taste_changes_on_its_day_and_only_in_style():
     scenario = SCENARIOS["taste_change"]
-    assert scenario.change_day_index == 5
-    assert (scenario.taste_on(4), scenario.taste_on(5), scenario.taste_on(50)) == (
+    assert scenario.change_day_index == 4
+    assert (scenario.taste_on(3), scenario.taste_on(4), scenario.taste_on(50)) == (
         WARM_TASTE,
         SOURCED_TASTE,
         SOURCED_TASTE,
