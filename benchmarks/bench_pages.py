@@ -60,7 +60,6 @@ HOME = ("home", "page /, the state of the project")
 PAGES_OF_THE_LOOP = (
     *(f"/evolution/training?model=bench.{kind}@19" for kind in ("policy", "reward_model")),
     *("/preferences", "/evolution", "/compare", "/compare?a=19&b=20", "/compare?a=3&b=17"),
-    *("/compare/days",),
     *("/decisions", "/decisions/5", "/drift", "/drift-events", "/clusters", "/production"),
     *("/alerts", "/runs", "/settings", "/users", "/rules", "/guidelines", "/progress"),
 )

@@ -262,22 +262,6 @@ def interval_of_ratio(
     return Interval(value=ratio, low=min(low, ratio), high=max(high, ratio), n=n, level=level)
 
 
-def interval_of_difference(before: Interval, after: Interval) -> Interval:
-    """`after` minus `before` of independent samples, from their intervals (Newcombe 1998, method
-    10). n is the smaller of the two.
-    """
-    value = after.value - before.value
-    down = np.hypot(after.value - after.low, before.high - before.value)
-    up = np.hypot(after.high - after.value, before.value - before.low)
-    return Interval(
-        value=value,
-        low=value - float(down),
-        high=value + float(up),
-        n=min(before.n, after.n),
-        level=after.level,
-    )
-
-
 def interval_of_sums(
     sums: RatioSums, *, of_shares: bool = True, level: float = 0.95
 ) -> Interval | None:

@@ -67,7 +67,6 @@ class CacheTimes:
     remaining_s: float = 30.0  # estimates of the many cards that are left for one annotator
     champion_s: float = 1.0  # a query of MLflow takes longer than the route itself
     fits_s: float = 10.0  # fits of the annotator model
-    judged_s: float = 60.0  # comparisons judged on a day, with predictions; until the next vote
     scrape_s: float = 5.0  # what Prometheus reads
     stages_s: float = 5.0  # the newest file of each stage; the state of schedules and sensors
     # if reading takes longer, the previous value is returned while a new one is read

@@ -15,7 +15,6 @@ from rlhf_pipeline.web.calibration import api as calibration_api
 from rlhf_pipeline.web.calibration import charts as calibration_charts
 from rlhf_pipeline.web.calibration import pages as calibration_pages
 from rlhf_pipeline.web.clusters import routes as clusters
-from rlhf_pipeline.web.compare import day_routes as compare_days
 from rlhf_pipeline.web.compare import routes as compare
 from rlhf_pipeline.web.comparisons import routes as comparisons
 from rlhf_pipeline.web.consensus import routes as consensus
@@ -186,7 +185,7 @@ BUILT_IN = {
         path="/evolution#policies",
     ),
     "compare": Section(
-        (compare.api, compare.pages, compare_days.api, compare_days.pages),
+        (compare.api, compare.pages),
         Permission.METRICS_READ,
         needs_all_votes=True,
         group="Models",

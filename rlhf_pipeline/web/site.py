@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from rlhf_pipeline.metric_catalogue import METRICS, let_silence_grow, reset_past
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.dagster_runs import DagsterRuns
-from rlhf_pipeline.store.judged_comparisons import JudgedRow
 from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
 from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 # keep votes waiting
 LEASES_AT_ONCE = 8
 MAX_CACHED_SETS = 1000
-MAX_CACHED_DAYS = 8
 # older points are no news, and bound the cost of a scrape however old the project is
 SCRAPED_DAYS = 30
 
@@ -78,10 +76,6 @@ class Site:
         self.calibrations = CalibrationLog(store)
         # pairs by origin, by the hash of their retraining set
         self.pair_origins = ExpiringCache[str, dict[str, int]](MAX_CACHED_SETS)
-        # of a day, by the newest vote at the time: rows, and whether the day has more
-        self.judged_days = ExpiringCache[tuple[date, int], tuple[list[JudgedRow], bool]](
-            MAX_CACHED_DAYS, cache_times.judged_s
-        )
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)
         self.readiness = ReadinessCheck(settings, store)

@@ -8,7 +8,6 @@ from rlhf_pipeline import intervals
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.intervals import (
     BootstrapParams,
-    interval_of_difference,
     interval_of_mean,
     interval_of_ratio,
     interval_of_share,
@@ -35,13 +34,6 @@ def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
     made = interval_of_share(share, n)
     assert (made.value, made.n) == (share, n)
     assert (made.low, made.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
-
-
-def test_the_interval_of_a_difference_is_newcombes():
-    # Newcombe 1998, table II: 56 of 70 against 48 of 80, method 10
-    made = interval_of_difference(interval_of_share(48 / 80, 80), interval_of_share(56 / 70, 70))
-    assert (made.value, made.n) == (pytest.approx(0.2), 70)
-    assert (made.low, made.high) == pytest.approx((0.0524, 0.3339), abs=1e-4)
 
 
 def test_an_empty_sample_has_no_share():

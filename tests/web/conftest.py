@@ -29,7 +29,6 @@ UNCACHED = CacheTimes(
     work_s=0,
     champion_s=0,
     fits_s=0,
-    judged_s=0,
     stages_s=0,
     quick_s=30,
     quick_probe_s=30,

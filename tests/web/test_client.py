@@ -420,7 +420,6 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("GET", "evolution/training"),
         ("GET", "evolution/pairs"),
         ("GET", "compare"),
-        ("GET", "compare/days"),
         ("GET", "charts/evolution"),
         ("GET", "charts/alignment"),
         ("GET", "charts/versions"),
