@@ -8,7 +8,6 @@ import pandas as pd
 from rlhf_pipeline.records import AnnotatorCell
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.sums import (
-    VERSION,
     count_by_annotator,
     select_counted,
     subtract_sums,
@@ -31,15 +30,13 @@ def count_new_votes(store: Store, *, most: int | None = None, at_once: int = VOT
     """
     n = 0
     while True:
-        head = store.vote_sums.head(VERSION)
+        head = store.vote_sums.head()
         newest = store.votes.max_seq()
         if head.seq >= newest or (most is not None and n >= most):
             return newest - head.seq
         up_to = min(newest, head.seq + at_once)
         change = sum_change(store, head.seq, up_to)
-        is_added = store.vote_sums.add(*change, after=head, up_to_seq=up_to, version=VERSION)
-        if not is_added and store.vote_sums.head(VERSION) == head:
-            return newest - head.seq  # a later version of the measures counts
+        store.vote_sums.add(*change, after=head, up_to_seq=up_to)
         n += up_to - head.seq
 
 

@@ -824,7 +824,6 @@ annotator_sums = _table(  # votes other than skips
 vote_sums_head = _table(
     "vote_sums_head",
     _count("seq"),  # the sums hold the votes up to it
-    Column("version", Integer, nullable=False),  # of the measures
     _count("revision"),  # of the groups of annotators
     key=(),
 )

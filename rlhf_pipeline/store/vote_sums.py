@@ -81,14 +81,13 @@ class VoteSums:
     def __init__(self, database: Database):
         self._database = database
 
-    def head(self, version: int) -> SumsHead:
-        """How far votes are summed by this version of the measures."""
+    def head(self) -> SumsHead:
+        """How far votes are summed."""
         with self._database.read_transaction() as connection:
-            return self._read_head(connection, version)
+            return self._read_head(connection)
 
     def read(
         self,
-        version: int,
         measures: Sequence[str],
         by: Sequence[str] = (),
         cell: VoteCell = VoteCell(),  # noqa: B008 (frozen)
@@ -101,13 +100,12 @@ class VoteSums:
         )
         wanted = _sum_by(parts.subquery(), by).order_by("measure", *by)
         with self._database.read_transaction() as connection:
-            head = self._read_head(connection, version)
+            head = self._read_head(connection)
             _read_by_key(connection)
             return head, connection.execute(wanted).all() if head.seq else ()
 
     def count_by_annotator(
         self,
-        version: int,
         annotator_ids: Sequence[str],
         cell: VoteCell,
         by: str | None = None,
@@ -131,7 +129,7 @@ class VoteSums:
         )
         found: dict[tuple[str, str], int] = {}
         with self._database.read_transaction() as connection:
-            head = self._read_head(connection, version)
+            head = self._read_head(connection)
             _read_by_key(connection)
             for some in batches(sorted(annotator_ids) if head.seq else [], MAX_PARAMETERS):
                 rows = connection.execute(wanted.where(columns.annotator_id.in_(some)))
@@ -145,16 +143,12 @@ class VoteSums:
         *,
         after: SumsHead,
         up_to_seq: int,
-        version: int,
     ) -> bool:
         """Add what the votes after the head change, and place new annotators in the group of their
-        first vote's origin. False, and nothing is added, if the head has moved meanwhile or a later
-        version of the measures has begun.
+        first vote's origin. False, and nothing is added, if the head has moved meanwhile.
         """
-        newest = select(vote_sums_head.c.version).where(self._database.in_project(vote_sums_head))
         with self._database.write_transaction() as connection:
-            is_outdated = (connection.execute(newest).scalar() or 0) > version
-            if is_outdated or self._read_head(connection, version) != after:
+            if self._read_head(connection) != after:
                 return False
             if after.seq == 0:
                 for table in (vote_sums, annotator_sums):
@@ -169,7 +163,7 @@ class VoteSums:
                 for some in batches(values, MAX_ROWS):
                     _upsert(connection, table, some, adding=SUMS)
                 self._database.note_growth(table, len(values))
-            self._write_head(connection, SumsHead(up_to_seq, after.revision), version)
+            self._write_head(connection, SumsHead(up_to_seq, after.revision))
         return True
 
     def groups(self, annotator_ids: Sequence[str]) -> dict[str, str]:
@@ -236,8 +230,8 @@ class VoteSums:
                 of = annotator_groups.c.annotator_id.in_(some)
                 connection.execute(annotator_groups.delete().where(mine, of))
             if any(who in known and known[who].first_seq is not None for who in changed):
-                revision = self._read_head(connection, None).revision + 1
-                self._write_head(connection, SumsHead(0, revision), 0)
+                revision = self._read_head(connection).revision + 1
+                self._write_head(connection, SumsHead(0, revision))
             ledger.append(
                 actor=actor,
                 action="annotators.tag",
@@ -246,15 +240,15 @@ class VoteSums:
             )
         return len(changed)
 
-    def _read_head(self, connection: Connection, version: int | None) -> SumsHead:
+    def _read_head(self, connection: Connection) -> SumsHead:
         wanted = select(vote_sums_head).where(self._database.in_project(vote_sums_head))
         row = connection.execute(wanted).one_or_none()
         if row is None:
             return SumsHead(0, 0)
-        return SumsHead(row.seq if row.version == version else 0, row.revision)
+        return SumsHead(row.seq, row.revision)
 
-    def _write_head(self, connection: Connection, head: SumsHead, version: int) -> None:
-        row = {**head._asdict(), "version": version}
+    def _write_head(self, connection: Connection, head: SumsHead) -> None:
+        row = head._asdict()
         _upsert(connection, vote_sums_head, self._database.add_scope([row]))
 
     def _insert_groups(self, connection: Connection, after_seq: int, up_to_seq: int) -> None:

@@ -18,7 +18,6 @@ from rlhf_pipeline.records import OWN_SOURCE, AnnotatorCell, Choice, RatioSums
 from rlhf_pipeline.votes.annotator_groups import name_annotator_groups
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 
-VERSION = 3  # of the measures: another one counts all votes again
 CELL = ["annotator_group", "category", "source", "model_version", "day"]
 KEY = ["measure", *CELL]
 SUMS = list(RatioSums._fields)

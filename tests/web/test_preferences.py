@@ -11,7 +11,6 @@ from rlhf_pipeline.metrics.vote_sums import count_new_votes
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.reports.chart import Chart, day_value
 from rlhf_pipeline.votes import agreement
-from rlhf_pipeline.votes.sums import VERSION
 from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
 
@@ -342,7 +341,7 @@ def test_many_votes_are_counted_by_a_thread(web: Web):
     chart = read(reader, "ties")
     assert sum(n for _, n in points(chart, "equally good or both bad").values()) == 360
     for _ in range(200):
-        _, rows = web.store.vote_sums.read(VERSION, ["choice.skip"])
+        _, rows = web.store.vote_sums.read(["choice.skip"])
         if rows and rows[0].n == 360:
             break
         reader.get(f"{PATH}/ties")

@@ -15,7 +15,7 @@ from rlhf_pipeline.records import AnnotatorCell, RatioSums
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.vote_sums import SumsHead, VoteCell
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
-from rlhf_pipeline.votes.sums import KEY, SUMS, VERSION
+from rlhf_pipeline.votes.sums import KEY, SUMS
 from rlhf_pipeline.web.memory_cache import ExpiringCache
 
 log = logging.getLogger(__name__)
@@ -52,11 +52,11 @@ class SumsReader:
     def read(self, measures: Sequence[str], by: Sequence[str], cell: VoteCell) -> ReadSums:
         """Up to the newest vote; while many votes wait to be counted, up to an earlier one."""
         newest = self._store.votes.max_seq()
-        head = self._store.vote_sums.head(VERSION)
+        head = self._store.vote_sums.head()
         key = head, tuple(measures), tuple(by), cell
         rows = self._stored.get(key)
         if rows is None:
-            head, rows = self._store.vote_sums.read(VERSION, measures, by, cell)
+            head, rows = self._store.vote_sums.read(measures, by, cell)
             self._stored.put((head, *key[1:]), rows)
         waiting = newest - head.seq
         if waiting >= COUNTED_FROM:
@@ -73,7 +73,7 @@ class SumsReader:
     def group_sizes(self) -> dict[str, int]:
         """Number of people with a vote by group, those of waiting votes included."""
         sizes = self._store.vote_sums.group_sizes()
-        seq, newest = self._store.vote_sums.head(VERSION).seq, self._store.votes.max_seq()
+        seq, newest = self._store.vote_sums.head().seq, self._store.votes.max_seq()
         if newest - seq <= LIVE_VOTES:
             origins = self._store.vote_sums.first_origins(seq, newest)
             known = self._store.vote_sums.groups(list(origins))
@@ -116,7 +116,7 @@ class SumsReader:
         values: Sequence[str],
     ) -> list[tuple[str, str]]:
         """The (annotator, value) pairs with at least one vote."""
-        head, found = self._store.vote_sums.count_by_annotator(VERSION, people, cell, by, values)
+        head, found = self._store.vote_sums.count_by_annotator(people, cell, by, values)
         asked, places = set(people), set(values)
         if 0 < up_to_seq - head.seq <= LIVE_VOTES:
             for counted, n in self._read_live(head, up_to_seq).by_annotator.items():
@@ -128,7 +128,7 @@ class SumsReader:
 
     def _find_new_members(self, group: str) -> list[str]:
         """The people of a group with a vote that waits to be counted."""
-        seq, newest = self._store.vote_sums.head(VERSION).seq, self._store.votes.max_seq()
+        seq, newest = self._store.vote_sums.head().seq, self._store.votes.max_seq()
         if newest - seq > LIVE_VOTES:
             return []
         origins = self._store.vote_sums.first_origins(seq, newest)

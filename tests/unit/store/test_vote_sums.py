@@ -14,7 +14,6 @@ from rlhf_pipeline.votes.sums import (
     ALL,
     KEY,
     SUMS,
-    VERSION,
     count_by_annotator,
     select_counted,
     sum_votes,
@@ -53,7 +52,7 @@ def read(store):
         ["day"],
         ["category", "source", "model_version", "day"],
     ):
-        head, rows = store.vote_sums.read(VERSION, MEASURES, by)
+        head, rows = store.vote_sums.read(MEASURES, by)
         frames.append(pd.DataFrame([tuple(row) for row in rows], columns=["measure", *by, *SUMS]))
     return head.seq, pd.concat(frames)[[*KEY, *SUMS]].fillna(ALL)
 
@@ -92,30 +91,16 @@ def test_sums_do_not_depend_on_how_votes_are_counted(cast, at_once):
 
 
 def test_a_process_that_was_slower_adds_nothing(cast):
-    head = cast.vote_sums.head(VERSION)
+    head = cast.vote_sums.head()
     change = sum_change(cast, 0, 20)
-    assert cast.vote_sums.add(*change, after=head, up_to_seq=20, version=VERSION)
-    assert not cast.vote_sums.add(*change, after=head, up_to_seq=20, version=VERSION)
+    assert cast.vote_sums.add(*change, after=head, up_to_seq=20)
+    assert not cast.vote_sums.add(*change, after=head, up_to_seq=20)
     assert count_new_votes(cast) == 0
     assert_complete(cast)
 
 
 def test_at_most_some_votes_are_counted(cast):
     assert count_new_votes(cast, most=10, at_once=10) == cast.votes.max_seq() - 10
-
-
-def test_another_version_of_the_measures_counts_again(cast):
-    count_new_votes(cast)
-    assert cast.vote_sums.head(VERSION + 1).seq == 0
-    change = sum_change(cast, 0, cast.votes.max_seq())
-    head = cast.vote_sums.head(VERSION + 1)
-    assert cast.vote_sums.add(
-        *change, after=head, up_to_seq=cast.votes.max_seq(), version=VERSION + 1
-    )
-    _, rows = cast.vote_sums.read(VERSION + 1, ["choice.skip"])
-    assert rows[0].n == 31
-    assert count_new_votes(cast) == cast.votes.max_seq(), "this version leaves it to the later one"
-    assert cast.vote_sums.head(VERSION + 1).seq == cast.votes.max_seq()
 
 
 def test_an_annotator_belongs_to_the_origin_of_the_first_vote(cast):
@@ -126,8 +111,8 @@ def test_an_annotator_belongs_to_the_origin_of_the_first_vote(cast):
 def test_a_tag_moves_earlier_votes_too(cast):
     count_new_votes(cast)
     assert cast.vote_sums.tag({"ann": "experts", "new": "experts"}, actor="me") == 2
-    assert cast.vote_sums.head(VERSION) == SumsHead(0, 1)
-    assert cast.vote_sums.count_by_annotator(VERSION, ["ann"], VoteCell()) == (SumsHead(0, 1), {})
+    assert cast.vote_sums.head() == SumsHead(0, 1)
+    assert cast.vote_sums.count_by_annotator(["ann"], VoteCell()) == (SumsHead(0, 1), {})
     assert count_new_votes(cast) == 0
     assert_complete(cast)
     assert cast.vote_sums.group_sizes() == {"simulation": 2, "api": 1, "experts": 1}
@@ -141,7 +126,7 @@ def test_a_tag_moves_earlier_votes_too(cast):
 def test_a_tag_of_somebody_new_counts_nothing_again(cast, make_vote):
     count_new_votes(cast)
     cast.vote_sums.tag({"new": "experts"}, actor="me")
-    assert cast.vote_sums.head(VERSION).seq == cast.votes.max_seq()
+    assert cast.vote_sums.head().seq == cast.votes.max_seq()
     cast.votes.cast(make_vote("c5", "new"))
     count_new_votes(cast)
     assert_complete(cast)
@@ -161,10 +146,8 @@ def test_votes_are_summed_by_annotator(cast, make_vote, at_once):
     people = ["ann", "bob", "eve", "leo", "zoe", "robot", "nobody"]
 
     def read(by=None, values=(), **cell):
-        head, found = cast.vote_sums.count_by_annotator(
-            VERSION, people, VoteCell(**cell), by, values
-        )
-        assert head == cast.vote_sums.head(VERSION)
+        head, found = cast.vote_sums.count_by_annotator(people, VoteCell(**cell), by, values)
+        assert head == cast.vote_sums.head()
         return {key: n for key, n in found.items() if n}
 
     some_day, next_day = (one.date().isoformat() for one in (NOON, late))
@@ -180,5 +163,5 @@ def test_votes_are_summed_by_annotator(cast, make_vote, at_once):
 def test_sums_are_selected_by_cell(cast):
     count_new_votes(cast)
     chosen = VoteCell(category="factual", annotator_group="api", since=NOON.date())
-    _, rows = cast.vote_sums.read(VERSION, ["choice.skip"], ["annotator_group"], chosen)
+    _, rows = cast.vote_sums.read(["choice.skip"], ["annotator_group"], chosen)
     assert [(row.annotator_group, row.n, row.total) for row in rows] == [("api", 1, 1)]
