@@ -42,8 +42,8 @@ def cast_simulated_votes(
         for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)
     }
     votes = annotators(comparisons, references, config.day)
-    # A key is one annotator's vote on one comparison that day. A vote under a known key is kept: an
-    # earlier version stored fewer fields with it.
+    # A key is one annotator's vote on one comparison that day. A vote under a known key is kept:
+    # with other settings of the annotators it would be another one.
     known = store.imports.find_known_keys([vote.idempotency_key for vote in votes])
     store.votes.cast_many([vote for vote in votes if vote.idempotency_key not in known])
     kept = f", {len(known)} of them cast before and kept" if known else ""

@@ -151,7 +151,7 @@ def scan(
         fingerprint = content_id(reader.params_hash, of_stream.model_dump(mode="json"))
         last_seq, warnings, replayed_until = 0, [], read_before
         if saved is not None and saved["params_hash"] == fingerprint:
-            before = saved.get("quarantines", {})
+            before = saved["quarantines"]
             if before == quarantines.since:
                 reader.restore(saved["detector"])
                 last_seq, warnings = saved["last_seq"], list(saved["warnings"])
@@ -189,7 +189,7 @@ def scan(
             "last_seq": last_seq,
             "warnings": warnings[-MAX_KEPT_WARNINGS:],
             "detector": reader.state(),
-            **({"quarantines": dict(quarantines.since)} if quarantines else {}),
+            "quarantines": dict(quarantines.since),
         }
     events.sort(key=lambda event: (event.seq, event.detector, event.stream))
     return ScanResult(

@@ -53,7 +53,7 @@ class Users:
         """Add a user; with `organization_roles` as an account of the organisation. Raises
         ConfigurationError for an e-mail address that is invalid or taken.
         """
-        as_typed, email = email, _normalize_email(email)
+        email = _normalize_email(email)
         user_id = f"u{secrets.token_hex(8)}"
         everywhere = set(organization_roles)
         row = {
@@ -68,7 +68,7 @@ class Users:
         }
         with audited_transaction(self._database) as (connection, ledger):
             lock_organization(self._database, connection)
-            if self._read_users(connection, users.c.email.in_({email, _fold_case(as_typed)})):
+            if self._read_users(connection, users.c.email == email):
                 raise ConfigurationError(
                     f"There is a user with e-mail {email!r} already. Give them a role, or use "
                     "another address."
@@ -89,13 +89,10 @@ class Users:
             return self._read_user(connection, user_id)
 
     def with_email(self, email: str) -> User | None:
-        """By the address as typed, as homes made before addresses were normalised store it, else as
-        normalised. Raises ConfigurationError.
-        """
+        """By the normalised address. Raises ConfigurationError for an invalid one."""
+        normal = _normalize_email(email)
         with self._database.read_transaction() as connection:
-            found = self._read_users(connection, users.c.email == _fold_case(email))
-            if not found and (normal := _normalize_email(email)) != _fold_case(email):
-                found = self._read_users(connection, users.c.email == normal)
+            found = self._read_users(connection, users.c.email == normal)
         return found[0] if found else None
 
     def password_hash(self, user_id: str) -> str | None:
@@ -567,7 +564,7 @@ def _normalize_email(email: str) -> str:
     >>> _normalize_email(" Ａnn@Example.org")
     'ann@example.org'
     """
-    cleaned = _fold_case(unicodedata.normalize("NFKC", email))
+    cleaned = unicodedata.normalize("NFKC", email).strip().lower()
     invisible = next((c for c in cleaned if _is_invisible(c)), None)
     if invisible is not None:
         name = unicodedata.name(invisible, "control character")
@@ -588,11 +585,6 @@ def _normalize_email(email: str) -> str:
             f"sent to it."
         )
     return cleaned
-
-
-def _fold_case(email: str) -> str:
-    """The normalisation of homes made before NFKC was added."""
-    return email.strip().lower()
 
 
 def _is_invisible(character: str) -> bool:

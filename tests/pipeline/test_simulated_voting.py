@@ -1,5 +1,5 @@
-"""The simulated pool votes on a day again: what it cast before is kept, whatever a later version
-would say beside it.
+"""The simulated pool votes on a day again: what it cast before is kept, whatever it would say
+now.
 """
 
 from collections.abc import Callable
@@ -26,26 +26,25 @@ def cast(project: Any) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5], ids=["a whole day", "half a day"])
-def test_votes_of_an_older_home_are_recognised_and_kept(
+def test_votes_cast_before_are_recognised_and_kept(
     collected: Any, branch: Callable[..., Any], share: float
 ) -> None:
-    """Votes of earlier versions do not say which completion stood left; their keys are the same."""
     project = branch(collected)
     day = project.day(0)
     comparisons = project.store.comparisons.for_days([day])
     whole = simulated_votes(project.settings)(
         comparisons, dict.fromkeys(comparisons["prompt_id"]), day
     )
-    older = [
+    known = [
         vote.model_copy(update={"is_swapped": None}) for vote in whole[: int(share * len(whole))]
     ]
-    project.store.votes.cast_many(older)
+    project.store.votes.cast_many(known)
     before = cast(project)
     project.vote(day)
     after = cast(project)
-    pd.testing.assert_frame_equal(after.iloc[: len(older)], before)
+    pd.testing.assert_frame_equal(after.iloc[: len(known)], before)
     assert before["is_swapped"].isna().all()
     assert len(after) == len(whole)
-    assert not after["is_swapped"].iloc[len(older) :].isna().any()
+    assert not after["is_swapped"].iloc[len(known) :].isna().any()
     project.vote(day)
     pd.testing.assert_frame_equal(cast(project), after)

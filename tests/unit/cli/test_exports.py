@@ -344,7 +344,7 @@ def test_a_day_without_a_drift_report_names_the_command_to_run(rlhf, home):
         r"to 2026-01-05",
     ):
         rlhf("export", "drift-report", "--day", "2026-01-03", home=home)
-    # as an older version left it
+    # its page was deleted
     files.write_frame("drift_report", DRIFT_REPORTS.empty_frame(), "2026-01-03")
     with pytest.raises(
         NotEnoughData, match=r"without its page\. Materialise drift_report of 2026-01-03 again"
