@@ -328,9 +328,7 @@ SOFT_LABELS = FrameSchema(
         "n_votes": integer("votes on the comparison, including ties", low=1),
         "max_seq": integer(
             "highest vote seq used by the fit, the same in every row; training up to a seq "
-            "refuses labels above it; missing in older frames",
-            nullable=True,
-            optional=True,
+            "refuses labels above it",
             low=1,
         ),
     },
@@ -372,7 +370,7 @@ PREFERENCE_PAIRS = FrameSchema(
             **PROBABILITY,
         ),
         "label_seq": integer(
-            "highest vote seq used by the soft label; missing without a label and in older frames",
+            "highest vote seq used by the soft label; missing without a label",
             nullable=True,
             optional=True,
             low=1,
@@ -462,18 +460,13 @@ RETRAINING_SET = FrameSchema(
         "margin": number("mean signed strength, 0 to 1", **PROBABILITY),
         "weight": number("sampling weight: lower for votes before a detected change", low=0.0),
         "origin": text(
-            "who says which completion is better: people (also where missing, in older sets), or "
-            "the refitted reward model",
+            "who says which completion is better: people, or the refitted reward model",
             values=("vote", "relabelled", "hard_negative"),
-            nullable=True,
-            optional=True,
         ),
         "information": number("ranking value of the row"),
         "difficulty": number(
             "2 (1 - p) with the reward model's p of the chosen completion: 0 where it is certain, "
-            "1 where it is not or prefers the other; missing in older sets",
-            nullable=True,
-            optional=True,
+            "1 where it is not or prefers the other",
             **PROBABILITY,
         ),
         "reason": text("why the row was selected"),

@@ -334,9 +334,7 @@ class BrierParts(Record):
 
 
 class CalibrationMetrics(Record):
-    """Calibration figures, all over the same `n` comparisons. Reports of earlier versions lack the
-    last three.
-    """
+    """Calibration figures, all over the same `n` comparisons."""
 
     n: int
     accuracy: Interval
@@ -344,15 +342,12 @@ class CalibrationMetrics(Record):
     ece_equal_mass: Interval
     brier: Interval
     log_loss: Interval
-    ece_debiased: Interval | None = Field(
-        default=None, description="equal-mass ECE minus the bias that noise adds"
-    )
+    ece_debiased: Interval = Field(description="equal-mass ECE minus the bias that noise adds")
     slope: Interval | None = Field(
-        default=None,
         description="slope of the outcome's log odds on the stated log odds, without intercept: 1 "
-        "is calibrated, below 1 overconfident",
+        "is calibrated, below 1 overconfident; None if it cannot be estimated",
     )
-    brier_parts: BrierParts | None = None
+    brier_parts: BrierParts
 
 
 class ReliabilityBin(Record):
@@ -594,8 +589,7 @@ class CalibrationReport(Record):
     )
     data_seq: int | None = Field(
         default=None,
-        description="highest vote seq that its reward model may have seen; None where older "
-        "versions of this program stored the report",
+        description="highest vote seq that its reward model may have seen; None if unknown",
     )
 
 
@@ -905,8 +899,8 @@ class Evaluation(Record):
         description="share of checkable answers that are correct"
     )
     checkable_champion: Interval | None
-    mean_length_candidate: float = Field(description="characters")
-    mean_length_champion: float
+    length_candidate: Interval = Field(description="mean number of characters")
+    length_champion: Interval
     checkable_difference: Interval | None = Field(
         default=None, description="candidate minus champion, paired by prompt"
     )
@@ -914,7 +908,7 @@ class Evaluation(Record):
         default=None, description="mean calibrated P(candidate preferred) by a person"
     )
     evaluation_set: int | None = Field(
-        default=None, description="version of the evaluation set; None for older records"
+        default=None, description="version of the evaluation set; None if it has none"
     )
     samples_hash: str | None = Field(default=None, description="hash of the judged completions")
     base: str | None = Field(default=None, description="the champion's oldest ancestor")
@@ -929,7 +923,7 @@ class Evaluation(Record):
     shares_votes: bool | None = Field(
         default=None,
         description="whether the judge was fitted on votes that the candidate was trained on; None "
-        "for older records",
+        "if unknown",
     )
     length_controlled_win_rate: Interval | None = Field(
         default=None, description="win rate if both completions of a prompt were equally long"
@@ -938,12 +932,6 @@ class Evaluation(Record):
         default=None, description="different word pairs over all word pairs of the completions"
     )
     diversity_champion: float | None = None
-    length_candidate: Interval | None = Field(
-        default=None,
-        description="`mean_length_candidate` with its interval over prompts; None for older "
-        "records",
-    )
-    length_champion: Interval | None = None
     by_category: tuple[CategoryComparison, ...] = ()
     by_dimension: tuple[DimensionComparison, ...] = Field(
         default=(), description="empty where no vote judges dimensions of the rubric"
@@ -952,7 +940,7 @@ class Evaluation(Record):
 
     @property
     def length_ratio(self) -> float:
-        return self.mean_length_candidate / self.mean_length_champion
+        return self.length_candidate.value / self.length_champion.value
 
 
 class JudgedSample(Record):
@@ -996,7 +984,7 @@ class GateDecision(Record):
     registered: ModelVersion | None = Field(
         default=None,
         description="the candidate's registry entry, with its parent and the hash of its "
-        "retraining set; None in older decisions",
+        "retraining set",
     )
     run_id: str | None = Field(default=None, description="the run that decided")
     decided_at: datetime = Field(default_factory=utc_now)

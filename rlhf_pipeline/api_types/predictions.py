@@ -95,10 +95,8 @@ class CalibrationOut(Answer):
         "biased upwards by noise."
     )
     ece_calibrated: Interval
-    ece_debiased_raw: Interval | None = Field(
-        description="The same corrected for noise; null in entries made before it was measured."
-    )
-    ece_debiased_calibrated: Interval | None
+    ece_debiased_raw: Interval = Field(description="The same corrected for noise.")
+    ece_debiased_calibrated: Interval
     slope_raw: Interval | None = Field(
         description="Calibration slope: 1 is calibrated, below 1 is overconfident."
     )

@@ -69,8 +69,8 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
         "slope_raw": raw.slope,
         "slope_calibrated": calibrated.slope,
         "brier_calibrated": calibrated.brier,
-        "brier_reliability": None if parts is None else parts.reliability,
-        "brier_resolution": None if parts is None else parts.resolution,
+        "brier_reliability": parts.reliability,
+        "brier_resolution": parts.resolution,
         "log_loss_raw": raw.log_loss,
         "log_loss_calibrated": calibrated.log_loss,
     }

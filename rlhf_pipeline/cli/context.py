@@ -38,7 +38,7 @@ class Workspace:
 
     @classmethod
     def open_current(cls) -> Workspace:
-        """Like `open`, for commands that need only the store: its tables are made or upgraded."""
+        """Like `open`, for commands that need only the store: its tables are made."""
         workspace = cls.from_environment()
         workspace.store.migrate()
         return workspace

@@ -33,9 +33,11 @@ COLUMNS = {
     "error": "float64",
     "n_votes": "int64",
     "embedding_row": "int64",
+    # missing where there is nothing to say
+    "score": "float64",
+    "prompt_words": "str",
+    "completion_words": "str",
 }
-# Missing from windows saved by earlier versions, and where there is nothing to say.
-LATER_COLUMNS = {"score": "float64", "prompt_words": "str", "completion_words": "str"}
 WORDS = {"prompt_words": "prompt", "completion_words": "completion"}  # column -> text
 MAX_EMBEDDINGS = 1000
 MAX_TEXTS = 1000  # prompts whose words are kept; all pairs of both windows' texts are compared
@@ -56,8 +58,8 @@ class Window:
     embedding_row (-1 = not embedded), score (of side a), prompt_words and completion_words (side
     a; as `hash_words` gives them, of one comparison per prompt). `embeddings`: (n, d) float32 of
     one completion per prompt. `not_embedded`: why there are none, unless there are too few rows.
-    `mixes`: what the votes consist of, ties and skips included; empty in windows saved by earlier
-    versions. `words` names buckets of the texts' words; it is not saved.
+    `mixes`: what the votes consist of, ties and skips included. `words` names buckets of the
+    texts' words; it is not saved.
     """
 
     model_version: str
@@ -119,7 +121,7 @@ class Window:
                 meta["model_version"],
                 _cast_columns(rows),
                 embeddings,
-                mixes=meta.get("mixes", {}),
+                mixes=meta["mixes"],
             )
         except Exception as cause:  # decoders raise anything on a damaged file
             raise ArtefactError(
@@ -292,8 +294,7 @@ def _hash_names(folder: Path, contents: Mapping[str, bytes]) -> dict[str, bytes]
 
 
 def _cast_columns(rows: pd.DataFrame) -> pd.DataFrame:
-    dtypes = COLUMNS | LATER_COLUMNS
-    return rows.reindex(columns=list(dtypes)).astype(dtypes)
+    return rows[list(COLUMNS)].astype(COLUMNS)
 
 
 def _require_probabilities(values: Floats, n: int) -> Floats:

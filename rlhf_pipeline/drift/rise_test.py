@@ -152,13 +152,7 @@ class RiseTest:
         detector._n_level, detector._wrong_level = state["level"]
         detector._n_since, detector._wrong_since = state["since"]
         detector.statistic = state["statistic"]
-        detector._date = (
-            ChangeDate.from_state(state["date"])
-            if "date" in state  # missing from states of earlier versions
-            else ChangeDate(
-                detector._n_level + detector._n_since, detector._wrong_level + detector._wrong_since
-            )
-        )
+        detector._date = ChangeDate.from_state(state["date"])
         detector._is_known = state["is_known"]
         detector._set_ratios()
         return detector

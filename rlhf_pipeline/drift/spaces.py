@@ -8,19 +8,13 @@ import numpy as np
 from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.drift.mixes import SPACES as MIXES
 from rlhf_pipeline.drift.mixes import largest_changes
-from rlhf_pipeline.drift.reference import LATER_COLUMNS, LEFT_OUT, MAX_TEXTS, Window
+from rlhf_pipeline.drift.reference import LEFT_OUT, MAX_TEXTS, Window
 from rlhf_pipeline.drift.words import shares_of_buckets
 
 # Numbers or embeddings by row, hashed words by text, or rows by label.
 Sample = Floats | Sequence[str] | Mapping[str, int]
 
 TEXTS = {"prompt_text": "prompt_words", "completion_text": "completion_words"}
-# Spaces that windows saved by earlier versions lack.
-LATER = {"scores", *TEXTS, *MIXES}
-OLD_WINDOW = (
-    "the reference window was saved before these spaces were compared; that of the next "
-    "calibrated reward model has them."
-)
 MAX_WORDS = 3  # named in a report
 MIN_RISE = 0.05  # of a word's share of the texts, to be named
 
@@ -36,8 +30,6 @@ def take_sample(space: str, window: Window | None) -> Sample:
     if space == "errors":
         return np.asarray(window.rows["error"], dtype=float)
     rows = window.one_row_per_prompt()
-    if missing := set(LATER_COLUMNS) - set(rows):
-        rows = rows.assign(**dict.fromkeys(missing))
     if space in TEXTS:
         texts: list[str] = rows[TEXTS[space]].dropna().tolist()
         return texts[:MAX_TEXTS]  # a test compares all pairs
@@ -46,7 +38,7 @@ def take_sample(space: str, window: Window | None) -> Sample:
         confidence: Floats = np.maximum(p, 1 - p)
         return confidence
     if space == "scores":
-        # all missing: an older window; one missing: a fault, which the test refuses
+        # all missing: a window made without scores; one missing: a fault, which the test refuses
         scores = np.asarray(rows["score"], dtype=float)
         return scores[:0] if np.isnan(scores).all() else scores
     return np.asarray(rows[space], dtype=float)
@@ -61,9 +53,6 @@ def explain_missing(space: str, reference: Window | None, current: Window | None
     if space == "embeddings":
         lost = [w.not_embedded for w in (reference, current) if w is not None and w.not_embedded]
         return f"{LEFT_OUT}{lost[0]}" if lost else None
-    is_old = reference is not None and len(reference.rows) > 0 and not reference.mixes
-    if space in LATER and is_old and not count_rows(take_sample(space, reference)):
-        return f"{LEFT_OUT}{OLD_WINDOW}"
     return None
 
 

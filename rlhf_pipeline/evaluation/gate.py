@@ -136,7 +136,7 @@ def _check_answers(evaluation: Evaluation, params: GateParams) -> GateCheck:
 
 
 def _check_length(evaluation: Evaluation, params: GateParams) -> GateCheck:
-    before, after = evaluation.mean_length_champion, evaluation.mean_length_candidate
+    before, after = evaluation.length_champion.value, evaluation.length_candidate.value
     change = evaluation.length_ratio - 1
     passed = abs(change) <= params.max_length_change
     return GateCheck(

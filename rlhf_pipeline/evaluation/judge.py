@@ -282,8 +282,6 @@ def _summarise(
         "checkable_candidate": right.candidate if right else None,
         "checkable_champion": right.champion if right else None,
         "checkable_difference": right.difference if right else None,
-        "mean_length_candidate": float(samples["completion_candidate"].str.len().mean()),
-        "mean_length_champion": float(samples["completion_champion"].str.len().mean()),
         **{
             f"length_{side}": mean_over_prompts(
                 samples.assign(length=samples[f"completion_{side}"].str.len()), "length", **drawn

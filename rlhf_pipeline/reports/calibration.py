@@ -65,7 +65,7 @@ def draw_calibration(report: CalibrationReport) -> dict[str, bytes]:
 
 def chart_calibration(report: CalibrationReport) -> Chart:
     """Draw reliability before and after a calibration."""
-    raw, calibrated = (m.ece_debiased or m.ece_equal_mass for m in (report.raw, report.calibrated))
+    raw, calibrated = report.raw.ece_debiased, report.calibrated.ece_debiased
     return chart_reliability(
         {
             f"raw: ECE {raw}": report.raw_bins,

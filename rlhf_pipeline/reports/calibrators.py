@@ -39,15 +39,12 @@ BOTH_SIDES = "hollow: before, filled: after calibration"
 
 @dataclass(frozen=True)
 class CalibratorError:
-    """Calibration error (ECE) before and after one calibration. `is_corrected`: without the bias
-    that noise adds.
-    """
+    """Calibration error (ECE) before and after one calibration, without the bias of noise."""
 
     label: str
     name: str
     before: Interval
     after: Interval
-    is_corrected: bool
     link: str = ""
 
 
@@ -76,15 +73,8 @@ def chart_before_after(report: CalibrationReport, groups: Mapping[str, str]) -> 
     for part in _parts_of(report, groups):
         if part.calibrated is None and part.raw is None:
             notes.append(f"{part.title}: {part.n} test pairs, withheld below {MIN_PAIRS}")
-        elif not (part.calibrated_bins or part.raw_bins):
-            notes.append(f"{part.title}: no bins, because this entry is older than their recording")
         else:
             parts.append(part)
-            if not part.raw_bins:
-                notes.append(
-                    f"{part.title}: no curve before calibration, because this entry is older than "
-                    "its recording"
-                )
     charts = [_chart_part(part) for part in parts]
     title = f"Reliability before and after calibration: {name}"
     return Chart(
@@ -171,24 +161,19 @@ def chart_dimension_errors(
 def chart_calibrators(entries: Sequence[CalibratorError]) -> Chart:
     """ECE before and after each calibration, oldest first."""
     places = range(len(entries))
-    evidence = tuple(
-        one.name + ("" if one.is_corrected else ", not corrected for noise") for one in entries
-    )
     shared: dict[str, Any] = {
-        "faint": tuple(not one.is_corrected for one in entries),
         "links": tuple(one.link for one in entries) if any(one.link for one in entries) else (),
-        "evidence": evidence,
+        "evidence": tuple(one.name for one in entries),
     }
     before = [one.before for one in entries]
     after = [one.after for one in entries]
     ticks = tuple(Tick(value=i, label=one.label) for i, one in enumerate(entries))
     title = "Calibration error (ECE) before and after each calibration"
-    has_old = not all(one.is_corrected for one in entries)
     return Chart(
         kind="calibration-error-by-calibrator",
         title=title,
         alt=f"{title}, in the order of their fitting",
-        notes=(INTERVALS, *(("faint: not corrected for noise, so too high",) if has_old else ())),
+        notes=(INTERVALS,),
         panels=(
             Panel(
                 title="ECE on the test split, without the bias that noise adds",
@@ -211,11 +196,6 @@ def chart_calibrators(entries: Sequence[CalibratorError]) -> Chart:
         if entries
         else (),
     )
-
-
-def corrected_error(metrics: CalibrationMetrics) -> Interval:
-    """The ECE without the bias that noise adds; older entries have only the one with it."""
-    return metrics.ece_debiased or metrics.ece_equal_mass
 
 
 def _parts_of(report: CalibrationReport, groups: Mapping[str, str]) -> list[_Measured]:
@@ -261,12 +241,12 @@ def _describe_calibrator(head: DimensionCalibration) -> str:
 
 
 def _chart_part(part: _Measured) -> Chart:
-    # calibration does not change it; entries of earlier versions counted p 0.5 as half right
+    # of the accuracy, which calibration does not change
     measured = part.raw or part.calibrated
     assert measured is not None  # others are withheld
     sides = {"before": part.raw_bins, "after": part.calibrated_bins}
     errors = [
-        f"ECE {name} {_percents(corrected_error(metrics))}"
+        f"ECE {name} {_percents(metrics.ece_debiased)}"
         for name, metrics in (("before", part.raw), ("after", part.calibrated))
         if metrics is not None
     ]
@@ -310,7 +290,7 @@ def _error_panel(
         ]
         return point_series(
             [lane for lane, _, _ in known],
-            [corrected_error(metrics) for _, _, metrics in known],
+            [metrics.ece_debiased for _, _, metrics in known],
             along="x",
             role="now" if is_after else "ref",
             name="after" if is_after else "before",
@@ -320,7 +300,7 @@ def _error_panel(
 
     series = (draw(False), draw(True))
     errors = [
-        corrected_error(metrics)
+        metrics.ece_debiased
         for group in groups
         for metrics in (group.raw, group.calibrated)
         if metrics is not None

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from rlhf_pipeline.records import Evaluation
 from rlhf_pipeline.reports.chart import (
     Axis,
-    BareValue,
     Chart,
     Estimate,
     Mark,
@@ -95,13 +94,8 @@ def chart_evolution(
             "characters",
             versions,
             {
-                "this version": [
-                    each.length_candidate or _bare(each.mean_length_candidate, each)
-                    for each in found
-                ],
-                "champion of that time": [
-                    each.length_champion or _bare(each.mean_length_champion, each) for each in found
-                ],
+                "this version": [each.length_candidate for each in found],
+                "champion of that time": [each.length_champion for each in found],
             },
         ),
     ]
@@ -123,9 +117,7 @@ def chart_evolution(
         title=TITLE,
         alt=f"{TITLE}, versions {versions[0]} to {versions[-1]}",
         panels=tuple(drawn),
-        notes=(
-            "Lines are 95% intervals over prompts; dots without a line have no stored interval.",
-        ),
+        notes=("Lines are 95% intervals over prompts.",),
     )
 
 
@@ -158,11 +150,6 @@ def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> P
             for i, (name, each) in enumerate(known.items())
         ),
     )
-
-
-def _bare(value: float, evaluation: Evaluation) -> BareValue:
-    """A mean whose interval is not on record."""
-    return BareValue(value, evaluation.n_prompts)
 
 
 def _link(series: Series, versions: Sequence[int], links: Sequence[str]) -> Series:

@@ -145,8 +145,8 @@ class Store:
         return cls(Database(url, organization, project, read_only=True))
 
     def migrate(self) -> None:
-        """Create or upgrade the tables. Safe in many processes at once; costs one query if nothing
-        is to be done.
+        """Create the tables where they are missing. Safe in many processes at once; costs one query
+        if nothing is to be done. Raises StoreError for the tables of another commit.
         """
         migrations.upgrade(self.database)
 

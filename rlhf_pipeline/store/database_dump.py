@@ -194,7 +194,7 @@ def _refuse_other_columns(shown: str, dump: DumpedTable, there: MetaData) -> Non
     if missing:
         raise StoreError(
             f"{shown} has no {dump.table}.{missing[0]}: the backup was made by another version of "
-            "its owner. Install the versions that the manifest names, restore, then upgrade."
+            "its owner. Install the versions that the manifest names, and restore."
         )
 
 

@@ -63,7 +63,7 @@ CURES: tuple[tuple[str, str], ...] = (
     ("no such table", "its tables are missing. Run `rlhf init` (Store.migrate) first."),
     (
         "no such column",
-        "its tables are older than this code. Run `rlhf init` (Store.migrate) first.",
+        "its tables are of another commit. Open it with the commit that made it.",
     ),
     (
         "password authentication failed",

@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
 from rlhf_pipeline.records import (
+    BrierParts,
     CalibrationMetrics,
     CalibrationReport,
     Interval,
@@ -87,6 +88,9 @@ def report(hours: int, method: str) -> CalibrationReport:
         log_loss=most,
         ece_debiased=Interval(value=ece / 2, low=0.0, high=ece, n=90),
         slope=Interval(value=0.8, low=0.6, high=1.0, n=90),
+        brier_parts=BrierParts(
+            reliability=most, resolution=most, uncertainty=0.25, within_bins=0.0
+        ),
     )
     bins = tuple(
         ReliabilityBin(

@@ -310,7 +310,7 @@ def test_candidate_is_promoted_only_if_every_rule_holds(
                 update={"value": 0.6, "low": 0.55, "high": 0.65}
             ),
             "by_category": (),
-            "mean_length_candidate": evaluation.mean_length_champion,
+            "length_candidate": evaluation.length_champion,
             "checkable_difference": evaluation.checkable_difference.model_copy(
                 update={"low": -0.1, "value": 0.0, "high": 0.1}
             ),

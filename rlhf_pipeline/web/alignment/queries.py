@@ -199,7 +199,7 @@ def _find_windows(
         if (model := point.labels.get("reward_model")) is not None:
             first = DayFilter(until=point.day).resolve(None, window_days)[0]
             start = begun.get(model, first)
-            # unknown of which votes an earlier version of this program promoted
+            # unknown where the promoted model does not name its votes
             begin = max(first, start) if start <= point.day else first
             # a day that was reported again after a promotion has points of two models
             windows[point.day] = min(begin, windows.get(point.day, begin))

@@ -186,9 +186,8 @@ def _chart_calibrators(site: Site) -> Chart:
             CalibratorError(
                 label=f"@{one.reward_model.rpartition('@')[2]} {one.method}@{one.version}",
                 name=f"{one.reward_model}, {one.state}",
-                before=one.ece_debiased_raw or one.ece_raw,
-                after=one.ece_debiased_calibrated or one.ece_calibrated,
-                is_corrected=None not in (one.ece_debiased_raw, one.ece_debiased_calibrated),
+                before=one.ece_debiased_raw,
+                after=one.ece_debiased_calibrated,
                 link=_link_calibrator(one.reward_model, one.version),
             )
             for one in entries

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_pipeline.api_types.predictions import CalibrationOut, CalibratorState
-from rlhf_pipeline.records import CalibrationReport
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web.memory_cache import ExpiringCache
@@ -97,12 +96,5 @@ def _describe_entry(entry: LoggedCalibration) -> CalibrationOut:
         accuracy=raw.accuracy,
         noise_ceiling=report.noise_ceiling,
         refusal=None if report.refusal is None else report.refusal.cause,
-        data_seq=None if entry.is_imported else _find_data_seq(report),
+        data_seq=None if entry.is_imported else report.data_seq,
     )
-
-
-def _find_data_seq(report: CalibrationReport) -> int | None:
-    """Earlier versions of this program recorded it with a refusal only, and there 0 for unknown."""
-    if report.data_seq is not None or report.refusal is None:
-        return report.data_seq
-    return report.refusal.data_seq or None

@@ -119,7 +119,7 @@ def _read_day(site: Site, day: date) -> tuple[DriftTestOut, ...]:
 
 
 def _find_evidence(tests: Sequence[DriftTestOut], name: str) -> Any:
-    """What the tests recorded under a name that has one value on a day; None in older reports."""
+    """What the tests recorded under a name that has one value on a day; None where no test did."""
     return next((test.evidence[name] for test in tests if name in test.evidence), None)
 
 

@@ -8,8 +8,6 @@ from rlhf_pipeline.errors import MissingPartition
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.site import Site
 
-UNNAMED_ORIGIN = "vote"  # older sets have votes only, and no origin
-
 
 def list_pairs(
     site: Site,
@@ -35,7 +33,7 @@ def list_pairs(
                 comparison_id=row["comparison_id"],
                 prompt=row["prompt"],
                 category=categories.get(row["comparison_id"]),
-                origin=row["origin"] or UNNAMED_ORIGIN,
+                origin=row["origin"],
                 reason=row["reason"],
             )
             for row in plain_rows(page[["comparison_id", "prompt", "origin", "reason"]])

@@ -1,6 +1,5 @@
 """Composes the versions of policies and reward models from promotions, gate decisions and files."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 
@@ -225,15 +224,13 @@ def _count_origins(site: Site, data_hash: str) -> dict[str, int]:
     known = site.pair_origins.get(data_hash)
     if known is not None:
         return known
-    counted: Counter[str] = Counter()
     try:
         found = site.files.count_values("retraining_set", data_hash, "origin")
     except MissingPartition:  # retention deletes old sets
         return {}
-    for origin, n in found.items():
-        counted[origin or "vote"] += n  # older sets have votes only, and no origin
-    site.pair_origins.put(data_hash, dict(counted))
-    return dict(counted)
+    counted = {str(origin): n for origin, n in found.items()}
+    site.pair_origins.put(data_hash, counted)
+    return counted
 
 
 def _read_reward_models(

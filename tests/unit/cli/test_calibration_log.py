@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.errors import DatasetError
-from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval
+from rlhf_pipeline.records import BrierParts, CalibrationMetrics, CalibrationReport, Interval
 from rlhf_pipeline.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -44,6 +44,11 @@ def entry(hour: int = 0, *, model: str = "old.reward_model@4", **more) -> dict:
         ece_equal_mass=interval,
         brier=interval,
         log_loss=interval,
+        ece_debiased=interval,
+        slope=None,
+        brier_parts=BrierParts(
+            reliability=interval, resolution=interval, uncertainty=0.25, within_bins=0.0
+        ),
     )
     report = CalibrationReport(
         reward_model=model,
@@ -95,29 +100,6 @@ def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
         assert [(one.kind, one.state) for one in store.imports.all()] == [
             ("calibration-log", "finished")
         ] * 2
-
-
-def test_an_entry_of_an_earlier_version_lacks_newer_measures(rlhf, home, tmp_path):
-    old = entry(0)
-    for name in (
-        "noise_ceiling",
-        "by_group",
-        "by_dimension",
-        "may_serve",
-        "raw_bins",
-        "calibrated_bins",
-        "calibrator_version",
-    ):
-        del old[name]
-    old["raw"] = {
-        name: value
-        for name, value in old["raw"].items()
-        if name not in ("slope", "ece_debiased", "brier_parts")
-    }
-    rlhf("import", "calibration-log", write_log(tmp_path / "log.json", [old]))
-    with store_of(home) as store:
-        (report,) = store.calibrations.whole_log()
-    assert (report.noise_ceiling, report.raw.slope, report.calibrator_version) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,13 @@ from rlhf_pipeline.errors import ArtefactError, ConfigurationError, NotEnoughDat
 from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, REFLECTIONS, check_frame
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.prompts.dataset import read_jsonl
-from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval, folder_hash
+from rlhf_pipeline.records import (
+    BrierParts,
+    CalibrationMetrics,
+    CalibrationReport,
+    Interval,
+    folder_hash,
+)
 from rlhf_pipeline.reflection import reflection_rows
 from rlhf_pipeline.store import Store
 
@@ -310,6 +316,11 @@ def calibration_report(hour):
         ece_equal_mass=number,
         brier=number,
         log_loss=number,
+        ece_debiased=number,
+        slope=None,
+        brier_parts=BrierParts(
+            reliability=number, resolution=number, uncertainty=0.25, within_bins=0.0
+        ),
     )
     return CalibrationReport(
         reward_model=f"demo.reward_model@{hour}",

@@ -28,6 +28,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import ignore_progress
 from rlhf_pipeline.records import (
+    BrierParts,
     CalibrationMetrics,
     CalibrationReport,
     Interval,
@@ -109,6 +110,11 @@ def report() -> CalibrationReport:
         ece_equal_mass=number,
         brier=number,
         log_loss=number,
+        ece_debiased=number,
+        slope=None,
+        brier_parts=BrierParts(
+            reliability=number, resolution=number, uncertainty=0.25, within_bins=0.0
+        ),
     )
     return CalibrationReport(
         reward_model="demo.reward_model@1",

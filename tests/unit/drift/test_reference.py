@@ -1,6 +1,5 @@
 """Reference and current windows: what goes in, and that they survive a folder."""
 
-import json
 from contextlib import contextmanager
 
 import numpy as np
@@ -8,7 +7,6 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.drift.reference import (
-    LATER_COLUMNS,
     Window,
     current_window,
     reference_window,
@@ -232,18 +230,6 @@ def test_a_window_survives_its_folder_and_equal_windows_give_equal_bytes(tmp_pat
     np.testing.assert_array_equal(again.embeddings, made.embeddings)
     assert folder_hash(tmp_path / "one") == folder_hash(tmp_path / "two")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "two"]
-
-
-def test_a_window_saved_by_an_earlier_version_still_loads(tmp_path):
-    window().save(tmp_path / "w")
-    rows = pd.read_parquet(tmp_path / "w" / "window.parquet").drop(columns=list(LATER_COLUMNS))
-    rows.to_parquet(tmp_path / "w" / "window.parquet", index=False)
-    meta = json.loads((tmp_path / "w" / "window.json").read_text())
-    del meta["mixes"]
-    (tmp_path / "w" / "window.json").write_text(json.dumps(meta))
-    again = Window.load(tmp_path / "w")
-    assert again.rows[list(LATER_COLUMNS)].isna().all(axis=None)
-    assert again.mixes == {}
 
 
 def test_an_empty_window_survives_its_folder(tmp_path):

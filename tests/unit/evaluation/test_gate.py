@@ -24,8 +24,8 @@ def evaluation(**changes):
         "checkable_candidate": interval(0.28, 0.22, 0.34, 180),
         "checkable_champion": interval(0.3, 0.24, 0.36, 180),
         "checkable_difference": interval(-0.02, -0.06, 0.02, 180),
-        "mean_length_candidate": 70.0,
-        "mean_length_champion": 65.0,
+        "length_candidate": interval(70.0, 66.0, 74.0),
+        "length_champion": interval(65.0, 61.0, 69.0),
     }
     return Evaluation(**(good | changes))
 
@@ -103,12 +103,8 @@ def test_facts_worse_within_the_interval_do_not():
     [(81.25, True), (81.3, False), (48.75, True), (48.7, False), (math.nan, False)],
 )
 def test_the_mean_length_may_move_a_quarter_either_way(length, passed):
-    assert (
-        verdict(
-            decide_promotion(evaluation(mean_length_candidate=length), GateParams()), "mean_length"
-        ).passed
-        is passed
-    )
+    measured = evaluation(length_candidate=interval(length, 40.0, 90.0))
+    assert verdict(decide_promotion(measured, GateParams()), "mean_length").passed is passed
 
 
 def test_a_failed_blocking_check_stops_everything_and_is_named():

@@ -56,17 +56,12 @@ def test_accuracy_of_an_entry_is_that_before_calibration() -> None:
     ), chart.panels[0].notes
 
 
-def test_a_small_or_unknown_group_is_withheld_and_an_old_entry_says_what_it_lacks() -> None:
+def test_a_small_or_unknown_group_is_withheld() -> None:
     everything = whole()
     for name, n in (("tiny", 3), ("elsewhere", 0)):
         chart = chart_before_after(everything, {"source": name})
         assert chart.panels == ()
         assert chart.notes == (f"Source {name}: {n} test pairs, withheld below 10",)
-    old = tuple(group.model_copy(update={"raw_bins": ()}) for group in groups())
-    chart = chart_before_after(report(old), {"source": "web"})
-    assert [one.name for one in chart.panels[0].series] == ["after"]
-    assert any("no curve before calibration" in note for note in chart.notes)
-    assert any("no bins" in note for note in chart_before_after(report(old), {}).notes)
 
 
 def test_errors_by_group_have_intervals_counts_and_links_and_withhold_small_groups() -> None:
@@ -133,16 +128,14 @@ def test_a_chosen_dimension_has_the_curves_of_its_head() -> None:
     assert chart_before_after(everything, {"dimension": "tiny"}).panels == ()
 
 
-def test_calibrators_are_drawn_in_their_order_and_uncorrected_errors_are_marked() -> None:
+def test_calibrators_are_drawn_in_their_order() -> None:
     entries = [
-        CalibratorError("@1 none@1", "m@1, standby", ERROR, ERROR, is_corrected=False),
-        CalibratorError("@2 beta@1", "m@2, serving", ERROR, ERROR, is_corrected=True),
+        CalibratorError("@1 none@1", "m@1, standby", ERROR, ERROR),
+        CalibratorError("@2 beta@1", "m@2, serving", ERROR, ERROR),
     ]
     chart = chart_calibrators(entries)
     before, after = chart.panels[0].series
     assert (before.name, after.name) == ("before", "after")
-    assert after.faint == (True, False)
-    assert after.evidence == ("m@1, standby, not corrected for noise", "m@2, serving")
+    assert after.evidence == ("m@1, standby", "m@2, serving")
     assert [tick.label for tick in chart.panels[0].x.ticks] == ["@1 none@1", "@2 beta@1"]
-    assert "faint: not corrected for noise, so too high" in chart.notes
     assert chart_calibrators([]).panels == ()

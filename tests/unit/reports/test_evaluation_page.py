@@ -33,8 +33,8 @@ def evaluation(win_rate: float = 0.62, **more: Any) -> Evaluation:
         "checkable_candidate": interval(0.5),
         "checkable_champion": interval(0.55),
         "checkable_difference": interval(-0.05, 0.02),
-        "mean_length_candidate": 66.0,
-        "mean_length_champion": 60.0,
+        "length_candidate": interval(66.0),
+        "length_champion": interval(60.0),
         "length_controlled_win_rate": interval(0.58),
         "diversity_candidate": 0.41,
         "diversity_champion": 0.45,
@@ -112,7 +112,7 @@ def test_a_head_that_does_not_beat_chance_has_no_verdict() -> None:
     assert helpful.complement().verdict == "worse"
 
 
-def test_an_older_evaluation_says_what_it_lacks() -> None:
+def test_an_evaluation_says_what_it_lacks() -> None:
     old = evaluation(
         length_controlled_win_rate=None,
         diversity_candidate=None,

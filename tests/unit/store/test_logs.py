@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_pipeline.errors import InvalidScores, StoreError
 from rlhf_pipeline.records import (
+    BrierParts,
     CalibrationMetrics,
     CalibrationReport,
     GateCheck,
@@ -60,6 +61,11 @@ def report(reward_model: str = "demo.reward_model@1", value: float = 0.1) -> Cal
         ece_equal_mass=interval,
         brier=interval,
         log_loss=interval,
+        ece_debiased=interval,
+        slope=None,
+        brier_parts=BrierParts(
+            reliability=interval, resolution=interval, uncertainty=0.25, within_bins=0.0
+        ),
     )
     bins = (
         ReliabilityBin(

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.votes import joint_model
 from rlhf_pipeline.votes.consensus import (
@@ -148,11 +147,6 @@ def test_votes_since_the_fit_are_counted_and_do_not_move_it():
     )
 
 
-def test_labels_that_do_not_say_up_to_which_vote_they_know_are_refused():
-    with pytest.raises(FrameError, match="Materialise annotator_model"):
-        model_consensus_of(make_votes("ab"), labels((0, 0.9, 0.8, 0.95), up_to_seq=None))
-
-
 def test_labels_give_way_to_those_that_know_as_much_and_to_no_older_ones(tmp_path: Path):
     files = Artefacts(tmp_path)
 
@@ -178,10 +172,7 @@ def test_labels_give_way_to_those_that_know_as_much_and_to_no_older_ones(tmp_pat
 def test_labels_that_cannot_be_read_give_way_to_any(tmp_path: Path):
     files = Artefacts(tmp_path)
     path = files.write_frame(
-        LABELS_FRAME[0], labels((0, 0.8, 0.7, 0.9), up_to_seq=None), LABELS_FRAME[1]
-    )
-    assert store_labels(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=1), newest_seq=9) is None, (
-        "those do not say what they know"
+        LABELS_FRAME[0], labels((0, 0.8, 0.7, 0.9), up_to_seq=2), LABELS_FRAME[1]
     )
     path.write_bytes(b"no parquet")
     assert store_labels(files, labels((0, 0.2, 0.1, 0.4), up_to_seq=1), newest_seq=9) is None
