@@ -2,22 +2,16 @@
 
 import pandas as pd
 
-from rlhf_pipeline.errors import ConfigurationError, NotEnoughVotes
+from rlhf_pipeline.errors import NotEnoughVotes
 
 
 def order_easy_to_hard(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows by `difficulty`, easiest first; rows without one come last, and ties keep their order.
+    """Rows by `difficulty`, easiest first; ties keep their order.
 
     Difficulty is 2 (1 - p) with the reward model's p that the chosen completion is preferred, and
-    at most 1: 0 where it is certain. Raises ConfigurationError for rows of an older set, which have
-    none.
+    at most 1: 0 where it is certain.
     """
-    if "difficulty" not in rows:
-        raise ConfigurationError(
-            "These rows have no difficulty to order them by. Turn `curriculum` off, or materialise "
-            "retraining_set again."
-        )
-    return rows.sort_values("difficulty", kind="stable", na_position="last", ignore_index=True)
+    return rows.sort_values("difficulty", kind="stable", ignore_index=True)
 
 
 def take_exactly(rows: pd.DataFrame, n: int) -> pd.DataFrame:

@@ -34,7 +34,7 @@ def read_dimension_votes(pairs: pd.DataFrame) -> pd.DataFrame:
     """The columns row (number of the pair in PREFERENCE_PAIRS), dimension, prompt_id, n_chosen and
     n (votes for a side), one row per pair and dimension that votes judge.
     """
-    missing = pd.Series([None] * len(pairs), dtype="object")  # in frames of earlier versions
+    missing = pd.Series([None] * len(pairs), dtype="object")  # the column is optional
     texts = pairs.get("dimension_votes", missing)
     rows = [
         (row, name, prompt_id, chosen, chosen + rejected)
