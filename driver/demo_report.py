@@ -15,7 +15,7 @@ from rlhf_pipeline.artefacts import STAGES, Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, TriggerDecision
-from rlhf_pipeline.retraining.decision_words import summarise_decision
+from rlhf_pipeline.retraining.messages import summarise_decision
 from rlhf_pipeline.simulation import SCENARIOS, Taste, utility
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.terminal import escape_markup

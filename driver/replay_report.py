@@ -11,7 +11,7 @@ from rlhf_pipeline.drift.stream import stream_warnings
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.drift import chart_timeline
-from rlhf_pipeline.retraining.decision_words import describe_action
+from rlhf_pipeline.retraining.messages import describe_action
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import counting, standing

@@ -11,7 +11,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.learning import NextFit, find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.retraining.answers import find_waiting
-from rlhf_pipeline.retraining.decision_words import describe_action
+from rlhf_pipeline.retraining.messages import describe_action
 from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.decisions import OPEN_STATES

@@ -14,7 +14,7 @@ from rlhf_pipeline.drift.detection import EARLIER_VOTES, ErrorStream
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.records import AnnotatorKind, DriftEvent, Promotion, Record, TriggerDecision
-from rlhf_pipeline.retraining.history import (
+from rlhf_pipeline.retraining.replay import (
     History,
     RedecideParams,
     TrainableVotes,

@@ -26,12 +26,6 @@ from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.records import Quarantine, TriggerDecision
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.retraining.answers import Answer
-from rlhf_pipeline.retraining.decision_words import (
-    describe_decision,
-    describe_figures,
-    describe_state,
-    summarise_decision,
-)
 from rlhf_pipeline.retraining.explanation import (
     Inputs,
     check_conditions,
@@ -40,7 +34,13 @@ from rlhf_pipeline.retraining.explanation import (
     other_evidence,
     read_inputs,
 )
-from rlhf_pipeline.retraining.history import RedecideParams, known_seq
+from rlhf_pipeline.retraining.messages import (
+    describe_decision,
+    describe_figures,
+    describe_state,
+    summarise_decision,
+)
+from rlhf_pipeline.retraining.replay import RedecideParams, known_seq
 from rlhf_pipeline.retraining.scores import KnownChange
 from rlhf_pipeline.store import Store
 

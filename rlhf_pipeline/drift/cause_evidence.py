@@ -14,7 +14,7 @@ from rlhf_pipeline.records import Cause, CauseName, Interval
 
 MAX_NAMED = 200  # annotators in evidence
 LIKELY = 0.5  # probability from which an annotator counts as careless
-WORTH_SAYING = 0.2  # share from which a second cause is named
+MIN_SECOND_SHARE = 0.2  # share from which a second cause is named
 Evidence = dict[str, Any]
 Names = Mapping[CauseName, Evidence]
 
@@ -82,7 +82,7 @@ def summarise(causes: Sequence[Cause], rise: Interval) -> str:
     else:
         text = f"{format_estimate(first.share)} of the rise of {rise.value:+.2f} is explained by "
         text += _phrase(first)
-    if second.share >= WORTH_SAYING:
+    if second.share >= MIN_SECOND_SHARE:
         text += f"; {format_estimate(second.share)} by {_phrase(second)}"
     return f"{text}."
 

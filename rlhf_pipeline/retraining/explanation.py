@@ -23,8 +23,8 @@ from rlhf_pipeline.retraining.triggers import (
     is_false_alarm,
     is_left_to_people,
     is_miscalibration,
-    list_doubts,
     list_own_events,
+    list_reasons_to_wait,
     needs_people,
     replay,
 )
@@ -208,7 +208,8 @@ def _check_cause(inputs: Inputs) -> Iterator[Condition]:
         "not examined" if causes is None else describe_probabilities(causes),
         None
         if causes is None
-        else only_calibration or not list_doubts(causes, confirming, evidence.max_seq, params),
+        else only_calibration
+        or not list_reasons_to_wait(causes, confirming, evidence.max_seq, params),
     )
 
 

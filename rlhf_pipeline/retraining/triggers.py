@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rlhf_pipeline.drift.cause_evidence import WORTH_SAYING
+from rlhf_pipeline.drift.cause_evidence import MIN_SECOND_SHARE
 from rlhf_pipeline.drift.causes import CAUSE_VOTES, list_causes
 from rlhf_pipeline.drift.confirmation import (
     RISE_TEST,
@@ -130,7 +130,7 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
     if params.respond_to_causes and confirmed and is_miscalibration(confirmed):
         remedy = choose_calibration_remedy(causes, params)
     elif causes is not None and not objections:
-        objections = list_doubts(causes, confirmed, evidence.max_seq, params)
+        objections = list_reasons_to_wait(causes, confirmed, evidence.max_seq, params)
     waits = needs_people(remedy, params)
     is_named = not objections and remedy in ANNOTATOR_REMEDIES
     named = name_annotators(causes, confirmed) if causes and is_named else None
@@ -185,7 +185,7 @@ def find_unclear_change(
     causes = find_causes_of(confirmed, evidence.max_seq)
     if causes is None or is_miscalibration(confirmed):
         return None
-    return "; ".join(list_doubts(causes, confirmed, evidence.max_seq, params)) or None
+    return "; ".join(list_reasons_to_wait(causes, confirmed, evidence.max_seq, params)) or None
 
 
 def _dismiss(
@@ -325,7 +325,7 @@ def last_on_all_votes(events: Sequence[DriftEvent]) -> DriftEvent | None:
     return next(reversed(of_all or list(events)), None)
 
 
-def list_doubts(
+def list_reasons_to_wait(
     causes: ChangeCauses,
     confirmed: Sequence[DriftEvent],
     max_seq: int,
@@ -337,7 +337,7 @@ def list_doubts(
     if leaves_annotators_unclear(causes, remedy, params):
         n_missing += params.max_cause_votes
     if n_missing <= 0:
-        return _list_doubts_of_a_rise(causes, confirmed, max_seq, params)
+        return _wait_for_a_rise(causes, confirmed, max_seq, params)
     if is_clear(causes, remedy, params):
         return []
     return [
@@ -346,7 +346,7 @@ def list_doubts(
     ]
 
 
-def _list_doubts_of_a_rise(
+def _wait_for_a_rise(
     causes: ChangeCauses,
     confirmed: Sequence[DriftEvent],
     max_seq: int,
@@ -428,7 +428,7 @@ def leaves_annotators_unclear(causes: ChangeCauses, chosen: Remedy, params: Trig
 
 def describe_probabilities(causes: ChangeCauses) -> str:
     """The likely causes: how probable it is that each explains most."""
-    likely = [cause for cause in causes.causes if (cause.probability or 0) >= WORTH_SAYING]
+    likely = [cause for cause in causes.causes if (cause.probability or 0) >= MIN_SECOND_SHARE]
     return ", ".join(f"{cause.name} {cause.probability:.0%}" for cause in likely) or "none likely"
 
 

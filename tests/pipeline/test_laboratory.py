@@ -13,7 +13,7 @@ from rlhf_pipeline.drift.causes import list_causes
 from rlhf_pipeline.laboratory import LAB_SCENARIOS
 from rlhf_pipeline.laboratory.base import VoteScenario
 from rlhf_pipeline.laboratory.trigger_runs import find_responses
-from rlhf_pipeline.retraining.history import redetect
+from rlhf_pipeline.retraining.replay import redetect
 from rlhf_pipeline.retraining.triggers import replay
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
 

@@ -18,12 +18,6 @@ from rlhf_pipeline.api_types.home import LastDecision
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.retraining.answers import waits
-from rlhf_pipeline.retraining.decision_words import (
-    describe_state,
-    format_figures,
-    read_causes,
-    summarise_decision,
-)
 from rlhf_pipeline.retraining.explanation import (
     Inputs,
     check_conditions,
@@ -31,7 +25,13 @@ from rlhf_pipeline.retraining.explanation import (
     list_events,
     read_inputs,
 )
-from rlhf_pipeline.retraining.history import known_seq
+from rlhf_pipeline.retraining.messages import (
+    describe_state,
+    format_figures,
+    read_causes,
+    summarise_decision,
+)
+from rlhf_pipeline.retraining.replay import known_seq
 from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor

@@ -12,7 +12,7 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.reports.words import display_name, name_stream
 from rlhf_pipeline.retraining import answers
-from rlhf_pipeline.retraining.decision_words import CAUSES
+from rlhf_pipeline.retraining.messages import CAUSES
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.decisions import queries

@@ -14,7 +14,7 @@ from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.drift_days import Decided, chart_drift_days
 from rlhf_pipeline.reports.words import display_name, format_threshold, name_test
-from rlhf_pipeline.retraining.decision_words import summarise_decision
+from rlhf_pipeline.retraining.messages import summarise_decision
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies

@@ -10,7 +10,7 @@ from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.drift import DriftEventOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.words import display_name, name_figure, name_stream
-from rlhf_pipeline.retraining.decision_words import format_figures
+from rlhf_pipeline.retraining.messages import format_figures
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.charts import Day

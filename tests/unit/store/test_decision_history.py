@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_pipeline.records import NewVote, Promotion, Vote
-from rlhf_pipeline.retraining.history import (
+from rlhf_pipeline.retraining.replay import (
     History,
     TrainableVotes,
     known_seq,

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.records import Cause, ChangeCauses, Interval, TriggerDecision
-from rlhf_pipeline.retraining.decision_words import summarise_decision
+from rlhf_pipeline.retraining.messages import summarise_decision
 
 
 def decide(share: float, probability: float, **more: Any) -> TriggerDecision:

@@ -10,7 +10,7 @@ from rlhf_pipeline.drift.category_rises import NAME as CATEGORY_RISES
 from rlhf_pipeline.drift.confirmation import DAY_STREAM
 from rlhf_pipeline.drift.detection import ErrorStream
 from rlhf_pipeline.records import DriftEvent, Promotion, TriggerDecision
-from rlhf_pipeline.retraining.history import (
+from rlhf_pipeline.retraining.replay import (
     History,
     RedecideParams,
     TrainableVotes,
