@@ -1,5 +1,7 @@
 """How the suite is divided: by folder into a fast tier and the rest, by database, and by worker."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if path == "tests/acceptance":
         return True
     return True if _is_fast(path, config) and not path.startswith(ON_BOTH_DATABASES) else None
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """A command that starts the application leaves its home in the environment."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

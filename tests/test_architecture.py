@@ -310,12 +310,24 @@ def test_only_settings_read_the_environment() -> None:
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
     }
-    # The commands hand an environment on to the processes they start.
+    # The commands hand an environment on to the processes they start and to the application.
     assert readers <= {
         "rlhf_pipeline/config.py",
+        "rlhf_pipeline/cli/application.py",
         "rlhf_pipeline/cli/dev.py",
         "rlhf_pipeline/cli/driver.py",
     }
+
+
+def test_one_module_of_the_library_finds_the_application() -> None:
+    """Its commands start runs; `import_module` hides this one arrow up from the rules above."""
+    application = re.compile(rf"import_module\(\s*[rf]?\"({'|'.join(APPLICATION)})\b")
+    finders = {
+        path.relative_to(ROOT).as_posix()
+        for path in library_files()
+        if application.search(path.read_text(encoding="utf-8"))
+    }
+    assert finders == {"rlhf_pipeline/cli/application.py"}
 
 
 def test_no_heavy_library_is_loaded_by_the_definitions() -> None:

@@ -8,8 +8,8 @@ import typer
 from pydantic import SecretStr
 
 from rlhf_pipeline import homes
+from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.driver import exec_task
 from rlhf_pipeline.cli.init import initialise, prepare
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import HomeFacts, Settings, build_database_url
@@ -43,7 +43,7 @@ def demo(
     claim(workspace)
     initialise(workspace)
     workspace.store.close()
-    exec_task(workspace.settings, "demo", "--days", str(days), RLHF_ANNOTATORS="simulated")
+    load_driver(workspace.settings, RLHF_ANNOTATORS="simulated").demo(days)
 
 
 def claim(workspace: Workspace) -> None:

@@ -1,67 +1,28 @@
-"""Runs the tasks of the Dagster application in processes of their own (`python -m driver TASK`)."""
+"""Reads Dagster's storage in a process of its own (`python -m driver TASK`)."""
 
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rlhf_pipeline import protocols
-from rlhf_pipeline.cli.context import Workspace, checkout
-from rlhf_pipeline.cli.init import initialise
-from rlhf_pipeline.config import ENV_PREFIX, Settings
+from rlhf_pipeline.cli.context import checkout
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.processes import bind_to_this_process
 from rlhf_pipeline.store import database_dump
 
 # enough to tell what ran and what it made
 DAGSTER_FILES = ("history/runs.db", "history/runs/index.db", "schedules/schedules.db")
 
 
-def exec_task(settings: Settings, *task: str, **environ: str) -> NoReturn:
-    """Replace this process by a task, so that there are never two of which one is killed."""
-    sys.stdout.flush()
-    os.chdir(checkout())
-    command = _command(*task)
-    os.execve(command[0], command, os.environ | environ | settings.environ)
-
-
-def run_task(settings: Settings, *task: str, **environ: str) -> int:
-    """Run a task that prints for people; its exit code. It ends with this process."""
-    return subprocess.run(
-        _command(*task),
-        cwd=checkout(),
-        env=os.environ | environ | settings.environ,
-        check=False,
-        preexec_fn=bind_to_this_process(),
-    ).returncode
-
-
-def run_in_own_home(home: Path, *task: str, **environ: str) -> int:
-    """Like `run_task`, in a new home, with these settings and no others of the environment."""
-    config = home / "rlhf.yaml"
-    config.write_text("{}\n")  # so that no rlhf.yaml of the checkout is read
-    own = {f"{ENV_PREFIX}HOME": str(home), f"{ENV_PREFIX}CONFIG": str(config), **environ}
-    inherited = {k: value for k, value in os.environ.items() if not k.startswith(ENV_PREFIX)}
-    settings = Settings.read(own, initialising=True)
-    initialise(Workspace(settings))
-    return subprocess.run(
-        _command(*task),
-        cwd=checkout(),
-        env=inherited | own | settings.dagster_environ,
-        check=False,
-        preexec_fn=bind_to_this_process(),
-    ).returncode
-
-
 def read_facts(
     task: str,
     environ: Mapping[str, str],
     progress: protocols.Progress = protocols.ignore_progress,
-    arguments: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Run a task that prints lines of JSON: what it reports of Dagster, which this library does
     not know. Raises StoreError with the task's error.
@@ -72,7 +33,7 @@ def read_facts(
         # not a pipe, which would fill while the other one is read
         tempfile.TemporaryFile("w+") as stderr,
         subprocess.Popen(
-            _command(task, *arguments),
+            [sys.executable, "-m", "driver", task],
             cwd=checkout(),
             env=os.environ | environ,
             stdout=subprocess.PIPE,
@@ -123,7 +84,3 @@ def has_damaged_files(home: Path) -> bool:
     """Whether one of Dagster's SQLite files in a home cannot be read."""
     files = [home / "dagster" / name for name in DAGSTER_FILES]
     return any(database_dump.is_damaged(file) for file in files if file.is_file())
-
-
-def _command(*task: str) -> list[str]:
-    return [sys.executable, "-m", "driver", *task]

@@ -162,7 +162,7 @@ def votes(
         )
     intake.report()
     if not no_replay and intake.workspace.store.replays.pending_days():
-        raise typer.Exit(replay_pending(intake.workspace, after_import=True))
+        replay_pending(intake.workspace, after_import=True)
 
 
 @app.command("prompts")

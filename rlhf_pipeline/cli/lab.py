@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlhf_pipeline.cli.driver import run_in_own_home
+from rlhf_pipeline.cli.application import load_driver_in_new_home
 from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
@@ -55,7 +55,8 @@ def run(
     if assets and as_json:
         raise ConfigurationError("--assets prints a table: leave out --json.")
     if assets:
-        raise typer.Exit(_run_through_assets(name, seed))
+        _run_through_assets(name, seed)
+        return
     seen = LAB_SCENARIOS[name].observe(seed)
     if as_json:
         show_json(seen.model_dump(mode="json"))
@@ -96,7 +97,7 @@ def suite(
         echo(f"written: {out / 'laboratory.md'}, {out / 'laboratory.html'}")
 
 
-def _run_through_assets(name: str, seed: int) -> int:
+def _run_through_assets(name: str, seed: int) -> None:
     scenario = LAB_SCENARIOS[name]
     if not isinstance(scenario, VoteScenario):
         raise ConfigurationError(
@@ -106,9 +107,7 @@ def _run_through_assets(name: str, seed: int) -> int:
     world = scenario.draw_world(seed)
     first_day = datetime.now(UTC).date() - timedelta(days=ceil(world.n_votes / world.votes_per_day))
     with TemporaryDirectory(prefix="rlhf-lab-") as folder:
-        return run_in_own_home(
-            Path(folder), "lab", name, "--seed", str(seed), RLHF_START_DAY=f"{first_day}"
-        )
+        load_driver_in_new_home(Path(folder), RLHF_START_DAY=f"{first_day}").lab(name, seed)
 
 
 def list_vote_scenarios() -> list[str]:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.driver import run_task
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.cli.training_jobs import (
     find_job,
@@ -93,11 +93,13 @@ def train(
             )
         echo(f"`rlhf policy status {number}` shows how far it is.")
         return
-    code = run_task(settings, "train", str(number))
-    ended = find_job(workspace, number)
-    _echo_job(workspace, ended)
-    if code or ended.state != "succeeded":
-        raise typer.Exit(code or 1)
+    try:
+        load_driver(settings).train(number)
+    finally:
+        ended = find_job(workspace, number)
+        _echo_job(workspace, ended)
+    if ended.state != "succeeded":
+        raise typer.Exit(1)
 
 
 @app.command("jobs")

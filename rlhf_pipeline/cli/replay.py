@@ -1,13 +1,12 @@
 """`rlhf replay`: predicts imported days with the model of each day, as if the loop had run then."""
 
-import sys
 from typing import Annotated
 
 import typer
 from filelock import FileLock, Timeout
 
+from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.driver import run_task
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import Settings
@@ -45,7 +44,7 @@ def replay(
             if days
             else "no imported day was left out"
         )
-    sys.exit(replay_pending(workspace))
+    replay_pending(workspace)
 
 
 def accept_unfinished(workspace: Workspace) -> None:
@@ -75,17 +74,16 @@ def import_lock(settings: Settings) -> FileLock:
     return FileLock(folder / ".lock", timeout=0)
 
 
-def replay_pending(workspace: Workspace, *, after_import: bool = False) -> int:
-    """Replay all days that wait, one line each; the exit code, 0 where no day waits.
+def replay_pending(workspace: Workspace, *, after_import: bool = False) -> None:
+    """Replay all days that wait, one line each.
 
     After a kill the remaining days still wait, and the sensor or the next call continues. With
     `after_import`, a home in use by the daemon or another command is not an error.
     """
     if not workspace.store.replays.pending_days():
         echo("No imported day waits for its replay.")
-        return 0
+        return
     prepare(workspace)
     workspace.registry.initialise()
-    # Busy-waiting threads cost minutes while other processes need the cores.
-    options = ["--after-import"] if after_import else []
-    return run_task(workspace.settings, "replay", *options, OMP_WAIT_POLICY="PASSIVE")
+    workspace.store.close()
+    load_driver(workspace.settings).replay(after_import=after_import)

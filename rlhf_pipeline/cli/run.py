@@ -1,14 +1,13 @@
 """`rlhf run` and `rlhf loop`: jobs of the project in this process, once or as they fall due."""
 
-import sys
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.driver import run_task
 from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.config import Settings
 
 JOBS = ("collection", "feedback", "learning", "retraining")
 
@@ -59,9 +58,7 @@ def run(
         )
     if job != "retraining" and reason:
         raise typer.BadParameter(f"{job} takes no reason", param_hint="--reason")
-    days = {"--from": day or first, "--to": day or last, "--reason": reason.strip()}
-    options = [word for name, value in days.items() if value for word in (name, value)]
-    _run_driver("run", job, *options, changes=changes)
+    load_driver(_prepare()).run(job, day or first, day or last, reason.strip(), changes or ())
 
 
 def loop(
@@ -97,14 +94,14 @@ def loop(
         "comparisons.human_feedback_ratio": human_feedback_ratio,
         "comparisons.confidence_threshold": confidence_threshold,
     }
-    options = ["--once"] * once + ["--no-monitor-drift"] * (not monitor_drift)
     given = [f"{name}={value}" for name, value in flags.items() if value is not None]
-    _run_driver("loop", *options, changes=[*given, *(changes or ())])
+    load_driver(_prepare()).loop(
+        once=once, monitors_drift=monitor_drift, changes=[*given, *(changes or ())]
+    )
 
 
-def _run_driver(*task: str, changes: Sequence[str] | None) -> None:
+def _prepare() -> Settings:
     workspace = Workspace.open()
     prepare(workspace)
     workspace.store.close()
-    settings = [word for change in changes or () for word in ("--set", change)]
-    sys.exit(run_task(workspace.settings, *task, *settings))
+    return workspace.settings

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.driver import read_facts
 from rlhf_pipeline.cli.training_orders import CANDIDATE
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import TriggerDecision
@@ -46,12 +46,9 @@ def read_jobs(workspace: Workspace, only: int | None = None) -> list[TrainingJob
 def _read_runs(workspace: Workspace, orders: Sequence[TriggerDecision]) -> dict[int, JobRun]:
     if not orders:
         return {}
-    facts = read_facts(
-        "job-runs",
-        workspace.settings.dagster_environ,
-        arguments=[str(each.decision_id) for each in orders],
-    )
-    return {int(fact["decision_id"]): JobRun.model_validate(fact["run"]) for fact in facts}
+    ids = [each.stored_id for each in orders]
+    found: dict[int, JobRun] = load_driver(workspace.settings).read_job_runs(ids)
+    return found
 
 
 def find_job(workspace: Workspace, job_id: int) -> TrainingJob:

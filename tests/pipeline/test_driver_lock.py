@@ -12,8 +12,9 @@ import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
 from driver.lock import HEARTBEAT_SECONDS, SLACK_SECONDS, HomeInUse, lock_home, refuse_daemon
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
@@ -45,10 +46,10 @@ def holder(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     process.wait()
 
 
-def drive(home: Path, *task: str) -> "subprocess.CompletedProcess[str]":
-    environ = os.environ | {"RLHF_HOME": str(home), "RLHF_ANNOTATORS": "simulated"}
+def drive(home: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    environ = os.environ | {"RLHF_HOME": str(home)}
     return subprocess.run(
-        [sys.executable, "-m", "driver", *task],
+        [str(Path(sys.executable).parent / "rlhf"), *words],
         cwd=ROOT,
         env=environ,
         capture_output=True,
@@ -58,16 +59,12 @@ def drive(home: Path, *task: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_second_demo_is_refused_and_touches_nothing(
-    holder: "subprocess.Popen[str]", tmp_path: Path
-) -> None:
-    before = sorted(tmp_path.iterdir())
+def test_second_demo_is_refused(holder: "subprocess.Popen[str]", tmp_path: Path) -> None:
     second = drive(tmp_path, "demo", "--days", "1")
     assert second.returncode == 1
-    output = " ".join(second.stdout.split())
+    output = " ".join(second.stderr.split())
     assert f"(demo, loop, replay or run) already runs on {tmp_path}" in output
     assert "make demo RLHF_HOME=" in output
-    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_killed_holder_releases_the_lock(holder: "subprocess.Popen[str]", tmp_path: Path) -> None:
@@ -82,15 +79,18 @@ def test_killed_holder_releases_the_lock(holder: "subprocess.Popen[str]", tmp_pa
 def test_import_leaves_its_days_to_the_process_that_drives_the_home(
     holder: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
-    with Store.of_home(Settings.read({"RLHF_HOME": str(tmp_path)}, tmp_path)) as store:
-        store.migrate()
+    workspace = Workspace(Settings.read({"RLHF_HOME": str(tmp_path)}, tmp_path, initialising=True))
+    prepare(workspace)
+    with workspace.store as store:
         store.replays.request(["2026-01-02"])
-    after_import = drive(tmp_path, "replay", "--after-import")
+    file = tmp_path / "votes.csv"
+    file.write_text("comparison_id,annotator_id,choice,voted_at\n")
+    after_import = drive(tmp_path, "import", "votes", str(file))
     assert after_import.returncode == 0, after_import.stderr
     assert "1 imported days wait for their replay. The process that uses" in after_import.stdout
     by_hand = drive(tmp_path, "replay")
     assert by_hand.returncode == 1
-    assert "HomeInUse: " in by_hand.stdout
+    assert "HomeInUse: " in by_hand.stderr
 
 
 @pytest.fixture
