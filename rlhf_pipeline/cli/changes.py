@@ -8,7 +8,6 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import AsJson
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.records import TasteChange
-from rlhf_pipeline.store import Store
 
 app = typer.Typer(
     help="Changes of taste: votes cast before one weigh less in every later fit.",
@@ -27,7 +26,7 @@ def list_changes(
     as_json: AsJson = False,
 ) -> None:
     """List every change: who recorded or retracted it, and why."""
-    changes = _open_store().taste_changes.all()
+    changes = Workspace.open().store.taste_changes.all()
     if as_json:
         show_json([change.model_dump(mode="json") for change in changes])
         return
@@ -51,7 +50,9 @@ def add_change(
     """Record a change of taste that no detector reported, such as new guidelines."""
     if not cause.strip():
         raise typer.BadParameter("describe the change", param_hint="--cause")
-    added = _open_store().taste_changes.add(change_seq, cause=cause, category=category, actor=ACTOR)
+    added = Workspace.open().store.taste_changes.add(
+        change_seq, cause=cause, category=category, actor=ACTOR
+    )
     echo(
         f"change {added.change_id}: votes before {change_seq:,} count less in "
         f"{_format_scope(added)} from the next fit on"
@@ -68,7 +69,7 @@ def retract_change(
     """Mark a change as a false alarm: later fits ignore it."""
     if not reason.strip():
         raise typer.BadParameter("give a reason", param_hint="--reason")
-    retracted = _open_store().taste_changes.retract(change_id, reason=reason, actor=ACTOR)
+    retracted = Workspace.open().store.taste_changes.retract(change_id, reason=reason, actor=ACTOR)
     echo(
         f"change {change_id} is retracted: votes before {retracted.change_seq:,} count in full "
         "again from the next fit on"
@@ -94,9 +95,3 @@ def _build_row(change: TasteChange) -> dict[str, str]:
 
 def _format_scope(change: TasteChange) -> str:
     return "all categories" if change.category is None else f"category {change.category}"
-
-
-def _open_store() -> Store:
-    workspace = Workspace.open()
-    workspace.store.migrate()
-    return workspace.store

@@ -55,7 +55,6 @@ def analyze(
     """
     wanted = DayRange.from_options(day, first, last)
     workspace = open_workspace()
-    workspace.store.migrate()
     files = workspace.files
     days = [d for d in files.days("drift_report") if d in wanted]
     if not days:

@@ -12,7 +12,8 @@ import typer
 from rlhf_pipeline import calibration
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.tables import echo
+from rlhf_pipeline.cli.tables import build_records, echo
+from rlhf_pipeline.cli.training_files import write_lines
 from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.argilla import RECORD_ROWS, record_rows
 from rlhf_pipeline.datasets.formats import format_for
@@ -265,16 +266,5 @@ def _export_days(stage: str, name: str, out: Path | None) -> None:
     _write_lines(build_records(frame), out or workspace.settings.exports / name)
 
 
-def build_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON objects: missing values as null, times as ISO 8601 UTC, fractions with 15
-    digits.
-    """
-    shape = {"date_format": "iso", "date_unit": "us", "double_precision": 15, "force_ascii": False}
-    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", **shape))
-    return rows
-
-
 def _write_lines(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
-    echo(f"{len(lines)} rows in {path}")
+    echo(f"{write_lines(path, rows)} rows in {path}")

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -13,14 +13,12 @@ from typing import Annotated, Any
 import typer
 from filelock import Timeout
 from pydantic import ValidationError
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from rlhf_pipeline.cli.comparisons import offer_to_people
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.replay import import_lock, replay_pending
-from rlhf_pipeline.cli.tables import echo
+from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.datasets.argilla import ArgillaComparisons, ArgillaVotes, is_argilla
 from rlhf_pipeline.datasets.cells import MomentParser
@@ -28,7 +26,7 @@ from rlhf_pipeline.datasets.comparisons import ComparisonImport
 from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.datasets.prompts import PromptImport
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
+from rlhf_pipeline.datasets.rejects import ImportCounts, ImportProgress, Rejects
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.datasets.votes import VoteImport
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError
@@ -216,20 +214,11 @@ def calibration_log(
     workspace = Workspace.from_settings(_read_settings(project))
     with _hold_import_lock(workspace, file):
         prepare(workspace)
-        told = {"sha256": _sha256(file), "n_bytes": file.stat().st_size}
-        import_id = workspace.store.imports.start("calibration-log", str(file.resolve()), told)
-        try:
-            done = workspace.store.calibrations.import_reports(read.reports, actor="import")
-        except BaseException as error:
-            with contextlib.suppress(StoreError):
-                workspace.store.imports.fail(
-                    import_id, told | {"error": f"{type(error).__name__}: {error}"}
-                )
-            raise
         reasons = {f"entry {n}": why for n, why in read.refused}
-        workspace.store.imports.finish(
-            import_id, told | done.model_dump() | {"n_rejected": len(reasons), "reasons": reasons}
-        )
+        told: dict[str, Any] = {"n_rejected": len(reasons), "reasons": reasons}
+        with record_import(workspace, "calibration-log", file, {}, lambda: told):
+            done = workspace.store.calibrations.import_reports(read.reports, actor="import")
+            told |= done.model_dump()
     n_refused = len(read.refused)
     echo(
         f"{done.n_added:,} imported, {done.n_known:,} known already, {n_refused:,} rejected, of "
@@ -255,10 +244,9 @@ class ImportSession:
     rejects: Rejects
     now: datetime
     staging: Path
-    progress: "_ProgressBar"
-    notes: list[str]
-    import_id: int
-    told: dict[str, Any]
+    progress: ImportProgress
+    import_id: int = 0
+    notes: list[str] = field(default_factory=list)
     counts: ImportCounts = field(default_factory=ImportCounts)
 
     @contextlib.contextmanager
@@ -279,13 +267,9 @@ class ImportSession:
         if earliest < settings.start_day and earliest != facts.start_day:
             facts.model_copy(update={"start_day": earliest}).write(settings.home)
 
-    def record(self, **more: Any) -> dict[str, Any]:
-        return {
-            **self.told,
-            **self.counts.model_dump(),
-            "reasons": dict(self.rejects.reasons),
-            **more,
-        }
+    def describe(self) -> dict[str, Any]:
+        """What the table of imports keeps."""
+        return {**self.counts.model_dump(), "reasons": dict(self.rejects.reasons)}
 
     def report(self) -> None:
         """Print the counts in one line, then notes. Raises DatasetError where every
@@ -303,35 +287,6 @@ class ImportSession:
                 f"No row of {self.file} could be imported. The first reasons are above, all of "
                 f"them in {self.rejects.path}."
             )
-
-
-class _ProgressBar:
-    """A bar per phase on the terminal's error stream; nothing if that is not a terminal."""
-
-    def __init__(self) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-        )
-        console = Console(stderr=True)
-        self._bar = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal
-        )
-        self._phases: dict[str, Any] = {}
-
-    def __call__(self, phase: str, done: int, total: int) -> None:
-        if phase not in self._phases:
-            self._phases[phase] = self._bar.add_task(phase, total=total)
-        self._bar.update(self._phases[phase], completed=done, total=total)
-
-    def __enter__(self) -> "_ProgressBar":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
 
 
 def import_votes(
@@ -398,27 +353,46 @@ def open_import(
                     )
                 )
             )
-        told = {
-            "sha256": _sha256(file),
-            "n_bytes": file.stat().st_size,
-            **names.model_dump(mode="json"),
-        }
-        import_id = workspace.store.imports.start(kind, str(file.resolve()), told)
-        bar = stack.enter_context(_ProgressBar())
+        bar = stack.enter_context(progress_bar(f"import of {kind}"))
         rejects = stack.enter_context(Rejects(file, folder))
         intake = ImportSession(
-            workspace, file, rows, rejects, datetime.now(UTC), staging, bar, [], import_id, told
+            workspace,
+            file,
+            rows,
+            rejects,
+            datetime.now(UTC),
+            staging,
+            lambda phase, done, total: bar(done, total, phase),
         )
-        try:
+        with record_import(
+            workspace, kind, file, names.model_dump(mode="json"), intake.describe
+        ) as intake.import_id:
             yield intake
-        except BaseException as error:
-            # the error itself may be that the store cannot be written
-            with contextlib.suppress(StoreError):
-                workspace.store.imports.fail(
-                    import_id, intake.record(error=f"{type(error).__name__}: {error}")
-                )
-            raise
-        workspace.store.imports.finish(import_id, intake.record())
+
+
+@contextlib.contextmanager
+def record_import(
+    workspace: Workspace,
+    kind: str,
+    file: Path,
+    options: Mapping[str, Any],
+    describe: Callable[[], Mapping[str, Any]],
+) -> Iterator[int]:
+    """The number of an import in the table of imports, which gets what `describe` says at its end,
+    and the error of one that failed.
+    """
+    imports = workspace.store.imports
+    facts = {"sha256": _sha256(file), "n_bytes": file.stat().st_size, **options}
+    import_id = imports.start(kind, str(file.resolve()), facts)
+    try:
+        yield import_id
+    except BaseException as error:
+        # the error itself may be that the store cannot be written
+        with contextlib.suppress(StoreError):
+            cause = {"error": f"{type(error).__name__}: {error}"}
+            imports.fail(import_id, {**facts, **describe(), **cause})
+        raise
+    imports.finish(import_id, {**facts, **describe()})
 
 
 def _unpack_rows(kind: str, rows: RowFile, names: ColumnMapping) -> RowFile:

@@ -66,7 +66,7 @@ def train(
 
     Its rows are checked first. The same order while its job is open starts no second one.
     """
-    workspace = _open_workspace()
+    workspace = Workspace.open()
     store, settings = workspace.store, workspace.settings
     if waiting := store.replays.pending_days():
         raise ConfigurationError(
@@ -105,7 +105,7 @@ def train(
 @app.command("jobs")
 def list_jobs(as_json: AsJson = False) -> None:
     """List the training jobs, newest first: when, by whom, strategy and state."""
-    found = read_jobs(_open_workspace())[::-1]
+    found = read_jobs(Workspace.open())[::-1]
     if as_json:
         show_json([job.model_dump(mode="json") for job in found])
         return
@@ -121,7 +121,7 @@ def status(job: JobId, as_json: AsJson = False) -> None:
     """Show the state of a job, its loss, learning rate, tokens, time and cost so far, and what each
     stage made.
     """
-    workspace = _open_workspace()
+    workspace = Workspace.open()
     found = find_job(workspace, job)
     if not as_json:
         _echo_job(workspace, found)
@@ -145,7 +145,7 @@ def cancel(
     """Cancel a job: its run ends within 5 seconds. The champion stays; the same order later goes on
     from the last checkpoint.
     """
-    workspace = _open_workspace()
+    workspace = Workspace.open()
     found = find_job(workspace, job)
     if found.state in ENDED:
         raise ConfigurationError(f"Job {job} is {_describe_state(found)}: nothing to cancel.")
@@ -162,12 +162,6 @@ def cancel(
             "the end of the operation that it is in."
         )
         raise typer.Exit(1)
-
-
-def _open_workspace() -> Workspace:
-    workspace = Workspace.open()
-    workspace.store.migrate()
-    return workspace
 
 
 def _order(

@@ -49,8 +49,7 @@ def predict(
         raise ConfigurationError(
             "Say what to predict: either --interactive, or --input FILE.jsonl."
         )
-    workspace = Workspace.from_environment()
-    workspace.require_initialised()
+    workspace = Workspace.open()
     path = out or TrainingFiles(workspace.settings.home).predictions
     # before a model is loaded for a file that cannot be read
     questions = [] if input is None else read_questions(input)

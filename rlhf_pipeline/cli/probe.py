@@ -61,8 +61,7 @@ def probe(
     model does on confident predictions of the past; writes the diagram and
     meta_reflection_log.jsonl.
     """
-    workspace = Workspace.from_environment()
-    workspace.store.migrate()
+    workspace = Workspace.open_current()
     files = TrainingFiles(workspace.settings.home)
     reflections = read_reflections(workspace.store)
     write_lines(files.reflection_log, reflection_rows(reflections))

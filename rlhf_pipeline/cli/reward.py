@@ -103,7 +103,7 @@ def train(
     """Fit on the train split, register as candidate with its lineage. `rlhf reward calibrate`
     decides whether it becomes champion.
     """
-    workspace = _open_workspace()
+    workspace = Workspace.open()
     files = TrainingFiles(workspace.settings.home)
     folder = out or files.checkpoint
     learnt_from = _read_data(workspace, data or files.training_data, change_seq)
@@ -179,7 +179,7 @@ def calibrate(
     """Choose a calibrator on the calib split, or none, measure it on the test split, and append to
     calibration_log.json.
     """
-    workspace = _open_workspace()
+    workspace = Workspace.open()
     files, champions = TrainingFiles(workspace.settings.home), workspace.champions
     params = parse_parameters(CalibrateParams, changes)
     version = _find_reward_model(workspace, model)
@@ -321,10 +321,3 @@ def _find_reward_model(workspace: Workspace, label: str | None) -> ModelVersion:
             "There is no reward model to calibrate yet. Train one: rlhf reward train."
         )
     return found
-
-
-def _open_workspace() -> Workspace:
-    workspace = Workspace.from_environment()
-    workspace.require_initialised()
-    workspace.store.migrate()
-    return workspace

@@ -67,17 +67,17 @@ def show_json(rows: pd.DataFrame | Sequence[Mapping[str, Any]] | Mapping[str, An
     """One JSON array, or one object; missing values as null, times in ISO 8601."""
     import pandas as pd
 
-    if isinstance(rows, pd.DataFrame):
-        rows = json.loads(
-            rows.to_json(
-                orient="records",
-                date_format="iso",
-                date_unit="us",
-                double_precision=15,
-                force_ascii=False,
-            )
-        )
-    echo(json.dumps(rows, ensure_ascii=False, indent=1))
+    records = build_records(rows) if isinstance(rows, pd.DataFrame) else rows
+    echo(json.dumps(records, ensure_ascii=False, indent=1))
+
+
+def build_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON objects: missing values as null, times as ISO 8601 UTC, fractions with 15
+    digits.
+    """
+    shape = {"date_format": "iso", "date_unit": "us", "double_precision": 15, "force_ascii": False}
+    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", **shape))
+    return rows
 
 
 def format_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:

@@ -71,7 +71,7 @@ def list_decisions(
     ] = False,
 ) -> None:
     """List every decision to retrain or to hold, oldest first: when, why, its run, and who."""
-    wanted, store = DayRange(first, last), open_workspace().store
+    wanted, store = DayRange(first, last), Workspace.open().store
     decisions = [d for d in store.decisions.all() if d.decided_at.date().isoformat() in wanted]
     answered = store.decisions.find_answers()
     rows = [_build_row(each, answered.get(each.stored_id)) for each in decisions]
@@ -97,7 +97,7 @@ def explain(
     """Show why a decision fired or held: each condition with its threshold and the number at the
     time, the events, and whether a replay from that evidence gives the same decision.
     """
-    store = open_workspace().store
+    store = Workspace.open().store
     found = _find_decision(store, decision)
     if found is None:
         echo(NO_DECISION)
@@ -133,7 +133,7 @@ def answer(
     Of two tastes, `quarantine` keeps the old one and `retrain` takes both.
     """
     _require_reason(reason)
-    made = open_workspace().store.decisions.answer(
+    made = Workspace.open().store.decisions.answer(
         decision,
         lambda held, seq: answers.answer(
             held, chosen, reason=reason, actor=ACTOR, now=datetime.now(UTC), max_seq=seq
@@ -152,7 +152,7 @@ def quarantine(
     _require_reason(reason)
     named = Quarantine(annotator_ids=tuple(sorted(set(annotators))), from_seq=since)
     _echo_made(
-        open_workspace().store.decisions.fire_by_hand(
+        Workspace.open().store.decisions.fire_by_hand(
             reason, actor=ACTOR, now=datetime.now(UTC), quarantine=named
         )
     )
@@ -162,7 +162,7 @@ def quarantine(
 def lift(decision: DecisionId, reason: Reason) -> None:
     """Undo the quarantine that a decision began: its votes count again."""
     _require_reason(reason)
-    made = open_workspace().store.decisions.answer(
+    made = Workspace.open().store.decisions.answer(
         decision,
         lambda fired, seq: answers.lift(
             fired, reason=reason, actor=ACTOR, now=datetime.now(UTC), max_seq=seq
@@ -194,7 +194,7 @@ def replay(
 
     Exits with 1 if a stored decision is not reproduced.
     """
-    days, history = DayRange(first, last), StoredHistory(open_workspace())
+    days, history = DayRange(first, last), StoredHistory(Workspace.open())
     params = parse_parameters(RedecideParams, changes, **history.current.model_dump())
     stored = [d for d in history.decisions if d.decided_at.date().isoformat() in days]
     differing = {d.stored_id: found for d in stored if (found := find_differences(d))}
@@ -224,12 +224,6 @@ def replay(
             _show_timelines(history, timelines, known)
     if differing:
         raise typer.Exit(1)
-
-
-def open_workspace() -> Workspace:
-    workspace = Workspace.open()
-    workspace.store.migrate()
-    return workspace
 
 
 def _show_reproduction(n: int, differing: Mapping[int, Sequence[str]]) -> None:

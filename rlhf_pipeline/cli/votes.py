@@ -8,9 +8,15 @@ import pandas as pd
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.exports import build_records
 from rlhf_pipeline.cli.parameters import Changes, ChangeSeq
-from rlhf_pipeline.cli.tables import echo, format_interval, progress_bar, show, show_json
+from rlhf_pipeline.cli.tables import (
+    build_records,
+    echo,
+    format_interval,
+    progress_bar,
+    show,
+    show_json,
+)
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.comparisons.routing import RoutingParams, count_routes, route, send_routes
 from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
@@ -74,9 +80,8 @@ def route_day(
     """Offer people their share of a day, least confident first; let the reward model answer what it
     is confident of; list what stays open.
     """
-    workspace = Workspace.from_environment()
+    workspace = Workspace.open_current()
     store = workspace.store
-    store.migrate()
     name = (day or datetime.now(UTC)).date().isoformat()
     published = store.comparisons.for_days([name])
     if published.empty:
@@ -262,9 +267,8 @@ def annotators(
             "--pairs uses all votes at once and cannot be combined with --over-time.",
             param_hint="--pairs",
         )
-    workspace = Workspace.from_environment()
+    workspace = Workspace.open_current()
     store = workspace.store
-    store.migrate()
     days = _parse_days(since, until)
     if over_time:
         _show_over_time(
@@ -399,39 +403,37 @@ def _show_over_time(
         )
 
 
-def _build_annotator_row(row: "pd.Series") -> dict[str, str]:
-    def format_measure(measure: str, digits: int = 2) -> str:
-        return format_interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], digits)
+def _format_measure(row: "pd.Series", measure: str, digits: int = 2) -> str:
+    return format_interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], digits)
 
+
+def _build_annotator_row(row: "pd.Series") -> dict[str, str]:
     return {
         "annotator": str(row["annotator_id"])[:16],
         "votes": f"{row['n_votes']:,}",
-        "reliability": format_measure("reliability"),
-        "leans left": format_measure("position_bias"),
-        "same again": format_measure("self_consistency"),
-        "seconds": format_measure("median_seconds", 1),
-        "too fast": format_measure("too_fast"),
-        "as before": format_measure("same_as_before"),
-        "gold": format_measure("gold_accuracy"),
-        "too sure": format_measure("confidence_gap"),
+        "reliability": _format_measure(row, "reliability"),
+        "leans left": _format_measure(row, "position_bias"),
+        "same again": _format_measure(row, "self_consistency"),
+        "seconds": _format_measure(row, "median_seconds", 1),
+        "too fast": _format_measure(row, "too_fast"),
+        "as before": _format_measure(row, "same_as_before"),
+        "gold": _format_measure(row, "gold_accuracy"),
+        "too sure": _format_measure(row, "confidence_gap"),
     }
 
 
 def _build_window_row(row: "pd.Series") -> dict[str, str]:
-    def format_measure(measure: str, digits: int = 2) -> str:
-        return format_interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], digits)
-
     return {
         "window": str(row["first_day"]),
         "annotator": str(row["annotator_id"])[:16],
         "votes": f"{row['n_votes']:,}",
-        "kappa": format_measure("kappa"),
-        "gold": format_measure("gold_accuracy"),
-        "seconds": format_measure("median_seconds", 1),
-        "too fast": format_measure("too_fast"),
-        "left": format_measure("share_left"),
-        "same again": format_measure("self_consistency"),
-        "too sure": format_measure("confidence_gap"),
+        "kappa": _format_measure(row, "kappa"),
+        "gold": _format_measure(row, "gold_accuracy"),
+        "seconds": _format_measure(row, "median_seconds", 1),
+        "too fast": _format_measure(row, "too_fast"),
+        "left": _format_measure(row, "share_left"),
+        "same again": _format_measure(row, "self_consistency"),
+        "too sure": _format_measure(row, "confidence_gap"),
     }
 
 

@@ -8,8 +8,8 @@ import pytest
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import COMMANDS, load_command, main
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.exports import build_records
 from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.cli.tables import build_records
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, NotEnoughData
 from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, REFLECTIONS, check_frame
