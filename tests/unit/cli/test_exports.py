@@ -1,16 +1,14 @@
 """Comparisons, votes and tuples as files, and back."""
 
-import json
 from datetime import UTC, datetime, timedelta
 
-import jsonschema
 import pandas as pd
 import pytest
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.formats import FORMATS
-from rlhf_pipeline.datasets.preference import KINDS, json_schema
+from rlhf_pipeline.datasets.preference import KINDS
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, NotEnoughData
 from rlhf_pipeline.frames import COMPARISONS, DRIFT_REPORTS, check_frame
 from rlhf_pipeline.object_stores import put
@@ -131,53 +129,12 @@ def read(path, noun):
         return form.read(file, KINDS[KIND_OF[noun]])
 
 
-@pytest.mark.parametrize("noun", EXPORTS)
-def test_every_row_is_valid_by_the_json_schema(rlhf, home, noun):
-    rlhf("export", noun, home=home)
-    validator = jsonschema.Draft202012Validator(json_schema())
-    lines = (home / "exports" / f"{noun}.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == {"comparisons": 6, "votes": 8, "tuples": 4}[noun]
-    for line in lines:
-        validator.validate(json.loads(line))
-        assert json.loads(line)["schema"] == f"preference-v1/{KIND_OF[noun]}"
-
-
-@pytest.mark.parametrize("noun", EXPORTS)
-def test_all_formats_hold_the_same_rows(rlhf, home, tmp_path, noun):
-    frames = []
-    for form in TABLES.values():
-        path = tmp_path / f"{noun}{form.suffix}"
-        result = rlhf("export", noun, "--out", str(path), home=home)
-        frames.append(read(path, noun))
-        assert result.output == f"{len(frames[-1])} {noun} in {path}\n"
-    pd.testing.assert_frame_equal(frames[0], frames[1], check_exact=True)
-    pd.testing.assert_frame_equal(frames[0], frames[2], check_exact=True)
-
-
 def test_the_given_format_overrides_the_suffix(rlhf, home, tmp_path):
     out = tmp_path / "votes.txt"
     rlhf("export", "votes", "--format", "csv", "--out", str(out), home=home)
     rlhf("export", "votes", "--format", "csv", home=home)
     assert out.read_bytes() == (home / "exports" / "votes.csv").read_bytes()
     assert out.read_bytes().startswith(b"schema,comparison_id,")
-
-
-def test_tuples_are_the_votes_that_teach(rlhf, home):
-    rlhf("export", "tuples", home=home)
-    tuples = read(home / "exports" / "tuples.jsonl", "tuples")
-    assert list(zip(tuples["comparison_id"], tuples["preferred"], strict=True)) == [
-        ("c0", "a"),
-        ("c0", "tie"),
-        ("c1", "b"),
-        ("c3", "tie"),
-    ]
-    first = tuples.iloc[0]
-    assert (first["prompt"], first["a"], first["b"]) == (
-        "why 0?\nüber — 🎉",
-        '=HYPERLINK("http://evil"), said she',
-        "",
-    )
-    assert tuples["split"][3] == "calib"
 
 
 def test_withdrawn_votes_are_exported_on_request(rlhf, home):
@@ -188,10 +145,9 @@ def test_withdrawn_votes_are_exported_on_request(rlhf, home):
     assert votes.loc[votes["is_superseded"], "comparison_id"].tolist() == ["c2"]
 
 
-@pytest.mark.parametrize("suffix", [form.suffix for form in TABLES.values()])
 @pytest.mark.parametrize("noun", EXPORTS)
-def test_an_empty_store_is_a_file_without_rows(rlhf, initialised, tmp_path, noun, suffix):
-    out = tmp_path / f"{noun}{suffix}"
+def test_an_empty_store_is_a_file_without_rows(rlhf, initialised, tmp_path, noun):
+    out = tmp_path / f"{noun}.parquet"
     assert rlhf("export", noun, "--out", str(out)).output == f"0 {noun} in {out}\n"
     pd.testing.assert_frame_equal(read(out, noun), KINDS[KIND_OF[noun]].empty_frame())
 

@@ -155,25 +155,6 @@ def test_every_row_is_counted_once(rlhf, home, tmp_path):
         store.audit.verify()
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_the_same_rows_in_another_kind_of_file_are_known(rlhf, tmp_path, kind):
-    pairs = [
-        pair(
-            n, group=f"g{n}", split="test", gold="a", domain="argument", model_a="m1", model_b="m2"
-        )
-        for n in range(3)
-    ]
-    votes = [vote(n, duration_s=12.5, reason="he, she\nand it", task_id="t") for n in range(3)]
-    rlhf("import", "comparisons", write(tmp_path / "pairs.jsonl", pairs), "--project", "real")
-    rlhf("import", "votes", write(tmp_path / "votes.jsonl", votes), "--no-replay")
-    assert rlhf("import", "comparisons", write(tmp_path / f"pairs.{kind}", pairs)).startswith(
-        "0 imported, 3 already known, 0 merged, 0 rejected"
-    )
-    assert rlhf(
-        "import", "votes", write(tmp_path / f"votes.{kind}", votes), "--no-replay"
-    ).startswith("0 imported, 3 already known")
-
-
 def test_a_comparison_keeps_its_sources_fields(rlhf, home, tmp_path):
     facts = {
         "source": "debates",

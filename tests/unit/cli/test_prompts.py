@@ -57,31 +57,6 @@ def test_any_parameter_is_set_by_its_name(prompts, tmp_path):
         prompts("generate", "--set", "libary=all")
 
 
-def test_of_100_rows_97_are_imported_and_3_written_as_rejects(prompts, tmp_path):
-    rows = [json.dumps({"question": f"Question {i}?"}) for i in range(100)]
-    rows[3], rows[60], rows[61] = "{", '{"question": " "}', "[]"
-    (tmp_path / "batch.jsonl").write_text("\n".join(rows))
-    out, rejects = tmp_path / "p.jsonl", tmp_path / "rejected.jsonl"
-    said = prompts(
-        "generate",
-        "--source",
-        "dataset",
-        "--file",
-        tmp_path / "batch.jsonl",
-        "--num-prompts",
-        97,
-        "--out",
-        out,
-        "--rejects",
-        rejects,
-    )
-    assert "97 kept, 0 duplicates, 0 near-duplicates, 0 excluded, 3 rejected (3 by row)" in said
-    assert len(read_jsonl(out)) == 97
-    told = [json.loads(line) for line in rejects.read_text().splitlines()]
-    assert [t["where"].rpartition(", ")[2] for t in told] == ["line 4", "line 61", "line 62"]
-    assert all(t["reason"] and t["rule"] == "row" for t in told)
-
-
 def test_too_few_good_rows_are_an_error_and_write_nothing(prompts, tmp_path):
     (tmp_path / "p.jsonl").write_text('{"text": "fine"}\n{"text": ""}\n')
     with pytest.raises(
