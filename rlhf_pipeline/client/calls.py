@@ -124,25 +124,13 @@ class ComparisonQuery(TypedDict, total=False):
     q: str | None
 
 
-class ReadUser(UserOut):
-    """A user as read: `etag` identifies the version that an edit is based on."""
-
-    etag: str
-
-
-class ReadAddedUser(AddedUser):
-    """A new user, with the ETag for a first edit; None in the answer to a repeated request."""
-
-    etag: str | None = None
-
-
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """A request that is ready to send.
 
     `key` is the idempotency key of a POST; repeated attempts use the same key, so that the action
-    happens once. `if_match` is the ETag that an edit is based on; the server refuses the edit if
-    the record has changed since.
+    happens once. `if_match` is the ETag that an edit of rules or guidelines is based on; the server
+    refuses the edit if they have changed since.
     """
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -320,9 +308,9 @@ def users(*, limit: int = 100) -> Call[Page[UserOut]]:
     return _list("users", UserOut, limit=limit)
 
 
-def user(user_id: str) -> Call[ReadUser]:
-    """One user, with the `etag` that `change_user` needs."""
-    return _get(f"users/{_id(user_id)}", ReadUser)
+def user(user_id: str) -> Call[UserOut]:
+    """One user."""
+    return _get(f"users/{_id(user_id)}", UserOut)
 
 
 def add_user(
@@ -332,34 +320,27 @@ def add_user(
     roles: Sequence[Role | str] = (),
     organization_roles: Sequence[Role | str] = (),
     kind: str = "person",
-) -> Call[ReadAddedUser]:
+) -> Call[AddedUser]:
     """Add a user. A token creates no login link: create it on the page `users` or with `rlhf users
     login-link`.
     """
     given = {"roles": _role_names(roles), "organization_roles": _role_names(organization_roles)}
-    return _post("users", ReadAddedUser, {"email": email, "name": name, "kind": kind, **given})
+    return _post("users", AddedUser, {"email": email, "name": name, "kind": kind, **given})
 
 
 def change_user(
-    user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None,
+    user_id: str, *, name: str | None = None, roles: Sequence[Role | str] | None = None,
     organization_roles: Sequence[Role | str] | None = None, disabled: bool | None = None,
-) -> Call[ReadUser]:  # fmt: skip
-    """Change a user; None leaves a field unchanged. Raises ConflictingRequest if the user changed
-    after `etag` was read.
-    """
+) -> Call[UserOut]:  # fmt: skip
+    """Change a user; None leaves a field unchanged."""
     body = {
         "name": name,
         "roles": _role_names(roles),
         "organization_roles": _role_names(organization_roles),
         "disabled": disabled,
     }
-    return Call(
-        "PATCH",
-        f"users/{_id(user_id)}",
-        ReadUser.model_validate,
-        body=_drop_missing(body),
-        if_match=etag,
-    )
+    path = f"users/{_id(user_id)}"
+    return Call("PATCH", path, UserOut.model_validate, body=_drop_missing(body))
 
 
 def tokens(*, limit: int = 100) -> Call[Page[TokenOut]]:

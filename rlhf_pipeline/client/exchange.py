@@ -115,7 +115,7 @@ def parse_answer(call: Call[T], response: httpx.Response) -> T:
     if not response.is_success:
         raise build_error(response)
     try:
-        return call.read(_parse_document(response))
+        return call.read(response.json() if response.content else None)
     except (ValueError, KeyError, TypeError, ValidationError) as cause:
         raise ServerUnavailable(
             f"{call.method} {call.path}: the answer does not match this API "
@@ -123,15 +123,6 @@ def parse_answer(call: Call[T], response: httpx.Response) -> T:
             "and that client and server have the same version.",
             status=response.status_code,
         ) from cause
-
-
-def _parse_document(response: httpx.Response) -> Any:
-    """The JSON of the answer, with the ETag added as field `etag`."""
-    document = response.json() if response.content else None
-    etag = response.headers.get("etag")
-    return (
-        document if etag is None or not isinstance(document, dict) else {**document, "etag": etag}
-    )
 
 
 def build_error(response: httpx.Response) -> ApiError:

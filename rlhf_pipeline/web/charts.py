@@ -1,22 +1,18 @@
-"""Answers routes of charts: the days that the charts of a page share, and records with ETags."""
+"""Answers routes of charts: the days that the charts of a page share, and records as JSON."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import Depends, Query, Response
 from pydantic import BeforeValidator, Field
 
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.reports.chart import Chart
-from rlhf_pipeline.web.etags import etag_of_record
 from rlhf_pipeline.web.problems import Problem
 
 SHOWN_DAYS = 90  # without `since`
-UNCHANGED: dict[int | str, dict[str, Any]] = {
-    304: {"description": "The chart is still the one of the ETag in If-None-Match."}
-}
 # an empty field of a form
 Day = Annotated[date | None, BeforeValidator(lambda value: value or None)]
 ChartFilter = Annotated[
@@ -66,9 +62,6 @@ def read_days(since: Day = None, until: Day = None) -> DayFilter:
 Days = Annotated[DayFilter, Depends(read_days)]
 
 
-def answer_chart(request: Request, chart: Chart) -> Response:
-    """The chart as JSON; 304 if the browser has it already."""
-    etag = etag_of_record(chart)
-    if request.headers.get("if-none-match") == etag:
-        return Response(status_code=304, headers={"ETag": etag})
-    return Response(chart.model_dump_json(), media_type="application/json", headers={"ETag": etag})
+def answer_chart(chart: Chart) -> Response:
+    """The chart as JSON, which is not validated once more."""
+    return Response(chart.model_dump_json(), media_type="application/json")

@@ -1,10 +1,8 @@
-"""ETags of editable records, and the If-Match header that an edit must send."""
+"""ETags of rules and guidelines, and the If-Match header that an edit must send."""
 
-import hashlib
 from typing import Annotated
 
 from fastapi import Header
-from pydantic import BaseModel
 
 from rlhf_pipeline.web.problems import Problem
 
@@ -22,13 +20,10 @@ def etag_of(version: int) -> str:
     return f'"{version}"'
 
 
-def etag_of_record(record: BaseModel) -> str:
-    """The ETag of a record without a version: a hash of its content."""
-    return f'"{hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:20]}"'
-
-
-def require_etag(if_match: str | None) -> str:
-    """The ETag that an edit is based on. Raises Problem 428 if it is missing."""
+def require_version(if_match: str | None) -> int:
+    """The version that an edit is based on. Raises Problem 428 if it is missing, 422 if it is
+    invalid.
+    """
     if if_match is None:
         raise Problem(
             428,
@@ -37,14 +32,7 @@ def require_etag(if_match: str | None) -> str:
             kind="unconditional_edit",
             errors=[("header.if-match", "is missing")],
         )
-    return if_match.strip()
-
-
-def require_version(if_match: str | None) -> int:
-    """The version that an edit is based on. Raises Problem 428 if it is missing, 422 if it is
-    invalid.
-    """
-    word = require_etag(if_match).strip('"')
+    word = if_match.strip().strip('"')
     if not word.isascii() or not word.isdigit() or len(word) > 9:
         raise Problem(
             422,

@@ -54,17 +54,6 @@ def test_chart_of_alignment_shows_the_points_that_the_api_lists(web: Web):
 
 
 @on_sqlite
-def test_an_unchanged_chart_is_not_sent_again(web: Web):
-    put(web)
-    reader = web.client("auditor")
-    etag = reader.get(PATH).headers["etag"]
-    again = reader.get(PATH, headers={"If-None-Match": etag})
-    assert (again.status_code, again.content) == (304, b"")
-    put(web, n_days=4)
-    assert reader.get(PATH, headers={"If-None-Match": etag}).status_code == 200
-
-
-@on_sqlite
 def test_charts_refuse_days_in_the_wrong_order_and_blind_readers(web: Web):
     wrong = {"since": "2026-01-03", "until": "2026-01-02"}
     answer = web.client("auditor").get(PATH, params=wrong)

@@ -29,7 +29,6 @@ SAID_OTHERWISE = {
 }
 # Fields of forms that are no part of the act, or stand elsewhere in its request.
 BESIDE = {
-    "if_match": "a header",
     "version": "a header",
     "after": "a header",
     "which": "a day, or all",

@@ -241,13 +241,8 @@ def test_what_belongs_to_another_project_is_not_found(
         )
         assert [admin.get(path).status_code for path in gets] == [200] * 4
         assert [ours.get(path).status_code for path in gets] == [404] * 4
-        etag = {"If-Match": admin.get(f"/users/{admin.user.user_id}").headers["ETag"]}
-        assert (
-            ours.patch(
-                f"/users/{admin.user.user_id}", json={"name": "taken"}, headers=etag
-            ).status_code
-            == 404
-        )
+        renamed = ours.patch(f"/users/{admin.user.user_id}", json={"name": "taken"})
+        assert renamed.status_code == 404
         assert ours.post(f"/users/{admin.user.user_id}:login-link").status_code == 404
         assert ours.delete(f"/me/tokens/{token_id}").status_code == 404
         assert ours.post(f"/assignments/{cards[1]['assignment_id']}:release").status_code == 404

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Role
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
 from rlhf_pipeline.store.anchors import FILE, add_daily_anchor
 from rlhf_pipeline.store.assignments import Assignments
 from rlhf_pipeline.votes.counting import counting
@@ -244,18 +244,8 @@ def test_users_are_added_changed_and_disabled(web: Web):
     )
     assert admin.post("/users", json={"email": "new@example.org"}).status_code == 422
     assert admin.post("/users", json={"email": "no address"}).status_code == 422
-    etag = admin.get(f"/users/{user['user_id']}").headers["ETag"]
-    changed = admin.patch(
-        f"/users/{user['user_id']}", json={"name": "Newer"}, headers={"If-Match": etag}
-    )
+    changed = web.change(admin, user["user_id"], name="Newer")
     assert changed.json()["name"] == "Newer"
-    assert (
-        admin.patch(
-            f"/users/{user['user_id']}", json={"name": "Old"}, headers={"If-Match": etag}
-        ).status_code
-        == 412
-    )
-    assert admin.patch(f"/users/{user['user_id']}", json={"name": "Old"}).status_code == 428
     assert web.store.users.get(user["user_id"]).name == "Newer"
     assert web.change(admin, user["user_id"], disabled=True).json()["disabled_at"] is not None
     assert admin.post(f"/users/{user['user_id']}:login-link").status_code == 422
@@ -263,48 +253,6 @@ def test_users_are_added_changed_and_disabled(web: Web):
     assert [one["email"] for one in admin.get("/users").json()["items"]] == sorted(
         ["admin0@example.org", "new@example.org"]
     )
-
-
-def test_of_many_edits_of_one_user_as_read_one_is_kept(web: Web):
-    admin, user = web.client("admin"), web.add("annotator", email="ann@example.org")
-    etag = admin.get(f"/users/{user.user_id}").headers["ETag"]
-
-    def edit(i: int) -> int:
-        change = {"name": f"name {i}", "roles": ["annotator", "auditor"] if i % 2 else ["curator"]}
-        return admin.patch(
-            f"/users/{user.user_id}", json=change, headers={"If-Match": etag}
-        ).status_code
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sorted(pool.map(edit, range(8))) == [200] + [412] * 7
-    kept = web.store.users.get(user.user_id)
-    # name and roles of one edit
-    assert len(kept.roles) == (2 if int(kept.name.split()[1]) % 2 else 1)
-    assert (
-        len(web.client("auditor").get("/audit", params={"action": "users.rename"}).json()["items"])
-        == 1
-    )
-
-
-@on_sqlite
-def test_an_edit_that_arrives_while_another_is_made_is_not_lost(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-):
-    admin, user = web.client("admin"), web.add("annotator", email="ann@example.org")
-    etag = admin.get(f"/users/{user.user_id}").headers["ETag"]
-    writing = web.store.database.write_transaction
-
-    def after_another(**how: bool) -> AbstractContextManager[object]:
-        monkeypatch.undo()
-        web.store.users.set_roles(user.user_id, [Role.AUDITOR], actor="somebody faster")
-        return writing(**how)
-
-    monkeypatch.setattr(web.store.database, "write_transaction", after_another)
-    answer = admin.patch(
-        f"/users/{user.user_id}", json={"roles": ["curator"]}, headers={"If-Match": etag}
-    )
-    assert (answer.status_code, answer.json()["type"]) == (412, "urn:rlhf:problem:outdated_edit")
-    assert web.store.users.get(user.user_id).roles == (Role.AUDITOR,)
 
 
 def test_consensus_lists_what_people_agree_and_disagree_on(web: Web):

@@ -11,7 +11,7 @@ from rlhf_pipeline.web.alignment import queries
 from rlhf_pipeline.web.alignment.queries import AlignmentFilters
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
@@ -35,8 +35,8 @@ def read_filters(
 Chosen = Annotated[AlignmentFilters, Depends(read_filters)]
 
 
-@api.get("/charts/alignment", response_model=Chart, responses=UNCHANGED)
-def read_chart(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
+@api.get("/charts/alignment", response_model=Chart)
+def read_chart(site: AnySite, principal: Reader, chosen: Chosen) -> Response:
     """Accuracy beside its noise ceiling, calibration error and slope, and the drift verdict of each
     space, by day: the metric points of those names. `model` is a reward model as name@version.
     One of `category`, `source` and `group` (of annotators) chooses the figures of that group,
@@ -44,29 +44,27 @@ def read_chart(site: AnySite, request: Request, principal: Reader, chosen: Chose
     `until`, up to the newest day with figures; without `since`, 90 days.
     """
     may_read_votes = principal.may(Permission.VOTES_READ)
-    return answer_chart(request, queries.build_chart(site, chosen, may_read_votes=may_read_votes))
+    return answer_chart(queries.build_chart(site, chosen, may_read_votes=may_read_votes))
 
 
-@api.get("/charts/accuracy", response_model=Chart, responses=UNCHANGED)
-def read_accuracy(site: AnySite, request: Request, principal: Reader, days: Days) -> Response:
+@api.get("/charts/accuracy", response_model=Chart)
+def read_accuracy(site: AnySite, principal: Reader, days: Days) -> Response:
     """Accuracy beside its noise ceiling by day. Without `until`, up to the newest day with figures;
     without `since`, 30 days.
     """
     may_read_votes = principal.may(Permission.VOTES_READ)
     chart = queries.build_accuracy_and_ceiling(site, days, may_read_votes=may_read_votes)
-    return answer_chart(request, chart)
+    return answer_chart(chart)
 
 
-@api.get("/charts/versions", response_model=Chart, responses=UNCHANGED)
-def read_versions(
-    site: AnySite, request: Request, _: Reader, model: ChartFilter = None
-) -> Response:
+@api.get("/charts/versions", response_model=Chart)
+def read_versions(site: AnySite, _: Reader, model: ChartFilter = None) -> Response:
     """Accuracy beside its noise ceiling, and calibration error, of the last versions of the reward
     model on the same held-out votes, as the newest `calibration` measured them. With `model`, a
     reward model as name@version, only that one.
     """
     points = site.store.metric_points.latest(VERSION_METRICS)
-    return answer_chart(request, chart_versions(points, model))
+    return answer_chart(chart_versions(points, model))
 
 
 @pages.get("/alignment")

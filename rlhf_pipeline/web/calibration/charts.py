@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import Depends, Query, Response
 
 from rlhf_pipeline.api_types.predictions import ProbeOut
 from rlhf_pipeline.permissions import Permission
@@ -24,7 +24,7 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.queries import CALIBRATION, CalibrationSelection
-from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
@@ -59,10 +59,10 @@ Selected = Annotated[CalibrationSelection, Depends(read_selection)]
 @api.get(
     "/charts/calibration/{figure}",
     response_model=Chart,
-    responses=UNCHANGED | problem_responses(404),
+    responses=problem_responses(404),
 )
 def read_chart(
-    site: AnySite, request: Request, principal: Reader, figure: FigureName, selection: Selected
+    site: AnySite, principal: Reader, figure: FigureName, selection: Selected
 ) -> Response:
     """Reliability and calibration error before and after calibration. `later_votes` and
     `later_groups` compare predictions with votes that came after them: the curve, and the error by
@@ -95,7 +95,7 @@ def read_chart(
             chart = _chart_dimensions(shown)
         else:
             chart = chart_before_after(shown.report, selection.parts)
-    return answer_chart(request, chart)
+    return answer_chart(chart)
 
 
 def format_middle(b: ReliabilityBin) -> str:

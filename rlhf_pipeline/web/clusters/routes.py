@@ -11,7 +11,7 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.cluster_days import chart_cluster_days
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.charts import UNCHANGED, Day, answer_chart
+from rlhf_pipeline.web.charts import Day, answer_chart
 from rlhf_pipeline.web.comparisons import queries
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.pagination import Cursor, make_cursor, parse_cursor, plain_rows
@@ -24,15 +24,15 @@ SHOWN = 50
 MOST_PEOPLE = 9  # that may judge one comparison
 
 
-@api.get("/charts/clusters", response_model=Chart, responses=UNCHANGED)
-def read_chart(site: AnySite, request: Request, _: Reader, day: Day = None) -> Response:
+@api.get("/charts/clusters", response_model=Chart)
+def read_chart(site: AnySite, _: Reader, day: Day = None) -> Response:
     """Error rates of the clusters of a day, by default of the last day with any, over the days on
     which they were found.
     """
     days = site.files.cluster_days()
     wanted = [one for one in days if day is None or one == day.isoformat()][-1:]
     found = [one for of in site.files.read_clusters(wanted).values() for one in of.clusters]
-    return answer_chart(request, chart_cluster_days(found))
+    return answer_chart(chart_cluster_days(found))
 
 
 @pages.get("/clusters")

@@ -18,7 +18,7 @@ from rlhf_pipeline.retraining.messages import summarise_decision
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
-from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -29,10 +29,8 @@ Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, "
 WORST_FIRST = (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICIENT)
 
 
-@api.get("/charts/drift", response_model=Chart, responses=UNCHANGED)
-def read_chart(
-    site: AnySite, request: Request, _: Reader, days: Days, space: ChartFilter = None
-) -> Response:
+@api.get("/charts/drift", response_model=Chart)
+def read_chart(site: AnySite, _: Reader, days: Days, space: ChartFilter = None) -> Response:
     """The verdict of each space and detector by day with its evidence, the decisions, and the days
     on which the champion changed. Without `until`, up to the newest report; without `since`, 90
     days.
@@ -51,7 +49,7 @@ def read_chart(
         taste_changes=find_taste_changes(site.store),
         link=cache(lambda day: f"/drift/{day}"),
     )
-    return answer_chart(request, chart)
+    return answer_chart(chart)
 
 
 @api.get("/drift-tests", responses=problem_responses(404))

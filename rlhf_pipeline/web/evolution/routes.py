@@ -15,7 +15,7 @@ from rlhf_pipeline.reports.evaluation_page import judge_win_rate
 from rlhf_pipeline.reports.evolution import chart_evolution
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.charts import UNCHANGED, answer_chart
+from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.evolution import queries
 from rlhf_pipeline.web.evolution.filters import VersionFilter, list_models, read_version_filter
@@ -58,8 +58,8 @@ def read(site: AnySite, _: Reader, chosen: Chosen) -> EvolutionOut:
     return chosen.select(queries.read_evolution(site))
 
 
-@api.get("/charts/evolution", response_model=Chart, responses=UNCHANGED)
-def read_chart(site: AnySite, request: Request, _: Reader, chosen: Chosen) -> Response:
+@api.get("/charts/evolution", response_model=Chart)
+def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
     """Win rate, correct answers, KL and length of each evaluated policy version, with intervals;
     `since`, `until` and `model` choose versions as in `GET evolution`.
     """
@@ -71,7 +71,7 @@ def read_chart(site: AnySite, request: Request, _: Reader, chosen: Chosen) -> Re
 
     is_filtered = any(chosen.chosen.values())
     reason = {"no_versions": NONE_CHOSEN} if is_filtered else {}
-    return answer_chart(request, chart_evolution(evaluations, champion, link, **reason))
+    return answer_chart(chart_evolution(evaluations, champion, link, **reason))
 
 
 @pages.get("/evolution")

@@ -12,7 +12,7 @@ from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import UNCHANGED, answer_chart
+from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.idempotency import keeps_no_record, runs_once
@@ -50,15 +50,15 @@ def my_statistics(site: AnySite, principal: Voter) -> Statistics:
     return site.vote_counter.figures.for_annotator(principal.user_id)
 
 
-@charts.get("/charts/me/confidence", response_model=Chart, responses=UNCHANGED)
-def my_confidence(site: AnySite, request: Request, principal: Voter) -> Response:
+@charts.get("/charts/me/confidence", response_model=Chart)
+def my_confidence(site: AnySite, principal: Voter) -> Response:
     """The share of your votes on known answers that were right, by the confidence you stated."""
     # voting in the terminal starts without numpy
     from rlhf_pipeline.reports.stated_confidence import chart_stated_confidence
 
     mine = site.vote_counter.figures.for_annotator(principal.user_id)
     counts = [(one.stated, one.n, one.right) for one in mine.confidence]
-    return answer_chart(request, chart_stated_confidence(counts))
+    return answer_chart(chart_stated_confidence(counts))
 
 
 @api.get("/me/votes")

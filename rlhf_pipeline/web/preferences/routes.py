@@ -8,7 +8,7 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.preferences import queries
 from rlhf_pipeline.web.preferences.queries import By, Filters
@@ -43,10 +43,9 @@ Chosen = Annotated[Filters, Depends(read_filters)]
 Across = Annotated[By, Query(description="What the chart compares.")]
 
 
-@api.get("/charts/preferences/{figure}", response_model=Chart, responses=UNCHANGED)
+@api.get("/charts/preferences/{figure}", response_model=Chart)
 def read_chart(
     site: AnySite,
-    request: Request,
     principal: Reader,
     figure: FigureName,
     chosen: Chosen,
@@ -59,7 +58,7 @@ def read_chart(
     fewer than 3 of its annotators voted on. Without `until`, up to the newest day with votes;
     without `since`, 90 days. `model` is the model of both completions.
     """
-    return answer_chart(request, queries.build_chart(site, principal, figure, by, chosen))
+    return answer_chart(queries.build_chart(site, principal, figure, by, chosen))
 
 
 @pages.get("/preferences")

@@ -19,7 +19,7 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.production import chart_production
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.charts import UNCHANGED, ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
@@ -44,10 +44,8 @@ def send(site: AnySite, _: Writer, body: NewProductionFigures) -> StoredFigures:
     return StoredFigures(n=len(body.figures))
 
 
-@api.get("/charts/production", response_model=Chart, responses=UNCHANGED, tags=["charts"])
-def read_chart(
-    site: AnySite, request: Request, _: Reader, days: Days, model: ChartFilter = None
-) -> Response:
+@api.get("/charts/production", response_model=Chart, tags=["charts"])
+def read_chart(site: AnySite, _: Reader, days: Days, model: ChartFilter = None) -> Response:
     """Quality, satisfaction, latency, errors, deflected interactions, time to resolve, adoption and
     cost of models in production, by day. Without `until`, up to the newest day with figures;
     without `since`, 90 days.
@@ -57,7 +55,7 @@ def read_chart(
     points = site.store.metric_points.read(PRODUCTION, since=first, until=last, labels=labels)
     if days.since is None:
         first = min((point.day for point in points), default=first)
-    return answer_chart(request, chart_production(points, first, last))
+    return answer_chart(chart_production(points, first, last))
 
 
 @pages.get("/production")

@@ -14,7 +14,7 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.votes_by_day import chart_votes_by_day
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
-from rlhf_pipeline.web.charts import UNCHANGED, Days, answer_chart
+from rlhf_pipeline.web.charts import Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import csv_of
 from rlhf_pipeline.web.progress import queries
@@ -44,15 +44,15 @@ def read(site: AnySite, principal: Reader) -> ProgressOut:
     return queries.project_progress(site, principal)
 
 
-@api.get("/charts/votes", response_model=Chart, responses=UNCHANGED)
-def read_chart(site: AnySite, request: Request, principal: Reader, days: Days) -> Response:
+@api.get("/charts/votes", response_model=Chart)
+def read_chart(site: AnySite, principal: Reader, days: Days) -> Response:
     """Votes by people by day; for users who may vote, those on comparisons that they have judged.
     Without `until`, up to the newest day with votes; without `since`, 366 days.
     """
     counts = _read_days(site, principal)
     may_list = principal.may(Permission.VOTES_READ)
     first, last = days.resolve(max(counts, default=None), DAYS_DRAWN)
-    return answer_chart(request, chart_votes_by_day(counts, first, last, links=may_list))
+    return answer_chart(chart_votes_by_day(counts, first, last, links=may_list))
 
 
 @api.get(

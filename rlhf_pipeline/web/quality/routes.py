@@ -10,7 +10,7 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id, needs_all_votes
-from rlhf_pipeline.web.charts import UNCHANGED, Days, answer_chart
+from rlhf_pipeline.web.charts import Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import csv_of
 from rlhf_pipeline.web.pagination import Cursor
@@ -54,10 +54,9 @@ def read(
     return queries.project_quality(site, principal, QualityList(_clean(q), sort, cursor, limit))
 
 
-@charts.get("/charts/annotator/{figure}", response_model=Chart, responses=UNCHANGED)
+@charts.get("/charts/annotator/{figure}", response_model=Chart)
 def read_chart(
     site: AnySite,
-    request: Request,
     _: AllVotesReader,
     figure: FigureName,
     annotator_id: AnnotatorId,
@@ -67,7 +66,7 @@ def read_chart(
     themselves, as in `rlhf votes annotators --over-time`. Weeks with fewer than 5 such votes are
     withheld. Without `until`, up to the annotator's newest vote; without `since`, 90 days.
     """
-    return answer_chart(request, site.annotator_weeks.draw(annotator_id, figure, days))
+    return answer_chart(site.annotator_weeks.draw(annotator_id, figure, days))
 
 
 @pages.get("/quality")

@@ -12,13 +12,12 @@ from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.etags import IfMatch, etag_of_record, require_etag
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.idempotency import runs_once
 from rlhf_pipeline.web.pagination import Cursor, Limit, cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
 api = api_router("users")
@@ -38,9 +37,7 @@ def read_all(site: AnySite, cursor: Cursor = None, limit: Limit = 50) -> Page[Us
 @api.get("/users/{user_id}", dependencies=READER)
 def read(site: AnySite, response: Response, user_id: str) -> UserOut:
     """One user."""
-    found = _user_out(site.store.users.get(user_id))
-    response.headers["ETag"] = etag_of_record(found)
-    return found
+    return _user_out(site.store.users.get(user_id))
 
 
 def _personal_fields(site: Site, answer: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +48,7 @@ def _personal_fields(site: Site, answer: dict[str, Any]) -> dict[str, Any]:
 
 @api.post("/users", status_code=201)
 @runs_once(leaves_out=("email", "name"), fills_in=_personal_fields)
-def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> AddedUser:
+def add(site: AnySite, principal: Admin, body: NewUser) -> AddedUser:
     """Add a user. The answer contains a login link to deliver, because no mail is sent. A request
     made with a token gets no link, which would outlive the token."""
     if body.organization_roles:
@@ -60,30 +57,23 @@ def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> A
     link = None
     if principal.is_session:
         link, _ = site.auth.create_login_link(user.user_id, site.settings.web_url, principal)
-    known = _user_out(user)
-    response.headers["ETag"] = etag_of_record(known)
-    return AddedUser(**known.model_dump(), login_link=link)
+    return AddedUser(**_user_out(user).model_dump(), login_link=link)
 
 
-@api.patch("/users/{user_id}", responses=problem_responses(412, 428))
+@api.patch("/users/{user_id}")
 def change(
     site: AnySite,
     principal: Admin,
-    response: Response,
     user_id: str,
     body: UserChange,
-    if_match: IfMatch = None,
 ) -> UserOut:
     """Change the name or roles of a user, disable or enable them. Fields left out stay unchanged.
-    If-Match is the ETag of the user as you read them.
 
     The first of `organization_roles` makes this an account of the organisation, valid in all its
     projects: its password, sessions and tokens end, and the user needs a new login link.
     Organisation roles are granted in a session, not with a token; a token with the scope
     `users.write` may change everything else."""
-    changed = _user_out(change_user(site, principal, user_id, body, etag=require_etag(if_match)))
-    response.headers["ETag"] = etag_of_record(changed)
-    return changed
+    return _user_out(change_user(site, principal, user_id, body))
 
 
 @api.post("/users/{user_id}:login-link", status_code=201)
@@ -107,12 +97,10 @@ def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
     return LoginLink(login_link=link, expires_at=token.expires_at)
 
 
-def change_user(
-    site: Site, principal: Principal, user_id: str, asked: UserChange, *, etag: str | None = None
-) -> User:
+def change_user(site: Site, principal: Principal, user_id: str, asked: UserChange) -> User:
     """Applies changes, which take effect with the next request, and returns the user.
 
-    Raises NotFound; Problem 412 for an outdated `etag`, 403 for changes reserved to admins of the
+    Raises NotFound; Problem 403 for changes reserved to admins of the
     organisation or to sessions; ConfigurationError as the store's `change`.
     """
 
@@ -127,12 +115,6 @@ def change_user(
             raise _organization_problem()
         if asked.name is not None or asked.disabled is not None:
             _refuse_organization_account(principal, user)
-        if etag is not None and etag != etag_of_record(_user_out(user)):
-            raise Problem(
-                412,
-                "The user was changed after you read them. Read them again and repeat your change.",
-                kind="outdated_edit",
-            )
 
     try:
         return site.store.users.change(
@@ -189,7 +171,7 @@ def submit_user(site: AnySite, request: Request, principal: Admin, form: Form) -
     }
     draft |= {"roles": form.all("roles"), "organization_roles": form.all("organization_roles")}
     added, problem = attempt(
-        lambda: add(site, principal, Response(), validate(NewUser, draft)),
+        lambda: add(site, principal, validate(NewUser, draft)),
         ConfigurationError,
     )
     if added is None:
@@ -256,9 +238,7 @@ def _change_from_form(site: Site, principal: Principal, user_id: str, form: Fiel
         said["name"] = form.text("name").strip() or None
     if form.has("says_organization_roles"):
         said["organization_roles"] = form.all("organization_roles")
-    return change_user(
-        site, principal, user_id, validate(UserChange, said), etag=form.text("if_match")
-    )
+    return change_user(site, principal, user_id, validate(UserChange, said))
 
 
 def _render_page(
@@ -284,7 +264,6 @@ def _render_page(
         sees_votes=principal.may(Permission.VOTES_READ) and blind_reader_id(principal) is None,
         is_later=cursor is not None,
         of_organization=principal.may_everywhere(Permission.USERS_WRITE),
-        etags={user.user_id: etag_of_record(user) for user in users.items},
         roles=list(Role),
         link=link,
         problem=problem.detail if problem else None,
