@@ -52,8 +52,7 @@ class Lease(Answer):
     rules: RulesShown
     guideline_version: int | None
     remaining: int = Field(
-        description="Number of judgements open for you, rounded up to tens; from 200 on an "
-        "estimate, up to a minute old."
+        description="Number of judgements open for you, rounded up to tens; 200 means over 190."
     )
     reason_empty: (
         Literal[

@@ -345,18 +345,6 @@ class Assignments:
             )
             return RemainingCards(n=n, reason_empty=None if least else queue.find_empty_reason())
 
-    def estimate_remaining(self, annotator_id: str, rules: AnnotationRules) -> int:
-        """As `remaining_for`, where it counts no further: more than MOST_COUNTED cards.
-
-        Takes 0.1 to 0.3 s where 100,000s of comparisons are open, so callers keep it a while.
-        """
-        now = self._database.clock.now()
-        with self._database.read_transaction() as connection:
-            queue = AnnotatorQueue(self._database, connection, annotator_id, rules, now)
-            n_held, n_with_slot = queue.count_held()
-            n = n_with_slot + queue.estimate_open() - queue.count_without_slot()
-            return min(max(n, MOST_COUNTED), n_held + queue.remaining_quota())
-
     def count_slots(self, comparison_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
         """comparison_id -> number of judgements wanted, and made; comparisons that were never
         offered are left out.

@@ -29,15 +29,13 @@ from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope,
 from rlhf_pipeline.store.schema import assignments, comparisons, practised_comparisons, slots
 
 WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
-MOST_COUNTED = 200  # open cards that are counted one by one for one annotator; 17 µs each
+MOST_COUNTED = 200  # open cards that are counted for one annotator; 17 µs each
 # oldest cards among which repeats are drawn, so that an annotator's first weeks do not dominate
 REPEATS_FROM = 200
 # numbers up to here are anybody's slots, of which there are as many as people overlap
 RESERVED_SLOTS_FROM = 100
 # newest cards of an annotator that are searched for released or expired ones
 RETURNED_CARDS_WINDOW = 200
-# newest cards of an annotator whose comparisons are left out where open ones are estimated
-MET_CARDS_WINDOW = 10_000
 
 Reason = Literal[
     "no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"
@@ -96,17 +94,6 @@ class AnnotatorQueue:
         `most`.
         """
         return int(_COUNT_OPEN.scalar(self.connection, self._parameters(most=most)))
-
-    def estimate_open(self) -> int:
-        """`count_open` without its limit, in little time: comparisons with an unfinished slot, less
-        those of this annotator's newest cards. Cards held by others and flagged comparisons count
-        too.
-        """
-        last = _SELECT_LAST_ORDINAL.scalar(self.connection, self._parameters()) or 0
-        met = _COUNT_MET.scalar(self.connection, self._parameters(since=last - MET_CARDS_WINDOW))
-        n_unfinished = _COUNT_UNFINISHED.scalar(self.connection, self._parameters())
-        n_asked = _COUNT_ASKED_ALONE.scalar(self.connection, self._parameters())
-        return int(n_unfinished + n_asked - met)
 
     def count_without_slot(self) -> int:
         """Number of cards without a slot that were judged today: repeats and gold."""
@@ -443,21 +430,6 @@ def _is_reserved() -> ColumnElement[bool]:
     return slots.c.annotator_id == bindparam("annotator")
 
 
-def _has_unfinished_slot(comparison_id: Any, *, or_reserved: bool) -> ColumnElement[bool]:
-    """The comparison has an unfinished slot that anybody may take, or one of this annotator's."""
-    other = slots.alias("other")
-    whose = other.c.slot_no <= RESERVED_SLOTS_FROM
-    if or_reserved:
-        whose = or_(whose, other.c.annotator_id == bindparam("annotator"))
-    return (
-        select(literal(1))
-        .where(
-            in_scope(other), other.c.comparison_id == comparison_id, other.c.state != "done", whose
-        )
-        .exists()
-    )
-
-
 def _select_open_slots(whose: ColumnElement[bool]) -> Select[Any]:
     """Free slots of comparisons that this annotator has not met, in queue order, each with their
     released or expired card.
@@ -620,31 +592,6 @@ _COUNT_OPEN = PreparedStatement(
     )
 )
 # By slot number, which stands in the index, not by annotator: 10 ms in place of 200 for 200,000.
-_COUNT_UNFINISHED = PreparedStatement(
-    select(func.count()).select_from(
-        select(literal(1))
-        .where(in_scope(slots), is_unfinished(), slots.c.slot_no <= RESERVED_SLOTS_FROM)
-        .group_by(slots.c.priority, slots.c.comparison_id)
-        .subquery()
-    )
-)
-_COUNT_ASKED_ALONE = PreparedStatement(
-    select(func.count()).where(
-        in_scope(slots),
-        is_unfinished(),
-        _is_reserved(),
-        ~_has_unfinished_slot(slots.c.comparison_id, or_reserved=False),
-    )
-)
-_COUNT_MET = PreparedStatement(
-    select(func.count()).where(
-        _is_own(assignments),
-        assignments.c.n > bindparam("since"),
-        assignments.c.pass_no == 1,
-        ~_is_returned(assignments),
-        _has_unfinished_slot(assignments.c.comparison_id, or_reserved=True),
-    )
-)
 _HAS_UNFINISHED = PreparedStatement(_select_slots(slots.c.comparison_id).limit(1))
 _HAS_OFFERED = PreparedStatement(
     select(literal(1))

@@ -64,7 +64,6 @@ class CacheTimes:
     token_s: float = 0.5  # a token that is revoked works no longer than this
     terms_s: float = 0.5  # rules and guidelines
     work_s: float = 1.0  # what is left to judge
-    remaining_s: float = 30.0  # estimates of the many cards that are left for one annotator
     champion_s: float = 1.0  # a query of MLflow takes longer than the route itself
     fits_s: float = 10.0  # fits of the annotator model
     scrape_s: float = 5.0  # what Prometheus reads

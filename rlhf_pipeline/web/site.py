@@ -71,7 +71,7 @@ class Site:
         self.store = store
         self.auth = Auth(store, settings, known_for_s=cache_times.token_s)
         self.streams = Streams()
-        self.cards = CardDealer(store, cache_times)
+        self.cards = CardDealer(store)
         self.vote_counter = VoteCounter(store, cache_times)
         self.calibrations = CalibrationLog(store)
         # pairs by origin, by the hash of their retraining set

@@ -7,15 +7,12 @@ from rlhf_pipeline.api_types.votes import RulesShown
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import AnnotationRules, Assignment
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.assignments import RemainingCards
-from rlhf_pipeline.store.card_queue import MOST_COUNTED
 from rlhf_pipeline.store.comparisons import Texts
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
-from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, ExpiringCache
+from rlhf_pipeline.web.memory_cache import ExpiringCache
 
 MAX_CACHED_CARDS = 20_000
 MAX_CACHED_TEXTS = 2_000
-MAX_CACHED_ANNOTATORS = 1_000
 
 
 @dataclass(frozen=True)
@@ -53,37 +50,15 @@ def build_visible_rules(rules: AnnotationRules) -> RulesShown:
 class CardDealer:
     """Deals cards from the store and remembers them, so that a vote needs no second read."""
 
-    def __init__(self, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
+    def __init__(self, store: Store):
         self._store = store
         self._assignments = ExpiringCache[str, Assignment](MAX_CACHED_CARDS)
         self._texts = ExpiringCache[str, tuple[Texts, bool]](MAX_CACHED_TEXTS)
-        # by annotator and day's cap; only the first lease of an annotator waits for one
-        self._estimates = ExpiringCache[tuple[str, int | None], CachedValue[int]](
-            MAX_CACHED_ANNOTATORS
-        )
-        self._cache_times = cache_times
 
     def deal(self, annotator_id: str, n: int, rules: AnnotationRules) -> list[CardContent]:
         dealt = self._store.assignments.deal(annotator_id, n, rules)
         self._load_texts([assignment.comparison_id for assignment in dealt])
         return [self._build_card(assignment) for assignment in dealt]
-
-    def count_remaining(self, annotator_id: str, rules: AnnotationRules) -> RemainingCards:
-        """The cards that one annotator could be dealt now; many are estimated, now and then."""
-        left = self._store.assignments.remaining_for(annotator_id, rules)
-        if left.n < MOST_COUNTED:
-            return left
-        key = annotator_id, rules.max_votes_per_day
-        estimate = self._estimates.get(key)
-        if estimate is None:
-            estimate = CachedValue(
-                lambda: self._store.assignments.estimate_remaining(annotator_id, rules),
-                self._cache_times.remaining_s,
-                may_lag=True,
-                quick_s=self._cache_times.quick_s,
-            )
-            self._estimates.put(key, estimate)
-        return left.model_copy(update={"n": estimate()})
 
     def get(self, assignment_id: str, annotator_id: str) -> CardContent:
         """Raises NotFound, in the same words whether the card does not exist or belongs to another

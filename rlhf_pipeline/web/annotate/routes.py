@@ -36,7 +36,7 @@ async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None =
 def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
     terms = site.terms()
     cards = site.cards.deal(annotator_id, n, terms.rules)
-    left = site.cards.count_remaining(annotator_id, terms.rules)
+    left = site.store.assignments.remaining_for(annotator_id, terms.rules)
     answer = Lease(
         cards=[
             CardOut.model_construct(

@@ -36,12 +36,15 @@ const MESSAGES = {
   ],
 };
 
-// The server rounds the number up to tens, lest it reveal a hidden card.
+// The server rounds the number up to tens, lest it reveal a hidden card, and counts no further
+// than MOST.
 const STEP = 10;
+const MOST = 200;
 
 function formatRemaining(n) {
   if (n === null) return "–";
-  return n === STEP ? `≤ ${STEP}` : n === 0 ? "0" : `about ${n.toLocaleString("en")}`;
+  if (n >= MOST) return `over ${MOST - STEP}`;
+  return n === STEP ? `≤ ${STEP}` : n === 0 ? "0" : `about ${n}`;
 }
 
 export class View {
