@@ -118,14 +118,6 @@ def test_debiasing_takes_off_most_of_what_noise_adds():
     assert abs(np.mean(far, axis=0)[1] - ece_equal_mass(*world(99, 200_000, sharpen=3))) < 0.015
 
 
-def test_calibrated_predictions_fire_seldom_and_doubled_logits_almost_always():
-    fired = {1.0: [], 2.0: []}
-    for sharpen, slopes in fired.items():
-        slopes.extend(calibration_slope(*world(seed, 200, sharpen)).high < 1 for seed in range(200))
-    assert np.mean(fired[1.0]) <= 0.05
-    assert np.mean(fired[2.0]) >= 0.90
-
-
 def test_the_slope_holds_its_level_when_the_votes_of_a_prompt_move_together():
     fired = []
     for seed in range(200):
@@ -412,16 +404,6 @@ def test_the_test_of_overconfidence_fires_on_doubled_logits_and_seldom_on_calibr
     assert fired[0.5] == 0  # timid is not bold
     told = overconfidence_test(*world(3, 200, 2.0))
     assert told.fires == (told.p_value < 0.025) == (told.slope.high < 1)
-
-
-def test_all_right_is_no_certainty():
-    found = calibration_metrics(np.full(20, 0.8), np.ones(20))
-    accuracy, ece = found.accuracy, found.ece_debiased
-    assert (accuracy.value, accuracy.high) == (1.0, 1.0)
-    assert 0.8 < accuracy.low < 0.9
-    assert ece.value == pytest.approx(0.2, abs=0.001)
-    assert 0.1 < ece.high - ece.low < 0.3
-    assert found.slope is None  # any slope from some 0.8 up would do as well
 
 
 @pytest.mark.parametrize(
