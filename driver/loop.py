@@ -16,7 +16,8 @@ from driver.recovery import fail_dead_runs, release_run_keys
 from driver.runner import RunCancelled, Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
 from jobs.retraining import policy_training
-from rlhf_pipeline.alert_rounds import keep_ticking, record_end, send_messages
+from rlhf_pipeline.alerts.rounds import send_messages
+from rlhf_pipeline.alerts.ticks import keep_ticking, record_end
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.terminal import escape_markup

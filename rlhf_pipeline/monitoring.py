@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, ConfigDict, Field, model_validator
 
 from rlhf_pipeline.records import Interval, Record, Text
 
@@ -65,6 +65,8 @@ class Alert(Record):
     is pending. `level` counts the groups of targets it has been escalated to beyond the first.
     """
 
+    model_config = ConfigDict(extra="ignore")  # the API returns it, to older clients too
+
     alert_id: int
     rule: str
     subject: Text
@@ -72,6 +74,11 @@ class Alert(Record):
     state: AlertState
     title: Text
     detail: Text = ""
+    progress: Text = Field(
+        default="", description="How far the loop's answer is, such as `answered, not served`."
+    )
+    loop_action: Text = Field(default="", description="What the loop did about it.")
+    next_step: Text = Field(default="", description="What a person should do next.")
     value: float | None = None
     threshold: float | None = None
     evidence: Mapping[str, Any] = Field(default_factory=dict)
@@ -95,6 +102,8 @@ class Alert(Record):
 class Silence(Record):
     """Keeps alerts of a rule, or of one of its subjects, from being sent until `ends_at`."""
 
+    model_config = ConfigDict(extra="ignore")  # the API returns it, to older clients too
+
     silence_id: int
     rule: str | None = None  # None: all rules
     subject: str | None = None  # None: all subjects
@@ -117,6 +126,8 @@ class AlertMessage(Record):
 
     `message_id` stays the same over all attempts, so that a receiver recognises a repetition.
     """
+
+    model_config = ConfigDict(extra="ignore")  # the API returns it, to older clients too
 
     message_id: str
     alert_id: int | None  # None: a test message

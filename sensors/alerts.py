@@ -7,24 +7,20 @@ from datetime import datetime
 
 import dagster as dg
 
-from rlhf_pipeline.alert_rounds import (
+from rlhf_pipeline.alerts.incidents import Step
+from rlhf_pipeline.alerts.readings import Reading
+from rlhf_pipeline.alerts.rounds import (
     TICK,
     AlertPlan,
     advance_alerts,
     gather_readings,
-    measure_now,
-    read_budget,
-    read_settings_problem,
-    record_tick,
     send_messages,
 )
-from rlhf_pipeline.alerts.corrections import mark_stopped
-from rlhf_pipeline.alerts.findings import Reading
+from rlhf_pipeline.alerts.ticks import record_tick
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.metrics import measure_project
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.alerts import AlertStep
 from sensors.run_facts import (
     RunMemory,
     count_missed,
@@ -50,7 +46,7 @@ def alerts_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
         step = _advance(context, store, settings, memory, now)
         sent = send_messages(store, settings)
         return dg.SensorResult(
-            skip_reason=f"{len(step.changed)} alerts changed, {len(sent)} messages sent",
+            skip_reason=f"{len(step.changed)} alerts changed, {sent} messages sent",
             cursor=memory.model_dump_json(exclude_defaults=True),
         )
 
@@ -63,10 +59,9 @@ def _advance(
     settings: Settings,
     memory: RunMemory,
     now: datetime,
-) -> AlertStep:
+) -> Step:
     """One round over everything that rules read."""
-    plan = AlertPlan.read(settings, store)
-    budget, problem = _read_budget(settings)
+    plan = AlertPlan.read(settings)
     schedules = read_schedules(_schedules(context, settings), memory, now)
     lags = measure_sensors(context.instance, now) if _is_daemon(context) else []
     points = [
@@ -74,19 +69,18 @@ def _advance(
         *count_missed(schedules, now),
         *measure_freshness(context.instance, now),
         *lags,
+        *measure_project(store, now),
     ]
     store.metric_points.put(points)
-    measure_now(store, now)
-    stored = gather_readings(store, settings, plan, now, budget=budget)
-    readings = [
-        *mark_stopped(stored, {lag.labels["sensor"] for lag in lags}),
+    found = [
+        *gather_readings(store, settings, plan, now),
+        *map(Reading.of_point, lags),
         *memory.readings(settings.dagster_ui.rstrip("/")),
         *schedules,
         # this tick is a sign of life
         Reading(name=TICK, measured_at=now, value=0.0),
-        read_settings_problem(problem or plan.problem, now),
     ]
-    step = advance_alerts(store, plan, readings, now)
+    step = advance_alerts(store, settings, plan, found, now)
     record_tick(store, now)  # last: a round that fails is no sign of life
     return step
 
@@ -101,14 +95,6 @@ def _schedules(
     # `rlhf loop` runs schedules whatever Dagster's UI says of them
     stopped = find_stopped_schedules(context.instance) if _is_daemon(context) else set()
     return [each for each in repository.schedule_defs if each.name not in stopped]
-
-
-def _read_budget(settings: Settings) -> tuple[float | None, str]:
-    """The least daily budget, and what is wrong with the settings file."""
-    try:
-        return read_budget(settings), ""
-    except ConfigurationError as cause:
-        return settings.budget_per_day, f"Nothing starts meanwhile: {cause}"
 
 
 def _is_daemon(context: dg.SensorEvaluationContext) -> bool:

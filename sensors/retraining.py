@@ -17,7 +17,7 @@ import dagster as dg
 from assets.retraining_decision import DECISION_TAG, decision_event, describe
 from jobs.loop import read_loop
 from jobs.retraining import policy_training, recalibration, recomputation, retraining
-from rlhf_pipeline.alert_rounds import report_changes
+from rlhf_pipeline.alerts.rounds import report_changes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TriggerDecision, utc_now

@@ -15,7 +15,7 @@ from dagster._core.scheduler.instigation import InstigatorType
 from dagster._utils.schedules import reverse_cron_string_iterator
 from pydantic import BaseModel
 
-from rlhf_pipeline.alerts.findings import Reading
+from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.monitoring import MetricPoint
 from sensors.runs import SCHEDULE_NAME_TAG, describe_failure, is_ours
 

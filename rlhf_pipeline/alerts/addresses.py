@@ -1,8 +1,6 @@
 """Resolves host names and refuses addresses inside the own network, against forged requests."""
 
 import socket
-import threading
-from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from rlhf_pipeline.errors import DeliveryFailed
@@ -22,37 +20,21 @@ CLOUD_SERVICES = (
 )
 
 
-def resolve(host: str, port: int, seconds: float) -> list[IPAddress]:
-    """All addresses of a host, in the system's order. Raises DeliveryFailed."""
-    found: list[IPAddress] = []
-    failure: list[OSError | UnicodeError] = []
+def resolve_allowed(host: str, port: int, *, allow_private: bool) -> list[IPAddress]:
+    """All addresses of a host, in the system's order.
 
-    def look_up() -> None:
-        try:
-            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as cause:
-            failure.append(cause)
-            return
-        addresses = (ip_address(str(entry[4][0]).partition("%")[0]) for entry in entries)
-        found.extend(dict.fromkeys(addresses))
-
-    # getaddrinfo takes no time limit, so it runs in a thread that is left alone after `seconds`.
-    thread = threading.Thread(target=look_up, name="resolve", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failure:
-        reason = getattr(failure[0], "strerror", None) or failure[0]
-        raise DeliveryFailed(f"Host {host} cannot be resolved: {reason}. Correct its name.")
-    if not found:
-        raise DeliveryFailed(f"Host {host} was not resolved within {seconds:.0f} s.")
-    return list(found)
-
-
-def refuse_private(host: str, addresses: Sequence[IPAddress], *, allow_private: bool) -> None:
-    """Raise DeliveryFailed if any address is not public; if `allow_private`, only if one is
-    link-local, multicast, unspecified or a cloud's own service, such as its metadata.
+    Raises DeliveryFailed if any is not public; with `allow_private`, only if one is link-local,
+    multicast, unspecified or a cloud's own service, such as its metadata.
     """
-    for address in addresses:
+    try:
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as cause:
+        reason = getattr(cause, "strerror", None) or cause
+        raise DeliveryFailed(
+            f"Host {host} cannot be resolved: {reason}. Correct its name."
+        ) from None
+    found = dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in entries)
+    for address in found:
         if is_public(address):
             continue
         if not allow_private:
@@ -67,6 +49,7 @@ def refuse_private(host: str, addresses: Sequence[IPAddress], *, allow_private: 
                 f"{host} has the address {address}, which no webhook may reach: it is link-local, "
                 "multicast, unspecified or a cloud's own service. Name another host."
             )
+    return list(found)
 
 
 def is_public(address: IPAddress) -> bool:

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from rlhf_pipeline.alert_targets import LOG
-from rlhf_pipeline.alerts.findings import RuleFinding
-from rlhf_pipeline.alerts.messages import build_payload
+from rlhf_pipeline.alerts.evaluation import RuleFinding, make_storable
+from rlhf_pipeline.alerts.messages import build_message
 from rlhf_pipeline.alerts.rules import AlertParams
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.monitoring import Alert, AlertMessage, MessageKind, Silence
-from rlhf_pipeline.records import content_id
 
 SEEN_EVERY = timedelta(minutes=5)  # an open alert is written again at most so often
 
@@ -32,10 +31,9 @@ class Notification:
         """The levels of the settings; without any, all targets at once. The log stands in for an
         unknown target.
         """
-        chosen = params.levels or [list(targets)]
         levels = [
             tuple(dict.fromkeys(name if name in targets else LOG for name in level))
-            for level in chosen
+            for level in params.levels or [list(targets)]
         ]
         minutes, hours = params.escalate_after_minutes, params.remind_after_hours
         return cls(
@@ -46,25 +44,26 @@ class Notification:
             web_url=web_url.rstrip("/"),
         )
 
+    def build(
+        self, alert: Alert, kind: MessageKind, targets: Sequence[str], now: datetime
+    ) -> list[AlertMessage]:
+        """Messages about the alert; its path in the web app becomes an address."""
+        if alert.link and alert.link.startswith("/"):
+            alert = alert.model_copy(update={"link": f"{self.web_url}{alert.link}"})
+        return [build_message(alert, kind, target, self.project, now) for target in targets]
 
-@dataclass(frozen=True)
+
+@dataclass
 class Step:
     """What one look at the findings changes."""
 
-    changed: tuple[Alert, ...] = ()
-    dropped: tuple[int, ...] = ()  # pending alerts whose condition ended in time
-    messages: tuple[AlertMessage, ...] = ()
+    changed: list[Alert] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)  # pending alerts whose condition ended in time
+    messages: list[AlertMessage] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         return not (self.changed or self.dropped or self.messages)
-
-
-@dataclass
-class _Changes:
-    changed: list[Alert] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)
-    messages: list[AlertMessage] = field(default_factory=list)
 
 
 def advance(
@@ -83,22 +82,19 @@ def advance(
     subject is gone or the rule is off. One that was opened after `now` stays: these figures may be
     older than its condition. With `only`, the alerts of other rules stay as they are.
     """
-    changes = _Changes()
+    moves = _Moves(silences, notification, now)
     known = {(alert.rule, alert.subject): alert for alert in alerts}
-    found = {(finding.rule.name, finding.subject): finding for finding in findings}
-    for key, finding in found.items():
-        alert = known.get(key)
+    for finding in findings:
+        alert = known.pop((finding.rule.name, finding.subject), None)
         if alert is None and finding.status == "broken":
-            alert = _open(finding, notification, now, next_id)
+            moves.apply(None, _open(finding, now, next_id), finding)
             next_id += 1
-            _move(changes, None, alert, finding, silences, notification, now)
         elif alert is not None:
-            _move(changes, alert, alert, finding, silences, notification, now)
-    for key, alert in known.items():
-        is_looked_at = only is None or alert.rule in only
-        if key not in found and is_looked_at and alert.opened_at <= now:
-            _end(changes, alert, "", notification, now)
-    return Step(tuple(changes.changed), tuple(changes.dropped), tuple(changes.messages))
+            moves.apply(alert, alert, finding)
+    for alert in known.values():
+        if (only is None or alert.rule in only) and alert.opened_at <= now:
+            moves.end(alert, "there is no such figure any more, or the rule was changed")
+    return moves.step
 
 
 def acknowledge(alert: Alert, actor: str, now: datetime) -> Alert:
@@ -123,10 +119,10 @@ def resolve(
     closed = alert.model_copy(
         update={"state": "resolved", "resolved_at": now, "resolved_by": actor}
     )
-    return closed, _messages(closed, "resolved", alert.targets, notification, now)
+    return closed, notification.build(closed, "resolved", alert.targets, now)
 
 
-def _open(finding: RuleFinding, notification: Notification, now: datetime, number: int) -> Alert:
+def _open(finding: RuleFinding, now: datetime, number: int) -> Alert:
     rule = finding.rule
     alert = Alert(
         alert_id=number,
@@ -143,126 +139,98 @@ def _open(finding: RuleFinding, notification: Notification, now: datetime, numbe
 
 def _refresh(alert: Alert, finding: RuleFinding, now: datetime) -> Alert:
     """The alert with the latest figures of its condition."""
-    reading = finding.reading
+    reading, rule = finding.reading, finding.rule
     return alert.model_copy(
         update={
-            "severity": finding.rule.severity,
+            "severity": rule.severity,
             "title": finding.title,
-            "detail": finding.detail,
+            "detail": make_storable(reading.detail),
+            "progress": reading.progress,
+            "loop_action": make_storable(reading.loop_action or rule.loop_action),
+            "next_step": reading.next_step or rule.next_step,
             "value": reading.value,
-            "threshold": finding.rule.threshold,
+            "threshold": rule.threshold,
             "evidence": dict(reading.evidence),
-            "link": reading.link or finding.rule.page,
+            "link": reading.link or rule.page,
             "seen_at": now,
         }
     )
 
 
-def _move(
-    changes: _Changes,
-    stored: Alert | None,
-    alert: Alert,
-    finding: RuleFinding,
-    silences: Sequence[Silence],
-    notification: Notification,
-    now: datetime,
-) -> None:
-    status = finding.status
-    if status == "kept" or (status != "broken" and alert.state == "pending"):
-        latest = alert.model_copy(update={"link": finding.reading.link or alert.link})
-        _end(changes, latest, finding.detail, notification, now)
-        return
-    lasting = timedelta(minutes=finding.rule.for_minutes)
-    if alert.state == "pending" and now - alert.opened_at >= lasting:
-        alert = _refresh(alert, finding, now)
-        alert = alert.model_copy(update={"state": "open", "opened_at": now})
-    elif status == "unknown":  # no figure at all leaves the alert as it is
-        is_known = finding.reading.value is not None
-        if alert.state != "resolved" and is_known and alert.title != finding.title:
-            alert = _refresh(alert, finding, alert.seen_at)
-    elif alert.state != "resolved" and now - alert.seen_at >= SEEN_EVERY:
-        alert = _refresh(alert, finding, now)
-    if alert.state == "open" and not any(
-        silence.covers(alert.rule, alert.subject, now) for silence in silences
-    ):
-        alert = _notify(changes, alert, notification, now)
-    if alert is not stored:
-        changes.changed.append(alert)
+@dataclass
+class _Moves:
+    """The moves of one step: each changes one alert and adds the messages about it."""
 
+    silences: Sequence[Silence]
+    notification: Notification
+    now: datetime
+    step: Step = field(default_factory=Step)
 
-def _notify(changes: _Changes, alert: Alert, notification: Notification, now: datetime) -> Alert:
-    """Send what is due about an open alert: the first message, the next level, a reminder."""
-    levels = notification.levels
-    if not levels:
+    def apply(self, stored: Alert | None, alert: Alert, finding: RuleFinding) -> None:
+        status, now = finding.status, self.now
+        if status == "kept" or (status != "broken" and alert.state == "pending"):
+            loop_action = finding.reading.loop_action or alert.loop_action
+            link = finding.reading.link or alert.link
+            self.end(
+                alert.model_copy(update={"link": link, "loop_action": loop_action, "progress": ""}),
+                make_storable(finding.reading.detail),
+            )
+            return
+        lasting = timedelta(minutes=finding.rule.for_minutes)
+        has_moved = finding.reading.progress != alert.progress
+        if alert.state == "pending" and now - alert.opened_at >= lasting:
+            alert = _refresh(alert, finding, now)
+            alert = alert.model_copy(update={"state": "open", "opened_at": now})
+        elif status == "unknown":  # no figure at all leaves the alert as it is
+            is_known = finding.reading.value is not None and alert.state != "resolved"
+            if is_known and (has_moved or alert.title != finding.title):
+                alert = _refresh(alert, finding, alert.seen_at)
+        elif alert.state != "resolved" and (has_moved or now - alert.seen_at >= SEEN_EVERY):
+            alert = _refresh(alert, finding, now)
+        is_silenced = any(each.covers(alert.rule, alert.subject, now) for each in self.silences)
+        if alert.state == "open" and self.notification.levels and not is_silenced:
+            alert = self._notify(alert)
+        if alert is not stored:
+            self.step.changed.append(alert)
+
+    def end(self, alert: Alert, resolution: str) -> None:
+        """The condition ended. Targets that got a message receive the resolution, silenced or
+        not.
+        """
+        if alert.state == "pending":
+            self.step.dropped.append(alert.alert_id)
+            return
+        ended = alert.model_copy(update={"ended_at": self.now})
+        if alert.state != "resolved":
+            resolved = {"state": "resolved", "resolved_at": self.now, "resolution": resolution}
+            ended = ended.model_copy(update=resolved)
+            self._add(ended, "resolved", alert.targets)
+        self.step.changed.append(ended)
+
+    def _notify(self, alert: Alert) -> Alert:
+        """Send what is due about an open alert: the first message, the next level, a reminder."""
+        levels, now = self.notification.levels, self.now
+        if alert.notified_at is None or alert.level_at is None:
+            return self._send(alert, "opened", levels[0])
+        after, again = self.notification.escalate_after, self.notification.remind_after
+        if after is not None and alert.level + 1 < len(levels) and now - alert.level_at >= after:
+            escalated = alert.model_copy(update={"level": alert.level + 1})
+            return self._send(escalated, "escalated", levels[escalated.level])
+        if again is not None and now - alert.notified_at >= again:
+            return self._send(alert, "reminder", alert.targets)
         return alert
-    if alert.notified_at is None or alert.level_at is None:
-        return _send(changes, alert, "opened", levels[0], notification, now)
-    after, again = notification.escalate_after, notification.remind_after
-    if after is not None and alert.level + 1 < len(levels) and now - alert.level_at >= after:
-        escalated = alert.model_copy(update={"level": alert.level + 1})
-        return _send(changes, escalated, "escalated", levels[escalated.level], notification, now)
-    if again is not None and now - alert.notified_at >= again:
-        return _send(changes, alert, "reminder", alert.targets, notification, now)
-    return alert
 
-
-def _send(
-    changes: _Changes,
-    alert: Alert,
-    kind: MessageKind,
-    targets: Sequence[str],
-    notification: Notification,
-    now: datetime,
-) -> Alert:
-    """Put messages to `targets` into the changes; returns the alert with what was sent."""
-    sent = alert.model_copy(
-        update={
-            "notified_at": now,
-            "targets": tuple(dict.fromkeys((*alert.targets, *targets))),
-            "level_at": alert.level_at if kind == "reminder" else now,
-        }
-    )
-    changes.messages += _messages(sent, kind, targets, notification, now)
-    return sent
-
-
-def _end(
-    changes: _Changes, alert: Alert, resolution: str, notification: Notification, now: datetime
-) -> None:
-    """The condition ended. Targets that got a message receive the resolution, silenced or not."""
-    if alert.state == "pending":
-        changes.dropped.append(alert.alert_id)
-        return
-    ended = alert.model_copy(update={"ended_at": now})
-    if alert.state != "resolved":
-        resolved = {"state": "resolved", "resolved_at": now, "resolution": resolution}
-        ended = ended.model_copy(update=resolved)
-        changes.messages += _messages(ended, "resolved", alert.targets, notification, now)
-    changes.changed.append(ended)
-
-
-def _messages(
-    alert: Alert,
-    kind: MessageKind,
-    targets: Sequence[str],
-    notification: Notification,
-    now: datetime,
-) -> list[AlertMessage]:
-    if alert.link and alert.link.startswith("/"):
-        alert = alert.model_copy(update={"link": f"{notification.web_url}{alert.link}"})
-    payload = build_payload(alert, kind, notification.project, now)
-    return [
-        AlertMessage(
-            message_id="msg_"
-            + content_id(
-                notification.project, alert.alert_id, kind, target, alert.level, now.isoformat()
-            ),
-            alert_id=alert.alert_id,
-            target=target,
-            kind=kind,
-            payload=payload,
-            created_at=now,
-            next_attempt_at=now,
+    def _send(self, alert: Alert, kind: MessageKind, targets: Sequence[str]) -> Alert:
+        """Add messages to `targets`; returns the alert with what was sent."""
+        sent = alert.model_copy(
+            update={
+                "notified_at": self.now,
+                "targets": tuple(dict.fromkeys((*alert.targets, *targets))),
+                "level_at": alert.level_at if kind == "reminder" else self.now,
+            }
         )
-        for target in targets
-    ]
+        self._add(sent, kind, targets)
+        return sent
+
+    def _add(self, alert: Alert, kind: MessageKind, targets: Sequence[str]) -> None:
+        self.step.messages += self.notification.build(alert, kind, targets, self.now)

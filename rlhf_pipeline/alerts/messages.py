@@ -1,6 +1,6 @@
 """Builds messages about alerts, and their texts for people."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -13,8 +13,11 @@ FIELDS = (
     "subject",
     "severity",
     "state",
+    "progress",
     "title",
     "detail",
+    "loop_action",
+    "next_step",
     "value",
     "threshold",
     "evidence",
@@ -27,6 +30,19 @@ FIELDS = (
     "resolution",
 )
 TEST_TITLE = "This target receives alerts."
+# What people read, by field of the payload.
+LINES = {
+    "opened_at": "Since",
+    "severity": "Severity",
+    "progress": "State",
+    "loop_action": "What the loop did",
+    "next_step": "What to do next",
+    "acknowledged_by": "Acknowledged by",
+    "resolved_at": "Resolved",
+    "resolved_by": "Resolved by",
+    "resolution": "Because",
+    "cause": "Cause",
+}
 
 
 def build_payload(
@@ -47,19 +63,25 @@ def build_payload(
     return {"type": f"alert.{kind}", "timestamp": now.isoformat(), "data": data}
 
 
-def build_test_message(target: str, *, project: str, link: str, now: datetime) -> AlertMessage:
-    """A message that shows whether a target receives alerts."""
-    payload = build_payload(None, "test", project, now)
-    payload["data"] |= {"title": TEST_TITLE, "severity": "info", "link": link}
+def build_message(
+    alert: Alert | None, kind: MessageKind, target: str, project: str, now: datetime
+) -> AlertMessage:
     return AlertMessage(
         message_id=f"msg_{uuid4().hex}",
-        alert_id=None,
+        alert_id=None if alert is None else alert.alert_id,
         target=target,
-        kind="test",
-        payload=payload,
+        kind=kind,
+        payload=build_payload(alert, kind, project, now),
         created_at=now,
         next_attempt_at=now,
     )
+
+
+def build_test_message(target: str, *, project: str, link: str, now: datetime) -> AlertMessage:
+    """A message that shows whether a target receives alerts."""
+    message = build_message(None, "test", target, project, now)
+    message.payload["data"].update({"title": TEST_TITLE, "severity": "info", "link": link})
+    return message
 
 
 def build_subject(message: AlertMessage) -> str:
@@ -71,37 +93,16 @@ def build_subject(message: AlertMessage) -> str:
 
 
 def build_text(message: AlertMessage) -> str:
-    """Plain text for people: what happened, since when, why, and where to look."""
-    return "\n".join(_lines(message.payload["data"])) + "\n"
+    """Plain text for people: what happened, since when, how bad it is, what the loop did, what to
+    do next, and where to look.
+    """
+    data = message.payload["data"]
+    lines = [str(data["title"]), *filter(None, [find_new_detail(data)]), ""]
+    lines += [f"{words}: {data[name]}" for name, words in LINES.items() if data[name]]
+    return "\n".join([*lines, *filter(None, [data["link"]])]) + "\n"
 
 
 def find_new_detail(data: Mapping[str, Any]) -> str:
     """The detail, unless the title contains it."""
     detail = str(data["detail"] or "")
     return "" if " ".join(detail.split()) in str(data["title"]) else detail
-
-
-def _lines(data: Mapping[str, Any]) -> Iterator[str]:
-    yield str(data["title"])
-    if detail := find_new_detail(data):
-        yield from ("", detail)
-    yield ""
-    yield f"Project: {data['project']}"
-    if data["rule"] is not None:
-        yield f"Rule: {data['rule']}, {data['subject']}"
-        yield f"State: {data['state']} ({data['severity']}), opened at {data['opened_at']}"
-    if data["acknowledged_by"]:
-        yield f"Acknowledged: by {data['acknowledged_by']} at {data['acknowledged_at']}"
-    if data["resolved_at"]:
-        by = f" by {data['resolved_by']}" if data["resolved_by"] else ""
-        yield f"Resolved: at {data['resolved_at']}{by}"
-    if data["resolution"]:
-        yield f"Resolution: {data['resolution']}"
-    if data["value"] is not None:
-        limit = "" if data["threshold"] is None else f" (threshold {data['threshold']:g})"
-        yield f"Value: {data['value']:g}{limit}"
-    for name, value in ({"cause": data["cause"]} | (data["evidence"] or {})).items():
-        if value is not None:
-            yield f"{str(name).replace('_', ' ').capitalize()}: {value}"
-    if data["link"]:
-        yield from ("", str(data["link"]))

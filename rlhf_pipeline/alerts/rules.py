@@ -1,21 +1,20 @@
 """Rules of alerts: each compares the readings of one metric with a threshold."""
 
-import re
 from collections.abc import Mapping
-from string import Formatter
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import MetricName, Severity
 from rlhf_pipeline.parameters import Parameters, suggest
-from rlhf_pipeline.records import Record, Text
+from rlhf_pipeline.records import Text
 
 # Read by rules beside the metrics, and not stored: what the store and Dagster say right now.
 FACTS: Mapping[str, str] = {
-    "drift.unanswered": "1 while a change that the trigger confirmed is not answered",
+    "drift.unanswered": "1 while a change that the trigger confirmed is not answered, or answered "
+    "but not served",
     "gate.refused": "1 while the latest decision of the gate is a refusal",
     "model.accuracy_gap": "noise ceiling minus accuracy of the latest reward model",
     "spend.share": "share of the daily budget that is spent",
@@ -27,97 +26,87 @@ FACTS: Mapping[str, str] = {
     "target",
 }
 RuleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)]
+# Minutes double from 1 to 6 hours: with the first one, 12 attempts in about 20 hours.
+RETRY_SECONDS = [60.0 * min(2**n, 360) for n in range(11)]
 
 
-class AlertRule(Record):
+class AlertRule(Parameters):
     """When a metric opens an alert. Of an estimate, the bound of its interval nearer to the
     threshold is compared, so that chance alone opens none; the estimate itself resolves it.
     """
 
+    model_config = ConfigDict(frozen=True)
+
     name: RuleName
-    reads: MetricName
-    labels: Mapping[str, str] = Field(default_factory=dict)
-    comparison: Literal["above", "below"] = "above"
-    threshold: float = Field(allow_inf_nan=False)
-    resolve_at: float | None = Field(default=None, allow_inf_nan=False)  # None: the threshold
-    for_minutes: float = 0.0
-    for_days: int = 1
-    within_days: int = 1
-    severity: Severity = "warning"
-    title: str
-    page: str | None = None  # path in the web app
-    is_on: bool = True
-
-    @model_validator(mode="after")
-    def _check_hysteresis(self) -> Self:
-        if self.resolve_at is not None and self.is_beyond(self.resolve_at, self.threshold):
-            side = "at or below" if self.comparison == "above" else "at or above"
-            raise ValueError(
-                f"resolve_at {self.resolve_at:g} must be {side} the threshold {self.threshold:g}"
-            )
-        return self
-
-    def is_beyond(self, value: float, threshold: float) -> bool:
-        return value > threshold if self.comparison == "above" else value < threshold
-
-
-class RuleChange(Parameters):
-    """What a project sets of a rule, or of a rule of its own with `reads` and `threshold`."""
-
-    reads: MetricName | None = Field(
-        default=None, description="Metric that is read; docs/monitoring.md lists them"
+    reads: MetricName = Field(
+        description="Metric or fact that is read; docs/monitoring.md lists them"
     )
-    labels: dict[str, str] | None = Field(
-        default=None, description="Labels that a point must have; empty = any"
+    labels: Mapping[str, str] = Field(
+        default={}, description="Labels that a point must have; empty = any"
     )
-    comparison: Literal["above", "below"] | None = Field(
-        default=None, description="Side of the threshold on which the rule fires"
+    comparison: Literal["above", "below"] = Field(
+        default="above", description="Side of the threshold on which the rule fires"
     )
-    threshold: float | None = Field(default=None, description="Value beyond which the rule fires")
+    threshold: float = Field(description="Value beyond which the rule fires")
     resolve_at: float | None = Field(
         default=None, description="Value at which an open alert is resolved; empty = the threshold"
     )
-    for_minutes: float | None = Field(
-        default=None, ge=0, le=100_000, description="Minutes the condition must last"
+    for_minutes: float = Field(
+        default=0, ge=0, le=100_000, description="Minutes the condition must last"
     )
-    for_days: int | None = Field(
-        default=None, ge=1, le=90, description="Measured days in a row that must violate the rule"
+    within_days: int = Field(
+        default=1, ge=0, le=3650, description="Age in days beyond which a figure opens no alert"
     )
-    within_days: int | None = Field(
-        default=None, ge=0, le=3650, description="Age in days beyond which a figure opens no alert"
-    )
-    severity: Severity | None = Field(default=None, description="info, warning or critical")
-    title: Text | None = Field(
-        default=None,
+    severity: Severity = Field(default="warning", description="info, warning or critical")
+    title: Text = Field(
+        default="{reads} of {subject} is {value:g}, {comparison} {threshold:g}",
         min_length=1,
         max_length=300,
         description="Sentence of the alert; {value}, {threshold}, {subject}, {detail}, {duration} "
         "(a value in seconds, such as 20 hours) and labels are filled in",
     )
-    is_on: bool | None = Field(default=None, description="Whether the rule opens alerts")
+    loop_action: Text = Field(
+        default="Nothing by itself; a person decides.", description="What the loop does about it"
+    )
+    next_step: Text = Field(
+        default="Find out why, then acknowledge or silence the alert.",
+        description="What a person should do next",
+    )
+    page: str | None = Field(default=None, description="Path in the web app that shows more")
+    is_on: bool = Field(default=True, description="Whether the rule opens alerts")
 
-    @field_validator("title")
-    @classmethod
-    def _check_title(cls, title: str | None) -> str | None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.resolve_at is not None and self.is_beyond(self.resolve_at, self.threshold):
+            side = "at or below" if self.comparison == "above" else "at or above"
+            raise ValueError(
+                f"resolve_at {self.resolve_at:g} must be {side} the threshold {self.threshold:g}"
+            )
+        if self.reads not in METRICS.keys() | FACTS.keys():
+            known = suggest(self.reads, [*METRICS, *FACTS])
+            raise ValueError(f"reads {self.reads!r}, which is not measured. {known}")
         try:
-            parts = [part for part in Formatter().parse(title or "") if part[1] is not None]
-        except ValueError as cause:
-            raise ValueError(f"{cause}; write {{{{ for a brace") from None
-        names = [name or "" for _, name, _, _ in parts]
-        if wrong := [name for name in names if not name.isidentifier()]:
-            raise ValueError(f"{{{wrong[0]}}} cannot be filled in; write a plain name")
-        for form in (form or "" for _, _, form, _ in parts):
-            if "{" in form or re.search(r"\d{3}", form):
-                raise ValueError(f"The format {form!r} may be too wide; write at most two digits")
-        try:
-            (title or "").format_map(dict.fromkeys(names, "x") | {"value": 1.0, "threshold": 1.0})
-        except ValueError as cause:
-            raise ValueError(f"{cause}; only value and threshold are numbers") from None
-        return title
+            self.fill_title({"value": 1.0}, {})
+        except (ValueError, AttributeError, IndexError, TypeError, KeyError) as cause:
+            raise ValueError(f"the title cannot be filled in: {cause}") from None
+        return self
+
+    def is_beyond(self, value: float, threshold: float) -> bool:
+        return value > threshold if self.comparison == "above" else value < threshold
+
+    def fill_title(self, figures: Mapping[str, Any], labels: Mapping[str, str]) -> str:
+        """The title with its blanks filled in; `?` stands for a label that the reading lacks."""
+        own = {"reads": self.reads, "comparison": self.comparison, "threshold": self.threshold}
+        return self.title.format_map(_Blanks({**labels, **own, **figures}))
+
+
+class _Blanks(dict[str, Any]):
+    def __missing__(self, name: str) -> str:
+        return "?"
 
 
 class AlertParams(Parameters):
-    """Rules of alerts, and who receives messages about them in which order."""
+    """Rules of alerts, who receives messages about them in which order, and when again."""
 
     levels: list[list[str]] = Field(
         default=[],
@@ -136,13 +125,19 @@ class AlertParams(Parameters):
         le=10_000,
         description="Hours between messages about an alert that nobody acknowledges; 0 = never",
     )
-    rules: dict[RuleName, RuleChange] = Field(
+    retry_seconds: list[Annotated[float, Field(gt=0, le=86_400)]] = Field(
+        default=RETRY_SECONDS,
+        max_length=100,
+        description="Seconds from each failed attempt of a message to the next one; after the last "
+        "the message is given up",
+    )
+    rules: dict[RuleName, dict[str, Any]] = Field(
         default={}, description="Changes of rules by name, and further rules over any metric"
     )
 
     @field_validator("rules")
     @classmethod
-    def _check_rules(cls, changes: dict[str, RuleChange]) -> dict[str, RuleChange]:
+    def _check_rules(cls, changes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         try:
             merge_rules(changes)
         except ConfigurationError as cause:
@@ -172,6 +167,9 @@ RULES: Mapping[str, AlertRule] = {
             0,
             "The gate refused {candidate}: {detail}",
             within_days=7,
+            loop_action="The previous policy goes on serving.",
+            next_step="Read the reasons. Promote the candidate with `rlhf models promote`, or "
+            "train another one.",
         ),
         _rule(
             "calibration_error",
@@ -180,6 +178,8 @@ RULES: Mapping[str, AlertRule] = {
             "The calibration error of {reward_model} is {value:.3f} (limit {threshold:g})",
             within_days=7,
             page="/calibration",
+            loop_action="It fits the calibrator again once the trigger confirms the change.",
+            next_step="Look at the reliability diagram on the page Calibration.",
         ),
         _rule(
             "accuracy_gap",
@@ -189,6 +189,8 @@ RULES: Mapping[str, AlertRule] = {
             "{threshold:g})",
             within_days=7,
             page="/calibration",
+            loop_action="It retrains once the trigger confirms a change.",
+            next_step="Look at the accuracy of each group; order a training if the gap lasts.",
         ),
         _rule(
             "agreement",
@@ -198,6 +200,7 @@ RULES: Mapping[str, AlertRule] = {
             comparison="below",
             within_days=2,
             page="/quality",
+            next_step="Look at the quality of annotators, and make the guidelines clearer.",
         ),
         _rule(
             "queue_age",
@@ -206,6 +209,7 @@ RULES: Mapping[str, AlertRule] = {
             "The oldest comparison has waited {value:.0f} hours for a vote (limit {threshold:g})",
             within_days=0,
             page="/progress",
+            next_step="Ask annotators to vote, or withdraw comparisons.",
         ),
         _rule(
             "no_votes",
@@ -214,6 +218,7 @@ RULES: Mapping[str, AlertRule] = {
             "Nobody has voted for {value:.0f} hours although comparisons are waiting",
             within_days=0,
             page="/progress",
+            next_step="Ask annotators to vote, and check that they can sign in.",
         ),
         _rule(
             "spend",
@@ -221,6 +226,8 @@ RULES: Mapping[str, AlertRule] = {
             0.8,
             "{value:.0%} of the daily budget is spent (limit {threshold:.0%})",
             within_days=0,
+            loop_action="It generates until the budget is spent, then waits for midnight (UTC).",
+            next_step="Raise budget_per_day, or generate less.",
         ),
         _rule(
             "run_failed",
@@ -229,6 +236,8 @@ RULES: Mapping[str, AlertRule] = {
             "The last run of {job} failed: {detail}",
             for_minutes=5,  # a killed run is tried again at once
             within_days=30,
+            loop_action="It repeats killed runs; other failures wait for a person.",
+            next_step="Read the run's error in Dagster, repair its cause, and run it again.",
         ),
         _rule(
             "check_failed",
@@ -236,6 +245,8 @@ RULES: Mapping[str, AlertRule] = {
             1,
             "The check {check} failed: {detail}",
             within_days=30,
+            loop_action="It stopped the run, so later stages keep their previous files.",
+            next_step="Read the check's result in Dagster, and repair the data.",
         ),
         _rule(
             "schedule_missed",
@@ -243,6 +254,7 @@ RULES: Mapping[str, AlertRule] = {
             0,
             "The schedule {schedule} did not start its run: {detail}",
             within_days=7,
+            next_step="Check on the page Runs that a daemon runs, and start the run by hand.",
         ),
         _rule(
             "sensor_lag",
@@ -251,6 +263,7 @@ RULES: Mapping[str, AlertRule] = {
             "The sensor {sensor} has not ticked for {duration}",
             for_minutes=5,
             within_days=0,
+            next_step="Read the last tick of the sensor in Dagster.",
         ),
         _rule(
             "stale_asset",
@@ -259,6 +272,7 @@ RULES: Mapping[str, AlertRule] = {
             "{asset} was last materialised {value:.0f} hours ago (limit {threshold:g})",
             for_minutes=60,  # after a pause the schedules catch up first
             within_days=0,
+            next_step="Look on the page Runs for the run that should have made it.",
         ),
         _rule(
             "settings_unusable",
@@ -267,6 +281,8 @@ RULES: Mapping[str, AlertRule] = {
             "Invalid settings: {detail}",
             severity="critical",
             within_days=0,
+            loop_action="It starts no run while a section of loop is invalid.",
+            next_step="Correct rlhf.yaml.",
         ),
         _rule(
             "daemon_silent",
@@ -276,49 +292,34 @@ RULES: Mapping[str, AlertRule] = {
             for_minutes=3,  # a daemon that was just started has not ticked yet
             severity="critical",
             within_days=30,
+            loop_action="Nothing runs, but people can vote.",
+            next_step="Start `rlhf dev` or `rlhf loop`; its log says why it ended.",
         ),
     )
 }
 
 
-def merge_rules(*layers: Mapping[str, RuleChange]) -> dict[str, AlertRule]:
-    """The default rules with each layer's changes on top. Raises ConfigurationError naming the
-    rule.
-    """
+def merge_rules(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, AlertRule]:
+    """The default rules with the changes on top. Raises ConfigurationError naming the rule."""
     rules = dict(RULES)
-    for layer in layers:
-        for name, change in layer.items():
-            rules[name] = _change_rule(name, rules.get(name), change)
+    for name, given in changes.items():
+        if name not in RULES and not {"reads", "threshold"} <= given.keys():
+            raise ConfigurationError(
+                f"There is no rule {name!r}. {suggest(name, RULES)} A rule of your own needs reads "
+                "and threshold."
+            )
+        for unknown in given.keys() - AlertRule.model_fields.keys():
+            raise ConfigurationError(
+                f"The rule {name!r} has no field {unknown!r}. "
+                f"{suggest(unknown, AlertRule.model_fields)}"
+            )
+        known = RULES[name].model_dump() if name in RULES else {}
+        try:
+            rules[name] = AlertRule.model_validate({**known, **given, "name": name})
+        except ValidationError as cause:
+            problems = "; ".join(
+                f"{'.'.join(map(str, error['loc']))} {error['msg'].removeprefix('Value error, ')}"
+                for error in cause.errors()
+            ).strip()
+            raise ConfigurationError(f"The rule {name!r} cannot be used: {problems}.") from None
     return rules
-
-
-def _change_rule(name: str, rule: AlertRule | None, change: RuleChange) -> AlertRule:
-    given = change.model_dump(exclude_none=True)
-    if (reads := given.get("reads")) and reads not in METRICS.keys() | FACTS.keys():
-        raise ConfigurationError(
-            f"The rule {name!r} reads {reads!r}, which is not measured. "
-            f"{suggest(reads, [*METRICS, *FACTS])}"
-        )
-    if rule is None and not {"reads", "threshold"} <= set(given):
-        raise ConfigurationError(
-            f"There is no rule {name!r}. {suggest(name, RULES)} A rule of your own needs reads and "
-            "threshold."
-        )
-    if rule is None:
-        side = given.get("comparison", "above")
-        own = {"title": f"{given['reads']} of {{subject}} is {{value:g}}, {side} {{threshold:g}}"}
-        values = {"name": name, **own, **given}
-    else:
-        values = rule.model_dump() | given
-        changed, end = rule.model_copy(update=given), rule.resolve_at
-        fits = end is None or not changed.is_beyond(end, changed.threshold)
-        if "resolve_at" not in given and not fits:
-            values["resolve_at"] = None
-    try:
-        return AlertRule.model_validate(values)
-    except ValidationError as cause:
-        problems = "; ".join(
-            f"{'.'.join(map(str, error['loc']))} {error['msg'].removeprefix('Value error, ')}"
-            for error in cause.errors()
-        ).strip()
-        raise ConfigurationError(f"The rule {name!r} cannot be used: {problems}.") from None

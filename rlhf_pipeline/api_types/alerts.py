@@ -1,26 +1,13 @@
-"""Alerts, their rules, silences and messages."""
+"""Rules of alerts, new silences and test messages."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, ConfigDict, Field
+from pydantic import AwareDatetime, Field
 
 from rlhf_pipeline.api_types.base import Answer, Name, Request
-from rlhf_pipeline.monitoring import Alert, AlertMessage, MetricName, Severity, Silence
+from rlhf_pipeline.monitoring import MetricName, Severity
 from rlhf_pipeline.records import Text
-
-
-class AlertOut(Alert):
-    """One incident, as returned."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class SilenceOut(Silence):
-    """A silence, as returned."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class NewSilence(Request):
@@ -33,7 +20,7 @@ class NewSilence(Request):
 
 
 class AlertRuleOut(Answer):
-    """A rule as it is now, and who changed it by command or API."""
+    """A rule as it is now: the default, changed by rlhf.yaml."""
 
     name: str
     reads: MetricName
@@ -42,24 +29,12 @@ class AlertRuleOut(Answer):
     threshold: float
     resolve_at: float | None
     for_minutes: float
-    for_days: int
     within_days: int
     severity: Severity
     title: str
+    loop_action: str
+    next_step: str
     is_on: bool
-    changed_by: str | None = Field(
-        description="Who set it by command or API; null if rlhf.yaml or the default does."
-    )
-    changed_at: datetime | None
-    ignored_change: str | None = Field(
-        description="Why that change is not used, and how to fix it; null if it is used."
-    )
-
-
-class AlertMessageOut(AlertMessage):
-    """A message that tells a target about an alert, as returned."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class TestMessageOut(Answer):

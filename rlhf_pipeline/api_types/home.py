@@ -5,11 +5,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.alerts import AlertOut
 from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.api_types.project import DaemonStatus
 from rlhf_pipeline.api_types.runs import AutomationOut
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.monitoring import Alert, MetricPoint
 from rlhf_pipeline.records import Interval
 
 VOTES_UNTIL = "Day of the newest vote behind it; null before the first reward model."
@@ -125,7 +124,7 @@ class HomeOut(Answer):
     )
     work: WorkNow | None = Field(description="Null while votes are counted after a start.")
     spending: SpendingNow | None = Field(description="Null where nothing was ever spent.")
-    alerts: tuple[AlertOut, ...] | None = Field(
+    alerts: tuple[Alert, ...] | None = Field(
         description="At most 20: the newest open ones, then the newest acknowledged ones; null "
         "without `alerts.read`."
     )

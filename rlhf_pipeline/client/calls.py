@@ -13,13 +13,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from rlhf_pipeline.api_types.accounts import AddedUser, Me, TokenOut, UserOut
-from rlhf_pipeline.api_types.alerts import (
-    AlertMessageOut,
-    AlertOut,
-    AlertRuleOut,
-    SilenceOut,
-    TestMessageOut,
-)
+from rlhf_pipeline.api_types.alerts import AlertRuleOut, TestMessageOut
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import (
     AdjudicationOut,
@@ -50,7 +44,14 @@ from rlhf_pipeline.api_types.project import (
     Verification,
 )
 from rlhf_pipeline.api_types.votes import BatchResult, Lease, Statistics, VoteOut, VoteReceipt
-from rlhf_pipeline.monitoring import AlertState, MessageState, MetricPoint
+from rlhf_pipeline.monitoring import (
+    Alert,
+    AlertMessage,
+    AlertState,
+    MessageState,
+    MetricPoint,
+    Silence,
+)
 from rlhf_pipeline.records import AnnotationRules, Choice, Feedback, NewFeedback, Role
 
 T = TypeVar("T")
@@ -464,25 +465,25 @@ def lift_quarantine(decision_id: int, reason: str) -> Call[DecisionOut]:
 
 def alerts(
     *, states: Sequence[AlertState] = (), rule: str | None = None, limit: int = 100
-) -> Call[Page[AlertOut]]:
+) -> Call[Page[Alert]]:
     """Alerts, newest first; by default those that are open or acknowledged."""
-    call = _list("alerts", AlertOut, rule=rule, limit=limit)
+    call = _list("alerts", Alert, rule=rule, limit=limit)
     return replace(call, params={**call.params, "state": list(states)})
 
 
-def alert(alert_id: int) -> Call[AlertOut]:
+def alert(alert_id: int) -> Call[Alert]:
     """One alert with its evidence."""
-    return _get(f"alerts/{alert_id}", AlertOut)
+    return _get(f"alerts/{alert_id}", Alert)
 
 
-def acknowledge_alert(alert_id: int) -> Call[AlertOut]:
+def acknowledge_alert(alert_id: int) -> Call[Alert]:
     """Acknowledge an open alert: no more reminders, no escalation."""
-    return _post(f"alerts/{alert_id}:acknowledge", AlertOut, {})
+    return _post(f"alerts/{alert_id}:acknowledge", Alert, {})
 
 
-def resolve_alert(alert_id: int) -> Call[AlertOut]:
+def resolve_alert(alert_id: int) -> Call[Alert]:
     """Resolve an alert by hand; it reopens only after its condition has ended once."""
-    return _post(f"alerts/{alert_id}:resolve", AlertOut, {})
+    return _post(f"alerts/{alert_id}:resolve", Alert, {})
 
 
 def alert_rules() -> Call[Page[AlertRuleOut]]:
@@ -490,27 +491,17 @@ def alert_rules() -> Call[Page[AlertRuleOut]]:
     return _list("alerts/rules", AlertRuleOut)
 
 
-def set_alert_rule(rule: str, **changes: Any) -> Call[AlertRuleOut]:
-    """Set fields of a rule, such as `threshold`; earlier changes of it are replaced."""
-    return Call("PUT", f"alerts/rules/{_id(rule)}", AlertRuleOut.model_validate, body=changes)
-
-
-def reset_alert_rule(rule: str) -> Call[None]:
-    """Return a rule to what rlhf.yaml or the default sets."""
-    return Call("DELETE", f"alerts/rules/{_id(rule)}", _ignore_answer)
-
-
-def silences() -> Call[Page[SilenceOut]]:
+def silences() -> Call[Page[Silence]]:
     """All silences, newest first, those that ended among them."""
-    return _list("alerts/silences", SilenceOut)
+    return _list("alerts/silences", Silence)
 
 
 def silence_alerts(
     reason: str, ends_at: datetime, *, rule: str | None = None, subject: str | None = None
-) -> Call[SilenceOut]:
+) -> Call[Silence]:
     """Keep alerts from being sent until a time; they are recorded."""
     body = {"reason": reason, "ends_at": ends_at.isoformat(), "rule": rule, "subject": subject}
-    return _post("alerts/silences", SilenceOut, _drop_missing(body))
+    return _post("alerts/silences", Silence, _drop_missing(body))
 
 
 def end_silence(silence_id: int) -> Call[None]:
@@ -520,14 +511,14 @@ def end_silence(silence_id: int) -> Call[None]:
 
 def alert_messages(
     *, state: MessageState | None = None, alert_id: int | None = None, limit: int = 100
-) -> Call[Page[AlertMessageOut]]:
+) -> Call[Page[AlertMessage]]:
     """Messages about alerts, newest first."""
-    return _list("alerts/messages", AlertMessageOut, state=state, alert_id=alert_id, limit=limit)
+    return _list("alerts/messages", AlertMessage, state=state, alert_id=alert_id, limit=limit)
 
 
-def replay_alert_message(message_id: str) -> Call[AlertMessageOut]:
+def replay_alert_message(message_id: str) -> Call[AlertMessage]:
     """Send a dead message again, from its first attempt."""
-    return _post(f"alerts/messages/{_id(message_id)}:replay", AlertMessageOut, {})
+    return _post(f"alerts/messages/{_id(message_id)}:replay", AlertMessage, {})
 
 
 def send_test_message(target: str) -> Call[TestMessageOut]:

@@ -138,8 +138,6 @@ class Client:
     acknowledge_alert = _sends(calls.acknowledge_alert)
     resolve_alert = _sends(calls.resolve_alert)
     alert_rules = _iterates(calls.alert_rules)
-    set_alert_rule = _sends(calls.set_alert_rule)
-    reset_alert_rule = _sends(calls.reset_alert_rule)
     silences = _iterates(calls.silences)
     silence_alerts = _sends(calls.silence_alerts)
     end_silence = _sends(calls.end_silence)

@@ -9,9 +9,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.adjudications import Adjudications
-from rlhf_pipeline.store.alert_messages import AlertMessages
-from rlhf_pipeline.store.alert_rules import AlertRuleChanges
-from rlhf_pipeline.store.alerts import Alerts, Silences
+from rlhf_pipeline.store.alerts import AlertMessages, Alerts, Silences
 from rlhf_pipeline.store.assignments import Assignments, RemainingWork
 from rlhf_pipeline.store.audit import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
@@ -98,7 +96,6 @@ class Store:
         self.vote_sums = VoteSums(database)
         self.alerts = Alerts(database)
         self.silences = Silences(database)
-        self.alert_rules = AlertRuleChanges(database)
         self.alert_messages = AlertMessages(database)
         self.audit = Audit(database)
 

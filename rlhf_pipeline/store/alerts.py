@@ -1,39 +1,35 @@
-"""Alerts and silences: one alert per rule and subject whose condition has not ended."""
+"""Alerts, silences and messages: one alert per rule and subject whose condition has not ended."""
 
+import json
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, func, or_, select
 
 from rlhf_pipeline.errors import NotFound, StoreError
-from rlhf_pipeline.monitoring import Alert, AlertMessage, AlertState, Silence
+from rlhf_pipeline.monitoring import Alert, AlertMessage, AlertState, MessageState, Silence
 from rlhf_pipeline.records import content_hash
-from rlhf_pipeline.store.alert_messages import insert_messages
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import alert_silences, alerts
+from rlhf_pipeline.store.schema import alert_messages, alert_silences, alerts
 
 
 class AlertStep(Protocol):
     """What changes of the alerts, and the messages about them."""
 
-    @property
-    def changed(self) -> Sequence[Alert]: ...
-
-    @property
-    def dropped(self) -> Sequence[int]: ...
-
-    @property
-    def messages(self) -> Sequence[AlertMessage]: ...
+    changed: list[Alert]
+    dropped: list[int]
+    messages: list[AlertMessage]
 
     @property
     def is_empty(self) -> bool: ...
 
 
+Step = TypeVar("Step", bound=AlertStep)
 # From the alerts that have not ended, the silences and the next number.
-Advance = Callable[[Sequence[Alert], Sequence[Silence], int], AlertStep]
+Advance = Callable[[Sequence[Alert], Sequence[Silence], int], Step]
 
 
 class Alerts:
@@ -42,7 +38,7 @@ class Alerts:
     def __init__(self, database: Database):
         self._database = database
 
-    def advance(self, step: Advance) -> AlertStep:
+    def advance(self, step: Advance[Step]) -> Step:
         """Store what `step` changes. It is asked twice where it changes something: the second time
         within the transaction, so that two processes open no alert twice.
         """
@@ -69,10 +65,7 @@ class Alerts:
     ) -> Alert:
         """Change one alert by hand; raises NotFound. The audit chain keeps who did it."""
         with audited_transaction(self._database) as (connection, ledger):
-            found = self._read(connection, alerts.c.alert_id == alert_id)
-            if not found:
-                raise NotFound(f"There is no alert {alert_id}. The page Alerts shows them.")
-            changed, messages = change(found[0])
+            changed, messages = change(self._get(connection, alert_id))
             self._put(connection, changed)
             insert_messages(connection, self._database, messages)
             _append(ledger, actor, f"alert.{action}", f"alert {alert_id}", changed)
@@ -81,10 +74,7 @@ class Alerts:
     def get(self, alert_id: int) -> Alert:
         """Raises NotFound."""
         with self._database.read_transaction() as connection:
-            found = self._read(connection, alerts.c.alert_id == alert_id)
-        if not found:
-            raise NotFound(f"There is no alert {alert_id}. The page Alerts shows them.")
-        return found[0]
+            return self._get(connection, alert_id)
 
     def page(
         self,
@@ -101,7 +91,7 @@ class Alerts:
         if before_id is not None:
             conditions.append(alerts.c.alert_id < before_id)
         with self._database.read_transaction() as connection:
-            return self._read(connection, *conditions, newest_first=True, limit=limit)
+            return self._read(connection, *conditions, limit=limit)
 
     def count_open(self) -> int:
         return self._database.count(alerts, alerts.c.state == "open")
@@ -110,29 +100,30 @@ class Alerts:
         """When the oldest alert whose condition has not ended was opened, also if it was resolved
         by hand.
         """
-        ongoing = select(func.min(alerts.c.opened_at)).where(
-            self._database.in_project(alerts), alerts.c.ended_at.is_(None)
+        return self._database.fetch_scalar(
+            select(func.min(alerts.c.opened_at)).where(
+                self._database.in_project(alerts), alerts.c.ended_at.is_(None)
+            )
         )
-        with self._database.read_transaction() as connection:
-            return connection.execute(ongoing).scalar()
 
-    def _plan(self, connection: Connection, step: Advance) -> AlertStep:
-        known = self._read(connection, alerts.c.ended_at.is_(None))
+    def _plan(self, connection: Connection, step: Advance[Step]) -> Step:
+        known = self._read(connection, alerts.c.ended_at.is_(None))[::-1]
         silences = read_silences(connection, self._database)
         return step(known, silences, self._database.next_number(connection, alerts.c.alert_id))
 
+    def _get(self, connection: Connection, alert_id: int) -> Alert:
+        found = self._read(connection, alerts.c.alert_id == alert_id)
+        if not found:
+            raise NotFound(f"There is no alert {alert_id}. The page Alerts lists them.")
+        return found[0]
+
     def _read(
-        self,
-        connection: Connection,
-        *conditions: Any,
-        newest_first: bool = False,
-        limit: int | None = None,
+        self, connection: Connection, *conditions: Any, limit: int | None = None
     ) -> list[Alert]:
-        order = alerts.c.alert_id.desc() if newest_first else alerts.c.alert_id
         wanted = (
             select(alerts.c.record)
             .where(self._database.in_project(alerts), *conditions)
-            .order_by(order)
+            .order_by(alerts.c.alert_id.desc())
             .limit(limit)
         )
         return [Alert.from_json(text) for text in connection.execute(wanted).scalars()]
@@ -184,8 +175,7 @@ class Silences:
                 ends_at=ends_at,
             )
             self._database.insert(connection, alert_silences, [_silence_row(silence)])
-            name = f"silence {silence.silence_id}"
-            _append(ledger, actor, "alert.silence", name, silence)
+            _append(ledger, actor, "alert.silence", f"silence {silence.silence_id}", silence)
         return silence
 
     def end(self, silence_id: int, *, actor: str) -> Silence:
@@ -216,6 +206,169 @@ class Silences:
             return read_silences(connection, self._database)[::-1]
 
 
+class AlertMessages:
+    """The outbox: messages wait here until their target has taken them. Each is leased to one
+    sender at a time, by moving its next attempt.
+    """
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def add(self, messages: Sequence[AlertMessage]) -> None:
+        """Put messages into the outbox in a transaction of their own."""
+        with self._database.write_transaction() as connection:
+            insert_messages(connection, self._database, messages)
+
+    def due_targets(self, now: datetime) -> list[str]:
+        """Targets with messages that `lease` would return."""
+        wanted = select(alert_messages.c.target).where(*self._is_due(now)).distinct()
+        return sorted(self._database.fetch_scalars(wanted))
+
+    def lease(self, target: str, now: datetime, *, seconds: float) -> AlertMessage | None:
+        """Take the oldest message that is due; nobody else gets it for `seconds`, and it counts one
+        more attempt. A message waits until the earlier ones about the same alert have left for its
+        target.
+        """
+        columns = alert_messages.c
+        due = (
+            select(alert_messages)
+            .where(*self._is_due(now), columns.target == target)
+            .order_by(columns.next_attempt_at, columns.created_at, columns.message_id)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        with self._database.write_transaction() as connection:
+            row = connection.execute(due).mappings().first()
+            if row is None:
+                return None
+            attempt = {
+                "n_attempts": row["n_attempts"] + 1,
+                "next_attempt_at": now + timedelta(seconds=seconds),
+            }
+            connection.execute(self._update(row["message_id"], **attempt))
+        return _build_message(row).model_copy(update=attempt)
+
+    def mark_delivered(self, message_id: str, now: datetime) -> None:
+        with self._database.write_transaction() as connection:
+            connection.execute(
+                self._update(message_id, state="delivered", delivered_at=now, last_error=None)
+            )
+
+    def mark_failed(self, message_id: str, error: str, *, next_attempt_at: datetime | None) -> None:
+        """Record a failed attempt; without a next one the message is dead until it is replayed."""
+        is_dead = next_attempt_at is None
+        again = {"state": "dead"} if is_dead else {"next_attempt_at": next_attempt_at}
+        failed = self._update(message_id, last_error=error.replace("\0", ""), **again)
+        with self._database.write_transaction() as connection:
+            connection.execute(failed)
+
+    def replay(self, message_id: str, now: datetime, *, actor: str) -> AlertMessage:
+        """Send a dead message again, from its first attempt; the audit chain keeps who wanted it.
+        Raises NotFound for an unknown one.
+        """
+        again = {"state": "pending", "n_attempts": 0, "next_attempt_at": now}
+        with audited_transaction(self._database) as (connection, ledger):
+            replayed = self._update(message_id, from_state="dead", **again)
+            row = connection.execute(replayed.returning(alert_messages)).mappings().first()
+            if row is None:
+                raise NotFound(f"No dead message {message_id}. The page Alerts lists them.")
+            ledger.append(
+                actor=actor,
+                action="alert.replay",
+                object_id=message_id,
+                digest=content_hash(message_id),
+            )
+        return _build_message(row)
+
+    def prune(self, *, delivered_before: datetime, dry_run: bool = False) -> int:
+        """Delete messages that were delivered before a moment; returns their number."""
+        columns = alert_messages.c
+        old = (columns.state == "delivered", columns.delivered_at < delivered_before)
+        if dry_run:
+            return self._database.count(alert_messages, *old)
+        with self._database.write_transaction() as connection:
+            is_ours = self._database.in_project(alert_messages)
+            return connection.execute(alert_messages.delete().where(is_ours, *old)).rowcount
+
+    def get(self, message_id: str) -> AlertMessage:
+        """Raises NotFound."""
+        found = self._read(alert_messages.c.message_id == message_id)
+        if not found:
+            raise NotFound(f"There is no message {message_id}.")
+        return found[0]
+
+    def page(
+        self,
+        *,
+        state: MessageState | None = None,
+        alert_id: int | None = None,
+        before: tuple[datetime, str] | None = None,
+        limit: int = 100,
+    ) -> list[AlertMessage]:
+        """Newest first; `before` is the time of creation and the id of the last one of a page."""
+        columns = alert_messages.c
+        conditions: list[ColumnElement[bool]] = []
+        if state is not None:
+            conditions.append(columns.state == state)
+        if alert_id is not None:
+            conditions.append(columns.alert_id == alert_id)
+        if before is not None:
+            created_at, message_id = before
+            is_same_time = and_(columns.created_at == created_at, columns.message_id > message_id)
+            conditions.append(or_(columns.created_at < created_at, is_same_time))
+        return self._read(*conditions, limit=limit)
+
+    def _is_due(self, now: datetime) -> tuple[ColumnElement[bool], ...]:
+        columns, earlier = alert_messages.c, alert_messages.alias()
+        waits_for_another = exists().where(
+            self._database.in_project(earlier),
+            earlier.c.state == "pending",
+            earlier.c.alert_id == columns.alert_id,
+            earlier.c.target == columns.target,
+            earlier.c.created_at < columns.created_at,
+        )
+        return (
+            self._database.in_project(alert_messages),
+            columns.state == "pending",
+            columns.next_attempt_at <= now,
+            ~waits_for_another,
+        )
+
+    def _read(self, *conditions: Any, limit: int | None = None) -> list[AlertMessage]:
+        wanted = (
+            select(alert_messages)
+            .where(self._database.in_project(alert_messages), *conditions)
+            .order_by(alert_messages.c.created_at.desc(), alert_messages.c.message_id)
+            .limit(limit)
+        )
+        return [_build_message(row) for row in self._database.fetch_mappings(wanted)]
+
+    def _update(
+        self, message_id: str, *, from_state: MessageState = "pending", **values: Any
+    ) -> Any:
+        return (
+            alert_messages.update()
+            .where(
+                self._database.in_project(alert_messages),
+                alert_messages.c.message_id == message_id,
+                alert_messages.c.state == from_state,
+            )
+            .values(values)
+        )
+
+
+def insert_messages(
+    connection: Connection, database: Database, messages: Sequence[AlertMessage]
+) -> None:
+    """Put messages into the outbox within the open transaction."""
+    rows = [
+        message.model_dump()
+        | {"payload": json_of(dict(message.payload), f"Message {message.message_id}")}
+        for message in messages
+    ]
+    database.insert(connection, alert_messages, rows)
+
+
 def read_silences(connection: Connection, database: Database) -> list[Silence]:
     """Oldest first."""
     wanted = (
@@ -224,6 +377,11 @@ def read_silences(connection: Connection, database: Database) -> list[Silence]:
         .order_by(alert_silences.c.silence_id)
     )
     return [Silence.from_json(text) for text in connection.execute(wanted).scalars()]
+
+
+def _build_message(row: RowMapping) -> AlertMessage:
+    values = {name: row[name] for name in AlertMessage.model_fields}
+    return AlertMessage.model_validate(values | {"payload": json.loads(row["payload"])})
 
 
 def _silence_row(silence: Silence) -> dict[str, Any]:
@@ -235,9 +393,5 @@ def _silence_row(silence: Silence) -> dict[str, Any]:
 
 
 def _append(ledger: Ledger, actor: str, action: str, name: str, record: Alert | Silence) -> None:
-    ledger.append(
-        actor=actor,
-        action=action,
-        object_id=name,
-        digest=content_hash(record.model_dump(mode="json")),
-    )
+    digest = content_hash(record.model_dump(mode="json"))
+    ledger.append(actor=actor, action=action, object_id=name, digest=digest)

@@ -837,15 +837,6 @@ annotator_groups = _table(
     key=("annotator_id",),
 )
 
-alert_rules = _table(
-    "alert_rules",
-    _id("rule"),
-    _text("record"),
-    _time("changed_at"),
-    _id("changed_by"),
-    key=("rule",),
-)
-
 alerts = _table(
     "alerts",
     _count("alert_id"),

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from rlhf_pipeline.alert_targets import AppriseTarget
+from rlhf_pipeline.alert_targets import AlertTarget
 from rlhf_pipeline.config import Settings, keep_mlflow_from_logging
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.secret_files import provider_key, read_secret
@@ -197,7 +197,8 @@ def _find_secrets(value: object) -> Iterator[str]:
         for name in type(value).model_fields:
             item = getattr(value, name)
             item = _read_secret_file(value, name, item) if isinstance(item, Path) else item
-            if isinstance(value, AppriseTarget) and isinstance(item, SecretStr):
+            is_apprise = isinstance(value, AlertTarget) and value.channel == "apprise"
+            if is_apprise and isinstance(item, SecretStr):
                 yield from _find_tokens(item.get_secret_value())
             yield from _find_secrets(item)
     elif isinstance(value, list | tuple):

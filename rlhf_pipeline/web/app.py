@@ -11,13 +11,13 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse, Response
 
 from rlhf_pipeline import __version__, homes
+from rlhf_pipeline.alerts.ticks import watch_alerts
 from rlhf_pipeline.api_types.project import Health, Readiness
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.telemetry.tracing import open_tracer
 from rlhf_pipeline.web import openapi, scrape
-from rlhf_pipeline.web.alert_watch import AlertWatch
 from rlhf_pipeline.web.dependencies import AnySite, public, refuse_undeclared
 from rlhf_pipeline.web.memory_cache import CacheTimes
 from rlhf_pipeline.web.problems import install_problem_handlers
@@ -109,7 +109,7 @@ def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManage
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         threading.Thread(target=_count_votes, args=(site,), name="counting", daemon=True).start()
         requests = RequestPoints(site.store, site.request_counts)
-        with AlertWatch(site.settings, site.store):
+        with watch_alerts(site.store, site.settings):
             async with requests.storing():
                 yield
 

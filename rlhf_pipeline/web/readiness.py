@@ -84,7 +84,7 @@ class ReadinessCheck:
         """By the last tick of a sensor of Dagster's daemon or `rlhf loop`."""
         # Rules read drift and its causes, and so tables: `rlhf vote`, which opens a site too, needs
         # none of it.
-        from rlhf_pipeline.alert_rounds import read_silence
+        from rlhf_pipeline.alerts.rounds import read_silence
 
         try:
             silence = read_silence(self._store, self._settings, self._store.database.clock.now())

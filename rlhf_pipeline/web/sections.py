@@ -4,7 +4,6 @@ from pathlib import Path
 
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.plugins import Members
-from rlhf_pipeline.web.alerts import messages as alert_messages
 from rlhf_pipeline.web.alerts import pages as alert_pages
 from rlhf_pipeline.web.alerts import routes as alerts
 from rlhf_pipeline.web.alignment import routes as alignment
@@ -230,7 +229,7 @@ BUILT_IN = {
         folder=HERE / "decisions",
     ),
     "alerts": Section(
-        (alert_messages.api, alerts.api, alert_pages.pages),
+        (alerts.api, alert_pages.pages),
         Permission.ALERTS_READ,
         needs_all_votes=True,
         group="Drift",

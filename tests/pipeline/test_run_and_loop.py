@@ -14,7 +14,7 @@ from driver.run import JobOrder, retrain, run_job
 from driver.runner import Runner
 from driver.stage_config import parse_stage_config
 from jobs.feedback import close_yesterday_schedule
-from rlhf_pipeline.alert_rounds import TICK
+from rlhf_pipeline.alerts.rounds import TICK
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.loop_settings import LoopSettings

@@ -12,7 +12,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.alerts.changes import NOT_SERVED
+from rlhf_pipeline.records import Promotion, utc_now
 from rlhf_pipeline.retraining.triggers import decide
 from tests.flipped_votes import flip_votes
 from tests.pipeline.test_retraining_in_process import QUICK
@@ -224,17 +225,32 @@ def test_second_attempt_ends_with_a_gated_candidate(
     assert len(store.gates.all()) == 1
 
 
-def test_the_alert_ends_with_the_retraining(household: Household, retried: dg.DagsterRun) -> None:
+def test_the_alert_ends_once_a_policy_serves(household: Household, retried: dg.DagsterRun) -> None:
+    store = household.project.store
+    (gate,) = store.gates.all()
+    if not gate.promoted:
+        eventually(
+            lambda: household.drift_alerts()[-1].progress == NOT_SERVED,
+            seconds=60,
+            what="an alert that is answered, not served",
+        )
+        store.promotions.record(
+            Promotion(
+                model_name=f"{household.project.settings.project}.policy",
+                version=int(gate.candidate.rpartition("@")[2]),
+                previous_version=1,
+                data_seq=None,
+                reason="the candidate is wanted",
+                actor="ada",
+            )
+        )
     eventually(
         lambda: household.drift_alerts()[-1].state == "resolved",
         seconds=60,
         what="the end of the alert",
     )
     (alert,) = household.drift_alerts()
-    project = household.project
-    champion = project.store.promotions.champion(project.settings.reward_model)
-    assert champion.promoted_at > alert.opened_at
-    assert "is the champion now" in alert.resolution  # the killed attempt may have promoted it
+    assert alert.resolution == f"{gate.candidate} serves now"
     eventually(lambda: len(household.messages_of_drift()) > 1, seconds=60, what="a second message")
     kinds = [message["type"] for message in household.messages_of_drift()]
     assert kinds == ["alert.opened", "alert.resolved"]

@@ -4,9 +4,14 @@ from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.alert_rounds import AlertPlan, advance_alerts
-from rlhf_pipeline.alerts.findings import Reading
+from rlhf_pipeline.alerts.messages import build_test_message
+from rlhf_pipeline.alerts.readings import Reading
+from rlhf_pipeline.alerts.rounds import AlertPlan, advance_alerts
+from rlhf_pipeline.client import Client
+from rlhf_pipeline.errors import MissingResource
+from rlhf_pipeline.monitoring import AlertMessage
 from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
@@ -21,11 +26,19 @@ def engineer(web: Web):
     return web.client("engineer")
 
 
-def look(web: Web, value: float, figure: str = "queue.oldest_hours") -> None:
+def look(web: Web, value: float, figure: str = "queue.oldest_hours", progress: str = "") -> None:
     """One round with this figure, by default the hours that the oldest comparison has waited."""
-    plan, now = AlertPlan.read(web.settings, web.store), utc_now()
-    readings = [Reading(figure, now, value)]
-    advance_alerts(web.store, plan, readings, now)
+    plan, now = AlertPlan.read(web.settings), utc_now()
+    readings = [Reading(figure, now, value, progress=progress)]
+    advance_alerts(web.store, web.settings, plan, readings, now)
+
+
+def add_dead_message(store: Store, *, alert_id: int | None = None, after: int = 0) -> AlertMessage:
+    at = utc_now() + timedelta(seconds=after)
+    message = build_test_message("team", project="demo", link="", now=at)
+    store.alert_messages.add([message.model_copy(update={"alert_id": alert_id})])
+    store.alert_messages.mark_failed(message.message_id, "answered 500", next_attempt_at=None)
+    return store.alert_messages.get(message.message_id)
 
 
 def test_an_alert_is_read_acknowledged_and_closed(web: Web, engineer):
@@ -43,23 +56,40 @@ def test_an_alert_is_read_acknowledged_and_closed(web: Web, engineer):
     assert engineer.get(f"{ALERTS}/99").status_code == 404
 
 
-def test_a_changed_rule_acts_on_the_next_round(web: Web, engineer):
-    changed = engineer.put(f"{ALERTS}/rules/queue_age", json={"threshold": 24}).json()
-    assert (changed["threshold"], changed["severity"]) == (24, "warning")
-    assert changed["changed_by"]
-    look(web, 30)
-    assert len(engineer.get(ALERTS).json()["items"]) == 1
-    assert engineer.delete(f"{ALERTS}/rules/queue_age").status_code == 204
-    look(web, 30)
-    assert engineer.get(ALERTS).json()["items"] == []
+def test_rules_are_those_of_the_file_and_the_defaults(web: Web, engineer):
     rules = {rule["name"]: rule for rule in engineer.get(f"{ALERTS}/rules").json()["items"]}
-    assert (rules["queue_age"]["threshold"], rules["queue_age"]["changed_by"]) == (72, None)
+    assert (rules["queue_age"]["threshold"], rules["queue_age"]["severity"]) == (72, "warning")
+    assert engineer.put(f"{ALERTS}/rules/queue_age", json={"threshold": 24}).status_code == 404
 
 
-def test_an_unusable_rule_is_refused_with_its_cure(engineer):
-    answer = engineer.put(f"{ALERTS}/rules/queue_agee", json={"threshold": 24})
-    assert answer.status_code == 422
-    assert "Did you mean queue_age?" in answer.json()["detail"]
+def test_an_answer_that_is_not_served_shows_in_list_api_and_home(paged: Web):
+    look(paged, 1, "drift.unanswered", progress="answered, not served")
+    engineer = paged.client("engineer")
+    assert engineer.get(ALERTS).json()["items"][0]["progress"] == "answered, not served"
+    assert "answered, not served" in engineer.get("/home").json()["attention"][0]["text"]
+    browser = paged.browser(paged.add("engineer"))
+    for page in ("/", "/alerts"):
+        assert "answered, not served" in browser.get(f"{paged.url}{page}").text
+
+
+def test_messages_are_listed_and_sent_again(web: Web, engineer) -> None:
+    ids = [add_dead_message(web.store, after=-i).message_id for i in range(3)]
+    token = engineer.headers["authorization"].removeprefix("Bearer ")
+    with Client(web.url, token) as api:
+        assert [m.message_id for m in api.alert_messages(limit=2)] == ids
+        replayed = api.replay_alert_message(ids[1])
+        assert (replayed.state, replayed.n_attempts) == ("pending", 0)
+        assert [m.message_id for m in api.alert_messages(state="dead")] == [ids[0], ids[2]]
+        with pytest.raises(MissingResource, match="No dead message"):
+            api.replay_alert_message(ids[1])
+    assert engineer.get("alerts/messages", params={"cursor": "WzEsMl0"}).status_code == 422
+
+
+def test_a_target_is_tested(web: Web, engineer) -> None:
+    answer = engineer.post("alerts/targets/log:test").json()
+    assert (answer["is_delivered"], answer["detail"]) == (True, "written to the log")
+    assert engineer.post("alerts/targets/nobody:test").status_code == 404
+    assert web.client("curator").post("alerts/targets/log:test").status_code == 403
 
 
 def test_a_silence_ends(web: Web, engineer):
@@ -104,6 +134,12 @@ def test_the_page_acknowledges_silences_and_resolves(web: Web):
         assert timedelta(hours=7.9) < silence.ends_at - silence.created_at <= timedelta(hours=8)
         assert "Silenced now" in browser.get(address).text
         assert browser.post(f"{address}/silences/1/end").status_code == 303
+        dead = add_dead_message(web.store)
+        assert "Messages that were given up" in browser.get(address).text
+        replay = browser.post(f"{address}/messages/{dead.message_id}/replay")
+        assert replay.status_code == 303
+        assert web.store.alert_messages.get(dead.message_id).state == "pending"
+        assert "written to the log" in browser.post(f"{address}/targets/log/test").text
         assert browser.post(f"{address}/1/resolve").status_code == 303
         assert "No open alerts" in browser.get(address).text
         assert "resolved" in browser.get(f"{address}?state=resolved").text

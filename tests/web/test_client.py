@@ -372,8 +372,6 @@ def test_every_route_of_the_api_is_a_call(server: Served) -> None:
         ("POST", "alerts/{alert_id}:acknowledge"),
         ("POST", "alerts/{alert_id}:resolve"),
         ("GET", "alerts/rules"),
-        ("PUT", "alerts/rules/{rule}"),
-        ("DELETE", "alerts/rules/{rule}"),
         ("GET", "alerts/silences"),
         ("POST", "alerts/silences"),
         ("DELETE", "alerts/silences/{silence_id}"),

@@ -20,8 +20,7 @@ from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
-from tests.web.test_alert_messages import add_dead_message
-from tests.web.test_alerts import look
+from tests.web.test_alerts import add_dead_message, look
 from tests.web.test_calibration import MODEL, report
 from tests.web.test_decisions import ask_people
 
@@ -32,7 +31,6 @@ FREE = {
     "completion_id": "of the program that sends feedback",
     "idempotency_key": "the sender's own",
     "target": "a name in the settings",
-    "rule": "a name in the settings",
     "figure": "a name in the code",
 }
 # Names of ids of what is kept -> one that nobody has, of the same form.

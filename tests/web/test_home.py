@@ -78,7 +78,7 @@ def put_alerts(web: Web, *states: AlertState) -> None:
 
     def open_all(known: object, silences: object, number: int) -> Step:
         return Step(
-            changed=tuple(
+            changed=[
                 Alert(
                     alert_id=number + i,
                     rule="queue_age",
@@ -90,7 +90,7 @@ def put_alerts(web: Web, *states: AlertState) -> None:
                     seen_at=now,
                 )
                 for i, state in enumerate(states)
-            )
+            ]
         )
 
     web.store.alerts.advance(open_all)

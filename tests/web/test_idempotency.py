@@ -16,8 +16,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import utc_now
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
-from tests.web.test_alert_messages import add_dead_message
-from tests.web.test_alerts import look
+from tests.web.test_alerts import add_dead_message, look
 from tests.web.test_decisions import ask_people
 
 THUMB = {"kind": "thumbs", "value": 1, "completion": "text", "session_id": "s"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.alert_rounds import record_end, record_tick
+from rlhf_pipeline.alerts.ticks import record_end, record_tick
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import NewVote, Role

@@ -1,17 +1,19 @@
-"""The page of alerts: open, acknowledged and resolved ones, and what silences them."""
+"""The page of alerts: alerts, silences, messages that were given up, rules and targets."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rlhf_pipeline.alert_rounds import AlertPlan
-from rlhf_pipeline.api_types.alerts import NewSilence
+from rlhf_pipeline.alerts.channels import target_names
+from rlhf_pipeline.alerts.rounds import AlertPlan
+from rlhf_pipeline.api_types.alerts import NewSilence, TestMessageOut
 from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import AlertState
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.alerts import routes
-from rlhf_pipeline.web.alerts.routes import Editor, Number, Reader
+from rlhf_pipeline.web.alerts.routes import Editor, Number, Reader, ShortText
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
@@ -44,38 +46,64 @@ def show_page(
 def submit_acknowledgement(
     site: AnySite, request: Request, principal: Editor, alert_id: Number, shown: Shown = ""
 ) -> Response:
-    _, problem = attempt(lambda: routes.acknowledge(site, principal, alert_id))
-    return _show_result(site, request, principal, problem, shown)
+    return _submit(
+        site, request, principal, shown, lambda: routes.acknowledge(site, principal, alert_id)
+    )
 
 
 @pages.post("/alerts/{alert_id}/resolve")
 def submit_resolution(
     site: AnySite, request: Request, principal: Editor, alert_id: Number, shown: Shown = ""
 ) -> Response:
-    _, problem = attempt(lambda: routes.resolve(site, principal, alert_id))
-    return _show_result(site, request, principal, problem, shown)
+    return _submit(
+        site, request, principal, shown, lambda: routes.resolve(site, principal, alert_id)
+    )
 
 
 @pages.post("/alerts/silences")
 def submit_silence(
     site: AnySite, request: Request, principal: Editor, form: Form, shown: Shown = ""
 ) -> Response:
-    _, problem = attempt(lambda: routes.add_silence(site, principal, _parse_silence(site, form)))
-    return _show_result(site, request, principal, problem, shown)
+    return _submit(
+        site,
+        request,
+        principal,
+        shown,
+        lambda: routes.add_silence(site, principal, _parse_silence(site, form)),
+    )
 
 
 @pages.post("/alerts/silences/{silence_id}/end")
 def submit_end(
     site: AnySite, request: Request, principal: Editor, silence_id: Number, shown: Shown = ""
 ) -> Response:
-    _, problem = attempt(lambda: routes.end_silence(site, principal, silence_id))
-    return _show_result(site, request, principal, problem, shown)
+    return _submit(
+        site, request, principal, shown, lambda: routes.end_silence(site, principal, silence_id)
+    )
 
 
-def _show_result(
-    site: Site, request: Request, principal: Principal, problem: Problem | None, shown: str
+@pages.post("/alerts/messages/{message_id}/replay")
+def submit_replay(
+    site: AnySite, request: Request, principal: Editor, message_id: ShortText, shown: Shown = ""
 ) -> Response:
-    """The list that the form was on, or the problem above it."""
+    return _submit(
+        site, request, principal, shown, lambda: routes.replay(site, principal, message_id)
+    )
+
+
+@pages.post("/alerts/targets/{target}/test")
+def submit_test(
+    site: AnySite, request: Request, principal: Editor, target: ShortText, shown: Shown = ""
+) -> Response:
+    result, problem = attempt(lambda: routes.send_test(site, principal, target))
+    return _render_page(site, request, principal, problem, shown=shown, test=result)
+
+
+def _submit(
+    site: Site, request: Request, principal: Principal, shown: str, act: Callable[[], object]
+) -> Response:
+    """Act, and show the list that the form was on, or the problem above it."""
+    _, problem = attempt(act)
     if problem:
         return _render_page(site, request, principal, problem, shown=shown)
     return see_other(f"/alerts?state={shown}" if shown else "/alerts")
@@ -109,9 +137,10 @@ def _render_page(
     *,
     shown: str = "",
     cursor: str | None = None,
+    test: TestMessageOut | None = None,
 ) -> Response:
     may_read = principal.may(Permission.ALERTS_READ)
-    now = site.store.database.clock.now()
+    now, plan = site.store.database.clock.now(), AlertPlan.read(site.settings)
     found = routes.read_all(site, VIEWS[shown][1], None, cursor, SHOWN) if may_read else None
     return render(
         "alerts/page.html",
@@ -124,12 +153,16 @@ def _render_page(
         views={name: words for name, (words, _) in VIEWS.items()},
         shown=shown,
         query=query_of({"state": shown}),
+        plan=plan,
         units={
             name: TIMES.get(METRICS[rule.reads].unit, "")
-            for name, rule in AlertPlan.read(site.settings, site.store).rules.items()
+            for name, rule in plan.rules.items()
             if rule.reads in METRICS
         },
         silences=[one for one in site.store.silences.all() if one.ends_at > now],
+        dead=site.store.alert_messages.page(state="dead", limit=SHOWN) if may_read else [],
+        targets=target_names(site.settings),
+        test=test,
         hours=HOURS,
         daemon=site.readiness.find_daemon_status(),
         names=names_for(site, principal),

@@ -1,31 +1,27 @@
-"""Routes of alerts: read and close them, change rules, silence what is known."""
+"""Routes of alerts: read and close them, silence what is known, replay messages, test targets."""
 
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import Depends, Path, Query
 
-from rlhf_pipeline.alert_rounds import (
-    AlertPlan,
-    acknowledge_alert,
-    change_rule,
-    require_rule,
-    resolve_alert,
-)
-from rlhf_pipeline.alerts.rules import AlertRule, RuleChange, RuleName
-from rlhf_pipeline.api_types.alerts import AlertOut, AlertRuleOut, NewSilence, SilenceOut
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.monitoring import Alert, AlertState, Silence
+from rlhf_pipeline.alerts.channels import channels_of
+from rlhf_pipeline.alerts.delivery import send_within
+from rlhf_pipeline.alerts.messages import build_test_message
+from rlhf_pipeline.alerts.rounds import AlertPlan, acknowledge_alert, resolve_alert
+from rlhf_pipeline.api_types.alerts import AlertRuleOut, NewSilence, TestMessageOut
+from rlhf_pipeline.api_types.base import LARGEST, Page
+from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed, StoreError
+from rlhf_pipeline.monitoring import Alert, AlertMessage, AlertState, MessageState, Silence
+from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.store.alert_rules import AlertRuleChange
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.idempotency import runs_once
-from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
+from rlhf_pipeline.web.pagination import Cursor, Limit, cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.routing import api_router, problem_responses
-from rlhf_pipeline.web.site import Site
 
 api = api_router("alerts")
 # A drift alert tells how people voted, so who may vote does not read it.
@@ -33,62 +29,40 @@ READER = [Depends(needs_all_votes(Permission.ALERTS_READ, "alerts"))]
 Reader = Annotated[Principal, Depends(needs_all_votes(Permission.ALERTS_READ, "alerts"))]
 Editor = Annotated[Principal, Depends(needs_all_votes(Permission.ALERTS_WRITE, "alerts"))]
 Number = Annotated[int, Path(ge=1, le=10**9)]
-RulePath = Annotated[RuleName, Path()]
+ShortText = Annotated[str, Path(max_length=200)]
 States = Annotated[
     list[AlertState] | None, Query(max_length=4, description="Default: open and acknowledged.")
 ]
 RuleQuery = Annotated[str | None, Query(max_length=60, description="Only alerts of this rule.")]
+TEST_S = 10.0
 
 
 @api.get("/alerts/rules", dependencies=READER)
 def read_rules(site: AnySite) -> Page[AlertRuleOut]:
-    """All rules as they are now: the defaults, changed by rlhf.yaml, commands and the API."""
-    changes = {change.rule: change for change in site.store.alert_rules.all()}
-    plan = AlertPlan.read(site.settings, site.store)
-    items = tuple(
-        _describe_rule(rule, changes.get(name), plan.ignored.get(name))
-        for name, rule in plan.rules.items()
-    )
+    """All rules as they are now: the defaults, changed by rlhf.yaml."""
+    rules = AlertPlan.read(site.settings).rules.values()
+    items = tuple(AlertRuleOut.model_validate(rule.model_dump()) for rule in rules)
     return Page(items=items, next=None)
 
 
-@api.put("/alerts/rules/{rule}")
-def put_rule(site: AnySite, principal: Editor, rule: RulePath, body: RuleChange) -> AlertRuleOut:
-    """Set a rule, or add one with `reads` and `threshold`. Fields left out are those of rlhf.yaml
-    or the default. Takes effect at the next tick."""
-    changed = change_rule(site.store, site.settings, rule, body, actor=principal.user_id)
-    return _describe_rule(changed, _find_change(site, rule))
-
-
-@api.delete("/alerts/rules/{rule}", status_code=204, responses=problem_responses(404))
-def reset_rule(site: AnySite, principal: Editor, rule: RulePath) -> None:
-    """Return to what rlhf.yaml or the default sets."""
-    site.store.alert_rules.delete(rule, actor=principal.user_id)
-
-
 @api.get("/alerts/silences", dependencies=READER)
-def read_silences(site: AnySite) -> Page[SilenceOut]:
+def read_silences(site: AnySite) -> Page[Silence]:
     """All silences, newest first, those that ended among them."""
-    return Page(items=tuple(map(_describe_silence, site.store.silences.all())), next=None)
+    return Page(items=tuple(site.store.silences.all()), next=None)
 
 
 @api.post("/alerts/silences", status_code=201, responses=problem_responses(404, 409))
 @runs_once()
-def add_silence(site: AnySite, principal: Editor, body: NewSilence) -> SilenceOut:
+def add_silence(site: AnySite, principal: Editor, body: NewSilence) -> Silence:
     """Silence a rule, a subject or all alerts until a time."""
-    if body.rule is not None:
-        require_rule(site.store, site.settings, body.rule)
+    rules = AlertPlan.read(site.settings).rules
+    if body.rule is not None and body.rule not in rules:
+        hint = suggest(body.rule, rules)
+        raise Problem(404, f"There is no rule {body.rule!r}. {hint}", kind="not_found")
     try:
-        added = site.store.silences.add(
-            rule=body.rule,
-            subject=body.subject,
-            reason=body.reason,
-            ends_at=body.ends_at,
-            actor=principal.user_id,
-        )
+        return site.store.silences.add(**body.model_dump(), actor=principal.user_id)
     except StoreError as refusal:
         raise _conflict(refusal) from None
-    return _describe_silence(added)
 
 
 @api.delete("/alerts/silences/{silence_id}", status_code=204, responses=problem_responses(404, 409))
@@ -100,6 +74,54 @@ def end_silence(site: AnySite, principal: Editor, silence_id: Number) -> None:
         raise _conflict(refusal) from None
 
 
+@api.get("/alerts/messages", dependencies=READER)
+def read_messages(
+    site: AnySite,
+    state: MessageState | None = None,
+    alert_id: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[AlertMessage]:
+    """Messages about alerts with their payloads and attempts, newest first."""
+    place = parse_cursor(cursor, str, str)
+    try:
+        before = None if place is None else (datetime.fromisoformat(place[0]), place[1])
+        if before is not None and before[0].tzinfo is None:
+            raise ValueError
+    except ValueError:
+        raise cursor_problem() from None
+    found = site.store.alert_messages.page(
+        state=state, alert_id=alert_id, before=before, limit=limit
+    )
+    last = found[-1] if len(found) == limit else None
+    after = make_cursor(last.created_at.isoformat(), last.message_id) if last else None
+    return Page(items=tuple(found), next=after)
+
+
+@api.post("/alerts/messages/{message_id}:replay", responses=problem_responses(404))
+@runs_once()
+def replay(site: AnySite, principal: Editor, message_id: ShortText) -> AlertMessage:
+    """Send a dead message again, from its first attempt. It leaves with the next tick."""
+    now = site.store.database.clock.now()
+    return site.store.alert_messages.replay(message_id, now, actor=principal.user_id)
+
+
+@api.post("/alerts/targets/{target}:test", responses=problem_responses(404))
+def send_test(site: AnySite, principal: Editor, target: ShortText) -> TestMessageOut:
+    """Send a test message to a configured target now; the answer says what happened."""
+    channels = channels_of(site.settings)
+    if target not in channels:
+        raise Problem(404, f"There is no target {target!r} in alert_targets.", kind="not_found")
+    now, link = site.store.database.clock.now(), site.settings.web_url
+    message = build_test_message(target, project=site.settings.project, link=link, now=now)
+    is_delivered = True
+    try:
+        detail = send_within(channels[target], message, now, TEST_S)
+    except (DeliveryFailed, ConfigurationError) as failure:
+        is_delivered, detail = False, str(failure)
+    return TestMessageOut(message_id=message.message_id, is_delivered=is_delivered, detail=detail)
+
+
 @api.get("/alerts", dependencies=READER)
 def read_all(
     site: AnySite,
@@ -107,7 +129,7 @@ def read_all(
     rule: RuleQuery = None,
     cursor: Cursor = None,
     limit: Limit = 50,
-) -> Page[AlertOut]:
+) -> Page[Alert]:
     """Alerts, newest first."""
     place = parse_cursor(cursor, int)
     found = site.store.alerts.page(
@@ -117,31 +139,31 @@ def read_all(
         limit=limit,
     )
     after = make_cursor(found[-1].alert_id) if len(found) == limit else None
-    return Page(items=tuple(map(_describe, found)), next=after)
+    return Page(items=tuple(found), next=after)
 
 
 @api.get("/alerts/{alert_id}", dependencies=READER, responses=problem_responses(404))
-def read(site: AnySite, alert_id: Number) -> AlertOut:
+def read(site: AnySite, alert_id: Number) -> Alert:
     """One alert with its evidence."""
-    return _describe(site.store.alerts.get(alert_id))
+    return site.store.alerts.get(alert_id)
 
 
 @api.post("/alerts/{alert_id}:acknowledge", responses=problem_responses(404, 409))
 @runs_once()
-def acknowledge(site: AnySite, principal: Editor, alert_id: Number) -> AlertOut:
+def acknowledge(site: AnySite, principal: Editor, alert_id: Number) -> Alert:
     """Acknowledge an open alert: no more reminders, no escalation."""
     try:
-        return _describe(acknowledge_alert(site.store, alert_id, principal.user_id))
+        return acknowledge_alert(site.store, alert_id, principal.user_id)
     except StoreError as refusal:
         raise _conflict(refusal) from None
 
 
 @api.post("/alerts/{alert_id}:resolve", responses=problem_responses(404, 409))
 @runs_once()
-def resolve(site: AnySite, principal: Editor, alert_id: Number) -> AlertOut:
+def resolve(site: AnySite, principal: Editor, alert_id: Number) -> Alert:
     """Resolve an alert by hand; it reopens only after its condition has ended once."""
     try:
-        return _describe(resolve_alert(site.store, site.settings, alert_id, principal.user_id))
+        return resolve_alert(site.store, site.settings, alert_id, principal.user_id)
     except StoreError as refusal:
         raise _conflict(refusal) from None
 
@@ -150,28 +172,3 @@ def _conflict(refusal: StoreError) -> Exception:
     """Problem 409 for a refusal by the state of the alert or silence; other errors as they are."""
     is_refusal = type(refusal) is StoreError and refusal.__cause__ is None
     return Problem(409, str(refusal), kind="alert_state") if is_refusal else refusal
-
-
-def _find_change(site: Site, rule: str) -> AlertRuleChange | None:
-    return next((each for each in site.store.alert_rules.all() if each.rule == rule), None)
-
-
-def _describe(alert: Alert) -> AlertOut:
-    return AlertOut.model_validate(alert.model_dump())
-
-
-def _describe_silence(silence: Silence) -> SilenceOut:
-    return SilenceOut.model_validate(silence.model_dump())
-
-
-def _describe_rule(
-    rule: AlertRule, change: AlertRuleChange | None, ignored_change: str | None = None
-) -> AlertRuleOut:
-    return AlertRuleOut.model_validate(
-        rule.model_dump()
-        | {
-            "changed_by": change.changed_by if change else None,
-            "changed_at": change.changed_at if change else None,
-            "ignored_change": ignored_change,
-        }
-    )

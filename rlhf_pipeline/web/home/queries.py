@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 
-from rlhf_pipeline.api_types.alerts import AlertOut
+from rlhf_pipeline.alerts.changes import NOT_SERVED
 from rlhf_pipeline.api_types.home import (
     Attention,
     ChampionState,
@@ -19,7 +19,7 @@ from rlhf_pipeline.api_types.home import (
 )
 from rlhf_pipeline.api_types.runs import AutomationsOut
 from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.monitoring import Alert, MetricPoint
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.reports.words import format_count
@@ -62,6 +62,7 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     return HomeOut(
         measured_at=now,
         attention=(
+            *_find_unserved_changes(alerts or ()),
             *_find_stopped_work(stages, n_alerts, points, automations, now.date()),
             *_find_drift(site, len(open_events)),
             *_find_low_accuracy(figures, served),
@@ -82,6 +83,13 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         fire=fire,
         gate=_read_gate(site),
     )
+
+
+def _find_unserved_changes(alerts: Sequence[Alert]) -> Iterator[Attention]:
+    for alert in alerts:
+        if alert.progress == NOT_SERVED:
+            text = f"{NOT_SERVED}: {alert.subject}. {alert.loop_action}"
+            yield Attention(text=text, link=alert.link or "/alerts")
 
 
 def _find_stopped_work(
@@ -259,12 +267,12 @@ def _read_spending(site: Site) -> SpendingNow | None:
     return SpendingNow(today=spent.today, days_30=spent.days_30) if spent.days else None
 
 
-def _read_alerts(site: Site, principal: Principal) -> tuple[AlertOut, ...] | None:
+def _read_alerts(site: Site, principal: Principal) -> tuple[Alert, ...] | None:
     if not principal.may(Permission.ALERTS_READ):
         return None
     found = site.store.alerts.page(states=["open"], limit=MOST_SHOWN)
     found += site.store.alerts.page(states=["acknowledged"], limit=MOST_SHOWN - len(found))
-    return tuple(AlertOut.model_validate(alert.model_dump()) for alert in found)
+    return tuple(found)
 
 
 def _read_decisions(site: Site) -> tuple[LastDecision | None, LastDecision | None]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from urllib.parse import quote
 
-from rlhf_pipeline.alert_rounds import TICK, read_budget
+from rlhf_pipeline.alerts.rounds import TICK, read_budget
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.runs import (
     AutomationOut,

@@ -4,15 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.alert_rounds import (
-    AlertPlan,
-    advance_alerts,
-    gather_readings,
-    read_budget,
-    read_settings_problem,
-)
+from rlhf_pipeline.alerts.rounds import AlertPlan, advance_alerts, gather_readings
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web_servers import announce
@@ -45,18 +38,13 @@ class Project:
         """One round with this settings file, as the sensor makes it; states by rule."""
         self.file.write_text(text)
         self.clock.advance(minutes=1)
-        now, plan, problem, budget = self.clock.now(), self.plan(), "", None
-        try:
-            budget = read_budget(self.settings)
-        except ConfigurationError as cause:
-            problem = str(cause)
-        readings = gather_readings(self.store, self.settings, plan, now, budget=budget)
-        problems = read_settings_problem(problem or plan.problem, now)
-        advance_alerts(self.store, plan, [*readings, problems], now)
+        now, plan = self.clock.now(), self.plan()
+        readings = gather_readings(self.store, self.settings, plan, now)
+        advance_alerts(self.store, self.settings, plan, readings, now)
         return {alert.rule: alert.state for alert in self.store.alerts.page()}
 
     def plan(self) -> AlertPlan:
-        return AlertPlan.read(self.settings, self.store)
+        return AlertPlan.read(self.settings)
 
     def measure(self, **figures: float) -> None:
         now = self.clock.now()

@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rlhf_pipeline.alerts.findings import Reading, evaluate
-from rlhf_pipeline.alerts.rules import RULES, AlertParams, RuleChange, merge_rules
+from rlhf_pipeline.alerts.evaluation import evaluate
+from rlhf_pipeline.alerts.readings import Reading
+from rlhf_pipeline.alerts.rules import RULES, merge_rules
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import LoopSettings
 
@@ -27,7 +28,7 @@ def statuses(rule, *readings):
 
 
 def changed(name, **given):
-    return merge_rules({name: RuleChange(**given)})[name]
+    return merge_rules({name: given})[name]
 
 
 @pytest.mark.parametrize(
@@ -46,10 +47,6 @@ def test_the_upper_bound_counts_where_a_rule_is_broken_below():
     assert statuses(rule, reading(value=0.5, low=0.4, high=0.59, **of)) == {"project": "broken"}
 
 
-def test_a_figure_that_was_not_measured_is_unknown():
-    assert statuses(RULES["calibration_error"], reading(value=None)) == {"rm@1": "unknown"}
-
-
 def test_between_the_two_thresholds_a_rule_is_near():
     rule = changed("calibration_error", threshold=0.1, resolve_at=0.05)
     found = [statuses(rule, reading(value=v))["rm@1"] for v in (0.11, 0.07, 0.05)]
@@ -65,34 +62,8 @@ def test_an_old_figure_opens_nothing():
     assert (finding.status, finding.reading.value) == ("unknown", 0.2)
 
 
-def test_a_rule_may_ask_for_several_days_in_a_row():
-    rule = changed("calibration_error", for_days=3)
-    days = [reading(days_ago=n) for n in (2, 1, 0)]
-    assert statuses(rule, *days[1:]) == {"rm@1": "near"}
-    assert statuses(rule, *days) == {"rm@1": "broken"}
-    good_day = reading(days_ago=1, value=0.01)
-    assert statuses(rule, days[0], good_day, days[2]) == {"rm@1": "near"}
-
-
-def test_days_without_a_figure_neither_count_nor_end_the_row():
-    rule = changed("calibration_error", for_days=3, within_days=2)
-    row = [reading(days_ago=n) for n in (6, 3, 0)]
-    (finding,) = evaluate([rule], row, NOW)
-    assert finding.status == "broken"
-    assert finding.reading.evidence["days"] == ["2026-01-04", "2026-01-07", "2026-01-10"]
-    assert statuses(rule, row[0], row[2]) == {"rm@1": "near"}
-    unmeasured = reading(days_ago=1, value=None)
-    assert statuses(rule, *row[:2], unmeasured, row[2]) == {"rm@1": "broken"}
-
-
-def test_a_gap_longer_than_within_days_starts_the_row_anew():
-    rule = changed("calibration_error", for_days=2, within_days=2)
-    assert statuses(rule, reading(days_ago=3), reading()) == {"rm@1": "broken"}
-    assert statuses(rule, reading(days_ago=4), reading()) == {"rm@1": "near"}
-
-
 def test_too_small_a_count_is_found_once_its_day_is_over():
-    own = RuleChange(reads="votes.cast", threshold=10, comparison="below")
+    own = {"reads": "votes.cast", "threshold": 10, "comparison": "below"}
     rule = merge_rules({"few_votes": own})["few_votes"]
 
     def count(value, days_ago):
@@ -129,38 +100,12 @@ def test_seconds_are_written_as_a_duration():
     assert spans == ["2 minutes", "20 hours", "3 days"]
 
 
-@pytest.mark.parametrize(("threshold", "resolve_at"), [(48, 12), (8, None)])
-def test_a_new_threshold_keeps_a_resolve_at_that_still_fits(threshold, resolve_at):
-    file = {"queue_age": RuleChange(threshold=24, resolve_at=12)}
-    rule = merge_rules(file, {"queue_age": RuleChange(threshold=threshold)})["queue_age"]
-    assert (rule.threshold, rule.resolve_at) == (threshold, resolve_at)
-
-
-def test_a_later_layer_wins():
-    first = {"queue_age": RuleChange(threshold=10, severity="critical")}
-    rule = merge_rules(first, {"queue_age": RuleChange(threshold=20)})["queue_age"]
-    assert (rule.threshold, rule.severity) == (20, "critical")
-
-
 def test_a_project_adds_a_rule_over_any_metric():
-    own = RuleChange(reads="policy.reward", threshold=0.5, comparison="below")
+    own = {"reads": "policy.reward", "threshold": 0.5, "comparison": "below"}
     rule = merge_rules({"low_reward": own})["low_reward"]
     read = reading(name="policy.reward", value=0.2, labels={"policy": "p@1"})
     (finding,) = evaluate([rule], [read], NOW)
     assert finding.title == "policy.reward of p@1 is 0.2, below 0.5"
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        ("calibration_eror", {"threshold": 1}, "Did you mean calibration_error"),
-        ("mine", {"reads": "queue.opn", "threshold": 1}, "Did you mean queue.open"),
-        ("queue_age", {"resolve_at": 99}, "resolve_at 99 must be at or below the threshold 72"),
-    ],
-)
-def test_an_unusable_change_names_rule_and_cure(name, given, message):
-    with pytest.raises(ConfigurationError, match=message):
-        merge_rules({name: RuleChange(**given)})
 
 
 def test_the_settings_file_changes_rules():
@@ -172,8 +117,9 @@ def test_the_settings_file_changes_rules():
     ("rule", "given", "message"),
     [
         ("queue_agee", {"threshold": 5}, r"alerts\.rules: .*Did you mean queue_age\?"),
-        ("queue_age", {"treshold": 5}, r"rules\.queue_age\.treshold is unknown. .* threshold\?"),
-        ("queue_age", {"for_days": 0}, r"rules\.queue_age\.for_days: .* than or equal to 1, not 0"),
+        ("queue_age", {"treshold": 5}, r"'queue_age' has no field 'treshold'. .* threshold\?"),
+        ("queue_age", {"within_days": -1}, r"'queue_age' .*within_days .* than or equal to 0"),
+        ("mine", {"reads": "queue.opn", "threshold": 1}, r"Did you mean queue\.open\?"),
         ("queue_age", {"resolve_at": 99}, "alerts.rules: The rule 'queue_age' .*: resolve_at 99"),
     ],
 )
@@ -183,25 +129,15 @@ def test_an_error_in_the_settings_file_names_rule_and_field(rule, given, message
     assert "{" not in str(refusal.value)
 
 
-def test_a_title_is_filled_with_plain_names_alone():
-    with pytest.raises(ValueError, match="write a plain name"):
-        RuleChange(title="{value.__class__}")
-
-
 @pytest.mark.parametrize(
-    "title",
-    ["{value:zz}", "{subject:.2f}", "{", "a\0b", "{value:>3000000}", "{value:.{threshold}}"],
+    "title", ["{value:zz}", "{subject:.2f}", "{", "a\0b", "{value.size}", "{}"]
 )
 def test_a_title_that_could_fail_in_a_tick_is_refused(title):
-    with pytest.raises(ValueError, match="title"):
-        RuleChange(title=title)
+    with pytest.raises(ConfigurationError, match="title"):
+        changed("queue_age", title=title)
 
 
 def test_an_error_message_with_unstorable_signs_is_shown_without_them():
     broken = reading(name="runs.last_failed", labels={"job": "weekly"}, detail="a\0b \ud800")
     (finding,) = evaluate([RULES["run_failed"]], [broken], NOW)
-    assert (finding.title, finding.detail) == ("The last run of weekly failed: ab ?", "ab ?")
-
-
-def test_the_parameters_have_no_rule_by_default():
-    assert AlertParams().rules == {}
+    assert finding.title == "The last run of weekly failed: ab ?"

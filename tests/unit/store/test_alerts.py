@@ -1,11 +1,12 @@
-"""Alerts, silences and rule changes are stored with their messages and their authors."""
+"""Alerts and silences are stored with their messages and their authors."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rlhf_pipeline.alerts.findings import Reading, evaluate
+from rlhf_pipeline.alerts.evaluation import evaluate
 from rlhf_pipeline.alerts.incidents import Notification, acknowledge, advance, resolve
+from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.alerts.rules import RULES
 from rlhf_pipeline.errors import NotFound, StoreError
 
@@ -81,14 +82,3 @@ def test_a_silence_ends_by_time_or_by_hand(store):
         store.silences.end(7, actor="bob")
     with pytest.raises(StoreError, match="past"):
         store.silences.add(rule=None, subject=None, reason="x", ends_at=now, actor="ada")
-
-
-def test_the_latest_change_of_a_rule_counts_until_it_is_deleted(store):
-    store.alert_rules.put("drift", {"severity": "info"}, actor="ada")
-    store.alert_rules.put("drift", {"is_on": False}, actor="bob")
-    (change,) = store.alert_rules.all()
-    assert (change.given, change.changed_by) == ({"is_on": False}, "bob")
-    store.alert_rules.delete("drift", actor="ada")
-    assert store.alert_rules.all() == []
-    with pytest.raises(NotFound, match="Nothing was set"):
-        store.alert_rules.delete("drift", actor="ada")

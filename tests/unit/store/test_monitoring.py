@@ -104,9 +104,9 @@ def test_a_metric_is_a_number_or_missing(store):
 def test_a_leased_message_is_nobody_elses_until_the_lease_ends(store):
     outbox = store.alert_messages
     outbox.add([message()])
-    assert [m.n_attempts for m in outbox.lease(NOON, seconds=60)] == [1]
-    assert outbox.lease(NOON, seconds=60) == []
-    assert [m.n_attempts for m in outbox.lease(NOON + timedelta(seconds=60), seconds=60)] == [2]
+    assert outbox.lease("team", NOON, seconds=60).n_attempts == 1
+    assert outbox.lease("team", NOON, seconds=60) is None
+    assert outbox.lease("team", NOON + timedelta(seconds=60), seconds=60).n_attempts == 2
 
 
 def test_a_message_waits_for_the_earlier_one_about_its_alert(store):
@@ -121,11 +121,11 @@ def test_a_message_waits_for_the_earlier_one_about_its_alert(store):
         ]
     )
     assert outbox.due_targets(NOON) == ["boss", "team"]
-    leased = outbox.lease(NOON, seconds=60, target="team", limit=9)
-    assert [m.message_id for m in leased] == ["msg_1", "msg_4"]
+    leased = [outbox.lease("team", NOON, seconds=60) for _ in range(3)]
+    assert [m and m.message_id for m in leased] == ["msg_1", "msg_4", None]
     assert outbox.due_targets(NOON) == ["boss"]
     outbox.mark_delivered("msg_1", NOON)
-    assert [m.message_id for m in outbox.lease(NOON, seconds=60, target="team")] == ["msg_2"]
+    assert outbox.lease("team", NOON, seconds=60).message_id == "msg_2"
 
 
 def test_a_delivered_message_never_leaves_again(store):
@@ -133,7 +133,7 @@ def test_a_delivered_message_never_leaves_again(store):
     outbox.add([message()])
     outbox.mark_delivered("msg_1", NOON)
     outbox.mark_failed("msg_1", "too late", next_attempt_at=NOON)
-    assert outbox.lease(NOON + timedelta(days=1), seconds=60) == []
+    assert outbox.lease("team", NOON + timedelta(days=1), seconds=60) is None
     assert outbox.get("msg_1").delivered_at == NOON
 
 
@@ -154,9 +154,9 @@ def test_a_dead_message_is_sent_again_when_it_is_replayed(store):
     outbox.add([message()])
     outbox.mark_failed("msg_1", "answered 500", next_attempt_at=None)
     assert [m.last_error for m in outbox.page(state="dead")] == ["answered 500"]
-    assert outbox.lease(NOON, seconds=60) == []
+    assert outbox.lease("team", NOON, seconds=60) is None
     assert outbox.replay("msg_1", NOON, actor="ada").state == "pending"
-    assert [m.message_id for m in outbox.lease(NOON, seconds=60)] == ["msg_1"]
+    assert outbox.lease("team", NOON, seconds=60).message_id == "msg_1"
     (link,) = store.audit.page(action="alert.replay", limit=9)[0]
     assert (link.actor, link.object_id) == ("ada", "msg_1")
     with pytest.raises(NotFound, match="No dead message msg_1"):

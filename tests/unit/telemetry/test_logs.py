@@ -116,11 +116,10 @@ def test_malformed_secret_address_is_hidden_as_a_whole(tmp_path: Path, lines: An
 
 def test_secrets_in_files_are_hidden_and_new_ones_too(tmp_path: Path, lines: Any):
     sealing_key = generate_sealing_key()
-    files = {name: tmp_path / name for name in ("key", "secret", "url", "password")}
+    files = {name: tmp_path / name for name in ("key", "secret", "url", "mail")}
     files["key"].write_text(seal(SecretStr("sk-sealed"), sealing_key))
     files["secret"].write_text(f"{WEBHOOK_SECRET} {NEXT_SECRET}\n")
     files["url"].write_text("slack://TokenA/TokenB/")
-    mail = {"channel": "email", "host": "mx", "sender": "a@x.org", "recipients": "b@x.org"}
     configure_logs(
         Settings(
             api_key_file=files["key"],
@@ -133,13 +132,15 @@ def test_secrets_in_files_are_hidden_and_new_ones_too(tmp_path: Path, lines: Any
                     "secret_file": str(files["secret"]),
                 },
                 "slack": {"channel": "apprise", "url_file": str(files["url"])},
-                "mail": {**mail, "username": "ann", "password_file": str(files["password"])},
+                "mail": {"channel": "apprise", "url_file": str(files["mail"])},
             },
         )
     )
     hidden = ("sk-sealed", WEBHOOK_SECRET, NEXT_SECRET, "TokenA", "TokenB", "of-the-proxy", "k%2F1")
     ours.warning("said %s", " and ".join(hidden))
-    files["password"].write_text("only-now")  # read although it was missing at the start
+    files["mail"].write_text(
+        "mailtos://ann:only-now@mx.x.org"
+    )  # read although it was missing at the start
     files["key"].write_text("sk-next-key")
     ours.warning("said %s", " and ".join((*hidden, "sk-next-key", "only-now", "version=2026")))
     first, second = lines()

@@ -1,0 +1,226 @@
+"""Messages in the log, as signed webhooks to a checked address, and by mail and chat."""
+
+import base64
+import json
+import logging
+import socket
+import ssl
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from rlhf_pipeline.alert_targets import parse_targets
+from rlhf_pipeline.alerts.channels import LogChannel, channels_of
+from rlhf_pipeline.alerts.delivery import send_within
+from rlhf_pipeline.alerts.messages import build_text
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed
+from rlhf_pipeline.monitoring import Alert, AlertMessage
+from tests.unit.alerts.conftest import NOON, message_about
+from tests.unit.alerts.receivers import Hook, Mailbox, serve_bytes, serve_hook
+
+SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
+
+
+def send(
+    message: AlertMessage, *, seconds: float = 10, allow_private: bool = True, **target: Any
+) -> str:
+    settings = Settings(
+        alert_targets=parse_targets({"team": target}), alert_allow_private=allow_private
+    )
+    return send_within(channels_of(settings)["team"], message, datetime.now(UTC), seconds)
+
+
+def post(message: AlertMessage, url: str, **more: Any) -> str:
+    return send(message, **{"channel": "webhook", "url": url, "secret": SECRET} | more)
+
+
+def failure(message: AlertMessage, url: str, **more: Any) -> DeliveryFailed:
+    with pytest.raises(DeliveryFailed) as refusal:
+        post(message, url, **more)
+    return refusal.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [("opened", logging.ERROR), ("resolved", logging.WARNING)]
+)
+def test_an_alert_is_one_line_of_the_log(
+    drift: Alert, kind: Any, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    detailed = drift.model_copy(update={"detail": "two\nlines\x1b[2J"})
+    LogChannel().send(message_about(detailed, kind), NOON)
+    (record,) = caplog.records
+    assert (record.levelno, record.name) == (level, "rlhf_pipeline.alerts")
+    text = record.getMessage()
+    assert text.startswith(f"[demo] {'critical' if kind == 'opened' else kind}: Drift of the error")
+    assert text.endswith("http://127.0.0.1:8080/drift")
+    assert not {"\x1b", "\n"} & set(text)
+
+
+def test_a_text_says_since_when_how_bad_what_was_done_and_what_to_do(opened: AlertMessage) -> None:
+    assert build_text(opened).splitlines() == [
+        "Drift of the error rate",
+        "The taste of annotators changed.",
+        "",
+        "Since: 2026-01-03T12:00:00Z",
+        "Severity: critical",
+        "State: answered, not served",
+        "What the loop did: It retrained the reward model.",
+        "What to do next: Promote a policy.",
+        "Cause: taste changed",
+        "http://127.0.0.1:8080/drift",
+    ]
+
+
+def test_a_receiver_verifies_the_payload(opened: AlertMessage) -> None:
+    with serve_hook(Hook()) as hook:
+        assert post(opened, hook.url) == "127.0.0.1 answered 204"
+    ((headers, body),) = hook.received
+    payload = Webhook(SECRET).verify(body, headers)
+    assert payload == json.loads(json.dumps(opened.payload))
+    assert headers["webhook-id"] == opened.message_id
+
+
+def test_a_secret_that_is_rotated_signs_beside_the_new_one(
+    opened: AlertMessage, tmp_path: Path
+) -> None:
+    file, new = tmp_path / "hook.key", "whsec_" + base64.b64encode(b"n" * 32).decode()
+    with serve_hook(Hook()) as hook:
+        file.write_text(f"{SECRET}\n{new}\n")
+        post(opened, hook.url, secret=None, secret_file=str(file))
+        headers, body = hook.received[-1]
+        for secret in (SECRET, new):
+            assert Webhook(secret).verify(body, headers)
+        file.write_text("whsec_short")
+        with pytest.raises(ConfigurationError, match="24 to 64 random bytes") as refusal:
+            post(opened, hook.url, secret=None, secret_file=str(file))
+    assert "whsec_short" not in str(refusal.value)
+
+
+def test_a_private_address_is_refused_by_default(opened: AlertMessage) -> None:
+    with serve_hook(Hook()) as hook:
+        said = str(failure(opened, hook.url, allow_private=False))
+    assert said.startswith("127.0.0.1 has the private address 127.0.0.1")
+    assert "RLHF_ALERT_ALLOW_PRIVATE=true" in said
+    assert hook.received == []
+
+
+def test_a_redirect_is_not_followed(opened: AlertMessage) -> None:
+    place = "http://169.254.169.254/latest/meta-data"
+    with serve_hook(Hook(status=307, headers={"Location": place})) as hook:
+        assert "answered 307. Redirects are not followed" in str(failure(opened, hook.url))
+    assert len(hook.received) == 1
+
+
+def test_http_is_refused_for_public_addresses(opened: AlertMessage) -> None:
+    assert "Use https" in str(failure(opened, "http://1.1.1.1/"))
+
+
+def test_the_name_is_looked_up_once(opened: AlertMessage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second answer of the DNS may lead elsewhere (rebinding)."""
+    asked = []
+    original = socket.getaddrinfo
+
+    def look_up(host: Any, *rest: Any, **more: Any) -> Any:
+        asked.append(host)
+        return original("127.0.0.1" if host == "hooks.example.org" else host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with serve_hook(Hook()) as hook:
+        post(opened, hook.url.replace("127.0.0.1", "hooks.example.org"))
+    assert asked == ["hooks.example.org", "127.0.0.1"]
+    assert hook.received[0][0]["Host"] == f"hooks.example.org:{hook.port}"
+
+
+def test_a_refusal_repeats_no_secret(opened: AlertMessage) -> None:
+    with serve_hook(Hook(status=404, text=f"no {SECRET} at /hook?key=abcdefgh".encode())) as hook:
+        refusal = failure(opened, hook.url)
+    assert str(refusal) == "127.0.0.1 answered 404."
+    assert not refusal.is_permanent
+
+
+def test_a_receiver_may_ask_for_a_wait_or_for_an_end(opened: AlertMessage) -> None:
+    with serve_hook(Hook(status=503, headers={"Retry-After": "900"})) as hook:
+        assert failure(opened, hook.url).retry_after == 900
+    with serve_hook(Hook(status=410)) as hook:
+        assert failure(opened, hook.url).is_permanent
+
+
+@pytest.mark.parametrize("chunk", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"x"])
+def test_a_slow_receiver_is_left_in_time(opened: AlertMessage, chunk: bytes) -> None:
+    def drip(connected: Any) -> None:
+        for _ in range(100):
+            connected.sendall(chunk)
+            time.sleep(0.05)
+
+    with serve_bytes(drip) as port:
+        began = time.monotonic()
+        said = str(failure(opened, f"http://127.0.0.1:{port}/", seconds=0.3))
+    assert said == "The receiver took longer than 0.3 s."
+    assert time.monotonic() - began < 2
+
+
+def test_the_body_of_a_reply_is_not_waited_for(opened: AlertMessage) -> None:
+    def accept(connected: Any) -> None:
+        connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+        time.sleep(2)
+
+    with serve_bytes(accept) as port:
+        assert post(opened, f"http://127.0.0.1:{port}/", seconds=1.5) == "127.0.0.1 answered 200"
+
+
+def test_a_closed_port_is_an_error_with_its_cause(opened: AlertMessage) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        said = str(failure(opened, f"http://127.0.0.1:{unused.getsockname()[1]}/"))
+    assert "127.0.0.1: [Errno 111] Connection refused" in said
+
+
+def test_the_certificate_must_be_known_and_name_the_host(
+    opened: AlertMessage,
+    certificate: Path,
+    server_tls: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serve_hook(Hook(), server_tls) as hook:
+        known = f"https://localhost:{hook.port}/"
+        assert "self-signed certificate" in str(failure(opened, known))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert post(opened, known) == "localhost answered 204"
+        assert "127.0.0.1" in str(failure(opened, f"https://127.0.0.1:{hook.port}/"))
+    assert len(hook.received) == 1
+
+
+def test_a_chat_receives_title_text_and_kind(opened: AlertMessage) -> None:
+    with serve_hook(Hook(status=200)) as hook:
+        url = f"json://127.0.0.1:{hook.port}/"
+        assert send(opened, channel="apprise", url=url) == "apprise sent the message"
+    received = json.loads(hook.received[0][1])
+    assert received["title"] == "[demo] critical: Drift of the error rate"
+    assert "What to do next: Promote a policy." in received["message"]
+    assert received["type"] == "failure"
+
+
+def test_mail_is_sent_through_its_server(opened: AlertMessage) -> None:
+    box = Mailbox()
+    with serve_bytes(box.handle) as port:
+        address = f"mailto://ann:pw12345@127.0.0.1:{port}/?from=loop@b.org&to=ann@b.org"
+        send(opened, channel="apprise", url=f"{address}&mode=insecure")
+        assert b"To: ann@b.org" in box.mails[0]
+        box.refusal = "550 no such mailbox"
+        with pytest.raises(DeliveryFailed, match="apprise did not send") as refusal:
+            send(opened, channel="apprise", url=f"{address}&mode=insecure")
+    assert "pw12345" not in str(refusal.value)
+
+
+def test_a_refusing_service_is_named_without_its_token(opened: AlertMessage) -> None:
+    with serve_hook(Hook(status=403)) as hook, pytest.raises(DeliveryFailed, match="403") as said:
+        send(opened, channel="apprise", url=f"json://127.0.0.1:{hook.port}/s3cr3t-t0ken")
+    assert "s3cr3t-t0ken" not in str(said.value)
+    with pytest.raises(ConfigurationError, match="cannot use the url") as unknown:
+        send(opened, channel="apprise", url="nosuchservice://s3cr3t-t0ken")
+    assert "s3cr3t-t0ken" not in str(unknown.value)
