@@ -35,7 +35,9 @@ class Home:
     def environment(self) -> dict[str, str]:
         foreign = ("RLHF_", "DAGSTER_", "MLFLOW_")
         kept = {name: v for name, v in os.environ.items() if not name.startswith(foreign)}
-        return kept | {"RLHF_HOME": str(self.path), "OMP_NUM_THREADS": "1"} | self.environ
+        # wide enough for tables that break no path
+        ours = {"RLHF_HOME": str(self.path), "OMP_NUM_THREADS": "1", "COLUMNS": "300"}
+        return kept | ours | self.environ
 
     def popen(self, *arguments: object, **more: Any) -> "subprocess.Popen[str]":
         """Start a command in the folder of the home, as the leader of a process group."""
