@@ -61,6 +61,9 @@ test-rest: install ## all other tests: web, browser, daemons, kills, providers, 
 acceptance: install ## what users rely on: commands, API and annotate page of whole projects
 	@$(PYTEST) -n $(CORES) --ignore tests/acceptance/real tests/acceptance
 
+acceptance-real: install ## the same on the real votes in ../shared/data: import, replay, left-out debates
+	@$(PYTEST) -n $(CORES) tests/acceptance/real
+
 test-all: test test-rest acceptance ## every test
 
 browser: install ## Chromium for the browser tests, from Debian where it is missing
@@ -82,4 +85,4 @@ graph: install ## draw docs/graph.svg from the real definitions
 bench: install ## every benchmark, one table each
 	@broken=0; for script in benchmarks/bench_*.py; do echo; echo "== $$script"; $(BIN)/python "$$script" || broken=1; done; exit $$broken
 
-.PHONY: help install demo demo-clean test test-rest acceptance test-all browser lint check dev graph bench
+.PHONY: help install demo demo-clean test test-rest acceptance acceptance-real test-all browser lint check dev graph bench

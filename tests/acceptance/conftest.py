@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.demo import demo  # noqa: F401 (fixture)
 from tests.acceptance.home import Home, Server
 from tests.browser.chromium import chromium_or_skip
 from tests.once import build_once
