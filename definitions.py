@@ -35,10 +35,9 @@ from jobs.retraining import policy_training, recalibration, recomputation, retra
 from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  # noqa: E402
 from resources import resources_for  # noqa: E402
 from resources.run_logs import use_run_logger  # noqa: E402
-from rlhf_pipeline import homes  # noqa: E402
 from rlhf_pipeline.errors import ConfigurationError  # noqa: E402
 from rlhf_pipeline.loop_settings import LoopSettings  # noqa: E402
-from rlhf_pipeline.store import Store  # noqa: E402
+from rlhf_pipeline.store import Store, homes  # noqa: E402
 from rlhf_pipeline.telemetry.logs import configure_logs  # noqa: E402
 from sensors.alerts import alerts_sensor  # noqa: E402
 from sensors.learning import learning_sensor  # noqa: E402

@@ -172,9 +172,7 @@ def annotator_model(
 def _store_labels(
     context: dg.AssetExecutionContext, settings: Settings, store: Store, labels: pd.DataFrame
 ) -> None:
-    kept = store_labels(
-        Artefacts(settings.frames, store.file_hashes), labels, newest_seq=store.votes.max_seq()
-    )
+    kept = store_labels(Artefacts(settings.frames), labels, newest_seq=store.votes.max_seq())
     if kept is not None:
         context.log.info(
             f"The consensus page keeps its labels from votes up to seq {kept}: this fit uses "

@@ -124,7 +124,7 @@ def drift_report(
     }
     reports = []
     pages = {}
-    files = Artefacts(settings.frames, store.file_hashes)
+    files = Artefacts(settings.frames)
     texts: dict[str, str] = {}
     series = load_series(days, files, config, quarantines, store)
     clusters = ClusterSeries.load(days[0], files)

@@ -108,7 +108,7 @@ def evaluation(
     )
     by_labels = result.win_rate_by_labels
     judged = {base.label: first, champion.label: (result, samples)}
-    files = Artefacts(settings.frames, store.file_hashes)
+    files = Artefacts(settings.frames)
     page = render_evaluation_page(
         EvaluationEvidence(settings.project, result, samples, candidate_model)
     )

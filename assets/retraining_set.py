@@ -109,7 +109,7 @@ def retraining_set(
         confidence=config.relabel_confidence,
         references=references,
     )
-    version = Artefacts(settings.frames, store.file_hashes).keep_version("retraining_set", frame)
+    version = Artefacts(settings.frames).keep_version("retraining_set", frame)
     rule = DataExpectation(
         type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True
     )
@@ -158,5 +158,5 @@ def _find_failing_ids(config: RetrainingSetConfig, settings: Settings, store: St
     """Comparisons in failing clusters, read only where their weight differs."""
     if config.failing_cluster_weight == 1:
         return set()
-    files = Artefacts(settings.frames, store.file_hashes)
+    files = Artefacts(settings.frames)
     return find_failing_ids(list(files.read_clusters(files.cluster_days()).values()))

@@ -49,7 +49,7 @@ TEXT = "Because people should never always think about money, right or wrong, fr
 
 def fill_loop(store: Store, frames: str) -> None:
     """The newest day is today, the newest version of the policy the champion."""
-    files = Artefacts(frames, store.file_hashes)
+    files = Artefacts(frames)
     today = utc_now().date()
     days = [today - timedelta(days=N_DAYS - 1 - n) for n in range(N_DAYS)]
     ids = store.comparisons.find_offerable_ids()

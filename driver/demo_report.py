@@ -43,7 +43,7 @@ class DayRow:
 def print_summary(settings: Settings, history: Sequence[StageRun], console: Console) -> None:
     """The tables at the end of a call, over all days of the demo."""
     store = Store.of_home(settings)
-    rows = collect_day_rows(settings, Artefacts(settings.frames, store.file_hashes))
+    rows = collect_day_rows(settings, Artefacts(settings.frames))
     promotions = store.promotions.history(f"{settings.project}.policy")
     changed = next((r.day for before, r in pairwise(rows) if before.taste != r.taste), None)
     latest = f"{settings.project}.policy@{promotions[-1].version}" if len(promotions) > 1 else None

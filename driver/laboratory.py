@@ -63,7 +63,7 @@ class WorldRun:
         label = f"{model}@1"
         reference = build_reference(draw_reference(world, seed), label)
         champions = cast(Champions, (runner.defs.resources or {})["champions"])
-        reference.save(champions.reference_folder_of(label), runner.store.file_hashes)
+        reference.save(champions.reference_folder_of(label))
         return cls(runner, world, votes.assign(reward_model=label), reference)
 
     @property

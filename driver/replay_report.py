@@ -82,7 +82,7 @@ def write_timeline(settings: Settings, store: Store) -> str | None:
     """Draw the errors of all replayed days; the path of the picture, or None where no prediction
     met a vote.
     """
-    days, files = store.replays.finished_days(), Artefacts(settings.frames, store.file_hashes)
+    days, files = store.replays.finished_days(), Artefacts(settings.frames)
     rows = files.read_days("reflection_log", days)
     stands = rows["vote_id"].isin(standing(files.read_days("votes", days))["vote_id"])
     judged = rows[rows["is_error"].notna() & rows["day"].isin(days) & stands].sort_values("seq")

@@ -22,7 +22,7 @@ from jobs.cancellation import stop_when_cancelled
 from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.store import Store, homes
 
 # twice as many before the second retry: the memory may be free by then
 SECONDS_TO_RETRY = 2.0
@@ -116,6 +116,7 @@ class HeartbeatExecutor(dg.Executor):
             ):
                 yield from self._inner.execute(plan_context, execution_plan)
         finally:
+            homes.record_end(settings, store.database)
             record_run(settings, plan_context.instance, plan_context.run_id)
 
 

@@ -1,37 +1,227 @@
-"""Housekeeping: deletes expired data every night and anchors the audit chain."""
+"""Housekeeping: every night deletes what `retention:` no longer keeps and anchors the audit chain.
 
-from collections import Counter
-from datetime import UTC, datetime
+Never deleted: votes, decisions, the audit chain, predictions, evaluation splits, and the records
+and metrics of models. It may be repeated at any time; what is left goes the next night.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 
 import dagster as dg
+from dagster._core.scheduler.instigation import TickStatus
+from dagster._core.storage.event_log import SqliteEventLogStorage
 
+from assets.retraining_decision import DECISION_TAG
 from jobs.executors import light_executor
-from jobs.retention import Retention
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.config import RetentionParams, Settings
 from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.object_stores import list_written
+from rlhf_pipeline.records import ModelVersion, TriggerDecision
+from rlhf_pipeline.registry import (
+    KINDS,
+    Registry,
+    StoredVersion,
+    needed_versions,
+    removable_versions,
+    remove_files,
+    stored_versions,
+)
+from rlhf_pipeline.reward_model.embedding_cache import CUT
 from rlhf_pipeline.store import Store, anchors
 
+RUNS_AT_ONCE = 2000  # oldest first
+ENDED_STATUSES = [
+    dg.DagsterRunStatus.SUCCESS,
+    dg.DagsterRunStatus.FAILURE,
+    dg.DagsterRunStatus.CANCELED,
+]
+TRAINING_FOLDERS = ("candidates", "reward_models")  # folders of checkpoints below `Settings.models`
+JOB = "housekeeping"
 
-@dg.op(description="Deletes what the settings `keep_…` no longer keep.")
+
+@dataclass(frozen=True)
+class Retention:
+    """Everything of one home that has a time to live."""
+
+    settings: Settings
+    store: Store
+    registry: Registry
+    instance: dg.DagsterInstance
+    now: datetime
+
+    def delete(self) -> dict[str, int]:
+        """Delete what is due; returns the number of things of each kind."""
+        parts: dict[str, Callable[[], int]] = {
+            "runs": self._delete_runs,
+            "ticks": self._delete_ticks,
+            "alert messages": self._delete_messages,
+            "completions": self._delete_completions,
+        }
+        if not self._find_running_jobs():  # a run under way may be reading files
+            parts |= {
+                "embeddings": self._delete_embeddings,
+                "checkpoints": self._delete_checkpoints,
+                "retraining sets": self._delete_retraining_sets,
+                "model files": self._delete_model_files,
+            }
+        return {kind: n for kind, delete in parts.items() if (n := delete())}
+
+    @property
+    def _keep(self) -> RetentionParams:
+        return self.settings.retention
+
+    def _cutoff(self, days: int) -> datetime:
+        return self.now - timedelta(days=days)
+
+    def _find_running_jobs(self) -> list[str]:
+        beats = self.store.heartbeats.find_recent(self.settings.dead_after_seconds)
+        return [beat.job for beat in beats if beat.job != JOB]
+
+    def _unfinished_decisions(self) -> list[TriggerDecision]:
+        return [*self.store.decisions.pending_fires(), *self.store.decisions.submitted_fires()]
+
+    def _delete_runs(self) -> int:
+        """Ended runs with their events and logs, but those of decisions and of unfinished
+        completions.
+        """
+        unfinished = {str(decision.decision_id) for decision in self._unfinished_decisions()}
+        kept = {decision.run_id for decision in self.store.decisions.all()}
+        kept |= {run.origin for run in self.store.generation.list_runs() if run.ended_at is None}
+        wanted = dg.RunsFilter(
+            created_before=self._cutoff(self._keep.run_days), statuses=ENDED_STATUSES
+        )
+        n = 0
+        for run in self.instance.get_runs(wanted, limit=RUNS_AT_ONCE, ascending=True):
+            if run.run_id not in kept and run.tags.get(DECISION_TAG) not in unfinished:
+                self.instance.delete_run(run.run_id)
+                self._delete_files_of_run(run.run_id)
+                n += 1
+        return n
+
+    def _delete_files_of_run(self, run_id: str) -> None:
+        """The SQLite file of its events, which Dagster empties and leaves, and the folder of its
+        logs.
+        """
+        events = self.instance.event_log_storage
+        if isinstance(events, SqliteEventLogStorage):
+            for end in ("", "-wal", "-shm"):
+                Path(f"{events.path_for_shard(run_id)}{end}").unlink(missing_ok=True)
+        logs = self.settings.home / "dagster" / "storage" / run_id
+        shutil.rmtree(logs, ignore_errors=True)
+
+    def _delete_ticks(self) -> int:
+        kept = (
+            ([TickStatus.SKIPPED], self._keep.skipped_tick_days),
+            ([TickStatus.SUCCESS, TickStatus.FAILURE], self._keep.tick_days),
+        )
+        n = 0
+        for state in self.instance.all_instigator_state():
+            for statuses, days in kept:
+                before = self._cutoff(days).timestamp()
+                of = (state.instigator_origin_id, state.selector_id)
+                n += len(self.instance.get_ticks(*of, before=before, statuses=statuses))
+                self.instance.purge_ticks(*of, before, statuses)
+        return n
+
+    def _delete_messages(self) -> int:
+        return self.store.alert_messages.prune(
+            delivered_before=self._cutoff(self._keep.message_days)
+        )
+
+    def _delete_completions(self) -> int:
+        before = self._cutoff(self._keep.cache_days)
+        return self.store.completions_cache.prune(unused_since=before)[0]
+
+    def _delete_embeddings(self) -> int:
+        old = _find_old(self.settings.cache / "embeddings", self._cutoff(self._keep.cache_days))
+        old = [path for path in old if path.suffix == ".emb"]
+        for path in old:
+            path.unlink(missing_ok=True)
+            # second: which texts were cut matters as long as there are embeddings of them
+            path.with_suffix(CUT).unlink(missing_ok=True)
+        return len(old)
+
+    def _delete_checkpoints(self) -> int:
+        """Checkpoints and outcomes of trainings: what was registered has its files in MLflow."""
+        before = self._cutoff(self._keep.checkpoint_days)
+        old = [
+            path
+            for name in TRAINING_FOLDERS
+            for path in _find_old(self.settings.models / name, before)
+            if path.is_dir()
+        ]
+        for path in old:
+            shutil.rmtree(path)
+        return len(old)
+
+    def _delete_retraining_sets(self) -> int:
+        """Kept versions that no policy with files was trained on."""
+        files, before = Artefacts(self.settings.frames), self._cutoff(self._keep.checkpoint_days)
+        trained_on = {
+            stored.version.data_hash
+            for stored in stored_versions(self.registry, "policy")
+            if stored.removed_at is None
+        }
+        folder = files.base / "retraining_set"
+        old = [
+            name
+            for name, written_at in list_written(folder).items()
+            if name.removesuffix(".parquet") not in trained_on and written_at < before
+        ]
+        for name in old:
+            (folder / name).unlink(missing_ok=True)
+        return len(old)
+
+    def _delete_model_files(self) -> int:
+        n = 0
+        for kind in KINDS:
+            versions = stored_versions(self.registry, kind)
+            needed = self._find_needed(self.registry.model_name(kind), versions)
+            for stored in removable_versions(
+                versions, needed=needed, n_latest=self._keep.model_versions
+            ):
+                is_needed = partial(self._is_needed, stored.version, versions)
+                cache = self.settings.cache
+                n += remove_files(
+                    self.registry, stored.version, cache, self.now, is_needed=is_needed
+                )
+        return n
+
+    def _find_needed(self, name: str, versions: list[StoredVersion]) -> set[str]:
+        history = self.store.promotions.history(name)
+        return needed_versions(versions, history, self._unfinished_decisions())
+
+    def _is_needed(self, version: ModelVersion, versions: list[StoredVersion]) -> bool:
+        return version.label in self._find_needed(version.name, versions)
+
+
+def _find_old(folder: Path, before: datetime) -> list[Path]:
+    """Files and folders of `folder` in which nothing was written since."""
+    return [
+        path
+        for path in sorted(folder.glob("*"))
+        if max(one.stat().st_mtime for one in (path, *path.rglob("*"))) < before.timestamp()
+    ]
+
+
+@dg.op(description="Deletes what the section `retention:` of rlhf.yaml no longer keeps.")
 def retain(
     context: dg.OpExecutionContext,
     settings: dg.ResourceParam[Settings],
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> None:
-    deleted = Counter[str]()
-    for item in Retention(settings, store, registry, context.instance, datetime.now(UTC)).retain():
-        deleted[item.kind] += item.n
-    context.log.info(
-        f"Deleted {', '.join(f'{n} {kind}' for kind, n in deleted.items()) or 'nothing'}."
-    )
+    retention = Retention(settings, store, registry, context.instance, datetime.now(UTC))
+    deleted = [f"{n} {kind}" for kind, n in retention.delete().items()]
+    context.log.info(f"Deleted {', '.join(deleted) or 'nothing'}.")
 
 
-@dg.op(
-    description="Records the end of the audit chain, so that a tail that is cut off later is "
-    "noticed."
-)
+@dg.op(description="Records the end of the audit chain, so that a lost tail is noticed.")
 def anchor_audit_chain(
     context: dg.OpExecutionContext,
     store: dg.ResourceParam[Store],
@@ -49,6 +239,7 @@ def anchor_audit_chain(
 
 
 @dg.job(
+    name=JOB,
     description="Deletes what is no longer kept and anchors the audit chain.",
     executor_def=light_executor,
 )

@@ -34,7 +34,7 @@ def cast_simulated_votes(
     annotators: dg.ResourceParam[SimulatedVotes],
 ) -> None:
     comparisons = store.comparisons.for_days([config.day])
-    files = Artefacts(settings.frames, store.file_hashes)
+    files = Artefacts(settings.frames)
     # a repeat may be of an earlier day's prompt
     prompts = files.read_days("prompts", files.days("prompts"))
     references = {

@@ -84,7 +84,7 @@ def frame_io_manager(settings: Settings) -> dg.IOManagerDefinition:
         if context.dagster_run is not None:
             end_with_run(context.dagster_run.run_id)
             _tag_run(context.instance, context.dagster_run, settings, store)
-        return FrameIOManager(Artefacts(settings.frames, store.file_hashes))
+        return FrameIOManager(Artefacts(settings.frames))
 
     return io_manager
 

@@ -7,7 +7,7 @@ import dagster as dg
 
 from resources.orphans import is_step_process
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.store import Store, homes
 from rlhf_pipeline.telemetry.tracing import find_call_observer
 
 
@@ -40,5 +40,6 @@ def store_resource(settings: Settings) -> dg.ResourceDefinition:
             run.run_id, job=run.job_name, seconds=settings.heartbeat_seconds
         ):
             yield opened
+        homes.record_end(settings, opened.database)
 
     return store

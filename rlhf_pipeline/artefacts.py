@@ -1,8 +1,8 @@
 """Reads and writes the files of every stage: frames as Parquet by day, records as JSON.
 
 Writes are atomic, in a folder as in an object store: a killed writer leaves the last good file.
-With `hashes`, every write is recorded and every read is verified: a flipped bit in the footer of a
-Parquet file changes a value in 6 of 1,000 cases.
+Every frame is read whole, with its page checksums and its schema, so that no reader sees another
+value than the next one.
 """
 
 import contextlib
@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from upath import UPath
 
 from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition, NotFound
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
-from rlhf_pipeline.object_stores import get_many, list_names, open_path, put
+from rlhf_pipeline.object_stores import get, get_many, list_names, open_path, put
 from rlhf_pipeline.parquet import decode_frames, encode_frame
-from rlhf_pipeline.protocols import FileHashes
 from rlhf_pipeline.records import (
     CalibrationReport,
     CalibrationWindow,
@@ -65,29 +62,18 @@ STAGES = (
 )
 assert set(STAGES) <= SCHEMAS.keys() | RECORDS.keys()
 
-FOLDER = "frames"  # prefix of every recorded name, whichever folder or URL holds the files
-# A file is read again if another process replaces it between the read and the look-up of its hash.
-ATTEMPTS = 3
-
 
 class Artefacts:
     """Frames and records below one folder or fsspec URL: `<stage>/<day>.parquet`,
     `<stage>.parquet`, `<stage>.json`, `reports/`.
     """
 
-    def __init__(self, base: str | Path, hashes: FileHashes | None = None) -> None:
+    def __init__(self, base: str | Path) -> None:
         self.base = open_path(base)
-        self._hashes = hashes
 
     def path(self, stage: str, day: str | None = None) -> UPath:
         suffix = "json" if stage in RECORDS else "parquet"
         return self.base / stage / f"{day}.{suffix}" if day else self.base / f"{stage}.{suffix}"
-
-    def name(self, path: UPath) -> str:
-        """The name under which the store records the file; independent of where the frames are
-        stored.
-        """
-        return f"{FOLDER}/{path.path.removeprefix(self.base.path).strip('/')}"
 
     def days(self, stage: str) -> list[str]:
         """Days with a file, sorted."""
@@ -115,10 +101,8 @@ class Artefacts:
         return self.base / "reports" / f"drift_{day}.html"
 
     def read_report(self, day: str) -> bytes | None:
-        """The page of that day, or None. Raises ArtefactError if it was changed since it was
-        written.
-        """
-        return self._read_content(self.report_path(day), "drift_report")
+        """The page of that day, or None."""
+        return get(self.report_path(day))
 
     def report_days(self) -> list[str]:
         """Days with a drift page, sorted."""
@@ -140,10 +124,8 @@ class Artefacts:
         return self.base / "reports" / f"evaluation_{candidate.replace('@', '_')}.html"
 
     def read_evaluation_page(self, candidate: str) -> bytes | None:
-        """The page of that candidate, or None. Raises ArtefactError if it was changed since it was
-        written.
-        """
-        return self._read_content(self.evaluation_path(candidate), "evaluation")
+        """The page of that candidate, or None."""
+        return get(self.evaluation_path(candidate))
 
     def samples_path(self, candidate: str, opponent: str) -> UPath:
         """Path of the completions that the evaluation of a candidate judged, beside those of
@@ -153,11 +135,9 @@ class Artefacts:
         return self.base / "reports" / f"{name}.json"
 
     def read_samples(self, candidate: str, opponent: str) -> EvaluationSamples | None:
-        """Those completions, or None. Raises ArtefactError for a file that was changed since it was
-        written, or that does not parse.
-        """
+        """Those completions, or None. Raises ArtefactError for a file that does not parse."""
         path = self.samples_path(candidate, opponent)
-        content = self._read_content(path, "evaluation")
+        content = get(path)
         try:
             return None if content is None else EvaluationSamples.from_json(content.decode())
         except ValueError as cause:
@@ -175,10 +155,10 @@ class Artefacts:
         return self.base / "reports" / f"calibration_{day}.json"
 
     def read_windows(self, days: Sequence[str]) -> dict[str, CalibrationWindow]:
-        """Stored calibration windows of `days`. Windows that do not parse or were changed since
-        they were written are absent, so that the caller computes them again.
+        """Stored calibration windows of `days`. Those that do not parse are absent, so that the
+        caller computes them again.
         """
-        return self._read_intact({day: self.window_path(day) for day in days}, CalibrationWindow)
+        return self._read_valid({day: self.window_path(day) for day in days}, CalibrationWindow)
 
     def clusters_path(self, day: str) -> UPath:
         """Path of the clusters of prompts that the drift report of `day` found."""
@@ -193,7 +173,7 @@ class Artefacts:
 
     def read_clusters(self, days: Sequence[str]) -> dict[str, DayClusters]:
         """Stored clusters of `days`; absent as in `read_windows`."""
-        return self._read_intact({day: self.clusters_path(day) for day in days}, DayClusters)
+        return self._read_valid({day: self.clusters_path(day) for day in days}, DayClusters)
 
     def policy_path(self, day: str) -> UPath:
         """Path of the summary of the deployed policy's completions of `day`."""
@@ -201,7 +181,7 @@ class Artefacts:
 
     def read_policy_days(self, days: Sequence[str]) -> dict[str, PolicyDay]:
         """Stored summaries of `days`; absent as in `read_windows`."""
-        return self._read_intact({day: self.policy_path(day) for day in days}, PolicyDay)
+        return self._read_valid({day: self.policy_path(day) for day in days}, PolicyDay)
 
     def hash_days(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
         """One hash per day over that day's files of `stages`, also for days without a file."""
@@ -220,35 +200,25 @@ class Artefacts:
         Raises FrameError if the frame breaks its schema, ArtefactError if the write fails.
         """
         path = self.path(stage, day)
-        self.write({path: encode_frame(frame, self._schema(stage))})
+        put(path, encode_frame(frame, self._schema(stage)))
         return path
 
     def write_days(self, stage: str, frames: Mapping[str, pd.DataFrame]) -> None:
-        """`write_frame` for each day; the hashes are recorded together."""
-        self.write(
-            {
-                self.path(stage, day): encode_frame(frame, self._schema(stage))
-                for day, frame in frames.items()
-            }
-        )
+        """`write_frame` for each day."""
+        for day, frame in frames.items():
+            self.write_frame(stage, frame, day)
 
     def write(self, contents: Mapping[UPath, bytes]) -> None:
-        """Write files and record their hashes. Every file below this folder is written here."""
-        recorded = {self.name(path): content for path, content in contents.items()}
-        with (
-            contextlib.nullcontext()
-            if self._hashes is None
-            else self._hashes.record_replacement(recorded)
-        ):
-            for path, content in contents.items():
-                put(path, content)
+        """Write files below this folder."""
+        for path, content in contents.items():
+            put(path, content)
 
     def read_frame(self, stage: str, day: str | None = None) -> pd.DataFrame:
         """The rows of one file. Raises MissingPartition if it is missing, ArtefactError if it
         cannot be read.
         """
         path = self.path(stage, day)
-        content = self._read_content(path, stage)
+        content = get(path)
         if content is None:
             raise MissingPartition(
                 f"{stage}{f' of {day}' if day else ''} has no file at {path}. Materialise {stage} "
@@ -263,7 +233,11 @@ class Artefacts:
         it is in `expected`.
         """
         paths = [self.path(stage, day) for day in sorted(set(self.days(stage)) & set(days))]
-        contents = self._read_contents(paths, stage)
+        contents = {
+            path: content
+            for path, content in zip(paths, get_many(paths), strict=True)
+            if content is not None
+        }
         lost = sorted((set(days) & expected) - {path.stem for path in contents})
         if lost:
             raise MissingPartition(
@@ -274,44 +248,22 @@ class Artefacts:
         return self._decode(contents, stage) if contents else self._schema(stage).empty_frame()
 
     def write_record(self, stage: str, record: Record) -> UPath:
-        self.write({self.path(stage): record.model_dump_json(indent=1).encode()})
+        put(self.path(stage), record.model_dump_json(indent=1).encode())
         return self.path(stage)
 
-    def count_rows(self, stage: str, day: str | None = None) -> int:
-        """Rows of one file by its footer. Raises MissingPartition if it is missing, ArtefactError
-        if it cannot be read.
-        """
-        path = self.path(stage, day)
-        try:
-            with path.open("rb") as file:
-                n_rows: int = pq.read_metadata(file).num_rows
-        except FileNotFoundError as cause:
-            raise MissingPartition(f"{stage} has no file at {path}. Materialise it.") from cause
-        except (OSError, pa.ArrowException) as cause:
-            raise ArtefactError(f"{path} cannot be read ({cause}). Materialise {stage}.") from cause
-        return n_rows
-
     def count_values(self, stage: str, day: str, column: str) -> dict[str | None, int]:
-        """Rows of one file by the value of one text column, which may be missing; nothing else of
-        the file is read. Raises as `count_rows`.
+        """Rows of one file by the value of one text column, which may be missing. Raises as
+        `read_frame`.
         """
-        path = self.path(stage, day)
-        try:
-            with path.open("rb") as file:
-                table = pq.read_table(file, columns=[column])
-        except FileNotFoundError as cause:
-            raise MissingPartition(f"{stage} has no file at {path}. Materialise it.") from cause
-        except (OSError, pa.ArrowException) as cause:
-            raise ArtefactError(f"{path} cannot be read ({cause}). Materialise {stage}.") from cause
-        is_there = column in table.column_names
-        return dict(Counter(table[column].to_pylist() if is_there else [None] * table.num_rows))
+        values = self.read_frame(stage, day)[column]
+        return dict(Counter(values.astype(object).where(values.notna(), None)))
 
     def read_record(self, stage: str, kind: type[R]) -> R:
         """The stage's record. Raises MissingPartition if there is none, ArtefactError if it does
         not parse.
         """
         path = self.path(stage)
-        content = self._read_content(path, stage)
+        content = get(path)
         if content is None:
             raise MissingPartition(f"{stage} has no record at {path}. Materialise {stage} first.")
         try:
@@ -340,13 +292,13 @@ class Artefacts:
             "report of a day lists its clusters."
         )
 
-    def _read_intact(self, paths: Mapping[str, UPath], kind: type[R]) -> dict[str, R]:
-        contents = self._read_present(list(paths.values()))
-        changed, found = set(self._find_changed(contents)), {}
+    def _read_valid(self, paths: Mapping[str, UPath], kind: type[R]) -> dict[str, R]:
+        found = {}
         for day, path in paths.items():
+            content = get(path)
             with contextlib.suppress(ValueError):
-                if path in contents and path not in changed:
-                    found[day] = kind.from_json(contents[path].decode())
+                if content is not None:
+                    found[day] = kind.from_json(content.decode())
         return found
 
     def _schema(self, stage: str) -> FrameSchema:
@@ -363,42 +315,6 @@ class Artefacts:
             for path, content in contents.items():
                 _check_file(path, content, schema)
             raise  # each file is valid by itself, so the days contradict each other
-
-    def _read_content(self, path: UPath, stage: str) -> bytes | None:
-        return self._read_contents([path], stage).get(path)
-
-    def _read_contents(self, paths: Sequence[UPath], stage: str) -> dict[UPath, bytes]:
-        """Contents of the files that exist. Raises ArtefactError if one was changed since it was
-        written.
-        """
-        for _ in range(ATTEMPTS):
-            contents = self._read_present(paths)
-            changed = self._find_changed(contents)
-            if not changed:
-                return contents
-        raise ArtefactError(
-            f"{changed[0]} was changed since it was written: its SHA-256 is not the recorded one. "
-            f"Materialise {stage} again, or restore the file from a backup; `rlhf check` "
-            "names every such file."
-        )
-
-    def _read_present(self, paths: Sequence[UPath]) -> dict[UPath, bytes]:
-        return {
-            path: content
-            for path, content in zip(paths, get_many(paths), strict=True)
-            if content is not None
-        }
-
-    def _find_changed(self, contents: Mapping[UPath, bytes]) -> list[UPath]:
-        if self._hashes is None:
-            return []
-        names = {self.name(path): path for path in contents}
-        return [
-            names[name]
-            for name in self._hashes.find_changed(
-                {name: contents[path] for name, path in names.items()}
-            )
-        ]
 
 
 def _check_file(path: UPath, content: bytes, schema: FrameSchema) -> None:

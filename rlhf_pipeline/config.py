@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import secrets
 import subprocess
 from collections.abc import Mapping
 from datetime import date
@@ -18,6 +17,7 @@ from typing import Any, Literal, Self
 from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit, urlunsplit
 
 import yaml
+from filelock import FileLock
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -28,7 +28,7 @@ from pydantic import (
     field_validator,
 )
 
-from rlhf_pipeline.alert_targets import AlertTarget, format_targets, parse_targets, resolve_files
+from rlhf_pipeline.alert_targets import AlertTarget, parse_targets, resolve_files
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
@@ -81,7 +81,7 @@ TELEMETRY_OFF = {
 
 
 class HomeFacts(BaseModel):
-    """Facts recorded in a home (`project.json`): its id, project, first day and databases.
+    """Facts recorded in a home (`project.json`): its project, first day, databases and progress.
 
     A home holds one project, because Dagster's partitions and history below it belong to one. `rlhf
     init` and imports of older days write the file. A setting for another organization or project is
@@ -92,12 +92,6 @@ class HomeFacts(BaseModel):
 
     organization: str
     project: str
-    home_id: str | None = Field(
-        default=None,
-        pattern=r"^[0-9a-f]+$",
-        description="random id that marks the home's databases on a server; None for homes older "
-        "than this field",
-    )
     start_day: date | None = Field(
         default=None,
         description="day of `rlhf init`, or of the earliest import",
@@ -112,17 +106,18 @@ class HomeFacts(BaseModel):
         default=None,
         description="rlhf.yaml that every process of the home reads; None if there is none",
     )
-    home: Path | None = Field(
-        default=None,
-        description="path of a home with databases on a server, so that a copy, which would write "
-        "to the same databases, is detected",
-    )
     has_models: bool = Field(
         default=False,
         description="a first policy was registered, so MLflow's database must exist",
     )
     policy: Literal["none yet"] | None = Field(
         default=None, description="`none yet` until the first policy is registered"
+    )
+    audit_seq: int = Field(
+        default=0,
+        ge=0,
+        description="last link of the audit chain when a run or server ended: a store that ends "
+        "before it lost rows",
     )
 
     @classmethod
@@ -156,15 +151,20 @@ class HomeFacts(BaseModel):
     @classmethod
     def change(cls, home: Path, **changed: Any) -> None:
         """Change recorded facts of an initialised home."""
-        facts = cls.load(home)
-        assert facts is not None  # `rlhf init` wrote them
-        wanted = facts.model_copy(update=changed)
-        if wanted != facts:
-            wanted.write(home)
+        with FileLock(home / f"{HOME_FACTS}.lock"):
+            facts = cls.load(home)
+            assert facts is not None  # `rlhf init` wrote them
+            wanted = facts.model_copy(update=changed)
+            if wanted != facts:
+                wanted.write(home)
 
-    def with_id(self) -> Self:
-        """These facts, with a new random id if there was none."""
-        return self if self.home_id else self.model_copy(update={"home_id": secrets.token_hex(8)})
+    @classmethod
+    def raise_audit_seq(cls, home: Path, seq: int) -> None:
+        """Record `seq` unless a higher one is recorded, or nothing: before `rlhf init`."""
+        with FileLock(home / f"{HOME_FACTS}.lock"):
+            facts = cls.load(home)
+            if facts is not None and seq > facts.audit_seq:
+                facts.model_copy(update={"audit_seq": seq}).write(home)
 
     def write(self, home: Path) -> None:
         """Write the file atomically, readable only by its owner because the server's URL may hold a
@@ -175,6 +175,50 @@ class HomeFacts(BaseModel):
             plain["server_url"] = self.server_url.get_secret_value()
         write_atomically(home / HOME_FACTS, (json.dumps(plain, indent=1) + "\n").encode())
         (home / HOME_FACTS).chmod(0o600)
+
+
+class RetentionParams(BaseModel):
+    """Section `retention:` of rlhf.yaml: what the job `housekeeping` keeps, in days."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_days: int = Field(
+        default=90, ge=1, le=36_500, description="Ended runs with their events and logs"
+    )
+    tick_days: int = Field(
+        default=30,
+        ge=1,
+        le=36_500,
+        description="Ticks of sensors and schedules; `rlhf init` writes it into Dagster's home",
+    )
+    skipped_tick_days: int = Field(
+        default=2, ge=1, le=36_500, description="Ticks that requested no run"
+    )
+    message_days: int = Field(
+        default=90,
+        ge=1,
+        le=36_500,
+        description="Messages about alerts after their delivery; given-up ones are kept",
+    )
+    checkpoint_days: int = Field(
+        default=90,
+        ge=1,
+        le=36_500,
+        description="Files of trainings, and retraining sets of no kept policy",
+    )
+    cache_days: int = Field(
+        default=180,
+        ge=1,
+        le=36_500,
+        description="Cached completions after their last use, embeddings after their creation",
+    )
+    model_versions: int = Field(
+        default=10,
+        ge=1,
+        le=1_000_000,
+        description="Number of newest versions of each model that keep their files without ever "
+        "having been champion",
+    )
 
 
 class Settings(BaseModel):
@@ -444,49 +488,10 @@ class Settings(BaseModel):
         default=False,
         description="Send webhooks also to private addresses and loopback, and there also by http",
     )
-    keep_days: int = Field(
-        default=90,
-        ge=1,
-        le=36_500,
-        description="Days to keep ended runs with their events and logs, files of trainings, and "
-        "retraining sets of no kept policy",
-    )
-    keep_tick_days: int = Field(
-        default=30,
-        ge=1,
-        le=36_500,
-        description="Days to keep ticks of sensors and schedules; `rlhf init` writes it into "
-        "Dagster's home",
-    )
-    keep_skipped_tick_days: int = Field(
-        default=2, ge=1, le=36_500, description="Days to keep ticks that requested no run"
-    )
-    keep_message_days: int = Field(
-        default=90,
-        ge=1,
-        le=36_500,
-        description="Days to keep messages about alerts after their delivery; given-up ones are "
-        "kept",
-    )
-    keep_report_days: int = Field(
-        default=365,
-        ge=1,
-        le=36_500,
-        description="Days to keep drift pages and calibration windows",
-    )
-    keep_cache_days: int = Field(
-        default=180,
-        ge=1,
-        le=36_500,
-        description="Days to keep cached completions after their last use, and embeddings after "
-        "their creation",
-    )
-    keep_model_versions: int = Field(
-        default=10,
-        ge=1,
-        le=1_000_000,
-        description="Newest versions of each model that keep their files without ever having been "
-        "champion",
+    retention: RetentionParams = Field(
+        default=RetentionParams(),
+        description="How long the job `housekeeping` keeps what can be made again "
+        "(docs/operations.md); in the environment as JSON",
     )
 
     @field_validator("dead_after_seconds")
@@ -499,6 +504,11 @@ class Settings(BaseModel):
                 "every live run would be marked as failed"
             )
         return seconds
+
+    @field_validator("retention", mode="before")
+    @classmethod
+    def _parse_retention(cls, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
 
     @field_validator("alert_targets", mode="before")
     @classmethod
@@ -565,22 +575,6 @@ class Settings(BaseModel):
             if (variable := f"{ENV_PREFIX}{name.upper()}") in os.environ
         }
         return {f"{ENV_PREFIX}HOME": str(self.home), **config, **files, **self.dagster_environ}
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """Environment variables that pass these settings, including secrets, to another process."""
-        given = {name: getattr(self, name) for name in self.model_fields_set | {"home"}}
-        plain = {
-            name: _reveal(value) if isinstance(value, SecretStr) else value
-            for name, value in given.items()
-        }
-        if "alert_targets" in plain:
-            plain["alert_targets"] = format_targets(self.alert_targets)
-        return {
-            f"{ENV_PREFIX}{name.upper()}": str(value)
-            for name, value in plain.items()
-            if value is not None
-        }
 
     def find_sources(self, environ: Mapping[str, str] | None = None) -> dict[str, SettingSource]:
         """Where the value of each setting comes from. One that neither environment nor files set
@@ -787,7 +781,7 @@ def _describe_problems(refusal: ValidationError) -> str:
             if is_open
             else ""
         )
-        problems.append(f"{name}: {error['msg']}{value}")
+        problems.append(f"{'.'.join(map(str, error['loc'])) or name}: {error['msg']}{value}")
     return "; ".join(problems)
 
 
@@ -886,6 +880,11 @@ def silence_telemetry() -> None:
     """
     for key, value in TELEMETRY_OFF.items():
         os.environ.setdefault(key, value)
+
+
+def extend_environ(**variables: str) -> dict[str, str]:
+    """The environment for a program that reads a secret from a variable."""
+    return {**os.environ, **variables}
 
 
 def keep_mlflow_from_logging() -> None:

@@ -7,10 +7,11 @@ log or a page.
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from upath import UPath
@@ -126,6 +127,29 @@ def modified_at(path: UPath) -> datetime | None:
         except NotImplementedError:
             return None
         return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def list_written(folder: UPath) -> dict[str, datetime]:
+    """When each file in `folder` was last written; empty if it does not exist. Raises
+    ArtefactError.
+    """
+    with _translate_errors("list", folder):
+        try:
+            found = folder.fs.ls(folder.path, detail=True)
+        except FileNotFoundError:
+            return {}
+    return {
+        entry["name"].rpartition("/")[2]: _read_moment(entry)
+        for entry in found
+        if entry["type"] == "file"
+    }
+
+
+def _read_moment(entry: Mapping[str, Any]) -> datetime:
+    """Every driver of fsspec names the time of a file in its own way."""
+    at = next(entry[key] for key in ("mtime", "LastModified", "created") if key in entry)
+    moment = at if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def list_names(folder: UPath) -> list[str]:

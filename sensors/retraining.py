@@ -164,7 +164,7 @@ def _reported_days(settings: Settings, store: Store, decision: TriggerDecision) 
     """The days with a drift report and a vote since the first one that the decision leaves out."""
     assert decision.quarantine is not None
     voted = store.votes.touched_days(decision.quarantine.from_seq - 1)
-    reported = Artefacts(settings.frames, store.file_hashes).days("drift_report")
+    reported = Artefacts(settings.frames).days("drift_report")
     return sorted({str(each.day) for each in voted} & set(reported))
 
 

@@ -75,7 +75,7 @@ def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
     """Version 2, started by a decision made by hand, beats 1; 3 is worse than 2. Returns the hash
     of the retraining set of 2; that of 3 is gone.
     """
-    files = Artefacts(frames, store.file_hashes)
+    files = Artefacts(frames)
     kept = files.keep_version("retraining_set", _retraining_set())
     now = datetime(2026, 1, 2, 12, tzinfo=UTC)
     decision = store.decisions.fire_by_hand("a test", actor="eve", now=now, run_id="run-2")

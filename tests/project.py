@@ -109,7 +109,7 @@ class Project:
 
     @property
     def files(self) -> Artefacts:
-        return Artefacts(self.settings.frames, self.store.file_hashes)
+        return Artefacts(self.settings.frames)
 
     @property
     def environ(self) -> dict[str, str]:

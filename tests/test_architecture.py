@@ -83,9 +83,6 @@ ALLOWED: dict[str, set[str]] = {
     # files of comparisons, votes and prompts; the store is handed in
     "datasets": {*FOUNDATION, *STAGES},
     "store": set(FOUNDATION),
-    # whether a home is whole; every command, the web app and the application ask it
-    "homes": {*FOUNDATION, "store"},
-    "backups": {*FOUNDATION, "store"},  # a home as a folder and back: databases, files, manifest
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
     # when to learn and what the assets and `rlhf reward` both do
     "learning": {*FOUNDATION, *STAGES, "registry", "store", "champions"},
@@ -105,8 +102,6 @@ ALLOWED: dict[str, set[str]] = {
     "effective_settings": {*FOUNDATION, "loop_settings", "telemetry"},
     # the process that waits in `rlhf dev`: whatever it imports stays in memory
     "supervisor": {"errors", "processes"},
-    # rules over records, the registry's among them; nothing is deleted there
-    "retention": {*FOUNDATION, "registry"},
     # somebody else's program installs it: it speaks HTTP, and knows no store
     "client": set(FOUNDATION),
     "web": {
@@ -119,7 +114,6 @@ ALLOWED: dict[str, set[str]] = {
         "datasets",
         "store",
         "champions",
-        "homes",
         "metrics",
         "alerts",
         "telemetry",
@@ -138,16 +132,13 @@ ALLOWED: dict[str, set[str]] = {
         "reports",
         "object_stores",
         "artefacts",
-        "backups",
         "datasets",
         "store",
         "champions",
         "learning",
         "loop_settings",
-        "homes",
         "web",
         "supervisor",
-        "retention",
         "metrics",
         "alerts",
         "telemetry",
@@ -314,7 +305,6 @@ def test_only_settings_read_the_environment() -> None:
         "rlhf_pipeline/config.py",
         "rlhf_pipeline/cli/application.py",
         "rlhf_pipeline/cli/dev.py",
-        "rlhf_pipeline/cli/driver.py",
     }
 
 

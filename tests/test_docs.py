@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from pydantic import BaseModel
 
 from definitions import definitions_for, defs
 from docs import draw_graph
@@ -89,7 +90,7 @@ def setting_row(name: str) -> str:
     field = Settings.model_fields[name]
     default = (
         ""
-        if field.default is None
+        if field.default is None or isinstance(field.default, BaseModel)
         else f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
     )
     return f"| `{ENV_PREFIX}{name.upper()}` | {default} | {field.description} |"

@@ -35,7 +35,7 @@ MODULES = frozenset(
     ("telling", "looking", "showing", "listening", "watching", "eras", "soundness", "parked")
 )
 # A protocol and what implements it.
-SHARED_CLASSES = {"FileHashes"}
+SHARED_CLASSES: set[str] = set()
 
 
 def sources(folders: tuple[str, ...] = FOLDERS) -> Iterator[tuple[Path, ast.Module]]:

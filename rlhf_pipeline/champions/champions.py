@@ -172,14 +172,14 @@ class Champions:
         return self.cache.parent / FOLDER / label.replace("@", "-")
 
     def save_reference_window(self, version: ModelVersion, window: Window) -> None:
-        window.save(self.reference_folder(version), self.store.file_hashes)
+        window.save(self.reference_folder(version))
 
     def reference_window(self, label: str) -> Window | None:
         """The champion's out-of-sample predictions, frozen at registration; None for a model that
         was never calibrated. The registry need not hold the model any more.
         """
         folder = self.reference_folder_of(label)
-        return Window.load(folder, self.store.file_hashes) if folder.exists() else None
+        return Window.load(folder) if folder.exists() else None
 
     def load_policy(self, version: ModelVersion | None = None) -> Policy:
         """Load `version`, or the champion policy. Raises as `load_policy`."""
@@ -257,10 +257,14 @@ class Champions:
         return reports[-1].noise_ceiling if reports else None
 
     def promote(self, kind: Kind, version: ModelVersion, *, reason: str, actor: str) -> None:
-        """Move the alias, then record the promotion; repeating it changes nothing."""
+        """Record the promotion, then move the alias; repeating it changes nothing.
+
+        In this order: an alias that the store never promoted is how lost rows are noticed.
+        """
         self.store.promotions.record(
-            self.registry.promote(kind, version.version, reason=reason, actor=actor)
+            self.registry.plan_promotion(kind, version.version, reason=reason, actor=actor)
         )
+        self.registry.promote(kind, version.version, reason=reason, actor=actor)
 
     def record_calibration(
         self,

@@ -64,23 +64,23 @@ COMMANDS = {
         "call continues.",
     ),
     "backup": (
-        "storage.backup",
+        "backup.backup",
         "Copy everything that cannot be made again into a new FOLDER, even while the project is in "
-        "use.",
+        "use, and check the copy; with exit code 1 where something is missing or damaged.",
     ),
     "restore": (
-        "storage.restore",
+        "backup.restore",
         "Verify a backup and put it into RLHF_HOME; refused where data is present.",
     ),
     "check": (
-        "storage.check",
-        "Read databases, models, frames and file hashes; name what is damaged, lost or "
-        "contradictory, with exit code 1.",
+        "check.check",
+        "Read databases, models and frames; name what is missing, damaged or contradictory, with "
+        "exit code 1.",
     ),
     "migrate": (
-        "storage_migration.migrate",
-        "Move store, MLflow and Dagster's history from SQLite to a Postgres server, compare, and "
-        "use the server from then on.",
+        "migrate.migrate",
+        "Copy store and MLflow from SQLite to a Postgres server and use it from then on; Dagster's "
+        "history of runs stays behind.",
     ),
     "export": ("exports.app", "Write comparisons, votes and the loop's logs as files."),
     "import": (

@@ -7,11 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_pipeline import homes
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.server import ServerDatabases
+from rlhf_pipeline.store import Store, homes
 from rlhf_pipeline.telemetry.logs import configure_logs
 from rlhf_pipeline.telemetry.tracing import find_call_observer
 
@@ -59,27 +57,18 @@ class Workspace:
 
     @cached_property
     def store(self) -> Store:
-        """Raises ConfigurationError where it holds another project's rows, StoreError where the
-        databases on the server belong to another home.
+        """Raises ConfigurationError where it holds another project's rows, and where a server is
+        set for a home on SQLite.
         """
         s = self.settings
+        homes.refuse_other_server(s)
         store = Store.of_home(s)
-        facts = HomeFacts.load(s.home)
         if (
             s.database_url is None
             and store.database.path is not None
             and store.database.path.exists()
         ):
             refuse_another_projects_rows(store, s)
-        if s.server_url is not None and s.database_url is None:
-            databases = ServerDatabases(
-                s.server_url.get_secret_value(),
-                s.database_prefix,
-                s.organization,
-                s.project,
-                facts.home_id if facts else None,
-            )
-            databases.refuse_others(databases.read_mark(store.database))
         store.generation.observe_calls = find_call_observer(s)
         return store
 
@@ -112,7 +101,7 @@ class Workspace:
     def files(self) -> Artefacts:
         from rlhf_pipeline.artefacts import Artefacts
 
-        return Artefacts(self.settings.frames, self.store.file_hashes)
+        return Artefacts(self.settings.frames)
 
     def require_initialised(self) -> None:
         if not (self.settings.home / "dagster" / "dagster.yaml").exists():

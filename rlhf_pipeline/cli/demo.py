@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from rlhf_pipeline import homes
 from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import initialise, prepare
@@ -16,7 +15,7 @@ from rlhf_pipeline.config import HomeFacts, Settings, build_database_url
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import AnnotatorKind
-from rlhf_pipeline.store import Store, database_copy
+from rlhf_pipeline.store import Store, database_copy, homes
 from rlhf_pipeline.store.server import ServerDatabases
 
 
@@ -127,7 +126,7 @@ def _drop_databases(settings: Settings, facts: HomeFacts, server: SecretStr) -> 
             f"{prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
         )
     dropped = ServerDatabases(
-        server.get_secret_value(), prefix, facts.organization, facts.project, facts.home_id
+        server.get_secret_value(), prefix, f"{facts.organization}/{facts.project}"
     ).drop()
     echo(
         f"dropped the databases {', '.join(dropped)}"

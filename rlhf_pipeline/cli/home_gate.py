@@ -14,6 +14,7 @@ UNGATED = (
     "init",
     "demo",
     "dev",
+    "backup",
     "check",
     "restore",
     "prompts sources",
@@ -39,7 +40,7 @@ def gate(app: typer.Typer, group: str = "") -> None:
 def _refusing(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def refuse_first(*arguments: Any, **options: Any) -> Any:
-        from rlhf_pipeline import homes  # opens databases: `--help` does without
+        from rlhf_pipeline.store import homes  # opens databases: `--help` does without
         from rlhf_pipeline.telemetry.logs import configure_logs
 
         settings = Settings.read()

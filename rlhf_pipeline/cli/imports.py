@@ -32,6 +32,8 @@ from rlhf_pipeline.datasets.votes import VoteImport
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError
 from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.row_files import RowFile, open_rows
+from rlhf_pipeline.store import homes
+from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.comparisons import pair_key
 
 app = typer.Typer(
@@ -154,7 +156,7 @@ def votes(
     names = ColumnMapping.read(mapping, map_ or ())
     with open_import("votes", file, project, names, delimiter) as intake:
         clock = MomentParser(timezone, now=intake.now)
-        pseudonyms = None if keep_annotators else Pseudonyms.load(intake.workspace.settings.home)
+        pseudonyms = None if keep_annotators else _load_pseudonyms(intake.workspace)
         import_votes(
             intake, clock, pseudonyms, names, are_undated=undated, are_replayed=not no_replay
         )
@@ -402,6 +404,15 @@ def _unpack_rows(kind: str, rows: RowFile, names: ColumnMapping) -> RowFile:
     return ArgillaComparisons(rows) if kind == "comparisons" else ArgillaVotes(rows, names)
 
 
+def _load_pseudonyms(workspace: Workspace) -> Pseudonyms:
+    """Raises DatasetError where the home lost the salt of its first import, or holds another."""
+    recorded = workspace.store.audit.find_digest(SALT_RECORDED)
+    pseudonyms = Pseudonyms.load(workspace.settings.home, recorded)
+    if recorded is None:
+        workspace.store.audit.record_salt(pseudonyms.salt_hash)
+    return pseudonyms
+
+
 @contextlib.contextmanager
 def _hold_import_lock(workspace: Workspace, file: Path) -> Iterator[None]:
     """Hold the import lock: concurrent imports would count each other's rows. The lock ends with
@@ -424,6 +435,7 @@ def _hold_import_lock(workspace: Workspace, file: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        homes.record_end(workspace.settings, workspace.store.database)
         lock.release()
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import SecretStr
 
-from rlhf_pipeline import homes
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
+from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings, build_database_url
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.store import database_copy
+from rlhf_pipeline.store import database_copy, homes
 from rlhf_pipeline.store.server import ServerDatabases
 
 if TYPE_CHECKING:
@@ -103,77 +101,72 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
     is named, and where there is nothing to join.
     """
     settings = workspace.settings
-    homes.refuse_broken(settings, initialising=True, joining=join)
+    homes.refuse_broken(settings, initialising=True)
     facts = HomeFacts.load(settings.home)
     if settings.server_url is not None:
-        _refuse_abandoned_rows(workspace, facts)
-        make_databases(settings, settings.server_url, join=join)
+        homes.refuse_other_server(settings)
+        _make_databases(settings, settings.server_url, is_known=facts is not None, join=join)
     elif join:
         raise ConfigurationError(
             "There is nothing to join: no server is named. Set RLHF_SERVER_URL to the server of "
             "the other home's databases."
         )
     homes.make_private(settings.home)
+    if facts is None and settings.server_url is not None:
+        _write_facts(settings, HomeFacts.of(settings))  # a kill leaves no databases without a home
     workspace.store.migrate()
     if facts is None and settings.server_url is None and settings.database_url is None:
         facts = _derive_facts(workspace)
-    write_new_facts(settings, HomeFacts.load(settings.home) or facts)
+    _write_facts(settings, HomeFacts.load(settings.home) or facts or HomeFacts.of(settings))
     _make_dagster_home(settings)  # last: a home with it and without facts has lost them
 
 
-def make_databases(settings: Settings, server_url: SecretStr, *, join: bool = False) -> None:
-    """Make the three databases on the server where they are missing. The home records its id before
-    they carry it, so a kill leaves none that it does not know.
+def _make_databases(
+    settings: Settings, server_url: SecretStr, *, is_known: bool, join: bool
+) -> None:
+    """Make the databases that are missing. Raises ConfigurationError where another home has filled
+    them, unless this one joins, and where there is nothing to join.
     """
-    facts = HomeFacts.load(settings.home)
-    databases = server_databases(settings, server_url, facts.home_id if facts else None)
-    with databases.lock_owner() as theirs:
-        # Read again: another process that initialises this home may have written it meanwhile.
-        facts = HomeFacts.load(settings.home) or HomeFacts.of(settings)
-        if join and theirs is None:
-            raise ConfigurationError(
-                f"There is nothing to join: no home has databases {settings.database_prefix}_… "
-                "there. Check RLHF_SERVER_URL and RLHF_DATABASE_PREFIX, or leave --join out: then "
-                "this home gets them."
-            )
-        known = facts.model_copy(update={"home_id": theirs}) if join else facts.with_id()
-        if theirs in (None, known.home_id) and known != facts:
-            known.write(settings.home)
-    make_missing_databases(replace(databases, home_id=known.home_id))
-
-
-def server_databases(
-    settings: Settings, server_url: SecretStr, home_id: str | None
-) -> ServerDatabases:
-    return ServerDatabases(
-        server_url.get_secret_value(),
-        settings.database_prefix,
-        settings.organization,
-        settings.project,
-        home_id,
-    )
-
-
-def make_missing_databases(databases: ServerDatabases) -> None:
-    """Make those that are missing and print their names."""
-    made = databases.make()
+    if (settings.home / "store.db").exists() and not is_known:
+        raise ConfigurationError(
+            f"{settings.home} holds a store in SQLite, which the server does not have. Unset "
+            "RLHF_SERVER_URL, run `rlhf init`, then `rlhf migrate --to URL`; or name another "
+            "RLHF_HOME."
+        )
+    prefix = settings.database_prefix
+    is_filled = database_copy.has_tables(build_database_url(server_url, f"{prefix}_store"))
+    if join and not is_filled:
+        raise ConfigurationError(
+            f"There is nothing to join: no home has databases {prefix}_… there. Check "
+            "RLHF_SERVER_URL and RLHF_DATABASE_PREFIX, or leave --join out: then this home gets "
+            "them."
+        )
+    if is_filled and not is_known and not join:
+        raise ConfigurationError(
+            f"The databases {prefix}_… there belong to another home. Set RLHF_DATABASE_PREFIX to "
+            "another name; or, where that home is lost or both are meant to be one, "
+            "`rlhf init --join`."
+        )
+    made = server_databases(settings, server_url).make()
     if made:
         echo(f"made the databases {', '.join(made)}")
 
 
-def write_new_facts(settings: Settings, facts: HomeFacts | None) -> None:
-    """Write the facts of the home where they changed."""
-    known = (facts or HomeFacts.of(settings)).with_id()
-    on_server = {
-        "server_url": settings.server_url,
-        "database_prefix": settings.database_prefix,
-        "home": settings.home,
-    }
-    wanted = known.model_copy(
-        update={"config": known.config or settings.config}
+def server_databases(settings: Settings, server_url: SecretStr) -> ServerDatabases:
+    return ServerDatabases(
+        server_url.get_secret_value(),
+        settings.database_prefix,
+        f"{settings.organization}/{settings.project}",
+    )
+
+
+def _write_facts(settings: Settings, facts: HomeFacts) -> None:
+    on_server = {"server_url": settings.server_url, "database_prefix": settings.database_prefix}
+    wanted = facts.model_copy(
+        update={"config": facts.config or settings.config}
         | (on_server if settings.server_url else {})
     )
-    if wanted != facts:
+    if wanted != HomeFacts.load(settings.home):
         wanted.write(settings.home)
 
 
@@ -190,9 +183,9 @@ def _make_dagster_home(settings: Settings) -> None:
     template = _replace_value(
         template, "max_concurrent_runs", settings.max_concurrent_runs, times=1
     )
-    template = _replace_value(template, "skipped", settings.keep_skipped_tick_days, times=2)
+    template = _replace_value(template, "skipped", settings.retention.skipped_tick_days, times=2)
     for status in ("failure", "success"):
-        template = _replace_value(template, status, settings.keep_tick_days, times=2)
+        template = _replace_value(template, status, settings.retention.tick_days, times=2)
     storage = "" if settings.dagster_storage is None else STORAGE_ON_POSTGRES
     write_atomically(home / "dagster" / "dagster.yaml", (template + storage).encode())
 
@@ -205,27 +198,6 @@ def _replace_value(template: str, name: str, value: int, *, times: int) -> str:
             "the checkout."
         )
     return written
-
-
-def _refuse_abandoned_rows(workspace: Workspace, facts: HomeFacts | None) -> None:
-    """Refuse a server for a home whose rows are in SQLite: it would show an empty project."""
-    settings = workspace.settings
-    left = settings.model_copy(update={"server_url": None})
-    if (
-        (facts is not None and facts.server_url is not None)
-        or settings.database_url is not None
-        or not (settings.home / "store.db").exists()
-    ):
-        return
-    with Workspace(left).store as store:
-        store.migrate()
-        n = store.comparisons.count() + store.votes.count()
-    if n:
-        raise ConfigurationError(
-            f"{settings.home} holds {n} comparisons and votes in SQLite, which the server does "
-            "not have. Unset RLHF_SERVER_URL and move them with `rlhf migrate --to URL`, "
-            "or name another RLHF_HOME."
-        )
 
 
 def _derive_facts(workspace: Workspace) -> HomeFacts | None:

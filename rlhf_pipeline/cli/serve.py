@@ -12,7 +12,7 @@ from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.records import utc_now
-from rlhf_pipeline.store import anchors
+from rlhf_pipeline.store import anchors, homes
 from rlhf_pipeline.web_servers import announce
 
 ANCHORS_EVERY_S = 600.0  # how often to check for a new day: there is one anchor a day
@@ -61,6 +61,7 @@ def serve(
     finally:
         ended.set()
         anchoring.join(10)
+        homes.record_end(settings, workspace.store.database)
 
 
 def find_free_port(host: str, port: int) -> int | None:
@@ -99,5 +100,6 @@ def _add_daily_anchors(workspace: Workspace, ended: threading.Event) -> None:
             )
         except (PipelineError, OSError) as cause:
             echo(f"no anchor of the audit chain today: {cause}", err=True)
+        homes.record_end(workspace.settings, workspace.store.database)
         if ended.wait(ANCHORS_EVERY_S):
             return

@@ -1,5 +1,6 @@
 """Replaces annotators' names by stable pseudonyms."""
 
+import hashlib
 import hmac
 import os
 import re
@@ -25,18 +26,24 @@ class Pseudonyms:
 
     def __init__(self, salt: bytes):
         self._salt = salt
+        self.salt_hash = hash_salt(salt)
         self._known: dict[str, str] = {}
 
     @classmethod
-    def load(cls, home: Path) -> "Pseudonyms":
+    def load(cls, home: Path, recorded: str | None = None) -> "Pseudonyms":
         """Load the salt from `<home>/annotator_salt`; creates it, readable only by its owner, if it
         does not exist.
+
+        Raises DatasetError for another salt than the one whose hash was `recorded`.
         """
         path = home / SALT_FILE
         try:
-            salt = path.read_bytes()
-        except FileNotFoundError:
-            salt = _make_salt(path)
+            salt = path.read_bytes() if recorded or path.exists() else _make_salt(path)
+        except FileNotFoundError as cause:
+            raise DatasetError(
+                f"{path} is missing: the same people would be imported as others. Put it back from "
+                "a backup, or import with --keep-annotators."
+            ) from cause
         except OSError as cause:
             raise DatasetError(
                 f"{path} cannot be read: {cause.strerror}. Make it readable: annotators' "
@@ -46,6 +53,11 @@ class Pseudonyms:
             raise DatasetError(
                 f"{path} has {len(salt)} bytes, not {SALT_BYTES}. Restore it from a backup: "
                 "annotators' pseudonyms depend on it."
+            )
+        if recorded not in (None, hash_salt(salt)):
+            raise DatasetError(
+                f"{path} is not the one of the first import: the same people would be imported as "
+                "others. Put it back from a backup, or import with --keep-annotators."
             )
         return cls(salt)
 
@@ -57,6 +69,11 @@ class Pseudonyms:
                 self._known.clear()
             self._known[name] = f"ann_{hmac.digest(self._salt, name.encode(), 'sha256').hex()[:16]}"
         return self._known[name]
+
+
+def hash_salt(salt: bytes) -> str:
+    """What the store records of a salt, by which another one is noticed."""
+    return hashlib.sha256(salt).hexdigest()
 
 
 def _make_salt(path: Path) -> bytes:

@@ -1,9 +1,9 @@
 """The two windows that drift compares: a champion's reference, frozen with it, and a day's."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +17,6 @@ from rlhf_pipeline.drift.mixes import Mixes, count_mixes
 from rlhf_pipeline.drift.words import hash_words, name_buckets
 from rlhf_pipeline.errors import ArtefactError, FrameError, InvalidScores
 from rlhf_pipeline.parquet import READ_OPTIONS, WRITE_OPTIONS
-from rlhf_pipeline.protocols import FileHashes
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
 # prompts, completions -> (n, d) embeddings; the reward model's own features, so that they come from
@@ -82,35 +81,28 @@ class Window:
             .reset_index(drop=True)
         )
 
-    def save(self, folder: Path, hashes: FileHashes | None = None) -> None:
-        """Write Parquet, npy and JSON to `folder`, all or nothing, and record their hashes; equal
-        windows give equal bytes.
+    def save(self, folder: Path) -> None:
+        """Write Parquet, npy and JSON to `folder`, all or nothing. Equal windows give equal
+        bytes.
         """
         partial = folder.with_name(f".{folder.name}.{uuid4().hex}")
         partial.mkdir(parents=True)
         try:
-            contents = self._contents()
-            for name, content in contents.items():
+            for name, content in self._contents().items():
                 (partial / name).write_bytes(content)
-            with (
-                nullcontext()
-                if hashes is None
-                else hashes.record_replacement(_hash_names(folder, contents))
-            ):
-                shutil.rmtree(folder, ignore_errors=True)
-                partial.rename(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
     @classmethod
-    def load(cls, folder: Path, hashes: FileHashes | None = None) -> "Window":
+    def load(cls, folder: Path) -> "Window":
         """Raises ArtefactError naming the folder if a file is missing, unreadable or changed."""
         try:
             contents = {name: (folder / name).read_bytes() for name in (FRAME, EMBEDDINGS, META)}
-            changed = [] if hashes is None else hashes.find_changed(_hash_names(folder, contents))
-            if changed:
-                raise ValueError(f"{changed[0]} was changed since it was written")
             meta = json.loads(contents[META])
+            if hashlib.sha256(contents[EMBEDDINGS]).hexdigest() != meta["embeddings_hash"]:
+                raise ValueError(f"{EMBEDDINGS} was changed since it was written")
             rows = pd.read_parquet(BytesIO(contents[FRAME]), **READ_OPTIONS)
             embeddings = np.load(BytesIO(contents[EMBEDDINGS]), allow_pickle=False)
             if (len(rows), len(embeddings)) != (meta["n"], meta["n_embeddings"]):
@@ -137,6 +129,7 @@ class Window:
             "model_version": self.model_version,
             "n": len(self.rows),
             "n_embeddings": len(self.embeddings),
+            "embeddings_hash": hashlib.sha256(embeddings.getvalue()).hexdigest(),
             "mixes": self.mixes,
         }
         return {
@@ -287,10 +280,6 @@ def _build_window(
         )
     rows.loc[first, "embedding_row"] = np.arange(len(first))
     return Window(model_version, _cast_columns(rows), embeddings, words=words)
-
-
-def _hash_names(folder: Path, contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {f"{FOLDER}/{folder.name}/{name}": content for name, content in contents.items()}
 
 
 def _cast_columns(rows: pd.DataFrame) -> pd.DataFrame:

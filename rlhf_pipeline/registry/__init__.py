@@ -4,9 +4,10 @@ from rlhf_pipeline.config import code_commit
 from rlhf_pipeline.registry.openings import OPENINGS, list_openings, opening_recorder
 from rlhf_pipeline.registry.removal import (
     StoredVersion,
+    needed_versions,
+    removable_versions,
     remove_files,
     stored_versions,
-    version_size,
 )
 from rlhf_pipeline.registry.runs import (
     Run,
@@ -45,9 +46,10 @@ __all__ = [
     "list_openings",
     "make_tables",
     "missing_ceilings",
+    "needed_versions",
     "opening_recorder",
+    "removable_versions",
     "remove_files",
     "stored_versions",
-    "version_size",
     "web_server_command",
 ]

@@ -1,7 +1,8 @@
-"""Removes the files of model versions; keeps their records and metrics."""
+"""Decides which model versions need no files, and removes them; keeps records and metrics."""
 
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rlhf_pipeline.records import ModelVersion, Record
+from rlhf_pipeline.records import ModelVersion, Promotion, Record
 from rlhf_pipeline.registry.versions import REMOVED_TAG, Kind, Registry, path_in_run
 
 
@@ -43,14 +44,46 @@ def stored_versions(registry: Registry, kind: Kind) -> list[StoredVersion]:
     return stored
 
 
-def version_size(registry: Registry, version: ModelVersion) -> int:
-    """Size of a version's files in bytes; 0 if they are missing."""
-    local = registry.local_folder(version)
-    if local is not None:
-        return sum(path.stat().st_size for path in local.rglob("*") if path.is_file())
-    return sum(
-        file.file_size or 0 for file in _remote_files(registry, version, path_in_run(version))
-    )
+def removable_versions(
+    versions: Sequence[StoredVersion], *, needed: Collection[str], n_latest: int
+) -> list[StoredVersion]:
+    """Versions of one model whose files may be deleted: never promoted, without alias, not needed,
+    and older than the `n_latest` such versions.
+
+    Files that a kept version shares stay. `needed` are labels, `name@version`.
+    """
+    spare = [
+        v for v in versions if v.version.label not in needed and not v.aliases and not v.is_in_use
+    ]
+    beyond = sorted(spare, key=lambda v: v.version.version)[:-n_latest]
+    labels = {v.version.label for v in beyond}
+    shared = {v.version.uri for v in versions if v.version.label not in labels}
+    return [v for v in beyond if v.removed_at is None and v.version.uri not in shared]
+
+
+def needed_versions(
+    versions: Iterable[StoredVersion], promotions: Iterable[Promotion], unfinished: Iterable[Record]
+) -> set[str]:
+    """Labels of past and present champions, of the versions they were trained from, and of those
+    that `unfinished` decisions name.
+    """
+    promoted = {
+        f"{promotion.model_name}@{number}"
+        for promotion in promotions
+        for number in (promotion.version, promotion.previous_version)
+        if number is not None
+    }
+    parents = {
+        v.version.parent
+        for v in versions
+        if v.version.label in promoted and v.version.parent is not None
+    }
+    named = {
+        label
+        for decision in unfinished
+        for label in re.findall(r"[\w.-]+@\d+", decision.model_dump_json())
+    }
+    return promoted | parents | named
 
 
 def remove_files(

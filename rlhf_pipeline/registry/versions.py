@@ -282,13 +282,23 @@ class Registry:
         damaged.
         """
         model = self._require_version(kind, version)
+        promotion = self.plan_promotion(kind, version, reason=reason, actor=actor)
         champion = self.get(kind, CHAMPION)
         if champion is None or champion.version != version:
             if champion is not None:
                 # first, so that an interrupted promotion keeps the champion
                 self._set_alias(kind, PREVIOUS, champion.version)
             self._set_alias(kind, CHAMPION, version, files_of=model)
-        previous = self.get(kind, PREVIOUS)
+        return promotion
+
+    def plan_promotion(
+        self, kind: Kind, version: int, *, reason: str = "", actor: str = "pipeline"
+    ) -> Promotion:
+        """The record of the promotion that `promote` would make. Raises as it does."""
+        model = self._require_version(kind, version)
+        champion = self.get(kind, CHAMPION)
+        is_new = champion is not None and champion.version != version
+        previous = champion if is_new else self.get(kind, PREVIOUS)
         return Promotion(
             model_name=model.name,
             version=version,

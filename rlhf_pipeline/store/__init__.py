@@ -22,7 +22,6 @@ from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
 from rlhf_pipeline.store.evaluation_sets import EvaluationSets
 from rlhf_pipeline.store.events import Events
 from rlhf_pipeline.store.feedback import FeedbackEntries
-from rlhf_pipeline.store.file_hashes import FileHashes
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import Import, Imports, UnfinishedImport
@@ -91,7 +90,6 @@ class Store:
         self.loop_settings = LoopSettingsLog(database)
         self.feedback = FeedbackEntries(database)
         self.requests = Requests(database)
-        self.file_hashes = FileHashes(database)
         self.metric_points = MetricPoints(database)
         self.vote_sums = VoteSums(database)
         self.alerts = Alerts(database)

@@ -35,6 +35,7 @@ GUIDELINES_ADD = "guidelines.add"
 RULES_PUT = "rules.put"
 EVALUATION_SET_ADD = "evaluation_set.add"
 LOOP_SETTINGS_PUT = "loop_settings.put"
+SALT_RECORDED = "annotators.salt"
 VERIFY_ROWS = 5_000  # read at a time
 PAGE_LOOKS_AT = 50_000  # links that a page reads at most, whatever the filter
 
@@ -220,6 +221,18 @@ class Audit:
                 select(audit.c.hash).where(self._database.in_project(audit), audit.c.seq == seq)
             ).scalar()
             return found
+
+    def record_salt(self, digest: str) -> None:
+        """Link the hash of the salt that makes the annotators' pseudonyms."""
+        with audited_transaction(self._database) as (_, ledger):
+            ledger.append(
+                actor="import", action=SALT_RECORDED, object_id="annotator_salt", digest=digest
+            )
+
+    def find_digest(self, action: str) -> str | None:
+        """The digest of the first link of an action; None without one."""
+        wanted = select(audit.c.payload_digest).where(audit.c.action == action)
+        return self._database.fetch_scalar(wanted.order_by(audit.c.seq).limit(1))
 
     def page(
         self,

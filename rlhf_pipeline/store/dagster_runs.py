@@ -22,6 +22,7 @@ from sqlalchemy import (
     column,
     func,
     inspect,
+    or_,
     select,
     table,
 )
@@ -32,7 +33,9 @@ from rlhf_pipeline.store.database_copy import engine_of
 from rlhf_pipeline.store.engine import read_only_engine
 from rlhf_pipeline.store.faults import translate_errors
 
-RUNS_FILE, SCHEDULES_FILE = "history/runs.db", "schedules/schedules.db"  # below Dagster's home
+# below Dagster's home
+RUNS_FILE, SCHEDULES_FILE = "history/runs.db", "schedules/schedules.db"
+EVENTS_FILE = "history/runs/index.db"  # the events that concern assets
 PARTITION, RANGE = "dagster/partition", "dagster/asset_partition_range_"  # Dagster's tags
 SCHEDULE, SENSOR = "dagster/schedule_name", "dagster/sensor_name"
 RUNS = table(
@@ -45,11 +48,30 @@ RUNS = table(
     column("end_time", Float),
 )
 RUN_TAGS = table("run_tags", *(column(name, Text) for name in ("run_id", "key", "value")))
+EVENTS = table(
+    "event_logs",
+    *(column(name, Text) for name in ("asset_key", "partition", "dagster_event_type")),
+    column("timestamp", DateTime),
+)
+ASSETS = table("asset_keys", column("asset_key", Text), column("wipe_timestamp", DateTime))
+MATERIALISED = (
+    select(EVENTS.c.asset_key, EVENTS.c.partition)
+    .join(ASSETS, ASSETS.c.asset_key == EVENTS.c.asset_key)
+    .where(
+        EVENTS.c.dagster_event_type == "ASSET_MATERIALIZATION",
+        EVENTS.c.partition.is_not(None),
+        or_(ASSETS.c.wipe_timestamp.is_(None), EVENTS.c.timestamp > ASSETS.c.wipe_timestamp),
+    )
+    .distinct()
+)
 INSTIGATORS = table(
     "instigators",
     *(column(name, Text) for name in ("status", "instigator_type", "instigator_body")),
     column("update_timestamp", DateTime),
 )
+
+
+TABLES = {RUNS_FILE: RUNS, SCHEDULES_FILE: INSTIGATORS, EVENTS_FILE: EVENTS}
 
 
 class PipelineRun(Record):
@@ -125,10 +147,19 @@ class DagsterRuns:
         # the newest row of a name counts: another path of the checkout makes a new one
         return list({each.name: each for each in map(_read_automation, rows)}.values())
 
+    def list_materialised_days(self) -> dict[str, set[str]]:
+        """The days of each asset that a run made since the asset was last wiped. Raises
+        StoreError.
+        """
+        made: dict[str, set[str]] = {}
+        for row in self._read(EVENTS_FILE, MATERIALISED):
+            made.setdefault("/".join(json.loads(row["asset_key"])), set()).add(row["partition"])
+        return made
+
     def _read(self, file: str, query: Select[Any]) -> Sequence[RowMapping]:
         """Empty without the file or the tables."""
         with self._connect(file) as connection:
-            name = (RUNS if file == RUNS_FILE else INSTIGATORS).name
+            name = TABLES[file].name
             if connection is None or not inspect(connection).has_table(name):
                 return ()
             return connection.execute(query).mappings().all()

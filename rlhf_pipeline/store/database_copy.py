@@ -1,23 +1,13 @@
-"""Copies whole databases between engines, with counts and hashes of both sides.
+"""Copies databases: an SQLite file or a Postgres database whole, or table by table to Postgres."""
 
-Rows are read with the types of the target, so that text and 0/1 of SQLite become the types of
-Postgres. A database is copied in one transaction, so a killed copy leaves nothing. The hash of a
-table does not depend on the order of its rows.
-"""
-
-import hashlib
-import io
-import json
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from datetime import UTC, date, datetime
-from decimal import Decimal
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import (
-    JSON,
-    Column,
     Connection,
     Engine,
     MetaData,
@@ -34,344 +24,196 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.config import extend_environ
+from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import Record
-from rlhf_pipeline.store.engine import Database, read_only_engine
+from rlhf_pipeline.store.engine import read_only_engine, read_only_uri
 from rlhf_pipeline.store.faults import explain, translate_errors
 from rlhf_pipeline.store.postgres import network_options
-from rlhf_pipeline.store.schema import metadata as store_tables
 
 ROWS = 5_000  # read and written at a time
-MODULUS = 1 << 256
-VERSIONS = {"alembic_version"}  # written by the owner of the tables
-SEALED = ("audit", "votes")  # every act that must survive writes one of them
+VERSIONS = "alembic_version"  # written by the owner of the tables
+SHOWN = 3  # faults of one file that are named
+UNREADABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
-class CopiedTable(Record):
-    """One table on both sides: rows, and SHA-256 over all of them."""
-
-    database: str
-    table: str
-    n_source: int
-    n_target: int
-    source_hash: str
-    target_hash: str
-
-    @property
-    def is_equal(self) -> bool:
-        return (self.n_source, self.source_hash) == (self.n_target, self.target_hash)
+def is_sqlite(url: str) -> bool:
+    return make_url(url).get_backend_name() == "sqlite"
 
 
-class TableHash:
-    """Sum of the SHA-256 of all rows: independent of their order, different if a row comes
-    twice.
+def sqlite_file(url: str) -> Path:
+    return Path(make_url(url).database or "")
+
+
+def find_damage(file: Path) -> str:
+    """What SQLite's own check finds in a file, which is not changed; empty for a sound one."""
+    try:
+        with closing(sqlite3.connect(read_only_uri(file), uri=True, timeout=30)) as database:
+            rows = database.execute(f"PRAGMA integrity_check({SHOWN})").fetchall()
+    except sqlite3.Error as cause:
+        return str(cause)
+    return "" if rows == [("ok",)] else "; ".join(" ".join(row[0].split()) for row in rows)
+
+
+def empty_log(file: Path) -> None:
+    """Move SQLite's log into the database file, as far as other processes let it."""
+    try:
+        with closing(sqlite3.connect(file, timeout=0)) as database:
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as cause:
+        raise StoreError(f"{file}: {explain(str(cause))}") from cause
+
+
+def copy_sqlite(source: Path, target: Path) -> None:
+    """Copy a database in use, with its log, as one file. One that SQLite cannot read is copied as
+    it is. Raises StoreError if the disk refuses.
     """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            closing(
+                sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=30)
+            ) as old,
+            closing(sqlite3.connect(target)) as new,
+        ):
+            old.backup(new)
+            new.execute("PRAGMA journal_mode=DELETE")  # one file, not three
+    except sqlite3.Error as cause:
+        if cause.sqlite_errorcode & 0xFF not in UNREADABLE:
+            raise StoreError(f"{source} to {target}: {explain(str(cause))}") from cause
+        shutil.copyfile(source, target)
 
-    def __init__(self) -> None:
-        self.rows = 0
-        self._sum = 0
 
-    def add(self, values: Sequence[Any]) -> None:
-        plain = json.dumps(
-            [canonical_value(value) for value in values],
-            sort_keys=True,
-            ensure_ascii=False,
-            separators=(",", ":"),
+def dump_postgres(url: str, file: Path) -> None:
+    """Write a whole database as of one moment, in `pg_dump`'s own format."""
+    _run_client("pg_dump", url, "--format=custom", "--no-owner", "--no-acl", f"--file={file}")
+
+
+def load_postgres(url: str, file: Path) -> None:
+    """Load a dump in one transaction; tables of the same names are replaced."""
+    options = ("--clean", "--if-exists", "--no-owner", "--no-acl", "--single-transaction")
+    _run_client("pg_restore", url, *options, str(file))
+
+
+def _run_client(program: str, url: str, *options: str) -> None:
+    parsed = make_url(url).set(drivername="postgresql")
+    # not on the command line, which every user of the machine can list
+    secret = {} if parsed.password is None else {"PGPASSWORD": str(parsed.password)}
+    plain = parsed._replace(password=None).render_as_string(hide_password=False)
+    try:
+        done = subprocess.run(
+            [program, f"--dbname={plain}", *options],
+            env=extend_environ(**secret),
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        self._sum = (
-            self._sum
-            + int.from_bytes(hashlib.sha256(plain.encode("utf-8", "surrogatepass")).digest(), "big")
-        ) % MODULUS
-        self.rows += 1
-
-    @property
-    def hex(self) -> str:
-        return f"{self._sum:064x}"
-
-
-def canonical_value(value: Any) -> Any:
-    """A value in the form that both databases share: times in UTC, bytes in hex, decimals
-    as text.
-    """
-    if isinstance(value, datetime):
-        return (value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
-    if isinstance(value, bytes | memoryview):
-        return bytes(value).hex()
-    if isinstance(value, Decimal | date):
-        return str(value)
-    return value
+    except FileNotFoundError as cause:
+        raise ConfigurationError(
+            f"{program} is not installed. Install PostgreSQL's client programs, of the server's "
+            "version or newer."
+        ) from cause
+    if done.returncode:
+        why = " ".join(done.stderr.split()) or f"{program} was killed"
+        raise StoreError(f"{program} of {plain}: {explain(why)}")
 
 
-def copy_store(
-    source: str, target: str, *, progress: Progress = ignore_progress
-) -> list[CopiedTable]:
-    """Copy the store's tables into migrated, empty ones."""
-    return _copy("store", source, target, tables=store_tables, progress=progress)
-
-
-def copy_database(
-    name: str,
-    source: str,
-    target: str,
-    *,
-    only: Collection[str] | None = None,
-    leave: Collection[str] = (),
-    progress: Progress = ignore_progress,
-) -> list[CopiedTable]:
-    """Copy every table that `target` has, or `only` these, into the tables that their owner made
-    there; the target's rows are deleted first.
-
-    Tables that the source lacks are left as they are. Raises StoreError if the source has rows for
-    which the target has no table: both were then made by different versions of their owner.
-    """
-    return _copy(name, source, target, only=only, leave=leave, progress=progress)
-
-
-def _copy(
-    name: str,
+def copy_tables(
     source_url: str,
     target_url: str,
-    *,
     tables: MetaData | None = None,
-    only: Collection[str] | None = None,
-    leave: Collection[str] = (),
+    *,
     progress: Progress = ignore_progress,
-) -> list[CopiedTable]:
-    source, target = engine_of(source_url), engine_of(target_url)
-    try:
-        with translate_errors(_redact_url(source)):
-            here = set(inspect(source).get_table_names())
-        with translate_errors(_redact_url(target)):
-            if tables is None:
-                tables = MetaData()
-                tables.reflect(target)
-        wanted = [
-            t
-            for t in tables.sorted_tables
-            if t.name in here
-            and t.name not in {*VERSIONS, *leave}
-            and (only is None or t.name in only)
-        ]
-        with translate_errors(_redact_url(source)), source.connect() as connection:
-            counts = {
-                t.name: connection.execute(select(func.count()).select_from(t)).scalar_one()
-                for t in wanted
-            }
-            lost = [
-                n
-                for n in sorted(here - set(tables.tables) - {*VERSIONS, *leave})
-                if only is None and _has_rows(connection, n)
-            ]
-        if lost:
-            raise StoreError(
-                f"{_redact_url(source)} holds rows of {', '.join(lost)}, for which "
-                f"{_redact_url(target)} has no table: they were made by different versions. "
-                "Upgrade both with the version that runs now, then move."
-            )
-        copied = list(
-            _copy_each_table(name, source, target, wanted, sum(counts.values()), progress)
-        )
-    finally:
-        source.dispose()
-        target.dispose()
-    analyze_tables(target_url)
-    return copied
+) -> dict[str, int]:
+    """Copy the rows of every table, in one transaction, into the tables that their owner made in a
+    Postgres database; returns their numbers.
 
-
-def _copy_each_table(
-    name: str,
-    source: Engine,
-    target: Engine,
-    tables: Sequence[Table],
-    n_rows: int,
-    progress: Progress,
-) -> Iterator[CopiedTable]:
-    hashes: dict[str, TableHash] = {}
-    done = 0
-    with (
-        translate_errors(f"{_redact_url(source)} or {_redact_url(target)}"),
-        source.connect() as reading,
-        target.begin() as writing,
-    ):
-        for table in reversed(tables):
-            # rows that creating the tables inserted, such as MLflow's first experiment
-            if _has_rows(writing, table.name):
-                writing.execute(table.delete())
-        for table in tables:
-            hashes[table.name] = TableHash()
-            for rows in _read_batches(reading, table):
-                for row in rows:
-                    hashes[table.name].add(row)
-                _write(writing, table, rows)
-                done += len(rows)
-                progress(done, n_rows, f"{name}.{table.name}")
-            advance_sequences(writing, table)
-    for table in tables:
-        there = hash_of(target, table)
-        yield CopiedTable(
-            database=name, table=table.name, n_source=hashes[table.name].rows, n_target=there.rows,
-            source_hash=hashes[table.name].hex, target_hash=there.hex,
-        )  # fmt: skip
-
-
-def hash_of(engine: Engine, table: Table) -> TableHash:
-    """Hash of the stored rows, read in batches."""
-    found = TableHash()
-    with translate_errors(_redact_url(engine)), engine.connect() as connection:
-        for rows in _read_batches(connection, table):
-            for row in rows:
-                found.add(row)
-    return found
-
-
-def _read_batches(connection: Connection, table: Table) -> Iterator[Sequence[Any]]:
-    streamed = connection.execution_options(stream_results=True, max_row_buffer=ROWS)
-    result = streamed.execute(select(*stored_columns(table)))
-    yield from iter(lambda: result.fetchmany(ROWS), [])
-
-
-def _write(connection: Connection, table: Table, rows: Sequence[Any]) -> None:
-    names = [column.name for column in stored_columns(table)]
-    if connection.dialect.name != "postgresql":
-        connection.execute(table.insert(), [dict(zip(names, row, strict=True)) for row in rows])
-        return
-    is_json = [isinstance(column.type, JSON) for column in stored_columns(table)]
-    lines = io.StringIO()
-    for row in rows:
-        lines.write(
-            "\t".join(
-                encode_copy_json(value) if json_there else encode_copy_value(value)
-                for value, json_there in zip(row, is_json, strict=True)
-            )
-        )
-        lines.write("\n")
-    lines.seek(0)
-    columns = ", ".join(f'"{name}"' for name in names)
-    try:
-        copy_rows(connection, f'COPY "{table.name}" ({columns}) FROM STDIN', lines)
-    except (ValueError, StoreError) as cause:
-        raise StoreError(f"{table.name}: {cause} {_describe_nul_row(table, rows)}") from cause
-
-
-# What COPY reads otherwise:
-# https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-FILE-FORMATS
-ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-
-
-def encode_copy_value(value: Any) -> str:
-    r"""One value as Postgres's COPY reads it.
-
-    >>> [encode_copy_value(value) for value in (None, "a\tb", True, b"\x00")]
-    ['\\N', 'a\\tb', 't', '\\\\x00']
+    Rows are read with the types of the target, so that text and 0/1 of SQLite become the types of
+    Postgres. Rows of the target, such as those that creating its tables inserted, are deleted.
+    Raises StoreError for rows without a table there, and where another number arrives.
     """
-    if value is None:
-        return "\\N"
-    if isinstance(value, bool):
-        return "t" if value else "f"
-    if isinstance(value, bytes | memoryview):
-        return "\\\\x" + bytes(value).hex()
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return str(value).translate(ESCAPES)
+    with open_engine(source_url) as source, open_engine(target_url) as target:
+        if tables is None:
+            tables = MetaData()
+            tables.reflect(target)
+        here = set(inspect(source).get_table_names()) - {VERSIONS}
+        wanted = [table for table in tables.sorted_tables if table.name in here]
+        lost = here - {table.name for table in wanted}
+        with source.connect() as reading, target.begin() as writing:
+            counts = {name: _count(reading, name) for name in sorted(here)}
+            if refused := [name for name in sorted(lost) if counts[name]]:
+                raise StoreError(
+                    f"{source_url} holds rows of {', '.join(refused)}, for which the target has no "
+                    "table: different versions made them. Upgrade, then migrate again."
+                )
+            for table in reversed(wanted):
+                if _count(writing, table.name):
+                    writing.execute(table.delete())
+            for table in wanted:
+                _copy_rows(reading, writing, table)
+                arrived = _count(writing, table.name)
+                if arrived != counts[table.name]:
+                    raise StoreError(
+                        f"{arrived} of {counts[table.name]} rows of {table.name} arrived. Stop "
+                        "what writes into the home, then migrate again."
+                    )
+                progress(wanted.index(table) + 1, len(wanted), table.name)
+        with target.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("ANALYZE"))  # else Postgres plans for empty tables
+    return {table.name: counts[table.name] for table in wanted}
 
 
-def encode_copy_json(value: Any) -> str:
-    """A value of a JSON column, in which a text is a value like any other."""
-    return "\\N" if value is None else json.dumps(value).translate(ESCAPES)
-
-
-def _describe_nul_row(table: Table, rows: Sequence[Any]) -> str:
-    names = [column.name for column in stored_columns(table)]
-    keys = [column.name for column in table.primary_key]
-    for row in rows:
-        if any(isinstance(value, str) and "\x00" in value for value in row):
-            named = ", ".join(
-                f"{key}={value!r}" for key, value in zip(names, row, strict=True) if key in keys
-            )
-            return f"The row with {named} holds a NUL character, which Postgres cannot keep."
-    return "Nothing was copied."
-
-
-def advance_sequences(connection: Connection, table: Table) -> None:
-    """Set Postgres's sequences behind the copied numbers."""
-    if connection.dialect.name != "postgresql":
-        return
+def _copy_rows(reading: Connection, writing: Connection, table: Table) -> None:
+    columns = [column for column in table.c if column.computed is None]
+    found = reading.execution_options(stream_results=True).execute(select(*columns)).mappings()
+    while rows := found.fetchmany(ROWS):
+        writing.execute(table.insert(), [dict(row) for row in rows])
     for column in table.c:
         if column.primary_key and column.type.python_type is int:
-            sequence = connection.execute(
+            sequence = writing.execute(
                 text("SELECT pg_get_serial_sequence(:t, :c)"),
                 {"t": f'"{table.name}"', "c": column.name},
             ).scalar()
             if sequence:
                 highest = select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
-                connection.execute(select(func.setval(sequence, highest, False)))
+                writing.execute(select(func.setval(sequence, highest, False)))
 
 
-def analyze_tables(url: str) -> None:
-    """Make Postgres analyze all tables that were just filled. SQLite has statistics from the
-    start.
-
-    Postgres does so some minutes later, or never if autovacuum is off. Until then it plans as for
-    empty tables, and an export that joins votes and comparisons reads all of one for each of the
-    other.
-    """
-    with (
-        open_engine(url) as engine,
-        suppress(SQLAlchemyError),  # optional: the copy is complete without
-        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
-    ):
-        if connection.dialect.name == "postgresql":
-            for name in inspect(connection).get_table_names():
-                connection.execute(text(f'ANALYZE "{name}"'))
-
-
-def n_rows(url: str, tables: Collection[str] | None = None) -> dict[str, int]:
-    """Number of rows per existing table, or per existing one of `tables`."""
-    with open_engine(url) as engine, engine.connect() as connection:
-        names = [
-            n
-            for n in sorted(inspect(connection).get_table_names())
-            if n not in VERSIONS and (tables is None or n in tables)
-        ]
-        return {
-            name: connection.execute(text(f'SELECT count(*) FROM "{name}"')).scalar_one()
-            for name in names
-        }
+def _count(connection: Connection, table: str) -> int:
+    return int(connection.execute(text(f'SELECT count(*) FROM "{table}"')).scalar_one())
 
 
 def has_tables(url: str) -> bool:
     """Whether the database exists and has tables. A SQLite file is neither created nor changed."""
-    parsed = make_url(url)
-    file = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
-    if file is not None and not file.exists():
+    if is_sqlite(url) and not sqlite_file(url).exists():
         return False
-    engine = engine_of(url) if file is None else read_only_engine(file)
+    engine = read_only_engine(sqlite_file(url)) if is_sqlite(url) else engine_of(url)
     try:
         with engine.connect() as connection:
             return bool(inspect(connection).get_table_names())
     except SQLAlchemyError as cause:
         if "does not exist" in str(cause):
             return False
-        with translate_errors(parsed.render_as_string(hide_password=True)):
+        with translate_errors(engine.url.render_as_string(hide_password=True)):
             raise
     finally:
         engine.dispose()
     return False
 
 
-def drop_all_tables(url: str) -> None:
-    """Drop every table of a Postgres database that a killed copy or `--replace` leaves behind."""
-    with open_engine(url) as engine, engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
+def forbid_writes(connection: Connection, where: str) -> None:
+    """Let every later writer of an SQLite store fail with its new place: each act adds a link."""
+    quoted = where.replace("'", "''")
+    connection.execute(
+        text(
+            "CREATE TRIGGER audit_moved BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, "
+            f"'this store was moved to {quoted}'); END"
+        )
+    )
 
 
-def relocate(url: str, old: str, new: str) -> int:
-    """Replace the prefix `old` of every text in the database by `new`, after a home was moved.
-    Returns the number of values.
-    """
-    changed = 0
+def relocate(url: str, old: str, new: str) -> None:
+    """Replace the prefix `old` of every text in the database by `new`, after a home was moved."""
     with open_engine(url) as engine, engine.begin() as connection:
         tables = MetaData()
         tables.reflect(connection)
@@ -380,35 +222,7 @@ def relocate(url: str, old: str, new: str) -> int:
                 if isinstance(column.type, String):
                     moved = literal(new, String).concat(func.substr(column, len(old) + 1))
                     starts = func.substr(column, 1, len(old)) == old
-                    changed += connection.execute(
-                        table.update().where(starts).values({column.name: moved})
-                    ).rowcount
-    return changed
-
-
-@contextmanager
-def pause_writes(database: Database) -> Iterator[Callable[[str], None]]:
-    """Block all writers of this store inside the block; `seal(where)` makes that permanent: later
-    writers get an error that names the new place.
-    """
-    with database.write_transaction() as connection:
-        yield lambda where: _block_inserts(connection, where)
-
-
-def _block_inserts(connection: Connection, where: str) -> None:
-    quoted = where.replace("'", "''")
-    for table in SEALED:
-        connection.execute(text(f"DROP TRIGGER IF EXISTS {table}_moved"))
-        connection.execute(
-            text(
-                f"CREATE TRIGGER {table}_moved BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, "
-                f"'this store was moved to {quoted}'); END"
-            )
-        )
-
-
-def _has_rows(connection: Connection, table: str) -> bool:
-    return connection.execute(text(f'SELECT 1 FROM "{table}" LIMIT 1')).scalar() is not None
+                    connection.execute(table.update().where(starts).values({column.name: moved}))
 
 
 def engine_of(url: str) -> Engine:
@@ -426,33 +240,7 @@ def open_engine(url: str) -> Iterator[Engine]:
     """`engine_of` with translated errors, disposed of at the end."""
     engine = engine_of(url)
     try:
-        with translate_errors(_redact_url(engine)):
+        with translate_errors(engine.url.render_as_string(hide_password=True)):
             yield engine
     finally:
         engine.dispose()
-
-
-def stored_columns(table: Table) -> list[Column[Any]]:
-    """Columns that are written; computed ones can be neither written nor lost."""
-    return [column for column in table.c if column.computed is None]
-
-
-def copy_rows(connection: Connection, statement: str, file: Any) -> int:
-    """Run one COPY of Postgres from or to a file within the open transaction, which SQLAlchemy
-    cannot express; returns the number of rows.
-    """
-    driver = connection.dialect.dbapi
-    assert driver is not None  # the connection came from it
-    with closing(connection.connection.cursor()) as cursor:
-        try:
-            cursor.copy_expert(statement, file)
-        except driver.Error as cause:
-            raise StoreError(
-                f"{_redact_url(connection.engine)}: {explain(str(cause))} "
-                f"({statement.partition(' (')[0]})"
-            ) from cause
-        return int(cursor.rowcount)
-
-
-def _redact_url(engine: Engine) -> str:
-    return engine.url.render_as_string(hide_password=True)

@@ -94,6 +94,10 @@ CURES: tuple[tuple[str, str], ...] = (
         "not permitted to log in",
         "this user may not log in. Run ALTER ROLE … LOGIN, or name another user in the URL.",
     ),
+    (
+        "server version mismatch",
+        "install PostgreSQL's client programs of the server's version or newer.",
+    ),
     ("is starting up", "the server is starting. Try again in a moment; nothing was written."),
     (
         "not yet accepting connections",

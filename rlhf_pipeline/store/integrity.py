@@ -1,12 +1,13 @@
-"""Read-only checks of the store: pages, references, calibrators, taste changes, text order."""
+"""Read-only checks of the store: references, calibrators, taste changes, clocks, text order."""
 
 from collections.abc import Mapping
+from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, exists, func, select, text
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, text
 
 from rlhf_pipeline.records import TasteChange, content_hash
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import audit, calibrations, metadata
+from rlhf_pipeline.store.schema import audit, calibrations, metadata, votes
 from rlhf_pipeline.store.taste_changes import (
     ADD,
     RETRACT,
@@ -16,26 +17,10 @@ from rlhf_pipeline.store.taste_changes import (
 )
 
 
-def find_damage(database: Database) -> list[str]:
-    """Messages of SQLite's own check; empty if the file is intact, and on Postgres, whose server
-    verifies the pages that it reads.
-    """
-    if not database.is_sqlite:
-        return []
-    with database.read_transaction() as connection:
-        found = connection.execute(text("PRAGMA integrity_check")).scalars().all()
-    return [] if found == ["ok"] else list(found)
-
-
-def count_rows(database: Database) -> dict[str, int]:
-    """The project's rows of each table."""
-    with database.read_transaction() as connection:
-        return {
-            name: connection.execute(
-                select(func.count()).select_from(table).where(database.in_project(table))
-            ).scalar_one()
-            for name, table in sorted(metadata.tables.items())
-        }
+def find_votes_after(database: Database, moment: datetime) -> list[int]:
+    """Numbers of the votes that say that they were cast after this moment."""
+    ahead = or_(votes.c.received_at > moment, votes.c.voted_at > moment)
+    return list(database.fetch_scalars(select(votes.c.seq).where(ahead).order_by(votes.c.seq)))
 
 
 def find_orphans(database: Database) -> list[str]:

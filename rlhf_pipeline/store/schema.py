@@ -771,17 +771,6 @@ requests = _table(
     key=("principal", "idempotency_key"),
 )
 
-files = _table(
-    "files",
-    _id("path"),
-    Column("sha256", String(64), nullable=False),
-    _count("size"),
-    _id("state"),
-    _time("written_at"),
-    CheckConstraint("state IN ('pending', 'written')", name="state"),
-    key=("path", "sha256"),
-)
-
 metric_points = _table(
     "metric_points",
     Column("day", String(10), nullable=False),

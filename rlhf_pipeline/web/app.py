@@ -10,12 +10,12 @@ from fastapi.routing import APIRoute
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse, Response
 
-from rlhf_pipeline import __version__, homes
+from rlhf_pipeline import __version__
 from rlhf_pipeline.alerts.ticks import watch_alerts
 from rlhf_pipeline.api_types.project import Health, Readiness
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.store import Store, homes
 from rlhf_pipeline.telemetry.tracing import open_tracer
 from rlhf_pipeline.web import openapi, scrape
 from rlhf_pipeline.web.dependencies import AnySite, public, refuse_undeclared

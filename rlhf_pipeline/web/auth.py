@@ -99,8 +99,8 @@ class Auth:
         self._known = ExpiringCache[str, Principal](10_000, known_for_s)
         self.is_secure = settings.web_url.startswith("https:")
         # Browsers ignore the port: two homes on one host would overwrite each other's cookies.
-        # Derived from the signing key and not from `home_id`, which homes that joined each other
-        # share, although neither can read what the other signed.
+        # Derived from the signing key: homes that joined each other share all else, and neither can
+        # read what the other signed.
         home = hmac.digest(secret.encode(), b"cookies", "sha256").hex()[:8]
         prefix = "__Host-" if self.is_secure else ""
         self.cookie = f"{prefix}{SESSION}_{home}"

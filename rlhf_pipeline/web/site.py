@@ -96,7 +96,7 @@ class Site:
     def files(self) -> Artefacts:
         from rlhf_pipeline.artefacts import Artefacts
 
-        return Artefacts(self.settings.frames, self.store.file_hashes)
+        return Artefacts(self.settings.frames)
 
     @cached_property
     def known_answers(self) -> CachedValue[dict[str, KnownAnswer]]:
@@ -107,7 +107,7 @@ class Site:
     def _find_stage_files(self) -> dict[str, StageFile]:
         from rlhf_pipeline.web.home.stages import find_stage_files
 
-        return find_stage_files(self.store, self.files)
+        return find_stage_files(self.files)
 
     @cached_property
     def quality_counters(self) -> QualityCounters:
@@ -143,13 +143,13 @@ class Site:
     def drift_reports(self) -> DriftReports:
         from rlhf_pipeline.web.drift.reports import DriftReports
 
-        return DriftReports(self.store, self.files)
+        return DriftReports(self.files)
 
     @cached_property
     def cluster_days(self) -> ClusterDays:
         from rlhf_pipeline.web.evolution.cluster_days import ClusterDays
 
-        return ClusterDays(self.store, self.files)
+        return ClusterDays(self.files)
 
     @cached_property
     def probe_counter(self) -> ProbeCounter:

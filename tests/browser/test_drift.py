@@ -23,7 +23,7 @@ def test_drift_pages_have_no_fault_and_a_decision_is_answered(site: People, brow
         write_report(site, day, "drift" if day == DAYS[-1] else "stable")
     trend = tuple(ClusterDay(day=d, n_prompts=20, error=0.6, is_failing=True) for d in DAYS)
     cluster = failing_cluster(CLUSTER, site.furnish(2)).model_copy(update={"trend": trend})
-    write_clusters(Artefacts(site.settings.frames, site.store.file_hashes), DAYS[-1], cluster)
+    write_clusters(Artefacts(site.settings.frames), DAYS[-1], cluster)
     user = site.add("eve@example.org", Role.ENGINEER, name="Eve")
     width, height = SIZES["phone"]
     context = browser.new_context(

@@ -3,13 +3,12 @@ said without the password.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store import Store, database_copy, server
+from rlhf_pipeline.store import Store, database_copy
 from rlhf_pipeline.store.integrity import sorts_by_code_point
 from rlhf_pipeline.store.server import ServerDatabases
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
@@ -24,19 +23,8 @@ def prefix(postgres: PostgresServer, request: pytest.FixtureRequest):
         postgres.drop_database(database)
 
 
-def databases(
-    url: str,
-    prefix: str,
-    project: str = "demo",
-    organization: str = "org's: 100%",
-    home_id: str | None = "a1",
-) -> ServerDatabases:
-    return ServerDatabases(url, prefix, organization, project, home_id)
-
-
-def marked(postgres: PostgresServer, prefix: str, mark: str) -> None:
-    quoted = mark.replace("'", "''")
-    postgres.execute(f"COMMENT ON DATABASE {prefix}_dagster IS '{quoted}'")
+def databases(url: str, prefix: str, project: str = "org's: 100%/demo") -> ServerDatabases:
+    return ServerDatabases(url, prefix, project)
 
 
 def test_three_databases_are_made_once(postgres, prefix):
@@ -61,92 +49,14 @@ def test_postgres_sorts_text_as_sqlite_does(postgres, prefix):
 
 def test_another_projects_databases_are_not_shared(postgres, prefix):
     databases(postgres.url, prefix).make()
-    with pytest.raises(
-        StoreError, match=r"belong to project org's: 100%/demo.*RLHF_DATABASE_PREFIX"
-    ):
+    with pytest.raises(StoreError, match=r"belong to rlhf org's: 100%/demo.*RLHF_DATABASE_PREFIX"):
         databases(postgres.url, prefix, "other").make()
 
 
-def test_databases_of_a_namesake_project_are_not_shared(postgres, prefix):
-    mine = databases(postgres.url, prefix)
-    mine.make()
-    other = databases(postgres.url, prefix, home_id="b2")
-    for refused in (
-        other.make,
-        lambda: other.make(filling=True),
-        databases(postgres.url, prefix, home_id=None).make,
-    ):
-        with pytest.raises(
-            StoreError,
-            match=r"belong to another home of org's: 100%/demo.*RLHF_DATABASE_PREFIX.*rlhf init "
-            r"--join",
-        ):
-            refused()
-    with other.lock_owner() as home_id:
-        assert home_id == "a1"
-    assert mine.make() == []
-
-
-@pytest.mark.parametrize("filling", [False, True])
-def test_databases_without_a_home_id_join_their_projects_first_home(postgres, prefix, filling):
-    databases(postgres.url, prefix).make()
-    marked(postgres, prefix, "rlhf org's: 100%/demo" + server.FILLING * filling)
-    with pytest.raises(StoreError, match=r"belong to project org's: 100%/demo, not to"):
-        databases(postgres.url, prefix, "other").make(filling=filling)
-    with (
-        pytest.raises(StoreError, match=r"belong to project org's: 100%/demo, not to"),
-        databases(postgres.url, prefix, "other").lock_owner(),
-    ):
-        pass
-    assert databases(postgres.url, prefix).make(filling=filling) == []
-    with pytest.raises(StoreError, match=r"belong to another home"):
-        databases(postgres.url, prefix, home_id="b2").make(filling=filling)
-
-
-def test_a_home_whose_project_is_named_like_a_mark_is_itself(postgres, prefix):
-    odd = databases(postgres.url, prefix, organization=f"a home b1{server.FILLING}")
-    odd.make()
-    assert odd.make() == []
-    with pytest.raises(StoreError, match="belong to another home"):
-        databases(
-            postgres.url, prefix, organization=f"a home b1{server.FILLING}", home_id="b1"
-        ).make()
-    assert len(odd.drop()) == 3
-
-
-def test_half_filled_databases_are_refilled_or_left_alone(postgres, prefix):
-    mine = databases(postgres.url, prefix)
-    mine.make(filling=True)
-    with Store.open(
-        postgres.database_url(f"{prefix}_store"), organization="o", project="p"
-    ) as store:
-        store.migrate()
-    with pytest.raises(StoreError, match=r"half filled.*Repeat `rlhf migrate`"):
-        mine.make()
-    mine.make(filling=True)
-    assert not database_copy.has_tables(postgres.database_url(f"{prefix}_store"))
-    mine.finish()
-    assert mine.make() == []
-
-
-def test_databases_that_hold_tables_are_not_filled(postgres, prefix):
-    mine = databases(postgres.url, prefix)
-    mine.make()
-    with Store.open(
-        postgres.database_url(f"{prefix}_store"), organization="o", project="p"
-    ) as store:
-        store.migrate()
-    with pytest.raises(StoreError, match=r"holds tables already.*Nothing was moved"):
-        mine.make(filling=True)
-
-
 def test_databases_are_dropped_only_by_their_project_and_if_unused(postgres, prefix):
-    mine = replace(databases(postgres.url, prefix), leave_s=0.3)
+    mine = databases(postgres.url, prefix)
     mine.make()
-    with pytest.raises(
-        StoreError,
-        match=r"carry no mark of org's: 100%/other: org's: 100%/demo\. Nothing was dropped",
-    ):
+    with pytest.raises(StoreError, match=r"belong to rlhf org's: 100%/demo, not to rlhf other"):
         databases(postgres.url, prefix, "other").drop()
     engine = database_copy.engine_of(postgres.database_url(f"{prefix}_mlflow"))
     with (
@@ -158,33 +68,13 @@ def test_databases_are_dropped_only_by_their_project_and_if_unused(postgres, pre
     ):
         mine.drop()
     assert mine.make() == [], "all three are there"
-    postgres.drop_database(f"{prefix}_store")  # as a drop that was killed leaves it
-    assert mine.drop() == [f"{prefix}_dagster", f"{prefix}_mlflow"]
+    assert len(mine.drop()) == 3
     assert mine.drop() == []
 
 
-def test_databases_are_dropped_for_their_home_only(postgres, prefix):
-    mine = databases(postgres.url, prefix)
-    mine.make()
-    for home_id in ("b2", None):
-        with pytest.raises(
-            StoreError,
-            match=r"carry no mark of .*another home's of org's: 100%/demo\. Nothing was dropped",
-        ):
-            databases(postgres.url, prefix, home_id=home_id).drop()
-    marked(postgres, prefix, "rlhf org's: 100%/demo")
-    for home_id in ("a1", None):
-        with pytest.raises(
-            StoreError, match=r"carry no mark of .*without a home.*rlhf init.*Nothing was dropped"
-        ):
-            databases(postgres.url, prefix, home_id=home_id).drop()
-    mine.make()
-    assert len(mine.drop()) == 3
-
-
-def test_databases_without_a_mark_are_not_dropped(postgres, prefix):
+def test_databases_of_nobody_are_not_dropped(postgres, prefix):
     postgres.execute(f"CREATE DATABASE {prefix}_store")
-    with pytest.raises(StoreError, match=r"carry no mark .*: none at all\. Nothing was dropped"):
+    with pytest.raises(StoreError, match=r"belong to nobody, not to rlhf"):
         databases(postgres.url, prefix).drop()
 
 

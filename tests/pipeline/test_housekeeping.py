@@ -1,101 +1,325 @@
-"""What the nightly housekeeping deletes and what it keeps, in process."""
+"""Job `housekeeping` deletes what `retention:` no longer keeps, and only that."""
 
-from collections.abc import Callable, Iterator
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    SensorInstigatorData,
+    TickData,
+    TickStatus,
+)
 
-from jobs.housekeeping import housekeeping
-from rlhf_pipeline.config import Settings
+from jobs.housekeeping import Retention, housekeeping
+from rlhf_pipeline.alerts.messages import build_test_message
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.config import RetentionParams, Settings
+from rlhf_pipeline.errors import ModelNotFound
+from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.registry import Registry, remove_files
 from rlhf_pipeline.store import Store
 
-Purge = Callable[[int], None]
-
-
-class NoModels:
-    """A registry in which nothing was registered."""
-
-    def model_name(self, kind: str) -> str:
-        return f"demo.{kind}"
-
-    def list_versions(self, kind: str) -> list[Any]:
-        return []
-
-    def aliases(self, kind: str) -> dict[int, Any]:
-        return {}
-
-    removal_times = aliases
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
-
-
-@pytest.fixture
-def purge(instance: dg.DagsterInstance, tmp_path: Path) -> Iterator[Purge]:
-    """Housekeeping of a home with this many days to keep."""
-    with Store.open(
-        f"sqlite:///{tmp_path / 'store.db'}", organization="default", project="demo"
-    ) as store:
-        store.migrate()
-
-        def run(keep_days: int) -> None:
-            result = housekeeping.execute_in_process(
-                instance=instance,
-                resources={
-                    "settings": Settings(home=tmp_path, keep_days=keep_days),
-                    "store": store,
-                    "registry": NoModels(),
-                },
-                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-            )
-            assert result.success
-
-        yield run
-
-
-def historical(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, days_ago: float) -> str:
-    """A run that was made so many days ago, with an event."""
-    run = dg.DagsterRun(
-        job_name="feedback", run_id=dg.DagsterRun(job_name="feedback").run_id, status=status
-    )
-    instance.run_storage.add_historical_run(run, datetime.now(UTC) - timedelta(days=days_ago))
-    instance.report_engine_event("it ran", run)
-    return run.run_id
-
-
-@pytest.mark.parametrize(
-    "status",
-    [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED],
+NOW = datetime.now(UTC)
+KEPT = RetentionParams(
+    run_days=30,
+    tick_days=20,
+    skipped_tick_days=2,
+    message_days=60,
+    checkpoint_days=30,
+    cache_days=40,
+    model_versions=1,
 )
-def test_runs_older_than_the_setting_are_purged_with_their_events(
-    instance: dg.DagsterInstance, purge: Purge, status: dg.DagsterRunStatus
-) -> None:
-    old, young = historical(instance, status, 31), historical(instance, status, 29)
-    purge(30)
-    assert instance.get_run_by_id(old) is None
-    assert list(instance.all_logs(old)) == []
-    assert instance.get_run_by_id(young) is not None
-    assert len(instance.all_logs(young)) == 1
+SUCCESS, STARTED = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.STARTED
 
 
-@pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
-def test_a_run_that_has_not_ended_is_kept_however_old(
-    instance: dg.DagsterInstance, purge: Purge, status: dg.DagsterRunStatus
-) -> None:
-    alive = historical(instance, status, 400)
-    purge(1)
-    assert instance.get_run_by_id(alive) is not None
+def days_ago(days: float) -> datetime:
+    return NOW - timedelta(days=days)
 
 
-def test_purging_again_finds_nothing_more(instance: dg.DagsterInstance, purge: Purge) -> None:
-    historical(instance, dg.DagsterRunStatus.SUCCESS, 31)
-    purge(30)
-    n_runs = len(instance.get_runs())
-    purge(30)
-    assert len(instance.get_runs()) == n_runs + 1  # the housekeeping run itself
+@dataclass
+class Home:
+    settings: Settings
+    store: Store
+    registry: Registry
+    instance: dg.DagsterInstance
+
+    @cached_property
+    def retention(self) -> Retention:
+        return Retention(self.settings, self.store, self.registry, self.instance, NOW)
+
+    def run(self, days: float, status: dg.DagsterRunStatus = SUCCESS, **tags: str) -> str:
+        made = dg.DagsterRun(
+            job_name="feedback", run_id=dg.DagsterRun(job_name="x").run_id, status=status, tags=tags
+        )
+        self.instance.run_storage.add_historical_run(made, days_ago(days))
+        self.instance.report_engine_event("it ran", made)
+        self.write(
+            self.settings.home / "dagster" / "storage" / made.run_id / "compute_logs" / "x.out",
+            days,
+        )
+        return made.run_id
+
+    def write(self, path: Path, days: float) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("content")
+        for written in (path, path.parent):
+            os.utime(written, (days_ago(days).timestamp(),) * 2)
+        return path
+
+    def version(self, number: int, data_hash: str | None = None) -> None:
+        folder = self.settings.home / f"model-{number}"
+        self.write(folder / "weights", 0)
+        (folder / "weights").write_text(str(number))
+        with self.registry.run("train", run_key=str(number)) as run:
+            self.registry.register(
+                "policy", folder, run=run, metrics={"n": number}, data_hash=data_hash
+            )
+        shutil.rmtree(folder)
+
+    def tick(self, days: float, status: TickStatus) -> None:
+        location = RegisteredCodeLocationOrigin("rlhf_pipeline")
+        origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "__repository__"), "votes")
+        state = InstigatorState(
+            origin,
+            InstigatorType.SENSOR,
+            InstigatorStatus.RUNNING,
+            SensorInstigatorData(cursor=None),
+        )
+        if (
+            self.instance.get_instigator_state(state.instigator_origin_id, state.selector_id)
+            is None
+        ):
+            self.instance.add_instigator_state(state)
+        self.instance.create_tick(
+            TickData(
+                instigator_origin_id=state.instigator_origin_id,
+                instigator_name="votes",
+                instigator_type=InstigatorType.SENSOR,
+                status=status,
+                timestamp=days_ago(days).timestamp(),
+                selector_id=state.selector_id,
+                run_ids=[] if status == TickStatus.SUCCESS else None,
+            )
+        )
+
+    def deliver(self, days: float) -> None:
+        message = build_test_message("log", project="demo", link="", now=days_ago(days))
+        self.store.alert_messages.add([message])
+        self.store.alert_messages.mark_delivered(message.message_id, days_ago(days))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Databases that are migrated once: that takes seconds."""
+    folder = tmp_path_factory.mktemp("template")
+    with Workspace(Settings(home=folder)).store as store:
+        store.migrate()
+    (folder / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(folder / "dagster")) as instance:
+        instance.get_runs_count()
+    (folder / "mlflow").mkdir()
+    Registry(f"sqlite:///{folder / 'mlflow' / 'mlflow.db'}", folder / "none", "nobody").initialise()
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, template: Path) -> Iterator[Home]:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    workspace = Workspace(Settings(home=tmp_path, retention=KEPT))
+    prepare(workspace)
+    with (
+        workspace.store as store,
+        dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance,
+    ):
+        yield Home(workspace.settings, store, workspace.registry, instance)
+
+
+@pytest.fixture
+def full(home: Home) -> Home:
+    """Of every kind something to delete and something to keep."""
+    home.run(31)
+    home.run(29)
+    for days, status in (
+        (3, TickStatus.SKIPPED),
+        (1, TickStatus.SKIPPED),
+        (21, TickStatus.SUCCESS),
+        (19, TickStatus.SUCCESS),
+    ):
+        home.tick(days, status)
+    for days in (61, 59):
+        home.deliver(days)
+    root = home.settings.home
+    dated = {
+        "cache/embeddings/old.emb": 41,
+        "cache/embeddings/old.cut": 41,
+        "cache/embeddings/young.emb": 39,
+        "models/candidates/old/weights": 31,
+        "models/candidates/young/weights": 29,
+        "frames/retraining_set/old.parquet": 31,
+        "frames/retraining_set/young.parquet": 29,
+    }
+    for path, days in dated.items():
+        home.write(root / path, days)
+    for number in (1, 2, 3):
+        home.version(number)
+    return home
+
+
+EXPECTED = {
+    "runs": 1,
+    "ticks": 2,
+    "alert messages": 1,
+    "embeddings": 1,
+    "checkpoints": 1,
+    "retraining sets": 1,
+    "model files": 2,
+}
+
+
+def files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file() and ".db" not in path.name}
+
+
+def test_job_deletes_what_is_due_once_and_anchors_the_audit_chain(full: Home) -> None:
+    before = files(full.settings.home)
+    assert full.retention.delete() == EXPECTED
+    assert full.instance.get_runs_count() == 1
+    gone = {path.name for path in before - files(full.settings.home)}
+    assert gone == {"x.out", "weights", "old.parquet", "old.emb", "old.cut"}
+    assert full.registry.removal_times("policy").keys() == {1, 2}
+    assert full.retention.delete() == {}
+
+
+def test_job_runs_and_anchors_the_audit_chain(home: Home) -> None:
+    home.store.audit.record_salt("x")
+    result = housekeeping.execute_in_process(
+        instance=home.instance,
+        resources={
+            "settings": home.settings,
+            "store": home.store,
+            "registry": home.registry,
+        },
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+    )
+    assert result.success
+    assert len((home.settings.home / "audit_anchors.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_set_stays_as_long_as_the_files_of_a_policy_trained_on_it(home: Home) -> None:
+    artefacts = Artefacts(home.settings.frames)
+    for name in ("unused", "trained-on"):
+        path = artefacts.path("retraining_set", name)
+        artefacts.write({path: b"rows"})
+        os.utime(path, (days_ago(31).timestamp(),) * 2)
+    home.version(1, data_hash="trained-on")
+    assert home.retention.delete() == {"retraining sets": 1}
+    assert artefacts.versions("retraining_set") == ["trained-on"]
+    home.version(2)
+    assert home.retention.delete() == {"model files": 1}
+    assert home.retention.delete() == {"retraining sets": 1}
+
+
+def test_deleted_run_leaves_no_file_of_events_and_no_logs(home: Home) -> None:
+    run_id = home.run(31)
+    assert list(home.settings.home.rglob(f"*{run_id}*"))
+    home.retention.delete()
+    assert list(home.settings.home.rglob(f"*{run_id}*")) == []
+
+
+def test_run_that_has_not_ended_stays_however_old(home: Home) -> None:
+    home.run(400, STARTED)
+    assert home.retention.delete() == {}
+
+
+def fire_on_everything(evidence: TriggerEvidence) -> TriggerDecision:
+    return TriggerDecision(
+        action="fire",
+        reasons=("test",),
+        event_ids=tuple(e.event_id for e in evidence.open_events),
+        decided_at=evidence.now,
+    )
+
+
+def test_run_of_a_decision_stays(home: Home) -> None:
+    run_id = home.run(400)
+    event = DriftEvent(
+        kind="drift",
+        model_version="m@1",
+        detector="ddm",
+        params_hash="p",
+        stream="errors",
+        seq=1,
+        day=NOW.date(),
+        evidence={},
+    )
+    home.store.events.add([event])
+    fire = home.store.decisions.decide(fire_on_everything, now=NOW, champion=None)
+    assert fire is not None
+    home.store.decisions.mark_submitted(fire.decision_id or 0, 1, run_id)
+    assert home.retention.delete() == {}
+
+
+def test_run_whose_completions_are_unfinished_stays(home: Home) -> None:
+    waiting, done = home.run(400), home.run(400)
+    for origin, run_id in ((waiting, "waiting"), (done, "done")):
+        home.store.generation.start(run_id, [], asset="completions", record="{}", origin=origin)
+    home.store.generation.end("done")
+    assert home.retention.delete() == {"runs": 1}
+    assert home.instance.get_run_by_id(waiting) is not None
+
+
+def test_version_that_was_ever_champion_keeps_its_files(home: Home) -> None:
+    for number in (1, 2, 3, 4):
+        home.version(number)
+    for champion in (1, 2, 4):
+        home.store.promotions.record(home.registry.promote("policy", champion))
+    home.version(5)
+    home.version(6)
+    assert home.retention.delete() == {"model files": 2}
+    for number in (1, 2, 4, 6):
+        found = home.registry.get("policy", number)
+        assert found is not None
+        assert home.registry.fetch_folder(found, home.settings.cache).is_dir()
+    removed = home.registry.get("policy", 3)
+    assert removed is not None
+    with pytest.raises(ModelNotFound, match=r"removed the files of demo\.policy@3"):
+        home.registry.fetch_folder(removed, home.settings.cache)
+
+
+def test_version_promoted_since_it_was_listed_keeps_its_files(home: Home) -> None:
+    for number in (1, 2):
+        home.version(number)
+    version = home.registry.get("policy", 1)
+    assert version is not None
+    home.store.promotions.record(home.registry.promote("policy", 1))
+    assert not remove_files(home.registry, version, home.settings.cache, NOW)
+    assert home.registry.fetch_folder(version, home.settings.cache).is_dir()
+
+
+def test_completions_unused_for_long_go(home: Home) -> None:
+    home.store.completions_cache.put_many({"key": "a completion"})
+    assert home.retention.delete() == {}
+    later = replace(home.retention, now=NOW + timedelta(days=41))
+    assert later.delete() == {"completions": 1}
+    assert home.store.completions_cache.get_many(["key"]) == {}
+
+
+def test_no_file_is_deleted_while_another_run_is_under_way(full: Home) -> None:
+    full.store.heartbeats.beat("other", pid=os.getpid(), host="here", job="retraining")
+    assert full.retention.delete().keys() == {"runs", "ticks", "alert messages"}

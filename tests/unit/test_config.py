@@ -115,10 +115,10 @@ def test_no_address_is_shown_with_its_password(tmp_path):
     assert settings.store_url == "postgresql://ann:canary@h/database_url"
     assert settings.tracking_uri == "postgresql://ann:canary@h/mlflow_url"
     assert settings.dagster_storage == "postgresql://ann:canary@h/dagster_url"
-    with pytest.raises(ValueError, match="keep_days") as refused:
+    with pytest.raises(ValueError, match="quiet_minutes") as refused:
         Settings(
             database_url="postgresql://ann:canary@h",
-            keep_days="canary",
+            quiet_minutes="canary",
             server_url="postgresql://canary:canary",
         )
     assert "canary" not in str(refused.value)
@@ -353,6 +353,6 @@ def test_broken_facts_are_named(tmp_path):
 
 
 def test_a_setting_given_twice_is_named_with_its_line(tmp_path):
-    (tmp_path / "rlhf.yaml").write_text("project: one\nkeep_days: 5\nproject: two\n")
+    (tmp_path / "rlhf.yaml").write_text("project: one\nquiet_minutes: 5\nproject: two\n")
     with pytest.raises(ConfigurationError, match=r"rlhf\.yaml .*duplicate key 'project', line 3"):
         Settings.read({}, tmp_path)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline import homes
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.store import homes
 
 
 @pytest.fixture

@@ -62,8 +62,8 @@ def test_every_number_of_a_parameter_class_is_finite():
         ),
         ({"RLHF_HEARTBEAT_SECONDS": "nan"}, "heartbeat_seconds: .*finite number, not 'nan'"),
         (
-            {"RLHF_KEEP_DAYS": "1000000000"},
-            "keep_days: .*less than or equal to 36500, not '1000000000'",
+            {"RLHF_RETENTION": '{"run_days": 1000000000}'},
+            "retention.run_days: .*less than or equal to 36500, not 1000000000",
         ),
         (
             {"RLHF_START_DAY": "0001-01-01"},

@@ -28,7 +28,7 @@ def test_a_cluster_leads_to_its_rows_and_to_an_offer(web: Web):
         for day, error in (("2026-01-05", 0.5), ("2026-01-06", 0.6))
     )
     cluster = failing_cluster(CLUSTER, ids[:2]).model_copy(update={"trend": trend})
-    files = Artefacts(web.settings.frames, web.store.file_hashes)
+    files = Artefacts(web.settings.frames)
     write_clusters(files, "2026-01-06", cluster)
     (panel,) = engineer.get("/charts/clusters").json()["panels"]
     (series,) = panel["series"]
@@ -53,7 +53,7 @@ def test_a_cluster_leads_to_its_rows_and_to_an_offer(web: Web):
 
 
 def test_a_cluster_without_a_trend_has_a_page(paged: Web):
-    files = Artefacts(paged.settings.frames, paged.store.file_hashes)
+    files = Artefacts(paged.settings.frames)
     write_clusters(files, "2026-01-06", failing_cluster(CLUSTER, paged.publish(1)))
     page = paged.browser(paged.add("engineer")).get(f"{paged.url}/clusters/{CLUSTER}")
     assert (page.status_code, f"{CLUSTER} on 2026-01-06" in page.text) == (200, True)
@@ -61,7 +61,7 @@ def test_a_cluster_without_a_trend_has_a_page(paged: Web):
 
 def test_all_comparisons_of_a_cluster_are_listed(paged: Web, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(routes, "SHOWN", 2)
-    files = Artefacts(paged.settings.frames, paged.store.file_hashes)
+    files = Artefacts(paged.settings.frames)
     ids = paged.publish(3)
     write_clusters(files, "2026-01-06", failing_cluster(CLUSTER, ids))
     browser, path = paged.browser(paged.add("engineer")), f"/clusters/{CLUSTER}"
@@ -76,7 +76,7 @@ def test_all_comparisons_of_a_cluster_are_listed(paged: Web, monkeypatch: pytest
 
 
 def test_clusters_of_a_day_stay_on_the_page_when_a_newer_day_comes(paged: Web):
-    files = Artefacts(paged.settings.frames, paged.store.file_hashes)
+    files = Artefacts(paged.settings.frames)
     write_clusters(files, "2026-01-06", failing_cluster(CLUSTER, paged.publish(1)))
     browser, address = paged.browser(paged.add("engineer")), f"{paged.url}/clusters?day=2026-01-06"
     page = browser.get(address).text

@@ -34,7 +34,7 @@ def write_report(web: Web, day: str, verdict: str) -> None:
             ("errors", "rise_test", None, {"events": [EVENT] if verdict == "drift" else []}),
         )
     ]
-    files = Artefacts(web.settings.frames, web.store.file_hashes)
+    files = Artefacts(web.settings.frames)
     files.write_frame("drift_report", check_frame(pd.DataFrame(rows), DRIFT_REPORTS), day)
 
 

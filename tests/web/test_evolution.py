@@ -141,7 +141,7 @@ def test_a_reward_model_shows_what_it_predicted_right_since(paged: Web):
 def test_a_policy_names_the_clusters_it_learnt_from_and_what_is_right_since(web: Web):
     put_reward_model(web)  # dates the policies to 2026-01-02, the day of its votes
     put_versions(web.store, web.settings.frames)  # 2 was trained on c0 to c4
-    files = Artefacts(web.settings.frames, web.store.file_hashes)
+    files = Artefacts(web.settings.frames)
 
     def put(day: str, error: float | None, ids: tuple[str, ...], cluster: str = "A") -> None:
         found = failing_cluster(f"2025-12-30-{cluster}", ids)
@@ -174,8 +174,8 @@ def test_a_policy_names_the_clusters_it_learnt_from_and_what_is_right_since(web:
 
 @on_sqlite
 def test_clusters_stay_in_memory_until_their_file_is_replaced(web: Web):
-    files = Artefacts(web.settings.frames, web.store.file_hashes)
-    known = ClusterDays(web.store, files)
+    files = Artefacts(web.settings.frames)
+    known = ClusterDays(files)
     parsed = []
     files.read_clusters = lambda days: parsed.append(days) or Artefacts.read_clusters(files, days)
 
@@ -248,7 +248,7 @@ def test_training_says_what_is_not_recorded(paged: Web):
 def test_the_page_of_training_leads_to_clusters_and_votes(paged: Web):
     put_reward_model(paged)
     put_versions(paged.store, paged.settings.frames)
-    files = Artefacts(paged.settings.frames, paged.store.file_hashes)
+    files = Artefacts(paged.settings.frames)
     write_clusters(files, "2026-01-02", failing_cluster("2026-01-02-A", ("c1", "c2")))
     browser = paged.browser(paged.add("engineer"))
     listed = browser.get(f"{paged.url}/evolution").text

@@ -252,7 +252,7 @@ def test_all_open_events_and_alerts_count_though_twenty_are_listed(web: Web):
 @on_sqlite
 def test_failed_runs_of_made_stages_and_of_other_jobs_need_attention(paged: Web):
     vote(paged, paged.publish(1)[0])
-    files = Artefacts(paged.settings.frames, paged.store.file_hashes)
+    files = Artefacts(paged.settings.frames)
     files.write({files.path("calibration"): b"{}"})
     paged.store.metric_points.put(
         [
@@ -374,7 +374,7 @@ def test_a_stage_has_the_time_day_and_rows_of_its_newest_file(web: Web):
             "seed": 7,
         }
     )
-    files = Artefacts(web.settings.frames, web.store.file_hashes)
+    files = Artefacts(web.settings.frames)
     frame = check_frame(prompts, PROMPTS)
     for day in ("2026-01-01", "2026-01-02"):
         files.write_frame("prompts", frame.assign(day=day), day)

@@ -63,7 +63,7 @@ def test_a_cluster_of_errors_is_listed_and_offered(web: Web):
     engineer = web.client("engineer")
     assert engineer.get("/clusters").json() == {"items": [], "next": None}
     cluster = failing_cluster("2026-01-05-A", ids[:2])
-    files = Artefacts(web.settings.frames, web.store.file_hashes)
+    files = Artefacts(web.settings.frames)
     write_clusters(files, "2026-01-05", cluster)
     write_clusters(files, "2026-01-06", cluster, failing_cluster("2026-01-06-B", ids[3:]))
     listed = engineer.get("/clusters").json()["items"]

@@ -56,7 +56,7 @@ def test_checkable_prompts_are_practised_on_without_gold(web: Web):
         }
         for i, reference in enumerate(references)
     ]  # fmt: skip
-    files = Artefacts(web.settings.frames, web.store.file_hashes)
+    files = Artefacts(web.settings.frames)
     files.write_frame("prompts", check_frame(pd.DataFrame(rows), PROMPTS), DAY)
     web.store.assignments.offer(ids[2:3], overlap=1)
     ann = web.client("annotator")

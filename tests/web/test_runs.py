@@ -205,7 +205,10 @@ def test_settings_show_value_and_source_but_no_secret(paged: Web):
         assert "hunter22" not in text
     settings = {one["name"]: one for one in answer.json()["settings"]}
     assert settings["api_key"]["value"] == "set, hidden"
-    assert (settings["base_url"]["source"], settings["keep_days"]["source"]) == ("file", "default")
+    assert (settings["base_url"]["source"], settings["quiet_minutes"]["source"]) == (
+        "file",
+        "default",
+    )
     gate = next(part for part in answer.json()["parts"] if part["name"] == "gate")
     known = {one["name"]: one for one in gate["parameters"]}
     assert (known["min_win_rate"]["value"], known["min_win_rate"]["is_set"]) == ("0.6", True)

@@ -36,7 +36,7 @@ class AnnotatorFits:
     """
 
     def __init__(self, settings: Settings, store: Store, cache_times: CacheTimes):
-        self._files = Artefacts(settings.frames, store.file_hashes)
+        self._files = Artefacts(settings.frames)
         self._known: tuple[str, AnnotatorFit | None] | None = None  # hash and content of the file
         self._newest = CachedValue(
             self._read, cache_times.fits_s, may_lag=True, quick_s=cache_times.quick_s

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.api_types.drift import DriftTest, DriftTestOut
-from rlhf_pipeline.artefacts import FOLDER, Artefacts
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.object_stores import list_written
 
 STAGE = "drift_report"
 NUMBERS = ("statistic", "threshold", "p_value")
@@ -22,16 +22,17 @@ NUMBERS = ("statistic", "threshold", "p_value")
 class DriftReports:
     """The tests of each day, without their evidence, which is ten times as large."""
 
-    def __init__(self, store: Store, files: Artefacts):
-        self._store, self._files = store, files
+    def __init__(self, files: Artefacts):
+        self._files = files
         self._lock = threading.Lock()
         self._known: dict[date, tuple[datetime, tuple[DriftTest, ...]]] = {}
 
     def find_days(self) -> dict[date, datetime]:
         """When the report of each day was written."""
         return {
-            date.fromisoformat(PurePosixPath(path).stem): written_at
-            for path, written_at in self._store.file_hashes.list_written(f"{FOLDER}/{STAGE}/")
+            date.fromisoformat(PurePosixPath(name).stem): written_at
+            for name, written_at in list_written(self._files.base / STAGE).items()
+            if name.endswith(".parquet")
         }
 
     def read(self, first: date, last: date) -> list[DriftTest]:

@@ -4,9 +4,9 @@ import threading
 from datetime import date, datetime
 from pathlib import PurePosixPath
 
-from rlhf_pipeline.artefacts import FOLDER, Artefacts
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.object_stores import list_written
 from rlhf_pipeline.records import DayClusters
-from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.memory_cache import ExpiringCache
 
 PREFIX = "clusters_"  # of the names of files, before the day
@@ -16,20 +16,16 @@ MAX_DAYS = 120  # 0.3 MB each at 20 clusters of 125 comparisons
 class ClusterDays:
     """The clusters of each day, without what only the pages of clusters show."""
 
-    def __init__(self, store: Store, files: Artefacts):
-        self._store, self._files = store, files
+    def __init__(self, files: Artefacts):
+        self._files = files
         self._lock = threading.Lock()  # held while files are parsed
         self._known = ExpiringCache[tuple[str, datetime | None], DayClusters](MAX_DAYS)
 
     def read(self, first: date, last: date) -> list[DayClusters]:
-        """Oldest first. Files that do not parse or were changed since they were written are left
-        out.
-        """
+        """Oldest first. Files that do not parse are left out."""
         written = {
-            PurePosixPath(path).stem.removeprefix(PREFIX): written_at
-            for path, written_at in self._store.file_hashes.list_written(
-                f"{FOLDER}/reports/{PREFIX}"
-            )
+            PurePosixPath(name).stem.removeprefix(PREFIX): written_at
+            for name, written_at in list_written(self._files.base / "reports").items()
         }
         days = [day for day in self._files.cluster_days() if str(first) <= day <= str(last)]
         with self._lock:

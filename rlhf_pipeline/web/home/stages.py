@@ -6,10 +6,10 @@ from datetime import date, datetime
 from pathlib import PurePosixPath
 
 from rlhf_pipeline.api_types.home import StageState
-from rlhf_pipeline.artefacts import FOLDER, Artefacts
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import ArtefactError
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.object_stores import list_written
 
 # The stages that people ask for, in the order of the loop, and the jobs that make them.
 STAGE_JOBS: dict[str, tuple[str, ...]] = {
@@ -34,18 +34,21 @@ class StageFile:
     n_rows: int | None
 
 
-def find_stage_files(store: Store, files: Artefacts) -> dict[str, StageFile]:
+def find_stage_files(files: Artefacts) -> dict[str, StageFile]:
     """The newest file of each stage that has one: of the newest day, or of the stage itself."""
-    made: dict[str, dict[date | None, datetime]] = {}
-    for path, written_at in store.file_hashes.list_written(f"{FOLDER}/"):
-        stage, day = _parse_path(path)
-        if stage in STAGE_JOBS:
-            made.setdefault(stage, {})[day] = written_at
+    whole = {PurePosixPath(name).stem: at for name, at in list_written(files.base).items()}
     found = {}
-    for stage, by_day in made.items():
-        newest = max((day for day in by_day if day is not None), default=None)
-        n_rows = _count_rows(files, stage, newest) if stage in COUNTED else None
-        found[stage] = StageFile(max(by_day.values()), newest, n_rows)
+    for stage in STAGE_JOBS:
+        by_day = {
+            day: written_at
+            for name, written_at in list_written(files.base / stage).items()
+            if (day := _parse_day(name))
+        }
+        times = [*by_day.values(), *([whole[stage]] if stage in whole else [])]
+        if times:
+            newest = max(by_day, default=None)
+            n_rows = _count_rows(files, stage, newest) if stage in COUNTED else None
+            found[stage] = StageFile(max(times), newest, n_rows)
     return found
 
 
@@ -95,23 +98,16 @@ def _describe_stage(
     )
 
 
-def _parse_path(path: str) -> tuple[str, date | None]:
-    """Stage and day of `frames/votes/2026-01-02.parquet`; no day for `frames/gate.json`, and no
-    stage for other files.
-    """
-    _, *parts = PurePosixPath(path).parts
-    if len(parts) == 1:
-        return PurePosixPath(parts[0]).stem, None
-    if len(parts) == 2:
-        try:
-            return parts[0], date.fromisoformat(PurePosixPath(parts[1]).stem)
-        except ValueError:  # a kept version, named by its hash
-            pass
-    return "", None
+def _parse_day(name: str) -> date | None:
+    """Day of `2026-01-02.parquet`; None for a kept version, which is named by its hash."""
+    try:
+        return date.fromisoformat(PurePosixPath(name).stem)
+    except ValueError:
+        return None
 
 
 def _count_rows(files: Artefacts, stage: str, day: date | None) -> int | None:
     try:
-        return files.count_rows(stage, day.isoformat() if day else None)
+        return len(files.read_frame(stage, day.isoformat() if day else None))
     except ArtefactError:  # the stage itself reports a damaged file; here the count is unknown
         return None

@@ -13,13 +13,13 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from rlhf_pipeline import homes
 from rlhf_pipeline.cli import COMMANDS, load_command
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.store import homes
 from rlhf_pipeline.web.app import create_app
 from tests.learnt_home import NOON, comparisons
 from tests.unit.cli.conftest import Rlhf
@@ -31,6 +31,8 @@ PASSED = (
     ("lab", "run"),
     ("lab", "suite"),
     ("prompts", "sources"),
+    ("backup",),
+    ("check",),
     ("restore",),
 )
 
@@ -135,6 +137,30 @@ def test_broken_home_is_refused_by_every_command(
     assert names(home) <= left
 
 
+def test_store_that_ends_before_the_last_run_did_is_refused(rlhf: Rlhf, home: Path) -> None:
+    """As where `store.db` was copied without its log, or the log was damaged."""
+    workspace = Workspace(Settings(home=home))
+    older = (home / "store.db").read_bytes()
+    workspace.store.comparisons.publish(comparisons(3), published_at=NOON)
+    assert (home / "store.db-wal").stat().st_size > 0
+    homes.record_end(workspace.settings, workspace.store.database)
+    assert (home / "store.db-wal").stat().st_size == 0
+    workspace.store.close()
+    assert rlhf("users", "list", home=home).exit_code == 0
+    (home / "store.db").write_bytes(older)
+    for command in every_command():
+        with pytest.raises(ConfigurationError, match=r"lost rows: its audit chain.*rlhf restore"):
+            rlhf(*command, home=home)
+
+
+def test_store_that_never_promoted_the_champion_is_refused(rlhf: Rlhf, home: Path) -> None:
+    (home / "store.db").unlink()
+    Workspace(Settings(home=home)).store.migrate()
+    HomeFacts.change(home, audit_seq=0)
+    with pytest.raises(ConfigurationError, match=r"never promoted demo\.policy@1.*rlhf restore"):
+        rlhf("users", "list", home=home)
+
+
 def test_init_writes_lost_facts_from_the_store(rlhf: Rlhf, home: Path) -> None:
     before = HomeFacts.load(home)
     assert before is not None
@@ -142,7 +168,7 @@ def test_init_writes_lost_facts_from_the_store(rlhf: Rlhf, home: Path) -> None:
     assert rlhf("init", home=home).exit_code == 0
     after = HomeFacts.load(home)
     assert after is not None
-    assert after.model_copy(update={"home_id": before.home_id}) == before
+    assert after == before
     assert rlhf("models", "list", home=home).exit_code == 0
 
 

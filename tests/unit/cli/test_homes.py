@@ -2,10 +2,7 @@
 that are older.
 """
 
-import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -15,10 +12,9 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.init import make_databases, prepare
+from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError, StoreError
-from rlhf_pipeline.frames import COMPARISONS
 from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.store import Store
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
@@ -29,12 +25,6 @@ def prepared(home: Path, **settings: object) -> Settings:
     chosen = Settings(home=home, **settings)
     prepare(Workspace(chosen))
     return chosen
-
-
-def id_of(home: Path) -> str | None:
-    facts = HomeFacts.load(home)
-    assert facts is not None
-    return facts.home_id
 
 
 @pytest.fixture
@@ -63,11 +53,9 @@ def test_a_home_on_sqlite_knows_its_project(tmp_path):
     prepared(tmp_path, project="mine")
     facts = HomeFacts.load(tmp_path)
     assert facts is not None
-    assert facts == HomeFacts(organization="default", project="mine", home_id=facts.home_id)
+    assert facts == HomeFacts(organization="default", project="mine")
     prepared(tmp_path, project="mine")
     assert HomeFacts.load(tmp_path) == facts
-    assert facts.home_id
-    assert facts.home_id != id_of(prepared(tmp_path / "another").home)
     assert "storage:" not in (tmp_path / "dagster" / "dagster.yaml").read_text()
 
 
@@ -147,35 +135,33 @@ def test_a_home_on_a_server_remembers_it_and_shows_no_password(tmp_path, postgre
 def test_two_homes_do_not_share_databases_unless_one_joins_the_other(tmp_path, server):
     prepared(tmp_path / "a", **server)
     with pytest.raises(
-        StoreError, match=r"another home of default/demo.*RLHF_DATABASE_PREFIX.*rlhf init --join"
+        ConfigurationError, match=r"another home.*RLHF_DATABASE_PREFIX.*rlhf init --join"
     ):
         prepared(tmp_path / "b", **server)
     assert not (tmp_path / "b").exists()
-    prepared(tmp_path / "sqlite")
-    with pytest.raises(StoreError, match="another home of default/demo"):
-        prepared(tmp_path / "sqlite", **server)
-    assert id_of(tmp_path / "sqlite") != id_of(tmp_path / "a")
     prepare(Workspace(Settings(home=tmp_path / "b", **server)), join=True)
-    assert id_of(tmp_path / "b") == id_of(tmp_path / "a")
     prepared(tmp_path / "a", **server)
     prepared(tmp_path / "b", **server)
 
 
-def test_commands_of_a_second_home_refuse_the_databases_of_the_first(tmp_path, server):
+def test_home_on_sqlite_does_not_open_the_databases_of_a_server(tmp_path, server):
     """Its environment names the server, but it was never initialised there."""
     prepared(tmp_path / "a", **server)
     prepared(tmp_path / "b")
-    with pytest.raises(StoreError, match="belong to another home of default/demo"):
-        Workspace(Settings(home=tmp_path / "b", **server)).store  # noqa: B018
-    with pytest.raises(StoreError, match="belong to project default/demo, not to default/other"):
-        Workspace(Settings(home=tmp_path / "c", project="other", **server)).store  # noqa: B018
-    with Workspace(Settings(home=tmp_path / "a", **server)).store as store:
+    for act in (lambda: prepared(tmp_path / "b", **server), lambda: opened(tmp_path / "b", server)):
+        with pytest.raises(ConfigurationError, match=r"its rows in SQLite.*rlhf migrate --to"):
+            act()
+    with opened(tmp_path / "a", server) as store:
         assert store.votes.count() == 0
+
+
+def opened(home: Path, server: dict[str, object]) -> Store:
+    return Workspace(Settings(home=home, **server)).store
 
 
 def test_another_projects_databases_are_not_joined(tmp_path, server):
     prepared(tmp_path / "a", **server)
-    with pytest.raises(StoreError, match="belong to project default/demo, not to default/other"):
+    with pytest.raises(StoreError, match="belong to rlhf default/demo, not to rlhf default/other"):
         prepare(Workspace(Settings(home=tmp_path / "b", project="other", **server)), join=True)
     assert not (tmp_path / "b").exists()
 
@@ -186,63 +172,6 @@ def test_joining_without_databases_is_an_error(tmp_path, server):
     with pytest.raises(ConfigurationError, match=r"nothing to join.*RLHF_SERVER_URL"):
         prepare(Workspace(Settings(home=tmp_path / "b")), join=True)
     assert not (tmp_path / "b").exists()
-
-
-def test_a_home_and_databases_from_before_ids_find_each_other(
-    tmp_path, server, postgres: PostgresServer
-):
-    prepared(tmp_path, **server)
-    facts = HomeFacts.load(tmp_path)
-    assert facts is not None
-    facts.model_copy(update={"home_id": None}).write(tmp_path)
-    postgres.execute("COMMENT ON DATABASE shared_dagster IS 'rlhf default/demo'")
-    prepared(tmp_path, **server)
-    assert id_of(tmp_path)
-    with pytest.raises(StoreError, match="another home of default/demo"):
-        prepared(tmp_path / "b", **server)
-
-
-def test_concurrent_inits_give_a_home_one_id(tmp_path, server):
-    with ThreadPoolExecutor(4) as pool:
-        list(
-            pool.map(
-                lambda _: make_databases(Settings(home=tmp_path, **server), server["server_url"]),
-                range(4),
-            )
-        )
-    made = id_of(tmp_path)
-    prepared(tmp_path, **server)
-    assert made is not None
-    assert id_of(tmp_path) == made
-    with pytest.raises(StoreError, match="another home of default/demo"):
-        prepared(tmp_path / "b", **server)
-
-
-def test_a_home_with_rows_in_sqlite_is_not_left_behind(tmp_path, postgres: PostgresServer):
-    settings = prepared(tmp_path)
-    row = dict.fromkeys(COMPARISONS.columns, "x") | {
-        "position": 0,
-        "seed": 0,
-        "published_at": "2026-01-01 00:00:00.000000",
-    }
-    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
-        known = {column[1] for column in connection.execute("PRAGMA table_info(comparisons)")}
-        row = {"organization_id": settings.organization, "project_id": settings.project} | {
-            k: v for k, v in row.items() if k in known
-        }
-        connection.execute(
-            f"INSERT INTO comparisons ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",
-            list(row.values()),
-        )
-        connection.commit()
-    with pytest.raises(
-        ConfigurationError,
-        match=r"holds 1 comparisons and votes in SQLite.*rlhf migrate --to",
-    ):
-        prepared(tmp_path, server_url=SecretStr(postgres.url), database_prefix="homes")
-    facts = HomeFacts.load(tmp_path)
-    assert facts is not None
-    assert facts.server_url is None
 
 
 def test_a_server_that_is_not_there_changes_nothing(tmp_path):

@@ -11,7 +11,8 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim, delete
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.store import Store, database_dump
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.database_copy import copy_sqlite
 from rlhf_pipeline.web_servers import announce, find_web_address
 from tests.unit.cli.conftest import Rlhf
 
@@ -87,9 +88,7 @@ def test_two_homes_with_a_strange_sign_are_two_stores(tmp_path: Path, sign: str)
             store.database.write_transaction() as connection,
         ):
             connection.exec_driver_sql("CREATE TABLE t (n INTEGER)")
-        assert database_dump.copy_sqlite(settings.home / "store.db", settings.home / "copy.db") == {
-            "t": 0
-        }
+        copy_sqlite(settings.home / "store.db", settings.home / "copy.db")
     made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.db")}
     assert made == {f"q{sign}{n}/{file}.db" for n in "12" for file in ("store", "copy")}
     assert len(list(tmp_path.iterdir())) == 2

@@ -1,25 +1,30 @@
-"""Refuses homes that lost a part, were copied or belong to another user; makes homes private."""
+"""Refuses homes that lost a part or belong to another user; records how far a home has come."""
 
 import os
 import pwd
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts, Settings
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.store import database_copy
+from rlhf_pipeline.errors import ConfigurationError, PipelineError, StoreError
+from rlhf_pipeline.store.audit import Audit
+from rlhf_pipeline.store.database_copy import empty_log, has_tables, sqlite_file
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.promotions import Promotions
+from rlhf_pipeline.store.registered_models import read_champions
 
 DATABASES = ("store.db", "mlflow/mlflow.db", "dagster/**/*.db")
-RESTORE = "Restore a backup with `rlhf restore FOLDER --replace`"
+STORE_LOG = "store.db-wal"
+RESTORE = "Restore the last backup with `rlhf restore FOLDER --replace`"
 
 
-def refuse_broken(settings: Settings, *, initialising: bool = False, joining: bool = False) -> None:
+def refuse_broken(settings: Settings, *, initialising: bool = False) -> None:
     """Every process checks its home here: raises ConfigurationError, with the cure, for one that
     lost a part.
 
     A folder in which nothing was made yet passes. With `initialising` a home may have lost
-    `project.json`, because its store names the project; with `joining` a home on a server may have
-    moved.
+    `project.json`, because its store names the project.
     """
     home = settings.home
     refuse_foreign(home)
@@ -32,9 +37,52 @@ def refuse_broken(settings: Settings, *, initialising: bool = False, joining: bo
         _refuse_lost_facts(settings, initialising=initialising)
     else:
         _refuse_lost_store(settings, facts)
-        if not joining:
-            _refuse_other_place(home, facts)
     _refuse_lost_registry(settings, has_models=facts is not None and facts.has_models)
+    if facts is not None:
+        refuse_older_store(settings, facts)
+
+
+def refuse_older_store(settings: Settings, facts: HomeFacts) -> None:
+    """Raises ConfigurationError for a store that ends before the last run or server ended, or that
+    never promoted the champion of the registry: rows were lost.
+
+    A store that cannot be read passes: who opens it next names the fault.
+    """
+    lost: list[str] = []
+    with suppress(StoreError):
+        database = Database(
+            settings.store_url, settings.organization, settings.project, read_only=True
+        )
+        try:
+            seq, _ = Audit(database).head()
+            if seq < facts.audit_seq:
+                lost.append(
+                    f"its audit chain ends at {seq:,}, and stood at {facts.audit_seq:,} when the "
+                    f"last run or server ended"
+                )
+            for name, version in read_champions(settings.tracking_uri).items():
+                promoted = {one.version for one in Promotions(database).history(name)}
+                if name.startswith(f"{settings.project}.") and version not in promoted:
+                    lost.append(f"it never promoted {name}@{version}, the champion in MLflow")
+        finally:
+            database.close()
+    if lost:
+        raise ConfigurationError(
+            f"The store {database.where} lost rows: {'; '.join(lost)}. Its log {STORE_LOG} was "
+            "damaged or left out of a copy, or an older store was put back. Put the log back "
+            f"beside it, or: {RESTORE[0].lower()}{RESTORE[1:]}."
+        )
+
+
+def record_end(settings: Settings, database: Database) -> None:
+    """Called when a run or a server ends: moves the logs of SQLite into the database files, where
+    no copy can leave them out, and records how far the audit chain reaches. A refusal ends nothing.
+    """
+    with suppress(PipelineError):
+        for url in (settings.store_url, settings.tracking_uri):
+            if url.startswith("sqlite:") and sqlite_file(url).is_file():
+                empty_log(sqlite_file(url))
+        HomeFacts.raise_audit_seq(settings.home, Audit(database).head()[0])
 
 
 def refuse_foreign(home: Path, uid: int | None = None) -> None:
@@ -76,6 +124,19 @@ def refuse_other_dagster_home(settings: Settings, environ: Mapping[str, str]) ->
             f"<RLHF_HOME>/dagster: set DAGSTER_HOME={ours}, or set RLHF_HOME to the other home. "
             "Either may come from a `.env` file in the working directory, which Dagster reads "
             "first."
+        )
+
+
+def refuse_other_server(settings: Settings) -> None:
+    """Raises ConfigurationError where a server is set for a home whose rows are in SQLite: it would
+    mix them with those of the home that uses the server.
+    """
+    facts = HomeFacts.load(settings.home)
+    is_on_sqlite = facts is not None and facts.server_url is None
+    if is_on_sqlite and settings.server_url is not None and settings.database_url is None:
+        raise ConfigurationError(
+            f"{settings.home} has its rows in SQLite, but RLHF_SERVER_URL names a server. Unset "
+            "it, move the home with `rlhf migrate --to URL`, or name another RLHF_HOME."
         )
 
 
@@ -150,21 +211,12 @@ def _refuse_lost_registry(settings: Settings, *, has_models: bool) -> None:
         )
 
 
-def _refuse_other_place(home: Path, facts: HomeFacts) -> None:
-    if facts.home is not None and facts.home.resolve() != home.resolve():
-        raise ConfigurationError(
-            f"{home} is a copy of {facts.home}, or was moved from there: both would write into the "
-            "same databases on the server. Where the first is gone, `rlhf init --join` moves it "
-            "here; for a project of its own, restore a backup with another RLHF_DATABASE_PREFIX."
-        )
-
-
 def is_empty(database: Path) -> bool:
     """Whether an SQLite file is missing or has no tables. Does not create it."""
     return (
         not database.exists()
         or database.stat().st_size == 0
-        or not database_copy.has_tables(f"sqlite:///{database}")
+        or not has_tables(f"sqlite:///{database}")
     )
 
 

@@ -1,10 +1,9 @@
-"""What retention lets go: rules over records."""
+"""Which model versions housekeeping may leave without files."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from rlhf_pipeline.records import ModelVersion, Promotion, TriggerDecision
-from rlhf_pipeline.registry import StoredVersion
-from rlhf_pipeline.retention import DatedFile, needed_versions, old_files, removable_versions
+from rlhf_pipeline.registry import StoredVersion, needed_versions, removable_versions
 
 
 def version(
@@ -84,15 +83,3 @@ def test_version_named_by_an_unfinished_decision_is_needed() -> None:
         evidence={"champion": "demo.reward_model@6"},
     )
     assert needed_versions([], [], [decision]) == {"demo.reward_model@6", "demo.reward_model@7"}
-
-
-def test_a_file_is_deleted_once_it_is_older_than_the_limit() -> None:
-    now = datetime(2026, 6, 1, tzinfo=UTC)
-    files = [
-        DatedFile(path=f"{days}", written_at=now - timedelta(days=days), n_bytes=1)
-        for days in (1, 29, 31, 400)
-    ]
-    assert [file.path for file in old_files(files, before=now - timedelta(days=30))] == [
-        "400",
-        "31",
-    ]

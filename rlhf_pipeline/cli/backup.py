@@ -1,0 +1,304 @@
+"""`rlhf backup` and `rlhf restore`: databases and files of a home as a folder, and back."""
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import typer
+from pydantic import Field, ValidationError
+
+from rlhf_pipeline import __version__
+from rlhf_pipeline.cli.check import find_faults
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import initialise, server_databases
+from rlhf_pipeline.cli.tables import echo, progress_bar
+from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts, Settings
+from rlhf_pipeline.errors import ArtefactError, ConfigurationError
+from rlhf_pipeline.files import translate_write_errors, write_atomically
+from rlhf_pipeline.protocols import Progress
+from rlhf_pipeline.records import Record, utc_now
+from rlhf_pipeline.store.database_copy import (
+    copy_sqlite,
+    dump_postgres,
+    has_tables,
+    is_sqlite,
+    load_postgres,
+)
+from rlhf_pipeline.store.server import KINDS
+
+MANIFEST = "manifest.json"
+# everything else can be made again; project.json first: its mark may not be ahead of the store
+KEPT = (
+    HOME_FACTS,
+    "store.db",
+    "mlflow",
+    "dagster/history",
+    "dagster/schedules",
+    "frames",
+    "models",
+    "prompts",
+    "annotator_salt",
+    "audit_anchors.jsonl",
+    "demo_state.json",
+)
+BESIDE_DATABASES = ("-wal", "-shm", "-journal", ".lock", ".tmp")  # copied with them, or not needed
+Folder = Annotated[Path, typer.Argument(help="Folder of the backup.", metavar="FOLDER")]
+
+
+class Manifest(Record):
+    """The content of a backup. A folder without it is not a backup."""
+
+    made_at: datetime
+    home: str
+    organization: str
+    project: str
+    version: str
+    files: dict[str, str] = Field(description="SHA-256 by path below the backup")
+    damage: tuple[str, ...] = Field(description="what was missing or damaged in the home")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Manifest":
+        """Raises ConfigurationError for a folder without a finished backup."""
+        try:
+            return cls.model_validate_json((folder / MANIFEST).read_bytes())
+        except (ValidationError, OSError) as cause:
+            raise ConfigurationError(
+                f"{folder} is not a finished backup: its {MANIFEST} cannot be read ({cause}). Name "
+                "a folder that `rlhf backup` finished."
+            ) from cause
+
+
+def backup(folder: Folder) -> None:
+    """Copy everything that cannot be made again into a new FOLDER, even while the project is in
+    use, and check the copy; with exit code 1 where something is missing or damaged.
+    """
+    settings, folder = Settings.read(), folder.absolute()
+    Workspace(settings).require_initialised()
+    _refuse_folder(folder, settings.home)
+    with translate_write_errors(folder), progress_bar("backup") as progress:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _copy_home(settings.home, folder, progress)
+        for kind, url in _server_urls(settings).items():
+            dump_postgres(url, folder / f"{kind}.dump")
+        copied = settings.model_copy(update={"home": folder})
+        damage = [
+            f"{what}: {fault}"
+            for what, faults in find_faults(copied, progress)
+            for fault in faults
+            if what != "free disk"
+        ]
+        facts = HomeFacts.load(folder) or HomeFacts.of(settings)
+        # a backup holds no password
+        facts.model_copy(update={"server_url": None, "database_prefix": None}).write(folder)
+        manifest = Manifest(
+            made_at=utc_now(),
+            home=str(settings.home),
+            organization=facts.organization,
+            project=facts.project,
+            version=__version__,
+            files={str(path): _hash(folder / path) for path in _list_files(folder, ".")},
+            damage=tuple(damage),
+        )
+        write_atomically(folder / MANIFEST, manifest.model_dump_json(indent=1).encode())
+    echo(f"{folder}: {_summarise(folder, manifest)}")
+    if settings.frames_url is not None:
+        echo("The frames are in an object store and not in it; they can be materialised again.")
+    _report_damage(manifest)
+
+
+def restore(
+    folder: Folder,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="Overwrite a home that holds data; its files are set aside."
+        ),
+    ] = False,
+) -> None:
+    """Verify a backup and put it into RLHF_HOME; refused where data is present."""
+    folder, settings = folder.absolute(), Settings.read(restoring=True)
+    manifest = Manifest.load(folder)
+    settings = settings.model_copy(
+        update={"organization": manifest.organization, "project": manifest.project}
+    )
+    home, urls = settings.home, _server_urls(settings)
+    dumps = {kind: url for kind, url in urls.items() if (folder / f"{kind}.dump").exists()}
+    _refuse_other_engine(folder, urls, dumps)
+    if not replace and ((home / HOME_FACTS).exists() or any(map(has_tables, dumps.values()))):
+        raise ConfigurationError(
+            f"{home} or its databases hold data. Name an empty RLHF_HOME, or overwrite with "
+            "--replace."
+        )
+    refuse_while_used(settings)
+    _verify(folder, manifest)
+    _set_aside(home, keep=folder)
+    write_atomically(home / RESTORING, b"The restore into this folder is not complete.\n")
+    if settings.server_url is not None:
+        server_databases(settings, settings.server_url).make()
+    with translate_write_errors(home), progress_bar("restore") as progress:
+        for kind, url in dumps.items():
+            load_postgres(url, folder / f"{kind}.dump")
+        names = [name for name in manifest.files if not name.endswith(".dump")]
+        for done, name in enumerate(names):
+            _copy(folder / name, home / name)
+            progress(done + 1, len(names), name)
+    facts = HomeFacts.load(home)
+    assert facts is not None  # the manifest names it
+    on_server = {"server_url": settings.server_url, "database_prefix": settings.database_prefix}
+    is_lost = facts.config is not None and not facts.config.is_file()
+    config = settings.config or (None if is_lost else facts.config)
+    facts.model_copy(update={"config": config} | (on_server if settings.server_url else {})).write(
+        home
+    )
+    (home / RESTORING).unlink()
+    if is_lost and config is None:
+        echo(
+            f"{facts.config}, the settings of the backed up home, is not on this machine: defaults "
+            "apply. To name another file: RLHF_CONFIG=FILE rlhf init."
+        )
+    workspace = Workspace(settings)
+    initialise(workspace, join=settings.server_url is not None)
+    workspace.store.close()
+    echo(f"{home}: {_summarise(folder, manifest)}, as of {manifest.made_at:%Y-%m-%d %H:%M} UTC")
+    _report_damage(manifest)
+
+
+def refuse_while_used(settings: Settings) -> None:
+    """Raises ConfigurationError while another process has a file of the home open, or, on a server,
+    a connection to its databases.
+    """
+    used = {
+        f"{process.name()} ({process.pid})"
+        for process in psutil.process_iter()
+        if process.pid != os.getpid() and _has_open_file(process, settings.home.resolve())
+    }
+    if settings.server_url is not None:
+        used |= set(server_databases(settings, settings.server_url).find_used())
+    if used:
+        raise ConfigurationError(
+            f"{settings.home} is in use: {', '.join(sorted(used))}. Stop `rlhf serve`, `rlhf dev`, "
+            "the daemon and all runs, then try again."
+        )
+
+
+def _has_open_file(process: psutil.Process, home: Path) -> bool:
+    try:
+        return any(Path(file.path).is_relative_to(home) for file in process.open_files())
+    except psutil.Error:  # another user's, or gone meanwhile
+        return False
+
+
+def _server_urls(settings: Settings) -> dict[str, str]:
+    """The databases of the home that are on a server."""
+    urls = (settings.store_url, settings.dagster_storage, settings.tracking_uri)
+    return {
+        kind: url
+        for kind, url in zip(KINDS, urls, strict=True)
+        if url is not None and not url.startswith("http") and not is_sqlite(url)
+    }
+
+
+def _refuse_folder(folder: Path, home: Path) -> None:
+    inside = any(folder.resolve().is_relative_to((home / name).resolve()) for name in KEPT)
+    if inside or home.resolve().is_relative_to(folder.resolve()):
+        raise ConfigurationError(
+            f"{folder} is inside what is backed up, or contains {home}. Name a separate folder, "
+            "ideally on another disk."
+        )
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigurationError(
+            f"{folder} is not empty. Name a new folder: a backup never overwrites anything."
+        )
+
+
+def _refuse_other_engine(folder: Path, urls: dict[str, str], dumps: dict[str, str]) -> None:
+    if urls and not dumps:
+        raise ConfigurationError(
+            f"The backup {folder} was taken of SQLite, but a server is set. Unset RLHF_SERVER_URL, "
+            "restore, then `rlhf migrate --to URL`."
+        )
+    if not urls and any(folder.glob("*.dump")):
+        raise ConfigurationError(
+            f"The backup {folder} was taken of Postgres. Set RLHF_SERVER_URL to restore into."
+        )
+
+
+def _copy_home(home: Path, folder: Path, progress: Progress) -> None:
+    paths = [path for name in KEPT for path in _list_files(home, name)]
+    for done, path in enumerate(paths):
+        if path.suffix == ".db":
+            copy_sqlite(home / path, folder / path)
+        else:
+            _copy(home / path, folder / path)
+        progress(done + 1, len(paths), str(path))
+
+
+def _list_files(root: Path, name: str) -> Iterator[Path]:
+    """Raises ConfigurationError for links to folders, which a copy would silently leave out."""
+    place = root / name
+    for path in [place] if place.is_file() else sorted(place.rglob("*")):
+        if path.is_symlink() and path.is_dir():
+            raise ConfigurationError(
+                f"{path} links to another folder, which a backup does not follow. Move the folder "
+                "itself there."
+            )
+        if path.is_file() and not path.name.endswith(BESIDE_DATABASES):
+            yield path.relative_to(root)
+
+
+def _verify(folder: Path, manifest: Manifest) -> None:
+    wrong = [
+        name
+        for name, known in manifest.files.items()
+        if not (folder / name).is_file() or _hash(folder / name) != known
+    ]
+    if wrong:
+        raise ArtefactError(
+            f"The backup {folder} is damaged: {', '.join(wrong[:5])}{' …' if wrong[5:] else ''} "
+            "changed since, or missing. Nothing was restored; take another backup."
+        )
+
+
+def _set_aside(home: Path, *, keep: Path) -> None:
+    """Move the home's files away instead of deleting them, so that a restore can be undone."""
+    held = [
+        path
+        for path in (home.iterdir() if home.exists() else ())
+        if not path.name.startswith("replaced-")
+        and not keep.resolve().is_relative_to(path.resolve())
+    ]
+    if held:
+        aside = home / f"replaced-{time.strftime('%Y%m%d-%H%M%S')}"
+        with translate_write_errors(aside):
+            aside.mkdir()
+            for path in held:
+                path.rename(aside / path.name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(source, target)
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _summarise(folder: Path, manifest: Manifest) -> str:
+    size = sum((folder / name).stat().st_size for name in manifest.files)
+    return f"{len(manifest.files)} files, {size / 1e6:,.1f} MB"
+
+
+def _report_damage(manifest: Manifest) -> None:
+    """Raises Exit with code 1 where the home was damaged when it was backed up."""
+    for fault in manifest.damage:
+        echo(f"damaged when it was backed up: {fault}", err=True)
+    if manifest.damage:
+        raise typer.Exit(1)

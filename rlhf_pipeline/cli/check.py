@@ -1,0 +1,279 @@
+"""`rlhf check`: names what is missing or damaged in a home, with its cure; changes nothing."""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import typer
+from rich.table import Table
+
+from rlhf_pipeline.artefacts import RECORDS, Artefacts
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.tables import console, plain_text, progress_bar
+from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
+from rlhf_pipeline.datasets.pseudonyms import SALT_FILE, hash_salt
+from rlhf_pipeline.drift.reference import FOLDER as REFERENCE
+from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.frames import SCHEMAS, frame_hash
+from rlhf_pipeline.object_stores import list_names
+from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.records import folder_hash
+from rlhf_pipeline.store import Store, homes, integrity, migrations
+from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
+from rlhf_pipeline.store.audit import SALT_RECORDED
+from rlhf_pipeline.store.dagster_runs import DagsterRuns
+from rlhf_pipeline.store.database_copy import find_damage, is_sqlite, sqlite_file
+from rlhf_pipeline.store.registered_models import list_models, read_champions
+
+LEAST_FREE_BYTES = 1 << 30
+# what a vote in a frame and in the store must agree in
+IDENTITY = ["vote_id", "comparison_id", "annotator_id", "choice"]
+AGAIN = "Materialise it again, or restore the file from a backup."
+# the checks, each under the name of what it looks at
+Check = tuple[str, Callable[[], Sequence[str]]]
+
+
+def check() -> None:
+    """Read databases, models and frames; name what is missing, damaged or contradictory, with exit
+    code 1.
+    """
+    settings = Settings.read()
+    Workspace(settings).require_initialised()
+    n_faults = 0
+    table = Table("what", "found", title=plain_text(f"{settings.home}", "table.title"))
+    with progress_bar("check") as progress:
+        for what, faults in find_faults(settings, progress):
+            n_faults += len(faults)
+            for fault in faults or ["[green]sound[/]"]:
+                table.add_row(plain_text(what), plain_text(fault) if faults else fault)
+    console().print(table)
+    if n_faults:
+        raise typer.Exit(1)
+
+
+def find_faults(
+    settings: Settings, progress: Progress = ignore_progress
+) -> Iterator[tuple[str, list[str]]]:
+    """What was looked at and what is wrong with it, with its cure, part by part. A backup's folder
+    is checked like a home.
+    """
+    yield "free disk", _check_disk(settings.home)
+    yield "project", list(_check_project(settings))
+    damaged = list(_check_pages(settings))
+    yield "pages of SQLite files", damaged
+    if damaged:
+        return
+    try:
+        store = Store.open_read_only(
+            settings.store_url, organization=settings.organization, project=settings.project
+        )
+        version = migrations.current_revision(store.database)
+    except PipelineError as error:
+        yield "store", [str(error)]
+        return
+    with store:
+        if version != migrations.HEAD:
+            yield "store", [str(migrations.refusal(store.database.where, version))]
+            return
+        files = Artefacts(settings.frames)
+        checks: tuple[Check, ...] = (
+            ("audit chain", lambda: _check_audit_chain(settings, store)),
+            ("rows of the store", lambda: _check_rows(settings, store)),
+            ("models", lambda: list(_check_models(settings, store, progress))),
+            ("days of frames", lambda: list(_check_days(settings, files))),
+            ("frames", lambda: list(_check_frames(files, store, progress))),
+            ("records", lambda: list(_check_records(files))),
+            ("reference windows", lambda: list(_check_windows(settings))),
+        )
+        for what, find in checks:
+            yield what, _attempt(find)
+
+
+def _attempt(find: Callable[[], Sequence[str]]) -> list[str]:
+    try:
+        return list(find())
+    except PipelineError as error:
+        return [str(error)]
+
+
+def _check_disk(home: Path) -> list[str]:
+    free = shutil.disk_usage(home).free
+    return (
+        []
+        if free >= LEAST_FREE_BYTES
+        else [f"{free / 1e6:,.0f} MB are free on the disk of {home}. Free at least 1 GB."]
+    )
+
+
+def _check_project(settings: Settings) -> Iterator[str]:
+    facts = HomeFacts.load(settings.home)
+    if facts is None:
+        yield (
+            f"{settings.home / HOME_FACTS} is missing. Restore it from a backup, or run "
+            "`rlhf init`."
+        )
+    try:
+        homes.refuse_broken(settings)
+    except PipelineError as error:
+        yield str(error)
+
+
+def _check_pages(settings: Settings) -> Iterator[str]:
+    urls = [url for url in (settings.store_url, settings.tracking_uri) if "sqlite:" in url]
+    files = [sqlite_file(url) for url in urls if is_sqlite(url)]
+    for file in [*files, *sorted((settings.home / "dagster").rglob("*.db"))]:
+        if file.is_file() and (damage := find_damage(file)):
+            yield f"{file} is damaged ({damage}). {homes.RESTORE}."
+
+
+def _check_audit_chain(settings: Settings, store: Store) -> list[str]:
+    anchors = read_anchors(settings.home / FILE, settings.organization, settings.project)
+    verify_with_anchors(store.audit, anchors)
+    return []
+
+
+def _check_rows(settings: Settings, store: Store) -> list[str]:
+    faults = [f"{lost}. {homes.RESTORE}." for lost in integrity.find_orphans(store.database)]
+    faults += [
+        f"{changed} {homes.RESTORE}."
+        for changed in (
+            *integrity.find_changed_calibrators(store.database),
+            *integrity.changed_taste_changes(store.database),
+        )
+    ]
+    if ahead := integrity.find_votes_after(store.database, datetime.now(UTC)):
+        named = ", ".join(f"{seq:,}" for seq in ahead[:3])
+        faults.append(
+            f"{len(ahead):,} votes are from the future (seq {named}{', …' if ahead[3:] else ''}): "
+            "a clock ran ahead when they were cast. Correct the clock, and leave them out of "
+            "learning: `rlhf triggers quarantine ANNOTATOR --since SEQ --reason clock`."
+        )
+    salt = settings.home / SALT_FILE
+    known = store.audit.find_digest(SALT_RECORDED)
+    if known and (not salt.exists() or hash_salt(salt.read_bytes()) != known):
+        faults.append(
+            f"{salt} is not the one that made the annotators' pseudonyms. Put it back from a "
+            "backup before the next import."
+        )
+    if not integrity.sorts_by_code_point(store.database):
+        faults.append(
+            "The database sorts text by a language: seeded draws differ from SQLite's. Make it "
+            "with LC_COLLATE 'C'."
+        )
+    return faults
+
+
+def _check_models(settings: Settings, store: Store, progress: Progress) -> Iterator[str]:
+    """Files by their registered hash, the votes behind each version, and what was promoted."""
+    versions, max_seq = list_models(settings.tracking_uri), store.votes.max_seq()
+    ours = {f"{settings.project}.{kind}" for kind in ("policy", "reward_model")}
+    known = {model.label for model in versions}
+    promotions = {name: store.promotions.history(name) for name in sorted(ours)}
+    promoted = {one.label for history in promotions.values() for one in history}
+    for label in sorted(promoted - known):
+        if not settings.tracking_uri.startswith("http"):
+            yield f"{label} was promoted, but MLflow does not know it. {homes.RESTORE}."
+    champions = read_champions(settings.tracking_uri)
+    for name, history in promotions.items():
+        if history and name in champions and champions[name] != history[-1].version:
+            yield (
+                f"MLflow's champion is {name}@{champions[name]}, the store promoted "
+                f"{history[-1].label} last: `rlhf models promote {history[-1].label}`."
+            )
+    for done, model in enumerate(versions):
+        progress(done, len(versions), model.label)
+        if model.name not in ours:
+            continue
+        folder = settings.home / model.folder if model.folder else None
+        if model.has_deleted_run and model.label in promoted:
+            yield (
+                f"The MLflow run of {model.label} is deleted, and `mlflow gc` would remove its "
+                f"files: `mlflow runs restore --run-id {model.run_id}`."
+            )
+        if folder is not None and not folder.is_dir():
+            if not model.is_removed:
+                yield f"The files of {model.label} are missing from {folder}. {homes.RESTORE}."
+        elif folder is not None and folder_hash(folder) != model.content_hash:
+            yield f"{folder}, the files of {model.label}, was changed. {homes.RESTORE}."
+        if model.data_seq is not None and model.data_seq > max_seq:
+            yield (
+                f"{model.label} rests on votes up to {model.data_seq}, but the store ends at "
+                f"{max_seq}. {homes.RESTORE}."
+            )
+
+
+def _check_days(settings: Settings, files: Artefacts) -> Iterator[str]:
+    """Whether each day that Dagster made has its frame."""
+    for stage, days in DagsterRuns(settings).list_materialised_days().items():
+        lost = sorted(days - set(files.days(stage))) if stage in SCHEMAS else []
+        if lost:
+            yield (
+                f"{stage} has lost {', '.join(lost[:3])}{' …' if lost[3:] else ''}. "
+                "Materialise those days again, or restore the files from a backup."
+            )
+
+
+def _check_frames(files: Artefacts, store: Store, progress: Progress) -> Iterator[str]:
+    """Read every frame whole: page checksums, schema, and its agreement with the store."""
+    whole = set(list_names(files.base))
+    frames: list[tuple[str, str | None]] = [
+        (stage, day) for stage in SCHEMAS for day in files.days(stage)
+    ]
+    frames += [(stage, None) for stage in SCHEMAS if f"{stage}.parquet" in whole]
+    for done, (stage, day) in enumerate(frames):
+        progress(done, len(frames), f"{stage} {day or ''}")
+        try:
+            frame = files.read_frame(stage, day)
+        except PipelineError as error:
+            yield str(error)
+            continue
+        yield from _find_disagreement(f"{files.path(stage, day)}", stage, day, frame, store)
+
+
+def _find_disagreement(
+    path: str, stage: str, day: str | None, frame: pd.DataFrame, store: Store
+) -> Iterator[str]:
+    if day is None or frame.empty:
+        return
+    if stage == "retraining_set" and frame_hash(frame) != day:
+        yield f"{path} does not hold the rows that its name is the hash of. {AGAIN}"
+    elif stage == "votes":
+        log = store.votes.log([day], up_to_seq=int(frame["seq"].max()))
+        yield from _compare(path, frame[IDENTITY], log[IDENTITY], "votes")
+    elif stage == "comparisons":
+        yield from _compare(path, frame, store.comparisons.for_days([day]), "comparisons")
+
+
+def _compare(path: str, here: pd.DataFrame, there: pd.DataFrame, what: str) -> Iterator[str]:
+    """As text, because a missing value equals no other."""
+    frame, store = (
+        set(rows.astype(str).itertuples(index=False, name=None)) for rows in (here, there)
+    )
+    if frame - store:
+        yield (
+            f"{path} holds {len(frame - store):,} {what} that the store lacks: the store is older. "
+            "Do not materialise it again; restore store and frames from one backup."
+        )
+    elif store - frame:
+        yield f"{path} lacks {len(store - frame):,} of the store's {what}. {AGAIN}"
+
+
+def _check_records(files: Artefacts) -> Iterator[str]:
+    present = set(list_names(files.base))
+    for stage, kind in RECORDS.items():
+        if f"{stage}.json" in present:
+            try:
+                files.read_record(stage, kind)
+            except PipelineError as error:
+                yield str(error)
+
+
+def _check_windows(settings: Settings) -> Iterator[str]:
+    for folder in sorted((settings.home / REFERENCE).glob("*")):
+        try:
+            Window.load(folder)
+        except PipelineError as error:
+            yield str(error)

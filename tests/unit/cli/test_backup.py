@@ -1,0 +1,209 @@
+"""`rlhf backup` and `rlhf restore`: every row and file comes back, and damage is named."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.cli.backup import Manifest
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.init import prepare
+from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts, Settings
+from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
+from tests.used_home import DAY, N, damage_page, flip, used_home, weights_of
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return used_home(tmp_path_factory.mktemp("used"))
+
+
+@pytest.fixture(scope="module")
+def backup(used: Path) -> Path:
+    folder = used.parent / "backup"
+    assert rlhf(used, "backup", str(folder)).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def home(used: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(used, tmp_path / "home"))
+
+
+def rlhf(home: Path, *arguments: str, **environ: str) -> Result:
+    environ = {"RLHF_HOME": str(home), "COLUMNS": "200", **environ}
+    return CliRunner().invoke(app, arguments, env=environ, catch_exceptions=False)
+
+
+def rows(file: Path, but: tuple[str, ...] = ()) -> dict[str, list[tuple[object, ...]]]:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        return {
+            name: sorted(database.execute(f'SELECT * FROM "{name}"').fetchall(), key=repr)
+            for (name,) in tables
+            if name not in but
+        }
+
+
+def files(home: Path, *names: str) -> dict[str, bytes]:
+    found = [path for name in names for path in (home / name).rglob("*") if path.is_file()]
+    return {str(path.relative_to(home)): path.read_bytes() for path in found}
+
+
+def test_restored_home_equals_the_backed_up_one(used: Path, backup: Path, tmp_path: Path) -> None:
+    restored = tmp_path / "restored"
+    assert rlhf(restored, "restore", str(backup)).exit_code == 0
+    assert rows(restored / "store.db") == rows(used / "store.db")
+    paths = ("runs", "experiments", "model_versions")  # which hold the path of the home
+    assert rows(restored / "mlflow" / "mlflow.db", paths) == rows(
+        used / "mlflow" / "mlflow.db", paths
+    )
+    kept = ("frames", "models", "mlflow/artifacts")
+    assert files(restored, *kept) == files(used, *kept)
+    assert rlhf(restored, "check").exit_code == 0
+    assert "champion" in rlhf(restored, "models", "list").output
+
+
+def test_backup_is_of_its_owner_and_holds_no_password(backup: Path) -> None:
+    assert backup.stat().st_mode & 0o777 == 0o700
+    assert "server_url" not in (backup / HOME_FACTS).read_text()
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "page of the store": (lambda home: damage_page(home / "store.db"), "store.db is damaged"),
+    "no database": (
+        lambda home: (home / "mlflow" / "mlflow.db").write_bytes(b"\xff" * 5000),
+        "mlflow.db is damaged",
+    ),
+    "model": (lambda home: flip(weights_of(home), 20), "demo.policy@1, was changed"),
+    "frame": (
+        lambda home: os.truncate(home / "frames" / "votes" / f"{DAY}.parquet", 500),
+        f"{DAY}.parquet",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "named"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_named_by_backup_and_restore_which_finish(
+    home: Path, tmp_path: Path, damage: Callable[[Path], object], named: str
+) -> None:
+    damage(home)
+    folder = tmp_path / "backup"
+    result = CliRunner().invoke(app, ["backup", str(folder)], env={"RLHF_HOME": str(home)})
+    assert result.exit_code == 1
+    assert named in " ".join(Manifest.load(folder).damage)
+    if "database" in named or "store" in named or "mlflow" in named:
+        return  # what SQLite cannot read is refused when the home is opened
+    restored = rlhf(tmp_path / "restored", "restore", str(folder))
+    assert restored.exit_code == 1
+    assert named in " ".join(restored.output.split())
+    assert len(rows(tmp_path / "restored" / "store.db")["votes"]) == 2 * N
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: flip(path, 40)])
+def test_backup_that_was_changed_since_is_not_restored(
+    backup: Path, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    changed = Path(shutil.copytree(backup, tmp_path / "changed"))
+    damage(weights_of(changed))
+    with pytest.raises(ArtefactError, match=r"safetensors changed since, or missing.*Nothing was"):
+        rlhf(tmp_path / "restored", "restore", str(changed))
+    assert not (tmp_path / "restored").exists()
+
+
+def test_folder_without_a_finished_backup_is_refused(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"not a finished backup.*rlhf backup"):
+        rlhf(home, "restore", str(tmp_path), "--replace")
+
+
+def test_folder_that_may_not_take_a_backup_is_refused(home: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        rlhf(home, "backup", str(home.parent / "home" / "dagster"))
+    for inside in (home / "frames" / "backup", home.parent):
+        with pytest.raises(ConfigurationError, match="is inside what is backed up, or contains"):
+            rlhf(home, "backup", str(inside))
+    (home / "frames" / "linked").symlink_to(home / "mlflow")
+    with pytest.raises(ConfigurationError, match="links to another folder"):
+        rlhf(home, "backup", str(home.parent / "backup"))
+
+
+def test_home_with_data_is_only_replaced_on_request(home: Path, backup: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"hold data.*--replace"):
+        rlhf(home, "restore", str(backup))
+    (home / "frames" / "votes" / f"{DAY}.parquet").unlink()
+    assert rlhf(home, "restore", str(backup), "--replace").exit_code == 0
+    assert (home / "frames" / "votes" / f"{DAY}.parquet").exists()
+    assert next(home.glob("replaced-*/store.db")).exists()
+
+
+@pytest.mark.parametrize("n_bytes", [100, 5000], ids=["header", "all"])
+def test_damaged_store_is_refused_until_a_backup_replaces_it(
+    home: Path, backup: Path, n_bytes: int
+) -> None:
+    with (home / "store.db").open("r+b") as file:
+        file.write(b"\xff" * n_bytes)
+    with pytest.raises(StoreError, match="file is not a database"):
+        rlhf(home, "users", "list")
+    assert rlhf(home, "restore", str(backup), "--replace").exit_code == 0
+    assert rlhf(home, "check").exit_code == 0
+
+
+def test_home_in_use_is_not_replaced(home: Path, backup: Path) -> None:
+    program = f"import sys; file = open({str(home / 'store.db')!r}); print(1, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(ConfigurationError, match=rf"is in use: .*\({process.pid}\)"):
+            rlhf(home, "restore", str(backup), "--replace")
+        process.communicate(b"\n")
+
+
+def test_home_of_an_interrupted_restore_is_refused_until_it_is_complete(
+    home: Path, backup: Path
+) -> None:
+    (home / RESTORING).touch()
+    with pytest.raises(ConfigurationError, match=r"restore into .* was interrupted"):
+        rlhf(home, "users", "list")
+    assert rlhf(home, "restore", str(backup), "--replace").exit_code == 0
+    assert rlhf(home, "users", "list").exit_code == 0
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Path:
+    """A folder with `home`, its `backup`, and no longer the settings file that both recorded."""
+    folder = tmp_path / "configured"
+    config = folder / "rlhf.yaml"
+    folder.mkdir()
+    config.write_text("quiet_minutes: 7\n")
+    with Workspace(Settings(home=folder / "home", config=config)).store:
+        prepare(Workspace(Settings(home=folder / "home", config=config)))
+    assert rlhf(folder / "home", "backup", str(folder / "backup")).exit_code == 0
+    config.unlink()
+    return folder
+
+
+def test_home_is_restored_without_its_settings_file(configured: Path) -> None:
+    result = rlhf(configured / "elsewhere", "restore", str(configured / "backup"))
+    assert result.exit_code == 0, result.output
+    assert "rlhf.yaml, the settings of the backed up home, is not on this" in result.output
+    facts = HomeFacts.load(configured / "elsewhere")
+    assert facts is not None
+    assert facts.config is None
+
+
+def test_restored_home_keeps_the_settings_file_that_is_there(configured: Path) -> None:
+    (configured / "rlhf.yaml").write_text("quiet_minutes: 7\n")
+    assert rlhf(configured / "elsewhere", "restore", str(configured / "backup")).exit_code == 0
+    elsewhere = {"RLHF_HOME": str(configured / "elsewhere")}
+    assert Settings.read(elsewhere, configured / "home").quiet_minutes == 7

@@ -1,0 +1,170 @@
+"""`rlhf check` names what is missing or damaged, with its cure, and changes nothing."""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.cli.check import find_faults
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.store import Store
+from tests.used_home import DAY, N, damage_page, edit, flip, used_home, votes, weights_of
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return used_home(tmp_path_factory.mktemp("checked"))
+
+
+@pytest.fixture
+def home(used: Path, tmp_path: Path) -> Path:
+    """A copy of it, whose paths did not follow yet."""
+    return Path(shutil.copytree(used, tmp_path / "home"))
+
+
+def tree(home: Path) -> dict[str, str]:
+    return {
+        str(p.relative_to(home)): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else ""
+        for p in home.rglob("*")
+        if not p.name.endswith("-shm")  # memory that readers of a log share
+    }
+
+
+def settings_of(home: Path) -> Settings:
+    return Settings.read({"RLHF_HOME": str(home)}, home)
+
+
+def faults(home: Path) -> str:
+    return " ".join(
+        f"{what}: {fault}" for what, found in find_faults(settings_of(home)) for fault in found
+    )
+
+
+def check(home: Path) -> Result:
+    environ = {"RLHF_HOME": str(home), "COLUMNS": "200"}
+    return CliRunner().invoke(app, ["check"], env=environ, catch_exceptions=False)
+
+
+def test_sound_home_is_called_sound_and_stays_as_it_was(home: Path) -> None:
+    before = tree(home)
+    result = check(home)
+    assert result.exit_code == 0, result.output
+    assert "sound" in result.output
+    assert tree(home) == before
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:500])
+
+
+FRAME = f"frames/votes/{DAY}.parquet"
+DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "flipped page": (FRAME, lambda path: flip(path, 60), "Cannot read"),
+    "cut frame": (FRAME, cut, "Materialise votes again"),
+    "folder": (FRAME, lambda path: (path.unlink(), path.mkdir()), "Move it away"),
+    "record": ("frames/candidate_model.json", lambda path: path.write_text("{}"), "Materialise"),
+    "window": (
+        "models/reference/demo.policy-1/embeddings.npy",
+        lambda path: flip(path, -3),
+        "was changed since it was written",
+    ),
+    "store": ("store.db", damage_page, "is damaged"),
+    "mlflow": ("mlflow/mlflow.db", damage_page, "is damaged"),
+    "not a database": ("mlflow/mlflow.db", lambda path: path.write_text("no" * 5000), "is damaged"),
+    "lost store": ("store.db", Path.unlink, "is missing"),
+    "lost registry": ("mlflow/mlflow.db", Path.unlink, "is missing"),
+    "lost project": ("project.json", Path.unlink, "is missing"),
+}
+
+
+@pytest.mark.parametrize(("name", "damage", "said"), DAMAGE.values(), ids=DAMAGE)
+def test_damaged_file_is_named(
+    home: Path, name: str, damage: Callable[[Path], object], said: str
+) -> None:
+    damage(home / name)
+    found = faults(home)
+    assert (home / name).name in found or (home / name).parent.name in found
+    assert said in found
+
+
+def test_exit_code_is_one_where_something_is_damaged(home: Path) -> None:
+    damage_page(home / "store.db")
+    result = check(home)
+    assert result.exit_code == 1
+    assert "rlhf restore" in result.output
+
+
+def test_changed_and_missing_model_files_are_named(home: Path) -> None:
+    flip(weights_of(home), 20)
+    assert "the files of demo.policy@1, was changed" in faults(home)
+    shutil.rmtree(weights_of(home).parent)
+    assert "The files of demo.policy@1 are missing" in faults(home)
+
+
+def test_votes_that_only_a_frame_holds_are_not_to_be_materialised_again(home: Path) -> None:
+    """As after an older store was put back: materialised again, the frame would lose them too."""
+    newer = pd.read_parquet(home / FRAME)
+    newer = pd.concat([newer, newer[-1:].assign(vote_id="lost", seq=newer["seq"].max() + 1)])
+    Artefacts(home / "frames").write_frame("votes", newer, DAY)
+    said = faults(home)
+    assert "1 votes that the store lacks" in said
+    assert "Do not materialise it again" in said
+
+
+@pytest.mark.parametrize("stage", ["votes", "comparisons"])
+def test_halved_frame_contradicts_the_store(home: Path, stage: str) -> None:
+    files = Artefacts(home / "frames")
+    whole = files.read_frame(stage, DAY)
+    files.write_frame(stage, whole.iloc[[*range(0, N, 2), N - 1]], DAY)
+    assert f"lacks {N // 2 - 1} of the store's {stage}" in faults(home)
+
+
+def test_changed_vote_breaks_the_audit_chain(home: Path) -> None:
+    edit(home, "UPDATE votes SET choice = 'b' WHERE seq = 3")
+    assert "The audit chain of default/demo is broken" in faults(home)
+
+
+def test_changed_calibrator_and_taste_change_are_named(home: Path) -> None:
+    edit(
+        home,
+        "UPDATE calibrations SET calibrator = replace(calibrator, '1.5', '3.5')",
+        "UPDATE taste_changes SET change_seq = 1",
+    )
+    said = faults(home)
+    assert "The calibration 1 of demo.reward_model@1 was changed in the store." in said
+    assert "The taste change 1 was changed in the store." in said
+
+
+class FastClock:
+    """Runs two years ahead."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + timedelta(days=730)
+
+
+def test_votes_of_a_clock_that_ran_ahead_are_named(home: Path) -> None:
+    settings = settings_of(home)
+    with Store.open(
+        settings.store_url, organization="default", project="demo", clock=FastClock()
+    ) as store:
+        shown = store.comparisons.for_days([DAY])
+        late = votes(shown)[0].model_copy(
+            update={"annotator_id": "bob", "idempotency_key": "late", "voted_at": FastClock().now()}
+        )
+        vote = store.votes.cast(late)
+    said = faults(home)
+    assert f"1 votes are from the future (seq {vote.seq})" in said
+    assert "rlhf triggers quarantine" in said
+
+
+def test_store_of_another_commit_is_refused(home: Path) -> None:
+    edit(home, "UPDATE alembic_version SET version_num = '0020'")
+    assert "has the tables of another commit (schema 0020" in faults(home)
