@@ -39,7 +39,7 @@ def open_fresh_store() -> Iterator[Store]:
     """An empty store, on SQLite, that ends with the block."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        Store.open(f"sqlite:///{folder}/store.db", organization="o", project="p") as store,
+        Store.open(f"sqlite:///{folder}/store.db") as store,
     ):
         store.migrate()
         yield store

@@ -23,7 +23,7 @@ VOTERS = 8
 
 
 def open_store(url: str) -> Store:
-    return Store.open(url, organization="default", project="bench")
+    return Store.open(url)
 
 
 def make_vote(comparison_id: str, annotator_id: str, key: str, origin: str = "page") -> NewVote:

@@ -25,7 +25,7 @@ from rlhf_pipeline.store import Store
 ROOT = Path(__file__).parent.parent
 RLHF = str(Path(sys.executable).with_name("rlhf"))
 SECONDS_TO_START = 60
-ORGANIZATION, PROJECT = "default", "bench"
+PROJECT = "bench"
 WORDS = (
     "Because people should never always think about money and the right or wrong of laws, freedom "
     "and school. " * 3
@@ -33,7 +33,7 @@ WORDS = (
 
 
 def open_store(url: str) -> Store:
-    return Store.open(url, organization=ORGANIZATION, project=PROJECT)
+    return Store.open(url)
 
 
 def fill_store(url: str, *, n_annotators: int, n_comparisons: int, overlap: int) -> list[str]:

@@ -228,9 +228,7 @@ def anchor_audit_chain(
     settings: dg.ResourceParam[Settings],
 ) -> None:
     path = settings.home / anchors.FILE
-    dropped = anchors.add_daily_anchor(
-        path, store.audit, settings.organization, settings.project, datetime.now(UTC)
-    )
+    dropped = anchors.add_daily_anchor(path, store.audit, datetime.now(UTC))
     context.log.info(
         f"Anchored seq {dropped.seq} in {path}."
         if dropped

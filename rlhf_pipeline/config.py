@@ -237,7 +237,9 @@ class Settings(BaseModel):
         "the working directory",
     )
     organization: str = Field(
-        default="default", description="Owner of the project's rows", min_length=1
+        default="default",
+        description="Owner of the project, as traces and database servers name it",
+        min_length=1,
     )
     project: str = Field(
         default="demo",

@@ -1120,22 +1120,10 @@ class User(Record):
     email: str
     name: str
     kind: Literal["person", "service"] = "person"
-    roles: tuple[Role, ...] = Field(default=(), description="roles in this project")
-    organization_roles: tuple[Role, ...] = Field(
-        default=(), description="roles in every project of the organisation"
-    )
-    in_every_project: bool = Field(
-        default=False,
-        description="the account belongs to the organisation, not only to this project",
-    )
+    roles: tuple[Role, ...] = ()
     has_password: bool = False
     created_at: datetime
     disabled_at: datetime | None = None
-
-    @property
-    def all_roles(self) -> tuple[Role, ...]:
-        """Roles in this project and in the organisation; they determine the permissions here."""
-        return tuple(sorted({*self.roles, *self.organization_roles}))
 
 
 class Token(Record):

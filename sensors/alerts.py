@@ -69,7 +69,7 @@ def _advance(
         *count_missed(schedules, now),
         *measure_freshness(context.instance, now),
         *lags,
-        *measure_project(store, now),
+        *measure_project(store, settings.project, now),
     ]
     store.metric_points.put(points)
     found = [

@@ -47,8 +47,6 @@ class LearntHome:
     def store(self) -> Store:
         return Store.open(
             self.settings.store_url,
-            organization=self.settings.organization,
-            project=self.settings.project,
         )
 
     @property

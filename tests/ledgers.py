@@ -37,7 +37,7 @@ def _migrated_store() -> Path:
 
 
 def _open(folder: Path) -> Store:
-    return Store.open(f"sqlite:///{folder / 'store.db'}", organization="org", project="demo")
+    return Store.open(f"sqlite:///{folder / 'store.db'}")
 
 
 def temporary_ledger(kind: type[L] = GenerationLedger, **more: Any) -> L:  # type: ignore[assignment]

@@ -36,7 +36,5 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _migrate(folder: Path) -> None:
-    with Store.open(
-        f"sqlite:///{folder / 'store.db'}", organization="org", project="demo"
-    ) as store:
+    with Store.open(f"sqlite:///{folder / 'store.db'}") as store:
         store.migrate()

@@ -201,7 +201,7 @@ def postgres_url(postgres: PostgresServer) -> Iterator[str]:
 def migrated_postgres(postgres: PostgresServer) -> str:
     """Name of a database with a migrated, empty store, to be copied."""
     name = postgres.make_database()
-    with Store.open(postgres.database_url(name), organization="org", project="demo") as store:
+    with Store.open(postgres.database_url(name)) as store:
         store.migrate()
     return name
 

@@ -88,8 +88,6 @@ class Project:
     def store(self) -> Store:
         return Store.open(
             self.settings.store_url,
-            organization=self.settings.organization,
-            project=self.settings.project,
         )
 
     @cached_property

@@ -28,9 +28,7 @@ class Me(Answer):
     user_id: str
     name: str
     email: str
-    roles: tuple[Role, ...] = Field(
-        description="Roles in this project, including roles of the organisation."
-    )
+    roles: tuple[Role, ...]
     permissions: tuple[Permission, ...]
     project: str
 
@@ -73,14 +71,7 @@ class UserOut(Answer):
     email: str
     name: str
     kind: Literal["person", "service"]
-    roles: tuple[Role, ...] = Field(description="Roles in this project.")
-    organization_roles: tuple[Role, ...] = Field(
-        description="Further roles, held in every project of the organisation."
-    )
-    in_every_project: bool = Field(
-        description="Whether the account belongs to the organisation. Only admins of the "
-        "organisation change such an account."
-    )
+    roles: tuple[Role, ...]
     has_password: bool
     created_at: datetime
     disabled_at: datetime | None
@@ -90,11 +81,6 @@ class NewUser(Request):
     email: Annotated[Text, Field(max_length=254)]
     name: Annotated[Text, Field(max_length=200)] = ""
     roles: list[Role] = Field(default=[], max_length=len(Role))
-    organization_roles: list[Role] = Field(
-        default=[],
-        max_length=len(Role),
-        description="Only admins of the organisation grant these.",
-    )
     kind: Literal["person", "service"] = "person"
 
 
@@ -108,12 +94,6 @@ class AddedUser(UserOut):
 class UserChange(Request):
     name: Name | None = None
     roles: list[Role] | None = Field(default=None, max_length=len(Role))
-    organization_roles: list[Role] | None = Field(
-        default=None,
-        max_length=len(Role),
-        description="Only admins of the organisation grant these. The first one granted ends the "
-        "user's password and tokens.",
-    )
     disabled: bool | None = None
 
 

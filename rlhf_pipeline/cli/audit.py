@@ -30,10 +30,7 @@ def verify() -> None:
     the first row that was changed.
     """
     workspace = Workspace.from_environment()
-    settings = workspace.settings
-    dropped = anchors.read_anchors(
-        settings.home / anchors.FILE, settings.organization, settings.project
-    )
+    dropped = anchors.read_anchors(workspace.settings.home / anchors.FILE)
     n = anchors.verify_with_anchors(workspace.store.audit, dropped)
     since = (
         f", as {len(dropped)} anchors since {dropped[0].day} say"

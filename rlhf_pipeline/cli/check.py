@@ -67,9 +67,7 @@ def find_faults(
     if damaged:
         return
     try:
-        store = Store.open_read_only(
-            settings.store_url, organization=settings.organization, project=settings.project
-        )
+        store = Store.open_read_only(settings.store_url)
         version = migrations.current_revision(store.database)
     except PipelineError as error:
         yield "store", [str(error)]
@@ -130,7 +128,7 @@ def _check_pages(settings: Settings) -> Iterator[str]:
 
 
 def _check_audit_chain(settings: Settings, store: Store) -> list[str]:
-    anchors = read_anchors(settings.home / FILE, settings.organization, settings.project)
+    anchors = read_anchors(settings.home / FILE)
     verify_with_anchors(store.audit, anchors)
     return []
 

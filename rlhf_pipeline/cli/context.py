@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import Store, homes
 from rlhf_pipeline.telemetry.logs import configure_logs
@@ -57,18 +57,10 @@ class Workspace:
 
     @cached_property
     def store(self) -> Store:
-        """Raises ConfigurationError where it holds another project's rows, and where a server is
-        set for a home on SQLite.
-        """
+        """Raises ConfigurationError where a server is set for a home on SQLite."""
         s = self.settings
         homes.refuse_other_server(s)
         store = Store.of_home(s)
-        if (
-            s.database_url is None
-            and store.database.path is not None
-            and store.database.path.exists()
-        ):
-            refuse_another_projects_rows(store, s)
         store.generation.observe_calls = find_call_observer(s)
         return store
 
@@ -109,30 +101,6 @@ class Workspace:
                 f"{self.settings.home} holds no project yet. Run `rlhf init` (or `make demo`) "
                 "first, or set RLHF_HOME."
             )
-
-
-def refuse_another_projects_rows(store: Store, settings: Settings) -> None:
-    """Raises ConfigurationError, with the store closed, where a home's own file holds only rows of
-    another project.
-    """
-    mine = (settings.organization, settings.project)
-    known = store.projects()
-    if not known or mine in known:
-        return
-    store.close()
-    organization, project = known[0]
-    if HomeFacts.load(settings.home) is not None:
-        raise ConfigurationError(
-            f"{settings.home} holds the rows of {organization}/{project}, but its {HOME_FACTS} "
-            f"names {mine[0]}/{mine[1]}: it or store.db belongs to another home. Put back the "
-            f"right "
-            "one from a backup."
-        )
-    raise ConfigurationError(
-        f"{settings.home} holds the rows of {organization}/{project}, not of {mine[0]}/{mine[1]}. "
-        f"Set RLHF_ORGANIZATION={organization} and RLHF_PROJECT={project}, or name another "
-        "RLHF_HOME."
-    )
 
 
 def checkout() -> Path:

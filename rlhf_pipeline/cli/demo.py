@@ -136,22 +136,15 @@ def _drop_databases(settings: Settings, facts: HomeFacts, server: SecretStr) -> 
 
 
 def _find_irreplaceable(url: str) -> list[str]:
-    """Names what another demo could not make again: votes that are not simulated, and imports, of
-    all projects in the store.
-    """
+    """Names what another demo could not make again: votes that are not simulated, and imports."""
     if not database_copy.has_tables(url):
         return []
-    kinds: set[AnnotatorKind] = set()
-    n_imported = 0
-    with Store.open(url, organization="any", project="any") as anybody:
-        projects = anybody.projects()
-    for organization, project in projects:
-        with Store.open(url, organization=organization, project=project) as store:
-            kinds |= set(_other_annotator_kinds(store))
-            n_imported += store.comparisons.n_imported()
-    return [f"{kind} votes" for kind in sorted(kinds)] + [
-        f"{n_imported:,} imported comparisons"
-    ] * (n_imported > 0)
+    with Store.open(url) as store:
+        kinds = _other_annotator_kinds(store)
+        n_imported = store.comparisons.n_imported()
+    return [f"{kind} votes" for kind in kinds] + [f"{n_imported:,} imported comparisons"] * (
+        n_imported > 0
+    )
 
 
 def _other_annotator_kinds(store: Store) -> list[AnnotatorKind]:

@@ -94,8 +94,6 @@ def _add_daily_anchors(workspace: Workspace, ended: threading.Event) -> None:
             anchors.add_daily_anchor(
                 settings.home / anchors.FILE,
                 workspace.store.audit,
-                settings.organization,
-                settings.project,
                 utc_now(),
             )
         except (PipelineError, OSError) as cause:

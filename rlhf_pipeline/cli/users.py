@@ -16,13 +16,6 @@ ACTOR = "rlhf users"  # in the audit chain: access to the home makes an admin
 LOGIN_LINK_LASTS = timedelta(hours=24)
 
 app = typer.Typer(help="People and services that may log in.", no_args_is_help=True)
-Organisation = Annotated[
-    bool,
-    typer.Option(
-        "--organisation",
-        help="In every project of the organisation in this store, not only in this one.",
-    ),
-]
 Email = Annotated[
     str, typer.Argument(help="E-mail address, which is the login.", show_default=False)
 ]
@@ -47,18 +40,13 @@ def add(
             "--service", help="The user is a program: it gets tokens instead of a login link."
         ),
     ] = False,
-    organisation: Organisation = False,
 ) -> None:
     """Add a user and print a one-time login link, valid for a day."""
     workspace = Workspace.open_current()
-    here, everywhere = (
-        ([], role or [Role.ANNOTATOR]) if organisation else (role or [Role.ANNOTATOR], [])
-    )
     user = workspace.store.users.add(
         email=email,
         name=name,
-        roles=here,
-        organization_roles=everywhere,
+        roles=role or [Role.ANNOTATOR],
         kind="service" if service else "person",
         actor=ACTOR,
     )
@@ -100,32 +88,14 @@ def list_users() -> None:
 @app.command("roles")
 def roles(
     email: Email,
-    role: Annotated[
-        list[Role] | None,
-        typer.Argument(
-            help="The roles from now on; with --organisation, none removes all.",
-            show_default=False,
-        ),
-    ] = None,
-    organisation: Organisation = False,
+    role: Annotated[list[Role], typer.Argument(help="The roles from now on.", show_default=False)],
 ) -> None:
-    """Set the roles of a user in this project, or in the whole organisation; roles that are not
-    named are removed.
+    """Set the roles of a user; roles that are not named are removed. `rlhf users disable` removes
+    all access.
     """
-    if not role and not organisation:
-        raise ConfigurationError(
-            "Which roles? Name at least one, or `rlhf users disable` for somebody who may do "
-            "nothing any more."
-        )
     workspace = Workspace.open_current()
-    before, users = _get_user(workspace, email), workspace.store.users
-    change = users.set_organization_roles if organisation else users.set_roles
-    user = change(before.user_id, role or [], actor=ACTOR)
-    echo(f"{_describe_user(user)}: {', '.join(sorted(permissions_of(user.all_roles)))}")
-    if user.in_every_project and not before.in_every_project:
-        echo("an account of the organisation from now on: its password, sessions and tokens ended")
-        if user.kind == "person":
-            _print_login_link(workspace, user)
+    user = workspace.store.users.set_roles(_get_user(workspace, email).user_id, role, actor=ACTOR)
+    echo(f"{_describe_user(user)}: {', '.join(sorted(permissions_of(user.roles)))}")
 
 
 @app.command("token")
@@ -145,7 +115,7 @@ def token(
     """Print a new API token. It is shown only once: the store keeps its hash."""
     workspace = Workspace.open_current()
     user = _get_user(workspace, email)
-    beyond = sorted(set(scope or ()) - permissions_of(user.all_roles))
+    beyond = sorted(set(scope or ()) - permissions_of(user.roles))
     if beyond:
         raise ConfigurationError(
             f"{user.email} has no permission {', '.join(beyond)}, so a token cannot carry it. Give "
@@ -232,6 +202,4 @@ def _describe_user(user: User) -> str:
 
 
 def _format_roles(user: User) -> str:
-    return ", ".join(
-        [*user.roles, *(f"{role} in every project" for role in user.organization_roles)]
-    )
+    return ", ".join(user.roles)

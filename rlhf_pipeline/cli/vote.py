@@ -230,7 +230,7 @@ def find_voter(workspace: Workspace, email: str) -> User:
             f"No active user has the e-mail address {email!r}. Add one: rlhf users add {email} "
             "--role annotator."
         )
-    if Permission.VOTES_CAST not in permissions_of(user.all_roles):
+    if Permission.VOTES_CAST not in permissions_of(user.roles):
         raise ConfigurationError(
             f"No role of {user.email} may vote. Add one: rlhf users roles {user.email} annotator."
         )
@@ -251,7 +251,7 @@ def _build_principal(user: User) -> Principal:
         last_used_at=None,
         revoked_at=None,
     )
-    return Principal(user, token, permissions_of(user.all_roles))
+    return Principal(user, token, permissions_of(user.roles))
 
 
 def _parse_percent(text: str) -> float:

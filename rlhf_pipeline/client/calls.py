@@ -319,25 +319,23 @@ def add_user(
     *,
     name: str = "",
     roles: Sequence[Role | str] = (),
-    organization_roles: Sequence[Role | str] = (),
     kind: str = "person",
 ) -> Call[AddedUser]:
     """Add a user. A token creates no login link: create it on the page `users` or with `rlhf users
     login-link`.
     """
-    given = {"roles": _role_names(roles), "organization_roles": _role_names(organization_roles)}
-    return _post("users", AddedUser, {"email": email, "name": name, "kind": kind, **given})
+    given = {"email": email, "name": name, "kind": kind, "roles": _role_names(roles)}
+    return _post("users", AddedUser, given)
 
 
 def change_user(
     user_id: str, *, name: str | None = None, roles: Sequence[Role | str] | None = None,
-    organization_roles: Sequence[Role | str] | None = None, disabled: bool | None = None,
+    disabled: bool | None = None,
 ) -> Call[UserOut]:  # fmt: skip
     """Change a user; None leaves a field unchanged."""
     body = {
         "name": name,
         "roles": _role_names(roles),
-        "organization_roles": _role_names(organization_roles),
         "disabled": disabled,
     }
     path = f"users/{_id(user_id)}"

@@ -13,15 +13,15 @@ NANO = 1e-9
 HOUR_S, DAY_S = 3600, 86400
 
 
-def measure_project(store: Store, now: datetime) -> list[MetricPoint]:
+def measure_project(store: Store, project: str, now: datetime) -> list[MetricPoint]:
     """The project at `now`, as points of this day. What is unknown, such as the age of a champion
-    that does not exist yet, has no point.
+    that does not exist yet, has no point. `project` names the champions.
     """
     return [
         *measure_votes(store, [now.date()], now),
         *_measure_queue(store, now),
         *_measure_spending(store, now),
-        *_measure_champions(store, now),
+        *_measure_champions(store, project, now),
     ]
 
 
@@ -79,8 +79,7 @@ def _measure_queue(store: Store, now: datetime) -> list[MetricPoint]:
     return points
 
 
-def _measure_champions(store: Store, now: datetime) -> list[MetricPoint]:
-    project = store.database.project
+def _measure_champions(store: Store, project: str, now: datetime) -> list[MetricPoint]:
     found = {
         kind: store.promotions.champion(f"{project}.{kind}") for kind in ("policy", "reward_model")
     }

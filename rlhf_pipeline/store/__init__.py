@@ -3,8 +3,6 @@
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import inspect, select
-
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
@@ -34,7 +32,6 @@ from rlhf_pipeline.store.promotions import Gates, Promotions
 from rlhf_pipeline.store.replays import Replays
 from rlhf_pipeline.store.requests import Requests, StoredResponse
 from rlhf_pipeline.store.rules import Guidelines, Rules
-from rlhf_pipeline.store.schema import heads
 from rlhf_pipeline.store.taste_changes import TasteChangeLog
 from rlhf_pipeline.store.tokens import FailedLogins, Tokens
 from rlhf_pipeline.store.users import Users
@@ -56,7 +53,7 @@ __all__ = [
 
 
 class Store:
-    """One project's rows, one attribute per noun. Threads and processes may share the database. Use
+    """The rows of a home, one attribute per noun. Threads and processes may share the database. Use
     it with `with`, or call `close`.
     """
 
@@ -102,13 +99,11 @@ class Store:
         cls,
         url: str,
         *,
-        organization: str,
-        project: str,
         clock: Clock | None = None,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         silent_s: float = SILENT_S,
     ) -> Self:
-        """Open the store at a SQLAlchemy URL for one project; creates the folder of a SQLite file.
+        """Open the store at a SQLAlchemy URL; creates the folder of a SQLite file.
 
         A Postgres server that is silent for `silent_s` and refuses new connections counts as gone;
         a slow statement does not. Raises StoreError for an unusable URL or an unwritable folder.
@@ -117,8 +112,6 @@ class Store:
         return cls(
             Database(
                 url,
-                organization,
-                project,
                 clock=clock,
                 busy_timeout_s=busy_timeout_s,
                 silent_s=silent_s,
@@ -127,35 +120,21 @@ class Store:
 
     @classmethod
     def of_home(cls, settings: Settings) -> Self:
-        """The store of a home, for its project."""
-        return cls.open(
-            settings.store_url, organization=settings.organization, project=settings.project
-        )
+        """The store of a home."""
+        return cls.open(settings.store_url)
 
     @classmethod
-    def open_read_only(cls, url: str, *, organization: str, project: str) -> Self:
+    def open_read_only(cls, url: str) -> Self:
         """Open the store without creating, changing or migrating anything. Raises StoreError if the
         SQLite file is missing.
         """
-        return cls(Database(url, organization, project, read_only=True))
+        return cls(Database(url, read_only=True))
 
     def migrate(self) -> None:
         """Create the tables where they are missing. Safe in many processes at once; costs one query
         if nothing is to be done. Raises StoreError for the tables of another commit.
         """
         migrations.upgrade(self.database)
-
-    def projects(self) -> list[tuple[str, str]]:
-        """Sorted (organization, project) pairs with a row in this database; empty before
-        `migrate`.
-        """
-        with self.database.read_transaction() as connection:
-            if not inspect(connection).has_table(heads.name):
-                return []
-            return sorted(
-                (row[0], row[1])
-                for row in connection.execute(select(heads.c.organization_id, heads.c.project_id))
-            )
 
     def close(self) -> None:
         self.database.close()

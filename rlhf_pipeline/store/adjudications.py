@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC
 from typing import Literal
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.records import Adjudication, content_hash
@@ -29,7 +29,7 @@ class Adjudications:
         """
         with audited_transaction(self._database) as (connection, ledger):
             known = select(comparisons.c.comparison_id).where(
-                self._database.in_project(comparisons), comparisons.c.comparison_id == comparison_id
+                comparisons.c.comparison_id == comparison_id
             )
             if connection.execute(known).one_or_none() is None:
                 raise UnknownComparison(
@@ -69,7 +69,7 @@ class Adjudications:
     def _select_standing(
         self, comparison_ids: Sequence[str] | None = None, *, up_to_seq: int | None = None
     ) -> Select[tuple[object, ...]]:
-        mine = [self._database.in_project(adjudications)]
+        mine: list[ColumnElement[bool]] = []
         if up_to_seq is not None:
             mine.append(adjudications.c.at_seq <= up_to_seq)
         if comparison_ids is not None:

@@ -101,14 +101,12 @@ class Alerts:
         by hand.
         """
         return self._database.fetch_scalar(
-            select(func.min(alerts.c.opened_at)).where(
-                self._database.in_project(alerts), alerts.c.ended_at.is_(None)
-            )
+            select(func.min(alerts.c.opened_at)).where(alerts.c.ended_at.is_(None))
         )
 
     def _plan(self, connection: Connection, step: Advance[Step]) -> Step:
         known = self._read(connection, alerts.c.ended_at.is_(None))[::-1]
-        silences = read_silences(connection, self._database)
+        silences = read_silences(connection)
         return step(known, silences, self._database.next_number(connection, alerts.c.alert_id))
 
     def _get(self, connection: Connection, alert_id: int) -> Alert:
@@ -122,7 +120,7 @@ class Alerts:
     ) -> list[Alert]:
         wanted = (
             select(alerts.c.record)
-            .where(self._database.in_project(alerts), *conditions)
+            .where(*conditions)
             .order_by(alerts.c.alert_id.desc())
             .limit(limit)
         )
@@ -137,7 +135,7 @@ class Alerts:
             self._database.insert(connection, alerts, [values])
 
     def _is(self, alert_id: int) -> Any:
-        return self._database.in_project(alerts) & (alerts.c.alert_id == alert_id)
+        return alerts.c.alert_id == alert_id
 
 
 class Silences:
@@ -182,7 +180,7 @@ class Silences:
         """End a silence now. Raises NotFound, and StoreError if it has ended."""
         now = self._database.clock.now().astimezone(UTC)
         with audited_transaction(self._database) as (connection, ledger):
-            known = {each.silence_id: each for each in read_silences(connection, self._database)}
+            known = {each.silence_id: each for each in read_silences(connection)}
             if silence_id not in known:
                 raise NotFound(f"There is no silence {silence_id}. The page Alerts lists them.")
             silence = known[silence_id]
@@ -192,7 +190,6 @@ class Silences:
             connection.execute(
                 alert_silences.update()
                 .where(
-                    self._database.in_project(alert_silences),
                     alert_silences.c.silence_id == silence_id,
                 )
                 .values(_silence_row(ended))
@@ -203,7 +200,7 @@ class Silences:
     def all(self) -> list[Silence]:
         """Newest first."""
         with self._database.read_transaction() as connection:
-            return read_silences(connection, self._database)[::-1]
+            return read_silences(connection)[::-1]
 
 
 class AlertMessages:
@@ -287,8 +284,7 @@ class AlertMessages:
         if dry_run:
             return self._database.count(alert_messages, *old)
         with self._database.write_transaction() as connection:
-            is_ours = self._database.in_project(alert_messages)
-            return connection.execute(alert_messages.delete().where(is_ours, *old)).rowcount
+            return connection.execute(alert_messages.delete().where(*old)).rowcount
 
     def get(self, message_id: str) -> AlertMessage:
         """Raises NotFound."""
@@ -321,23 +317,17 @@ class AlertMessages:
     def _is_due(self, now: datetime) -> tuple[ColumnElement[bool], ...]:
         columns, earlier = alert_messages.c, alert_messages.alias()
         waits_for_another = exists().where(
-            self._database.in_project(earlier),
             earlier.c.state == "pending",
             earlier.c.alert_id == columns.alert_id,
             earlier.c.target == columns.target,
             earlier.c.created_at < columns.created_at,
         )
-        return (
-            self._database.in_project(alert_messages),
-            columns.state == "pending",
-            columns.next_attempt_at <= now,
-            ~waits_for_another,
-        )
+        return (columns.state == "pending", columns.next_attempt_at <= now, ~waits_for_another)
 
     def _read(self, *conditions: Any, limit: int | None = None) -> list[AlertMessage]:
         wanted = (
             select(alert_messages)
-            .where(self._database.in_project(alert_messages), *conditions)
+            .where(*conditions)
             .order_by(alert_messages.c.created_at.desc(), alert_messages.c.message_id)
             .limit(limit)
         )
@@ -349,7 +339,6 @@ class AlertMessages:
         return (
             alert_messages.update()
             .where(
-                self._database.in_project(alert_messages),
                 alert_messages.c.message_id == message_id,
                 alert_messages.c.state == from_state,
             )
@@ -369,13 +358,9 @@ def insert_messages(
     database.insert(connection, alert_messages, rows)
 
 
-def read_silences(connection: Connection, database: Database) -> list[Silence]:
+def read_silences(connection: Connection) -> list[Silence]:
     """Oldest first."""
-    wanted = (
-        select(alert_silences.c.record)
-        .where(database.in_project(alert_silences))
-        .order_by(alert_silences.c.silence_id)
-    )
+    wanted = select(alert_silences.c.record).order_by(alert_silences.c.silence_id)
     return [Silence.from_json(text) for text in connection.execute(wanted).scalars()]
 
 

@@ -18,10 +18,8 @@ FILE = "audit_anchors.jsonl"
 
 
 class Anchor(Record):
-    """The head of a project's chain at a moment."""
+    """The head of the chain at a moment."""
 
-    organization: str
-    project: str
     seq: int
     hash: str
     at: datetime
@@ -31,7 +29,7 @@ class Anchor(Record):
         return self.at.date()
 
 
-def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
+def read_anchors(path: Path) -> list[Anchor]:
     """Oldest first; empty if the file does not exist. Raises StoreError for an invalid line.
 
     A last line without a line end was being written when the power failed: it is ignored, and the
@@ -50,12 +48,10 @@ def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
                 f"Line {n} of {path} is not an anchor of the audit chain. Restore the file from "
                 "its copy."
             ) from cause
-    return [a for a in found if (a.organization, a.project) == (organization, project)]
+    return found
 
 
-def add_daily_anchor(
-    path: Path, audit: Audit, organization: str, project: str, now: datetime
-) -> Anchor | None:
+def add_daily_anchor(path: Path, audit: Audit, now: datetime) -> Anchor | None:
     """Append a line for the head of the chain, unless the last line is from today; returns the new
     line.
 
@@ -63,10 +59,10 @@ def add_daily_anchor(
     would leave the chain without anchors.
     """
     seq, digest = audit.head()
-    anchors = read_anchors(path, organization, project)
+    anchors = read_anchors(path)
     if seq == 0 or (anchors and anchors[-1].day == now.date()):
         return None
-    anchor = Anchor(organization=organization, project=project, seq=seq, hash=digest, at=now)
+    anchor = Anchor(seq=seq, hash=digest, at=now)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         file.truncate(len(_read_whole_lines(path)))

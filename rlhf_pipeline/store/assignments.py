@@ -95,7 +95,7 @@ class Assignments:
             with audited_transaction(self._database) as (connection, ledger):
                 self._require_known(connection, ids)
                 there = select(slots.c.comparison_id, slots.c.slot_no).where(
-                    self._database.in_project(slots), slots.c.comparison_id.in_(ids)
+                    slots.c.comparison_id.in_(ids)
                 )
                 taken = {(row.comparison_id, row.slot_no) for row in connection.execute(there)}
                 wanted_here = [
@@ -133,7 +133,7 @@ class Assignments:
                 self._require_known(connection, ids)
                 taken = self._find_unavailable_ids(connection, annotator_id, ids)
                 last = select(slots.c.comparison_id, func.max(slots.c.slot_no)).where(
-                    self._database.in_project(slots), slots.c.comparison_id.in_(ids)
+                    slots.c.comparison_id.in_(ids)
                 )
                 numbers = {
                     row[0]: row[1]
@@ -168,7 +168,7 @@ class Assignments:
 
         def select_ids(table: Any, *conditions: Any) -> set[str]:
             wanted = select(table.c.comparison_id).where(
-                self._database.in_project(table), table.c.comparison_id.in_(ids), *conditions
+                table.c.comparison_id.in_(ids), *conditions
             )
             return set(connection.execute(wanted).scalars())
 
@@ -184,9 +184,7 @@ class Assignments:
         return (met - written) | asked | select_ids(comparisons, comparisons.c.flag.is_not(None))
 
     def _require_known(self, connection: Connection, ids: Sequence[str]) -> None:
-        known = select(comparisons.c.comparison_id).where(
-            self._database.in_project(comparisons), comparisons.c.comparison_id.in_(ids)
-        )
+        known = select(comparisons.c.comparison_id).where(comparisons.c.comparison_id.in_(ids))
         unknown = set(ids) - set(connection.execute(known).scalars())
         if unknown:
             raise UnknownComparison(
@@ -202,7 +200,6 @@ class Assignments:
         for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
             with audited_transaction(self._database) as (connection, ledger):
                 free = and_(
-                    self._database.in_project(slots),
                     slots.c.comparison_id.in_(ids),
                     is_free(self._database.clock.now()),
                 )
@@ -237,15 +234,10 @@ class Assignments:
 
     def get(self, assignment_id: str) -> Assignment:
         """Raises NotFound."""
-        wanted = select(assignments).where(
-            self._database.in_project(assignments), assignments.c.assignment_id == assignment_id
-        )
+        wanted = select(assignments).where(assignments.c.assignment_id == assignment_id)
         for row in self._database.fetch_mappings(wanted):
             return assignment_of(row)
-        raise NotFound(
-            f"There is no assignment {assignment_id!r} in project {self._database.project!r}. "
-            "Lease one first."
-        )
+        raise NotFound(f"There is no assignment {assignment_id!r}. Lease one first.")
 
     def holds_slot(self, assignment_id: str) -> bool:
         """Whether the slot that a card was dealt for is still, or again, its own. True for cards
@@ -255,9 +247,7 @@ class Assignments:
             slots.c.comparison_id == assignments.c.comparison_id,
             slots.c.slot_no == assignments.c.slot_no,
         )
-        here = and_(self._database.in_project(assignments), self._database.in_project(slots))
         lost = select(literal(1)).where(
-            here,
             same,
             assignments.c.assignment_id == assignment_id,
             func.coalesce(slots.c.assignment_id, "") != assignment_id,
@@ -268,23 +258,24 @@ class Assignments:
         """Return a card before its lease ends. Does nothing for a judged one."""
         with self._database.write_transaction() as connection:
             own = and_(
-                self._database.in_project(assignments),
                 assignments.c.assignment_id == assignment_id,
                 assignments.c.annotator_id == annotator_id,
             )
-            state = connection.execute(select(assignments.c.state).where(own)).scalar()
-            if state is None:
+            card = connection.execute(
+                select(assignments.c.state, assignments.c.comparison_id).where(own)
+            ).first()
+            if card is None:
                 raise NotFound(
                     f"There is no assignment {assignment_id!r} of yours. Nothing was released."
                 )
-            if state != "leased":
+            if card.state != "leased":
                 return
             now = self._database.clock.now()
             connection.execute(
                 assignments.update().where(own).values(state="released", leased_until=now)
             )
             holding = and_(
-                self._database.in_project(slots),
+                slots.c.comparison_id == card.comparison_id,
                 slots.c.assignment_id == assignment_id,
                 slots.c.state == "leased",
             )
@@ -300,33 +291,30 @@ class Assignments:
         until = now + timedelta(minutes=minutes)
         with self._database.write_transaction() as connection:
             held = and_(
-                self._database.in_project(assignments),
                 assignments.c.annotator_id == annotator_id,
                 assignments.c.state == "leased",
                 assignments.c.leased_until > now,
             )
-            ids = list(
-                connection.execute(select(assignments.c.assignment_id).where(held)).scalars()
-            )
-            for some in batches(ids, MAX_ROWS):
+            cards = connection.execute(
+                select(assignments.c.assignment_id, assignments.c.comparison_id).where(held)
+            ).all()
+            for some in batches(cards, MAX_ROWS):
+                ids = [card.assignment_id for card in some]
                 connection.execute(
                     assignments.update()
-                    .where(
-                        self._database.in_project(assignments),
-                        assignments.c.assignment_id.in_(some),
-                    )
+                    .where(assignments.c.assignment_id.in_(ids))
                     .values(leased_until=until)
                 )
                 connection.execute(
                     slots.update()
                     .where(
-                        self._database.in_project(slots),
-                        slots.c.assignment_id.in_(some),
+                        slots.c.comparison_id.in_([card.comparison_id for card in some]),
+                        slots.c.assignment_id.in_(ids),
                         slots.c.state == "leased",
                     )
                     .values(leased_until=until)
                 )
-        return len(ids)
+        return len(cards)
 
     def remaining_for(self, annotator_id: str, rules: AnnotationRules) -> RemainingCards:
         """The cards that one annotator could be dealt now, held ones included."""
@@ -350,31 +338,20 @@ class Assignments:
         offered are left out.
         """
         n_done = func.sum(case((slots.c.state == "done", 1), else_=0))
-        wanted = (
-            select(slots.c.comparison_id, func.count(), n_done)
-            .where(self._database.in_project(slots))
-            .group_by(slots.c.comparison_id)
-        )
+        wanted = select(slots.c.comparison_id, func.count(), n_done).group_by(slots.c.comparison_id)
         rows = self._database.fetch_among(wanted, slots.c.comparison_id, comparison_ids)
         return {row[0]: (row[1], row[2]) for row in rows}
 
     def remaining_work(self) -> RemainingWork:
         """Over the whole project."""
         now = self._database.clock.now()
-        of_state = (
-            select(slots.c.state, func.count())
-            .where(self._database.in_project(slots))
-            .group_by(slots.c.state)
-        )
+        of_state = select(slots.c.state, func.count()).group_by(slots.c.state)
         running = select(func.count()).where(
-            self._database.in_project(slots),
             is_unfinished(),
             slots.c.state == "leased",
             slots.c.leased_until > now,
         )
-        n = select(func.count(func.distinct(slots.c.comparison_id))).where(
-            self._database.in_project(slots)
-        )
+        n = select(func.count(func.distinct(slots.c.comparison_id)))
         with self._database.read_transaction() as connection:
             counted = {row[0]: row[1] for row in connection.execute(of_state)}
             return RemainingWork(
@@ -391,13 +368,9 @@ class Assignments:
             .select_from(slots)
             .join(
                 comparisons,
-                and_(
-                    self._database.in_project(comparisons),
-                    comparisons.c.comparison_id == slots.c.comparison_id,
-                ),
+                comparisons.c.comparison_id == slots.c.comparison_id,
             )
             .where(
-                self._database.in_project(slots),
                 is_unfinished(),
                 is_free(self._database.clock.now()),
             )
@@ -409,9 +382,7 @@ class Assignments:
         """The newest cards of one annotator."""
         wanted = (
             select(assignments)
-            .where(
-                self._database.in_project(assignments), assignments.c.annotator_id == annotator_id
-            )
+            .where(assignments.c.annotator_id == annotator_id)
             .order_by(assignments.c.n.desc())
             .limit(limit)
         )

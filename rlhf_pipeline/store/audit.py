@@ -15,9 +15,9 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.conversion import Keys, flat_json, keys_of
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, scope_of
+from rlhf_pipeline.store.prepared_statements import PreparedStatement
 from rlhf_pipeline.store.schema import (
-    SCOPE,
+    ONLY_ROW,
     annotation_rules,
     audit,
     evaluation_sets,
@@ -43,11 +43,11 @@ LINK_COLUMNS = tuple(column.name for column in audit.c if column.name != "hash")
 _LINK_KEYS = keys_of(LINK_COLUMNS)
 
 
-_HEAD = PreparedStatement(select(heads).where(in_scope(heads)))
+_HEAD = PreparedStatement(select(heads))
 _MOVE_HEAD = PreparedStatement(
-    heads.update()
-    .where(in_scope(heads))
-    .values({name: bindparam(f"new_{name}") for name in ("vote_seq", "audit_seq", "audit_hash")})
+    heads.update().values(
+        {name: bindparam(f"new_{name}") for name in ("vote_seq", "audit_seq", "audit_hash")}
+    )
 )
 
 
@@ -70,7 +70,7 @@ class Ledger:
     def __init__(self, connection: Connection, database: Database):
         self._connection = connection
         self._database = database
-        head = _HEAD.first(connection, scope_of(database))
+        head = _HEAD.first(connection, {})
         self._is_new = head is None
         self.vote_seq: int = head.vote_seq if head else 0
         self.seq: int = head.audit_seq if head else 0
@@ -88,8 +88,6 @@ class Ledger:
         self.seq += 1
         at = at or self._database.clock.now()
         link = {
-            "organization_id": self._database.organization,
-            "project_id": self._database.project,
             "seq": self.seq,
             "at": at,
             "actor": actor,
@@ -109,15 +107,11 @@ class Ledger:
         self._database.insert(self._connection, audit, self._links)
         head = {"vote_seq": self.vote_seq, "audit_seq": self.seq, "audit_hash": self.hash}
         if self._is_new:
-            self._database.insert(self._connection, heads, [head])
+            self._database.insert(self._connection, heads, [{"head_id": ONLY_ROW, **head}])
         else:
             _MOVE_HEAD.write(
                 self._connection,
-                [
-                    scope_of(
-                        self._database, **{f"new_{name}": value for name, value in head.items()}
-                    )
-                ],
+                [{f"new_{name}": value for name, value in head.items()}],
             )
 
 
@@ -171,7 +165,7 @@ def row_digest(table: Table, row: Mapping[str, Any]) -> str:
 
 @lru_cache
 def _keys_of(table: Table) -> Keys:
-    return keys_of(column.name for column in table.c if column.name not in SCOPE)
+    return keys_of(column.name for column in table.c)
 
 
 class AuditedTable(NamedTuple):
@@ -209,16 +203,14 @@ class Audit:
 
     def head(self) -> tuple[int, str]:
         """Seq and hash of the newest link; 0 and the first hash in an empty chain."""
-        row = self._database.fetch_first(
-            select(heads.c.audit_seq, heads.c.audit_hash).where(self._database.in_project(heads))
-        )
+        row = self._database.fetch_first(select(heads.c.audit_seq, heads.c.audit_hash))
         return (0, FIRST_HASH) if row is None else (row.audit_seq, row.audit_hash)
 
     def hash_at(self, seq: int) -> str | None:
         """The hash of one link; None if there is no such link."""
         with self._database.read_transaction() as connection:
             found: str | None = connection.execute(
-                select(audit.c.hash).where(self._database.in_project(audit), audit.c.seq == seq)
+                select(audit.c.hash).where(audit.c.seq == seq)
             ).scalar()
             return found
 
@@ -252,7 +244,7 @@ class Audit:
         """
         upper = before_seq if before_seq is not None else self.head()[0] + 1
         lower = max(1, upper - within)
-        conditions = [self._database.in_project(audit), audit.c.seq < upper, audit.c.seq >= lower]
+        conditions = [audit.c.seq < upper, audit.c.seq >= lower]
         if actor is not None:
             conditions.append(audit.c.actor == actor)
         if object_id is not None:
@@ -277,12 +269,7 @@ class Audit:
 
     def after(self, seq: int, *, limit: int) -> list[AuditLink]:
         """Links above a seq, oldest first."""
-        wanted = (
-            select(audit)
-            .where(self._database.in_project(audit), audit.c.seq > seq)
-            .order_by(audit.c.seq)
-            .limit(limit)
-        )
+        wanted = select(audit).where(audit.c.seq > seq).order_by(audit.c.seq).limit(limit)
         rows = self._database.fetch_mappings(wanted)
         return [
             AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields})
@@ -317,10 +304,7 @@ class Audit:
         after = 0
         while True:
             links = connection.execute(
-                select(audit)
-                .where(self._database.in_project(audit), audit.c.seq > after)
-                .order_by(audit.c.seq)
-                .limit(VERIFY_ROWS)
+                select(audit).where(audit.c.seq > after).order_by(audit.c.seq).limit(VERIFY_ROWS)
             ).all()
             if not links:
                 return
@@ -346,9 +330,7 @@ class Audit:
             if key.type.python_type is str
             else [int(one) for one in ids if one.isascii() and one.isdigit() and len(one) <= 18]
         )
-        found = connection.execute(
-            select(table).where(self._database.in_project(table), key.in_(wanted))
-        ).mappings()
+        found = connection.execute(select(table).where(key.in_(wanted))).mappings()
         return {str(row[key.name]): dict(row) for row in found}
 
     def _check_link(self, link: Mapping[str, Any], seq: int, previous: str) -> None:
@@ -383,9 +365,7 @@ class Audit:
             )
         for action, (table, _, _) in AUDITED_TABLES.items():
             n = n_kept[action]
-            stored = connection.execute(
-                select(func.count()).select_from(table).where(self._database.in_project(table))
-            ).scalar_one()
+            stored = connection.execute(select(func.count()).select_from(table)).scalar_one()
             if stored != n:
                 raise self._broken_chain_error(
                     seq,
@@ -395,7 +375,6 @@ class Audit:
 
     def _broken_chain_error(self, seq: int, what: str) -> StoreError:
         return StoreError(
-            f"The audit chain of {self._database.organization}/{self._database.project} is broken "
-            f"at seq {seq}: it {what}. Stop writing, keep the file as evidence and restore the "
-            "last backup that verifies."
+            f"The audit chain is broken at seq {seq}: it {what}. Stop writing, keep the file "
+            "as evidence and restore the last backup that verifies."
         )

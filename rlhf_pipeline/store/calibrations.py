@@ -137,7 +137,7 @@ class Calibrations:
 
     def whole_log(self) -> list[CalibrationReport]:
         """`log` and the imported reports, in order of fitting."""
-        return self._read_reports(self._database.in_project(calibrations))
+        return self._read_reports()
 
     def entry_keys(self, *, before: EntryKey | None = None, limit: int = 50) -> list[EntryKey]:
         """(fitted at, reward model, version) of the whole log, the last fitted first, at most
@@ -147,12 +147,7 @@ class Calibrations:
         """
         order = (calibrations.c.fitted_at, calibrations.c.reward_model, calibrations.c.version)
         earlier = () if before is None else (_is_before(before),)
-        wanted = (
-            select(*order)
-            .where(self._database.in_project(calibrations), *earlier)
-            .order_by(*(c.desc() for c in order))
-            .limit(limit)
-        )
+        wanted = select(*order).where(*earlier).order_by(*(c.desc() for c in order)).limit(limit)
         return [
             (row.fitted_at, row.reward_model, row.version)
             for row in self._database.fetch_all(wanted)
@@ -162,7 +157,6 @@ class Calibrations:
         """The reward models of the whole log, the last fitted first."""
         wanted = (
             select(calibrations.c.reward_model)
-            .where(self._database.in_project(calibrations))
             .group_by(calibrations.c.reward_model)
             .order_by(func.max(calibrations.c.fitted_at).desc(), calibrations.c.reward_model)
         )
@@ -180,9 +174,7 @@ class Calibrations:
     def entry(self, reward_model: str, version: int) -> LoggedCalibration | None:
         """One entry of the whole log; None if there is none."""
         one = calibrations.c.reward_model == reward_model, calibrations.c.version == version
-        row = self._database.fetch_first(
-            select(calibrations).where(self._database.in_project(calibrations), *one)
-        )
+        row = self._database.fetch_first(select(calibrations).where(*one))
         if row is None:
             return None
         report = CalibrationReport.from_json(row.report)
@@ -191,13 +183,11 @@ class Calibrations:
         )
 
     def _is_made_here(self) -> ColumnElement[bool]:
-        return and_(
-            self._database.in_project(calibrations), calibrations.c.calibrator != NO_CALIBRATOR
-        )
+        return calibrations.c.calibrator != NO_CALIBRATOR
 
-    def _read_reports(self, which: ColumnElement[bool]) -> list[CalibrationReport]:
+    def _read_reports(self, *which: ColumnElement[bool]) -> list[CalibrationReport]:
         order = (calibrations.c.fitted_at, calibrations.c.reward_model, calibrations.c.version)
-        reports = select(calibrations.c.report).where(which).order_by(*order)
+        reports = select(calibrations.c.report).where(*which).order_by(*order)
         return [CalibrationReport.from_json(text) for text in self._database.fetch_scalars(reports)]
 
     def _next_version(self, connection: Connection, reward_model: str) -> int:
@@ -244,7 +234,7 @@ class Calibrations:
         a field existed and lack it.
         """
         of_models = select(calibrations.c.report).where(
-            self._database.in_project(calibrations), calibrations.c.reward_model.in_(reward_models)
+            calibrations.c.reward_model.in_(reward_models)
         )
         return {
             _encode_report(CalibrationReport.from_json(text))

@@ -25,7 +25,7 @@ from sqlalchemy import (
 
 from rlhf_pipeline.records import AnnotationRules, Assignment, AssignmentKind, content_id
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, scope_of
+from rlhf_pipeline.store.prepared_statements import PreparedStatement
 from rlhf_pipeline.store.schema import assignments, comparisons, practised_comparisons, slots
 
 WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
@@ -318,10 +318,7 @@ class AnnotatorQueue:
     def _write_cards(self, statement: PreparedStatement, cards: Sequence[CardRow]) -> None:
         statement.write(
             self.connection,
-            [
-                scope_of(self.database, **{f"its_{name}": card[name] for name in _LEASE_COLUMNS})
-                for card in cards
-            ],
+            [{f"its_{name}": card[name] for name in _LEASE_COLUMNS} for card in cards],
         )
 
     def _midnight(self) -> datetime:
@@ -342,7 +339,7 @@ class AnnotatorQueue:
         return f"{self.rules.seed}/{self.annotator_id}"
 
     def _parameters(self, **parameters: Any) -> dict[str, Any]:
-        return scope_of(self.database, annotator=self.annotator_id, now=self.now, **parameters)
+        return {"annotator": self.annotator_id, "now": self.now, **parameters}
 
 
 @lru_cache(maxsize=65_536)  # the next lease draws among nearly the same cards
@@ -368,7 +365,8 @@ def is_free(now: Any) -> ColumnElement[bool]:
 
 
 def _is_own(table: Any) -> ColumnElement[bool]:
-    return and_(in_scope(table), table.c.annotator_id == bindparam("annotator"))
+    own: ColumnElement[bool] = table.c.annotator_id == bindparam("annotator")
+    return own
 
 
 def _is_held(table: Any) -> ColumnElement[bool]:
@@ -405,14 +403,11 @@ def _is_eligible() -> ColumnElement[bool]:
 
 def _select_slots(*columns: ColumnElement[Any]) -> Select[Any]:
     """Unfinished slots of comparisons that this annotator has neither met nor written."""
-    of_comparison = and_(
-        in_scope(comparisons), comparisons.c.comparison_id == slots.c.comparison_id
-    )
+    of_comparison = comparisons.c.comparison_id == slots.c.comparison_id
     return (
         select(*columns)
         .join(comparisons, of_comparison)
         .where(
-            in_scope(slots),
             is_unfinished(),
             or_(_is_unreserved(), _is_reserved()),
             _is_eligible(),
@@ -436,9 +431,7 @@ def _select_open_slots(whose: ColumnElement[bool]) -> Select[Any]:
     """
     own = assignments.alias("first")
     of_own = and_(_is_own(own), own.c.comparison_id == slots.c.comparison_id, own.c.pass_no == 1)
-    of_comparison = and_(
-        in_scope(comparisons), comparisons.c.comparison_id == slots.c.comparison_id
-    )
+    of_comparison = comparisons.c.comparison_id == slots.c.comparison_id
     return (
         select(
             slots.c.comparison_id,
@@ -451,7 +444,6 @@ def _select_open_slots(whose: ColumnElement[bool]) -> Select[Any]:
         .join(comparisons, of_comparison)
         .outerjoin(own, of_own)
         .where(
-            in_scope(slots),
             is_unfinished(),
             whose,
             is_free(bindparam("now")),
@@ -468,7 +460,7 @@ def _select_free_slot(comparison_id: ColumnElement[str]) -> ColumnElement[Any]:
     """The number of a free slot of a comparison, one reserved for this annotator first; NULL if
     there is none.
     """
-    free = in_scope(slots), slots.c.comparison_id == comparison_id, is_free(bindparam("now"))
+    free = (slots.c.comparison_id == comparison_id, is_free(bindparam("now")))
     first = [
         select(func.min(slots.c.slot_no)).where(*free, whose).scalar_subquery()
         for whose in (_is_reserved(), _is_unreserved())
@@ -572,7 +564,6 @@ _SELECT_GOLD = PreparedStatement(
         _select_free_slot(comparisons.c.comparison_id).label("free_slot"),
     )
     .where(
-        in_scope(comparisons),
         comparisons.c.gold.is_not(None),
         _is_eligible(),
         ~_is_met(comparisons.c.comparison_id),
@@ -598,9 +589,9 @@ _HAS_OFFERED = PreparedStatement(
     .select_from(slots)
     .join(
         comparisons,
-        and_(in_scope(comparisons), comparisons.c.comparison_id == slots.c.comparison_id),
+        comparisons.c.comparison_id == slots.c.comparison_id,
     )
-    .where(in_scope(slots), _is_eligible())
+    .where(_is_eligible())
     .limit(1)
 )
 _SELECT_EARLIER_CARD = PreparedStatement(
@@ -612,13 +603,12 @@ _SELECT_EARLIER_CARD = PreparedStatement(
 )
 _RENEW_LEASE = PreparedStatement(
     assignments.update()
-    .where(in_scope(assignments), assignments.c.assignment_id == bindparam("its_assignment_id"))
+    .where(assignments.c.assignment_id == bindparam("its_assignment_id"))
     .values({name: bindparam(f"its_{name}") for name in _LEASE_COLUMNS[2:]})
 )
 _CLAIM_SLOT = PreparedStatement(
     slots.update()
     .where(
-        in_scope(slots),
         slots.c.comparison_id == bindparam("its_comparison_id"),
         slots.c.slot_no == bindparam("its_slot_no"),
     )

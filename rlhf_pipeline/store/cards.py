@@ -16,7 +16,7 @@ from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
 from rlhf_pipeline.records import AnnotatorKind, Choice, VoteDetails
 from rlhf_pipeline.store.card_queue import RESERVED_SLOTS_FROM
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, is_among, scope_of
+from rlhf_pipeline.store.prepared_statements import PreparedStatement, is_among
 from rlhf_pipeline.store.schema import assignments, slots
 
 RELEASE_S = 600.0  # for which a card whose vote was undone stays with the annotator
@@ -37,7 +37,7 @@ class VotedCards:
         ids = sorted({vote["assignment_id"] for vote in votes} - {None})
         if not ids:
             return cls(database, {})
-        found = _WITH_IDS.rows(connection, scope_of(database, values=ids))
+        found = _WITH_IDS.rows(connection, {"values": ids})
         return cls(database, {row.assignment_id: row._asdict() for row in found})
 
     def check(self, vote: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ class VotedCards:
         return first if first == card["annotator_id"] else None
 
     def _card_key(self, card: dict[str, Any]) -> dict[str, Any]:
-        return scope_of(self.database, card=card["assignment_id"])
+        return {"card": card["assignment_id"]}
 
     def _slot_key(self, card: dict[str, Any]) -> dict[str, Any]:
         return {**self._card_key(card), "comparison": card["comparison_id"], "no": card["slot_no"]}
@@ -140,14 +140,11 @@ def _slot_values(card: dict[str, Any], until: datetime) -> dict[str, Any]:
 
 
 _WITH_IDS = PreparedStatement(
-    lambda is_sqlite: select(assignments).where(
-        in_scope(assignments), is_among(assignments.c.assignment_id, is_sqlite)
-    )
+    lambda is_sqlite: select(assignments).where(is_among(assignments.c.assignment_id, is_sqlite))
 )
 _CARD = PreparedStatement(
     assignments.update()
     .where(
-        in_scope(assignments),
         assignments.c.assignment_id == bindparam("card"),
     )
     .values(
@@ -159,7 +156,6 @@ _CARD = PreparedStatement(
 _SLOT = PreparedStatement(
     slots.update()
     .where(
-        in_scope(slots),
         slots.c.comparison_id == bindparam("comparison"),
         slots.c.slot_no == bindparam("no"),
         or_(
@@ -183,7 +179,6 @@ _SLOT = PreparedStatement(
 _FIRST_DEALT = PreparedStatement(
     select(assignments.c.annotator_id)
     .where(
-        in_scope(assignments),
         assignments.c.comparison_id == bindparam("comparison"),
         assignments.c.slot_no == bindparam("no"),
     )

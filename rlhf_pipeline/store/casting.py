@@ -34,7 +34,7 @@ from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digest
 from rlhf_pipeline.store.cards import VotedCards, is_undo
 from rlhf_pipeline.store.conversion import flat_json, keys_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, is_among, scope_of
+from rlhf_pipeline.store.prepared_statements import PreparedStatement, is_among
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes
 
 VOTES_PER_TRANSACTION = MAX_ROWS
@@ -194,19 +194,18 @@ class _VoteTransaction:
         others = sorted({vote["comparison_id"] for vote in prepared} - published)
         if others:
             published |= {
-                row.comparison_id
-                for row in _SELECT_PUBLISHED.rows(connection, scope_of(database, values=others))
+                row.comparison_id for row in _SELECT_PUBLISHED.rows(connection, {"values": others})
             }
         transaction = cls(
             database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards
         )
-        for row in _SELECT_RECORDED.rows(connection, scope_of(database, values=keys)):
+        for row in _SELECT_RECORDED.rows(connection, {"values": keys}):
             transaction.recorded[row.idempotency_key] = row._asdict()
         pairs = sorted({_judge(vote) for vote in prepared})
-        for turn in read_turns(connection, database, pairs):
+        for turn in read_turns(connection, pairs):
             transaction._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
         if targets:
-            found = _SELECT_VOTES.rows(connection, scope_of(database, values=targets))
+            found = _SELECT_VOTES.rows(connection, {"values": targets})
             transaction.strangers = {row.vote_id: row._asdict() for row in found}
         return transaction
 
@@ -216,8 +215,8 @@ class _VoteTransaction:
             return self._find_stored_vote(vote)
         if vote["comparison_id"] not in self.published:
             raise UnknownComparison(
-                f"Vote {key!r}: comparison {vote['comparison_id']!r} was never published in "
-                f"project {self.database.project!r}. Publish it first, or correct the id."
+                f"Vote {key!r}: comparison {vote['comparison_id']!r} was never published. "
+                "Publish it first, or correct the id."
             )
         if voted_at is not None and voted_at.date() > self.received_at.date() + timedelta(days=1):
             raise _date_error(key, voted_at)
@@ -331,11 +330,9 @@ def _find_latest_undo(vote: VoteRow, turns: Sequence[VoteRow]) -> VoteRow | None
     return newest if newest is not None and is_undo(newest) else None
 
 
-def read_turns(
-    connection: Connection, database: Database, pairs: Sequence[tuple[str, str]]
-) -> Sequence[Any]:
+def read_turns(connection: Connection, pairs: Sequence[tuple[str, str]]) -> Sequence[Any]:
     """_TURN_COLUMNS of the votes of these (comparison, annotator) pairs."""
-    return _SELECT_TURNS.rows(connection, scope_of(database, pairs=json.dumps(pairs)))
+    return _SELECT_TURNS.rows(connection, {"pairs": json.dumps(pairs)})
 
 
 def _select_turns(is_sqlite: bool) -> Select[Any]:
@@ -352,18 +349,17 @@ def _select_turns(is_sqlite: bool) -> Select[Any]:
     else:
         each = func.json_array_elements(cast(pairs, JSON)).table_valued("value")
         asked = [each.c.value.op("->>", return_type=String())(i) for i in (0, 1)]
-    mine = in_scope(votes), votes.c.comparison_id == asked[0], votes.c.annotator_id == asked[1]
     return (
         select(*(votes.c[name] for name in _TURN_COLUMNS))
         .select_from(each)
-        .join(votes, and_(*mine))
+        .join(votes, and_(votes.c.comparison_id == asked[0], votes.c.annotator_id == asked[1]))
     )
 
 
 _SELECT_TURNS = PreparedStatement(_select_turns)
 _SELECT_PUBLISHED = PreparedStatement(
     lambda is_sqlite: select(comparisons.c.comparison_id).where(
-        in_scope(comparisons), is_among(comparisons.c.comparison_id, is_sqlite)
+        is_among(comparisons.c.comparison_id, is_sqlite)
     )
 )
 _SELECT_RECORDED = PreparedStatement(
@@ -371,12 +367,10 @@ _SELECT_RECORDED = PreparedStatement(
         select(idempotency.c.body_hash, votes)
         .join(votes, idempotency.c.vote_id == votes.c.vote_id)
         .where(
-            in_scope(votes),
-            in_scope(idempotency),
             is_among(idempotency.c.idempotency_key, is_sqlite),
         )
     )
 )
 _SELECT_VOTES = PreparedStatement(
-    lambda is_sqlite: select(votes).where(in_scope(votes), is_among(votes.c.vote_id, is_sqlite))
+    lambda is_sqlite: select(votes).where(is_among(votes.c.vote_id, is_sqlite))
 )

@@ -62,11 +62,11 @@ class ComparisonLists:
         place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         newest_first = [c.desc() for c in place.clauses]
         indexed, checked = self._conditions(only)
-        where = [self._database.in_project(comparisons), *indexed]
+        where = [*indexed]
         if before is not None:
             where.append(place < before)
         if judged_by is not None:
-            where.append(comparisons.c.comparison_id.in_(judged_ids(self._database, judged_by)))
+            where.append(comparisons.c.comparison_id.in_(judged_ids(judged_by)))
         last: Any = None
         if checked:
             lowest = select(*place.clauses).where(*where).order_by(*newest_first)
@@ -83,26 +83,22 @@ class ComparisonLists:
 
     def values_of(self, column: Listed) -> list[str]:
         """The values of a column, at most MAX_VALUES; each costs one look into its index."""
-        value, mine = comparisons.c[column], self._database.in_project(comparisons)
-        first = select(func.min(value).label("value")).where(mine, value.is_not(None))
+        value = comparisons.c[column]
+        first = select(func.min(value).label("value")).where(value.is_not(None))
         found = first.cte(recursive=True)
-        after = select(func.min(value)).where(mine, value > found.c.value).scalar_subquery()
+        after = select(func.min(value)).where(value > found.c.value).scalar_subquery()
         found = found.union_all(select(after).where(found.c.value.is_not(None)))
         wanted = select(found.c.value).where(found.c.value.is_not(None)).limit(MAX_VALUES)
         return list(self._database.fetch_scalars(wanted))
 
     def has_own(self) -> bool:
         """Whether any comparison was not imported."""
-        own = select(literal(1)).where(
-            self._database.in_project(comparisons), comparisons.c.source.is_(None)
-        )
+        own = select(literal(1)).where(comparisons.c.source.is_(None))
         return self._database.fetch_first(own.limit(1)) is not None
 
     def groups_of(self, ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Category and source of these comparisons by id; unknown ids are left out."""
-        wanted = select(
-            comparisons.c.comparison_id, comparisons.c.category, comparisons.c.source
-        ).where(self._database.in_project(comparisons))
+        wanted = select(comparisons.c.comparison_id, comparisons.c.category, comparisons.c.source)
         rows = self._database.fetch_among(wanted, comparisons.c.comparison_id, ids)
         return {
             "category": {row.comparison_id: row.category for row in rows},
@@ -116,9 +112,9 @@ class ComparisonLists:
         n_changed = 0
         changeable = comparisons.c.flag.is_(None) | comparisons.c.flag.in_(PEOPLE_FLAGS)
         for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
-            mine = self._database.in_project(comparisons), comparisons.c.comparison_id.in_(ids)
+            mine = comparisons.c.comparison_id.in_(ids)
             with audited_transaction(self._database) as (connection, ledger):
-                known = select(comparisons.c.comparison_id).where(*mine)
+                known = select(comparisons.c.comparison_id).where(mine)
                 unknown = set(ids) - set(connection.execute(known).scalars())
                 if unknown:
                     raise UnknownComparison(
@@ -131,7 +127,7 @@ class ComparisonLists:
                     continue
                 connection.execute(
                     comparisons.update()
-                    .where(mine[0], comparisons.c.comparison_id.in_(changed))
+                    .where(comparisons.c.comparison_id.in_(changed))
                     .values(flag=flag)
                 )
                 ledger.append(
@@ -150,9 +146,7 @@ class ComparisonLists:
         indexed: list[ColumnElement[bool]] = []
         checked: list[ColumnElement[bool]] = []
         if only.annotator_id is not None:
-            voted = select(votes.c.comparison_id).where(
-                self._database.in_project(votes), votes.c.annotator_id == only.annotator_id
-            )
+            voted = select(votes.c.comparison_id).where(votes.c.annotator_id == only.annotator_id)
             on_this = voted.where(votes.c.comparison_id == comparisons.c.comparison_id)
             if has_few_votes(self._database, only.annotator_id):
                 indexed.append(comparisons.c.comparison_id.in_(voted))
@@ -171,9 +165,7 @@ class ComparisonLists:
         return indexed, checked
 
     def _has_status(self, status: Status) -> ColumnElement[bool]:
-        asked = select(literal(1)).where(
-            self._database.in_project(slots), slots.c.comparison_id == comparisons.c.comparison_id
-        )
+        asked = select(literal(1)).where(slots.c.comparison_id == comparisons.c.comparison_id)
         if status == "not_offered":
             return ~asked.exists()
         waits = asked.where(slots.c.state != "done").exists()

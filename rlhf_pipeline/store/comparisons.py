@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, func, literal, or_, select, tuple_
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
@@ -15,7 +15,7 @@ from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.comparison_lists import FRAME_COLUMNS, ComparisonLists
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS
-from rlhf_pipeline.store.prepared_statements import in_scope, is_among, scope_of
+from rlhf_pipeline.store.prepared_statements import is_among
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
 if TYPE_CHECKING:
@@ -98,7 +98,6 @@ class Comparisons(ComparisonLists):
         wanted = (
             select(*FRAME_COLUMNS)
             .where(
-                self._database.in_project(comparisons),
                 comparisons.c.day.in_(sorted(set(days))),
                 own,
             )
@@ -108,7 +107,7 @@ class Comparisons(ComparisonLists):
 
     def with_ids(self, ids: Sequence[str]) -> pd.DataFrame:
         """COMPARISONS with these ids, in the order of `for_days`; unknown ids are left out."""
-        wanted = select(*FRAME_COLUMNS).where(self._database.in_project(comparisons))
+        wanted = select(*FRAME_COLUMNS)
         rows = self._database.fetch_among(wanted, comparisons.c.comparison_id, ids)
         return frame_of(
             sorted(rows, key=lambda row: (row.day, row.position, row.comparison_id)), COMPARISONS
@@ -119,11 +118,7 @@ class Comparisons(ComparisonLists):
         found: dict[str, Texts] = {}
         with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
-                rows = (
-                    connection.execute(_TEXTS, scope_of(self._database, values=batch))
-                    .mappings()
-                    .all()
-                )
+                rows = connection.execute(_TEXTS, {"values": batch}).mappings().all()
                 found |= {row["comparison_id"]: Texts.model_construct(**row) for row in rows}
         return found
 
@@ -135,12 +130,7 @@ class Comparisons(ComparisonLists):
         comparisons published meanwhile may be included.
         """
         place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
-        ordered = (
-            select(*FRAME_COLUMNS)
-            .where(self._database.in_project(comparisons))
-            .order_by(*place.clauses)
-            .limit(batch_rows)
-        )
+        ordered = select(*FRAME_COLUMNS).order_by(*place.clauses).limit(batch_rows)
         after: Row[Any] | None = None
         while True:
             wanted = (
@@ -158,9 +148,7 @@ class Comparisons(ComparisonLists):
         """source_pair_id -> comparison_id of the imported comparisons among `ids`; unknown ones are
         left out.
         """
-        imported = select(comparisons.c.source_pair_id, comparisons.c.comparison_id).where(
-            self._database.in_project(comparisons)
-        )
+        imported = select(comparisons.c.source_pair_id, comparisons.c.comparison_id)
         rows = self._database.fetch_among(imported, comparisons.c.source_pair_id, ids)
         return {row.source_pair_id: row.comparison_id for row in rows}
 
@@ -172,7 +160,6 @@ class Comparisons(ComparisonLists):
         wanted = (
             select(comparisons.c.pair_key, first)
             .where(
-                self._database.in_project(comparisons),
                 comparisons.c.flag.is_(None),
                 comparisons.c.repeat_of.is_(None),
             )
@@ -186,7 +173,7 @@ class Comparisons(ComparisonLists):
         wanted = select(comparisons.c.prompt_id, func.min(comparisons.c.prompt)).group_by(
             comparisons.c.prompt_id
         )
-        rows = self._database.fetch_all(wanted.where(self._database.in_project(comparisons)))
+        rows = self._database.fetch_all(wanted)
         return {row[0]: row[1] for row in rows}
 
     def splits(
@@ -208,10 +195,7 @@ class Comparisons(ComparisonLists):
             else ()
         )
         return [
-            row._tuple()
-            for row in self._database.fetch_all(
-                wanted.where(self._database.in_project(comparisons), *given).order_by(*of)
-            )
+            row._tuple() for row in self._database.fetch_all(wanted.where(*given).order_by(*of))
         ]
 
     def find_offerable_ids(
@@ -223,8 +207,7 @@ class Comparisons(ComparisonLists):
         With `unvoted_only`, those that no person has judged; skips and votes of machines do not
         count.
         """
-        conditions = [
-            self._database.in_project(comparisons),
+        conditions: list[ColumnElement[bool]] = [
             comparisons.c.flag.is_(None),
             comparisons.c.repeat_of.is_(None),
             comparisons.c.written_by.is_(None),
@@ -233,7 +216,6 @@ class Comparisons(ComparisonLists):
             conditions.append(comparisons.c.day == day)
         if unvoted_only:
             judged = select(literal(1)).where(
-                self._database.in_project(votes),
                 votes.c.comparison_id == comparisons.c.comparison_id,
                 votes.c.choice != Choice.SKIP.value,
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
@@ -251,9 +233,7 @@ class Comparisons(ComparisonLists):
 
     def first_day(self) -> str | None:
         """Earliest day of a comparison; None if there is none."""
-        return self._database.fetch_scalar(
-            select(func.min(comparisons.c.day)).where(self._database.in_project(comparisons))
-        )
+        return self._database.fetch_scalar(select(func.min(comparisons.c.day)))
 
     def n_imported(self) -> int:
         """Number of comparisons from files, which the pipeline cannot make again."""
@@ -300,13 +280,9 @@ class Comparisons(ComparisonLists):
     ) -> tuple[list[dict[str, Any]], int]:
         ids = sorted({p["comparison_id"] for p in predicted})
         stored = select(predictions.c.comparison_id, predictions.c.reward_model).where(
-            self._database.in_project(predictions), predictions.c.comparison_id.in_(ids)
+            predictions.c.comparison_id.in_(ids)
         )
-        voted = (
-            select(votes.c.comparison_id)
-            .where(self._database.in_project(votes), votes.c.comparison_id.in_(ids))
-            .distinct()
-        )
+        voted = select(votes.c.comparison_id).where(votes.c.comparison_id.in_(ids)).distinct()
         known = {(row.comparison_id, row.reward_model) for row in connection.execute(stored)}
         too_late = set(connection.execute(voted).scalars())
         new = [p for p in predicted if (p["comparison_id"], p["reward_model"]) not in known]
@@ -316,7 +292,6 @@ class Comparisons(ComparisonLists):
 
     def _find_stored_ids(self, connection: Connection, ids: list[str]) -> set[str]:
         stored = select(comparisons.c.comparison_id).where(
-            self._database.in_project(comparisons),
             comparisons.c.comparison_id.in_(sorted(set(ids))),
         )
         return set(connection.execute(stored).scalars())
@@ -342,5 +317,5 @@ class Comparisons(ComparisonLists):
 
 
 _TEXTS = select(*(comparisons.c[name] for name in Texts.model_fields)).where(
-    in_scope(comparisons), is_among(comparisons.c.comparison_id)
+    is_among(comparisons.c.comparison_id)
 )

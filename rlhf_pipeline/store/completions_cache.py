@@ -62,9 +62,8 @@ class CompletionsCache:
             return
         whole, broken = self._read_entries(connection, sorted(entries))
         if broken:
-            mine = self._database.in_project(completion_cache)
             connection.execute(
-                completion_cache.delete().where(mine, completion_cache.c.cache_key.in_(broken))
+                completion_cache.delete().where(completion_cache.c.cache_key.in_(broken))
             )
         now = self._database.clock.now()
         new = [
@@ -86,10 +85,7 @@ class CompletionsCache:
             whole, _ = self._read_entries(connection, batch)
             found |= set(whole)
             if whole:
-                used = and_(
-                    self._database.in_project(completion_cache),
-                    completion_cache.c.cache_key.in_(sorted(whole)),
-                )
+                used = completion_cache.c.cache_key.in_(sorted(whole))
                 connection.execute(
                     completion_cache.update()
                     .where(used)
@@ -108,7 +104,6 @@ class CompletionsCache:
         )
         for batch in self._database.with_backoff(batches(sorted(set(keys)), MAX_ROWS)):
             at = and_(
-                self._database.in_project(completion_cache),
                 completion_cache.c.cache_key.in_(batch),
                 is_old,
             )
@@ -130,29 +125,23 @@ class CompletionsCache:
         Returns the number of entries and characters deleted, or with `dry_run` those that would be.
         Results of a running run stay: they are paid for and not yet delivered.
         """
-        c, mine = completion_cache.c, self._database.in_project(completion_cache)
+        c = completion_cache.c
         used = func.coalesce(c.last_hit_at, c.stored_at)
         ledger = generation_items.join(
             generation_runs,
-            and_(
-                generation_items.c.organization_id == generation_runs.c.organization_id,
-                generation_items.c.project_id == generation_runs.c.project_id,
-                generation_items.c.run_id == generation_runs.c.run_id,
-            ),
+            generation_items.c.run_id == generation_runs.c.run_id,
         )
         needed = (
             select(generation_items.c.cache_key)
             .select_from(ledger)
-            .where(
-                self._database.in_project(generation_items), generation_runs.c.ended_at.is_(None)
-            )
+            .where(generation_runs.c.ended_at.is_(None))
         )
         with self._database.read_transaction() as connection:
             held = set(connection.execute(needed).scalars())
             rows = connection.execute(
-                select(c.cache_key, used.label("used"), func.length(c.value).label("size"))
-                .where(mine)
-                .order_by(used)
+                select(
+                    c.cache_key, used.label("used"), func.length(c.value).label("size")
+                ).order_by(used)
             ).all()
         left = sum(row.size for row in rows)
         going: dict[str, int] = {}
@@ -166,7 +155,7 @@ class CompletionsCache:
             batches([] if dry_run else sorted(going), MAX_ROWS)
         ):
             with self._database.write_transaction() as connection:
-                connection.execute(completion_cache.delete().where(mine, c.cache_key.in_(batch)))
+                connection.execute(completion_cache.delete().where(c.cache_key.in_(batch)))
         return len(going), sum(going.values())
 
     def _read_entries(
@@ -174,7 +163,7 @@ class CompletionsCache:
     ) -> tuple[dict[str, str], list[str]]:
         """The whole values of these keys, and the keys whose value is not."""
         wanted = select(completion_cache.c.cache_key, completion_cache.c.value).where(
-            self._database.in_project(completion_cache), completion_cache.c.cache_key.in_(keys)
+            completion_cache.c.cache_key.in_(keys)
         )
         whole: dict[str, str] = {}
         broken: list[str] = []

@@ -9,14 +9,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, literal, select, tuple_
 
-from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import votes
 
 LATEST = 2**62  # above any seq
 
 
 def is_standing(
-    database: Database,
     vote: Any,
     *,
     up_to_seq: int | None = None,
@@ -26,7 +24,7 @@ def is_standing(
     before a time.
     """
     later = votes.alias("later")
-    known = [supersedes(database, later, vote)]
+    known = [supersedes(later, vote)]
     if up_to_seq is not None:
         # The first is always true; without it Postgres reads all votes for a page of 50.
         known += [later.c.seq > vote.c.seq, later.c.seq <= up_to_seq]
@@ -35,23 +33,24 @@ def is_standing(
     return ~select(literal(1)).select_from(later).where(*known).exists()
 
 
-def supersedes(database: Database, later: Any, vote: Any) -> ColumnElement[bool]:
+def supersedes(later: Any, vote: Any) -> ColumnElement[bool]:
     """`later` replaced `vote`; both are the table or an alias of it."""
-    return and_(database.in_project(later), later.c.supersedes == vote.c.vote_id)
+    replaced: ColumnElement[bool] = later.c.supersedes == vote.c.vote_id
+    return replaced
 
 
-def is_counting(database: Database, up_to_seq: int | None) -> ColumnElement[bool]:
+def is_counting(up_to_seq: int | None) -> ColumnElement[bool]:
     """The annotator cast no later pass, and no later revision of the same pass, up to the seq."""
     limit = LATEST if up_to_seq is None else up_to_seq
-    return and_(database.in_project(votes), votes.c.seq <= limit, ~_is_displaced(database, limit))
+    return and_(votes.c.seq <= limit, ~_is_displaced(limit))
 
 
-def _is_displaced(database: Database, limit: int) -> ColumnElement[bool]:
+def _is_displaced(limit: int) -> ColumnElement[bool]:
     later = votes.alias("later")
     return (
         select(literal(1))
         .select_from(later)
-        .where(database.in_project(later), _is_later_turn(later, votes), later.c.seq <= limit)
+        .where(_is_later_turn(later, votes), later.c.seq <= limit)
         .exists()
     )
 

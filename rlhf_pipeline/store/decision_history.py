@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, select
+from sqlalchemy import select
 
 from rlhf_pipeline.store.counting import supersedes
 from rlhf_pipeline.store.decisions import is_trainable
@@ -36,7 +36,6 @@ class DecisionHistory:
             select(
                 votes.c.seq, votes.c.day, votes.c.received_at, is_trainable(votes).label("trains")
             )
-            .where(self._database.in_project(votes))
             .order_by(votes.c.seq)
             .limit(ROWS_AT_ONCE)
         )
@@ -58,7 +57,6 @@ class DecisionHistory:
         wanted = (
             select(audit.c.at, audit.c.action, audit.c.object_id)
             .where(
-                self._database.in_project(audit),
                 audit.c.action.in_(["decision.pending", "decision.succeeded"]),
             )
             .order_by(audit.c.seq)
@@ -83,9 +81,7 @@ class DecisionHistory:
             .select_from(votes)
             .join(
                 replaced,
-                and_(
-                    self._database.in_project(replaced), supersedes(self._database, votes, replaced)
-                ),
+                supersedes(votes, replaced),
             )
             .where(votes.c.supersedes.is_not(None), is_trainable(replaced))
         )

@@ -102,7 +102,7 @@ class Decisions:
         """What `decide` would hand to its rule now; nothing is stored or claimed."""
         counted = self._count_before_lock(up_to_seq)
         with self._database.read_transaction() as connection:
-            newest = select(func.max(votes.c.seq)).where(self._database.in_project(votes))
+            newest = select(func.max(votes.c.seq))
             last_seq = connection.execute(newest).scalar() or 0
             return self._build_evidence(
                 connection,
@@ -203,9 +203,9 @@ class Decisions:
                     else f"Job {decision_id} has already {job.state}."
                 )
                 raise StoreError(f"{problem} `rlhf policy jobs` lists the jobs.")
-            at = (self._database.in_project(decisions), decisions.c.decision_id == decision_id)
+            at = decisions.c.decision_id == decision_id
             ended = {"state": "failed", "error": f"cancelled by {actor}: {reason}"}
-            connection.execute(decisions.update().where(*at).values(ended))
+            connection.execute(decisions.update().where(at).values(ended))
             self._link(ledger, _build_decision(self._get_row(connection, decision_id)), actor)
             cancellation = TriggerDecision(
                 action="hold",
@@ -266,11 +266,7 @@ class Decisions:
                 decisions.c.attempt == attempt,
                 decisions.c.state == "pending",
             )
-            taken = (
-                decisions.update()
-                .where(self._database.in_project(decisions), *this, free)
-                .values(leased_until=now + lease)
-            )
+            taken = decisions.update().where(*this, free).values(leased_until=now + lease)
             return connection.execute(taken).rowcount == 1
 
     def all(self) -> list[TriggerDecision]:
@@ -291,10 +287,7 @@ class Decisions:
         """With an action, the newest one of that action."""
         of_action = () if action is None else (decisions.c.action == action,)
         wanted = (
-            select(decisions)
-            .where(self._database.in_project(decisions), *of_action)
-            .order_by(decisions.c.decision_id.desc())
-            .limit(1)
+            select(decisions).where(*of_action).order_by(decisions.c.decision_id.desc()).limit(1)
         )
         rows = self._database.fetch_mappings(wanted)
         return _build_decision(rows[0]) if rows else None
@@ -306,12 +299,7 @@ class Decisions:
 
     def page(self, *, before_id: int | None = None, limit: int = 50) -> list[TriggerDecision]:
         """Newest first."""
-        wanted = (
-            select(decisions)
-            .where(self._database.in_project(decisions))
-            .order_by(decisions.c.decision_id.desc())
-            .limit(limit)
-        )
+        wanted = select(decisions).order_by(decisions.c.decision_id.desc()).limit(limit)
         if before_id is not None:
             wanted = wanted.where(decisions.c.decision_id < before_id)
         return [_build_decision(row) for row in self._database.fetch_mappings(wanted)]
@@ -329,9 +317,7 @@ class Decisions:
 
     def last_error(self, decision_id: int) -> str | None:
         """The error of the last attempt, if it failed."""
-        error = select(decisions.c.error).where(
-            self._database.in_project(decisions), decisions.c.decision_id == decision_id
-        )
+        error = select(decisions.c.error).where(decisions.c.decision_id == decision_id)
         return self._database.fetch_scalar(error)
 
     def mark_submitted(self, decision_id: int, attempt: int, run_id: str) -> TriggerDecision:
@@ -414,16 +400,14 @@ class Decisions:
     ) -> TriggerEvidence:
         last = self._last_fire(connection)
         open_events, held_events = (
-            tuple(read_events(connection, self._database, which))
-            for which in (IS_OPEN, self._is_held(connection))
+            tuple(read_events(connection, which)) for which in (IS_OPEN, self._is_held(connection))
         )
         dismissed = self._list_dismissed(connection) if held_events else set()
         held_events = tuple(each for each in held_events if each.event_id not in dismissed)
-        mine = self._database.in_project(decisions)
         unfinished = [
             _build_decision(row)
             for row in connection.execute(
-                select(decisions).where(mine, decisions.c.state.in_(OPEN_STATES))
+                select(decisions).where(decisions.c.state.in_(OPEN_STATES))
             ).mappings()
         ]
         n_ordered = sum(each.order is not None for each in unfinished)
@@ -461,7 +445,7 @@ class Decisions:
         self, connection: Connection, is_wanted: Callable[[TriggerDecision], bool]
     ) -> Row[Any] | None:
         """The last such decision of the trigger itself."""
-        known = select(decisions).where(self._database.in_project(decisions))
+        known = select(decisions)
         for row in connection.execute(known.order_by(decisions.c.decision_id.desc())):
             decision = _build_decision(row._mapping)
             if decision.actor is None and is_wanted(decision):
@@ -479,23 +463,18 @@ class Decisions:
         """The events of false alarms since the trigger's last response."""
         last = self._last_response(connection)
         since = select(decisions).where(
-            self._database.in_project(decisions),
             decisions.c.decision_id > (last.decision_id if last else 0),
         )
         known = (_build_decision(row) for row in connection.execute(since).mappings())
         return {name for each in known if each.remedy == "dismiss" for name in each.event_ids}
 
     def _find_answer(self, connection: Connection, decision_id: int) -> TriggerDecision | None:
-        later = select(decisions).where(
-            self._database.in_project(decisions), decisions.c.decision_id > decision_id
-        )
+        later = select(decisions).where(decisions.c.decision_id > decision_id)
         given = (_build_decision(row) for row in connection.execute(later).mappings())
         return next((each for each in given if each.answers == decision_id), None)
 
     def _find_order(self, connection: Connection, order: TrainingOrder) -> TriggerDecision | None:
-        fires = select(decisions).where(
-            self._database.in_project(decisions), decisions.c.action == "fire"
-        )
+        fires = select(decisions).where(decisions.c.action == "fire")
         for row in connection.execute(fires.order_by(decisions.c.decision_id)).mappings():
             each = _build_decision(row)
             if each.order is None:
@@ -538,7 +517,6 @@ class Decisions:
             last = self._last_fire(connection)
             after = last.max_seq if last else 0
             waiting = select(drift_events.c.event_id).where(
-                self._database.in_project(drift_events),
                 or_(IS_OPEN, self._is_held(connection)),
             )
             dismissed = self._list_dismissed(connection)
@@ -547,7 +525,7 @@ class Decisions:
             )
             if not has_events:
                 return _TrainableCount(after, after, 0)
-            newest = select(func.max(votes.c.seq)).where(self._database.in_project(votes))
+            newest = select(func.max(votes.c.seq))
             until = connection.execute(newest).scalar() or 0 if up_to_seq is None else up_to_seq
             return self._continue_count(connection, _TrainableCount(after, after, 0), last, until)
 
@@ -562,17 +540,16 @@ class Decisions:
             known = _TrainableCount(after, after, 0)
         if until <= known.until:
             return known
-        of_range = self._database.in_project(votes), votes.c.seq > known.until, votes.c.seq <= until
+        of_range = (votes.c.seq > known.until, votes.c.seq <= until)
         replaced = votes.alias("replaced")
         # Queried from the few that supersede: looking for a successor of each vote takes twice as
         # long.
         gone = (
             select(func.count())
             .select_from(votes)
-            .join(replaced, supersedes(self._database, votes, replaced))
+            .join(replaced, supersedes(votes, replaced))
             .where(
                 *of_range,
-                self._database.in_project(replaced),
                 votes.c.supersedes.is_not(None),
                 replaced.c.seq > after,
                 is_trainable(replaced),
@@ -605,7 +582,7 @@ class Decisions:
             ],
         )
         if decision.actor is None:
-            claimed = drift_events.update().where(self._database.in_project(drift_events), IS_OPEN)
+            claimed = drift_events.update().where(IS_OPEN)
             connection.execute(claimed.values(decision_id=decision.decision_id))
         self._link(ledger, decision, decision.actor or PIPELINE)
         if decision.action == "fire" and decision.change_seq is not None:
@@ -629,8 +606,8 @@ class Decisions:
             changed = {name: value for name, value in change(row).items() if row[name] != value}
             if not changed:
                 return _build_decision(row)
-            at = (self._database.in_project(decisions), decisions.c.decision_id == decision_id)
-            connection.execute(decisions.update().where(*at).values(changed))
+            at = decisions.c.decision_id == decision_id
+            connection.execute(decisions.update().where(at).values(changed))
             moved = _build_decision(self._get_row(connection, decision_id))
             self._link(ledger, moved)
             return moved
@@ -645,7 +622,6 @@ class Decisions:
 
     def _require_votes(self, connection: Connection, quarantine: Quarantine) -> None:
         found = select(votes.c.annotator_id).where(
-            self._database.in_project(votes),
             votes.c.annotator_id.in_(quarantine.annotator_ids),
             votes.c.seq >= quarantine.from_seq,
         )
@@ -660,30 +636,19 @@ class Decisions:
     def _of_run(self, connection: Connection, run_id: str | None) -> TriggerDecision | None:
         if run_id is None:
             return None
-        wanted = select(decisions).where(
-            self._database.in_project(decisions), decisions.c.run_id == run_id
-        )
+        wanted = select(decisions).where(decisions.c.run_id == run_id)
         row = connection.execute(wanted).mappings().one_or_none()
         return None if row is None else _build_decision(row)
 
     def _get_row(self, connection: Connection, decision_id: int) -> RowMapping:
-        wanted = select(decisions).where(
-            self._database.in_project(decisions), decisions.c.decision_id == decision_id
-        )
+        wanted = select(decisions).where(decisions.c.decision_id == decision_id)
         row = connection.execute(wanted).mappings().one_or_none()
         if row is None:
-            raise NotFound(
-                f"There is no decision {decision_id} in project {self._database.project!r}. "
-                "Correct the id."
-            )
+            raise NotFound(f"There is no decision {decision_id}. Correct the id.")
         return row
 
     def _read(self, *conditions: Any) -> list[TriggerDecision]:
-        wanted = (
-            select(decisions)
-            .where(self._database.in_project(decisions), *conditions)
-            .order_by(decisions.c.decision_id)
-        )
+        wanted = select(decisions).where(*conditions).order_by(decisions.c.decision_id)
         return [_build_decision(row) for row in self._database.fetch_mappings(wanted)]
 
 

@@ -79,13 +79,9 @@ class Detectors:
             select(func.min(votes.c.seq))
             .join(
                 predictions,
-                and_(
-                    self._database.in_project(predictions),
-                    predictions.c.comparison_id == votes.c.comparison_id,
-                ),
+                predictions.c.comparison_id == votes.c.comparison_id,
             )
             .where(
-                self._database.in_project(votes),
                 predictions.c.reward_model == model_version,
             )
         )
@@ -132,27 +128,20 @@ class Detectors:
             )
             .join(
                 predictions,
-                and_(
-                    self._database.in_project(predictions),
-                    predictions.c.comparison_id == votes.c.comparison_id,
-                ),
+                predictions.c.comparison_id == votes.c.comparison_id,
             )
             .join(
                 comparisons,
-                and_(
-                    self._database.in_project(comparisons),
-                    comparisons.c.comparison_id == votes.c.comparison_id,
-                ),
+                comparisons.c.comparison_id == votes.c.comparison_id,
             )
             .where(
-                self._database.in_project(votes),
                 read,
                 votes.c.choice.in_([Choice.A.value, Choice.B.value]),
                 votes.c.voted_at.is_not(None),
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
                 *of_model,
                 predictions.c.score_a != predictions.c.score_b,
-                is_standing(self._database, votes, up_to_seq=up_to_seq),
+                is_standing(votes, up_to_seq=up_to_seq),
             )
             .order_by(votes.c.seq, predictions.c.predicted_at)
         )
@@ -194,7 +183,6 @@ class Detectors:
 
     def _is_state_of(self, model_version: str, stream: str) -> Any:
         return and_(
-            self._database.in_project(detector_states),
             detector_states.c.model_version == model_version,
             detector_states.c.stream == stream,
         )

@@ -1,4 +1,4 @@
-"""Connections and transactions of one project's database, SQLite or Postgres."""
+"""Connections and transactions of a home's database, SQLite or Postgres."""
 
 import os
 import sqlite3
@@ -17,7 +17,6 @@ from sqlalchemy import (
     RowMapping,
     Select,
     Table,
-    and_,
     create_engine,
     event,
     func,
@@ -37,7 +36,7 @@ from sqlalchemy.pool import NullPool
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Clock
-from rlhf_pipeline.records import content_hash, utc_now
+from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store.bulk_insert import insert_rows
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.faults import translate_errors
@@ -50,6 +49,7 @@ BUSY_TIMEOUT_S = 30.0
 # a quarter of the rows after which Postgres measures a table for the first time
 FIRST_MEASURED = 100
 MAX_ROWS = 500  # of one write transaction, so that nobody waits long for the lock
+LOCK_KEY = 727_463  # of writers, on Postgres: any fixed number
 MAX_PARAMETERS = 10_000  # values of one IN list: below SQLite's 32,766 and Postgres's 65,535
 
 _LOCKED = text(
@@ -73,9 +73,9 @@ class SystemClock:
 
 
 class Database:
-    """One engine seen by one project: transactions, and the scope columns that every row has.
+    """One engine and its transactions.
 
-    Writers of a project wait in one queue on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an
+    Writers wait in one queue on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an
     advisory lock held to commit), so what a write transaction read is still true when it commits.
     With `read_only` an SQLite file must exist, and nothing is created or changed.
     """
@@ -83,8 +83,6 @@ class Database:
     def __init__(
         self,
         url: str,
-        organization: str,
-        project: str,
         *,
         clock: Clock | None = None,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
@@ -92,8 +90,6 @@ class Database:
         read_only: bool = False,
     ):
         self.url = _parse(url)
-        self.organization = organization
-        self.project = project
         self.clock: Clock = clock or SystemClock()
         self.busy_timeout_s = busy_timeout_s
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
@@ -136,7 +132,7 @@ class Database:
 
     @contextmanager
     def write_transaction(self, *, urgent: bool = False) -> Iterator[Connection]:
-        """A transaction that holds the project's write lock; commits at the end, rolls back after
+        """A transaction that holds the write lock; commits at the end, rolls back after
         an error. `urgent` as in `WriteQueue`.
         """
         # Threads of one process queue before they take a connection: on Postgres each that waits
@@ -147,7 +143,7 @@ class Database:
             self._writers.begin() as connection,
         ):
             if not self.is_sqlite:
-                connection.execute(_TAKE_LOCK, {"key": self._lock_key})
+                connection.execute(_TAKE_LOCK, {"key": LOCK_KEY})
             yield connection
         self._analyze_grown_tables()
 
@@ -190,30 +186,16 @@ class Database:
             ]
 
     def count(self, table: Table, *conditions: ColumnElement[bool]) -> int:
-        """The project's rows of a table that meet the conditions."""
-        rows = select(func.count()).select_from(table).where(self.in_project(table), *conditions)
+        """The rows of a table that meet the conditions."""
+        rows = select(func.count()).select_from(table).where(*conditions)
         return self.fetch_scalar(rows) or 0
 
-    def in_project(self, table: Table | Any) -> ColumnElement[bool]:
-        """The condition that a row belongs to this project."""
-        return and_(
-            table.c.organization_id == self.organization, table.c.project_id == self.project
-        )
-
-    def add_scope(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """`rows` with this project's columns added."""
-        return [
-            {"organization_id": self.organization, "project_id": self.project, **row}
-            for row in rows
-        ]
-
     def insert(
-        self, connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
     ) -> None:
-        owned = self.add_scope(rows)
-        if owned:
-            insert_rows(connection, table, owned)
-        self.note_growth(table, len(owned))
+        if rows:
+            insert_rows(connection, table, rows)
+        self.note_growth(table, len(rows))
 
     def note_growth(self, table: Table, n_rows: int) -> None:
         """Have Postgres analyze the table once many rows were written to it."""
@@ -223,10 +205,8 @@ class Database:
     def next_number(
         self, connection: Connection, column: Column[int], *conditions: ColumnElement[bool]
     ) -> int:
-        """One more than the highest number in a column of the project's rows, within a write
-        transaction.
-        """
-        highest = select(func.max(column)).where(self.in_project(column.table), *conditions)
+        """One more than the highest number in a column, within a write transaction."""
+        highest = select(func.max(column)).where(*conditions)
         return (connection.execute(highest).scalar() or 0) + 1
 
     def close(self) -> None:
@@ -245,9 +225,8 @@ class Database:
         """Make Postgres analyze tables into which this process has inserted many rows, again at
         four times as many.
 
-        Postgres itself does so minutes later. Until then it takes organization and project, which
-        all rows share, for selective, reads an index by these alone, and checks the comparison of
-        each vote of an import against all comparisons.
+        Postgres itself does so minutes later. Until then it plans as for empty tables, and checks
+        the comparison of each vote of an import against all comparisons.
         """
         due = [
             name
@@ -263,17 +242,13 @@ class Database:
                 )
 
     def _others_wait(self) -> bool:
-        """Whether another process holds or awaits the project's lock on Postgres."""
+        """Whether another process holds or awaits the write lock on Postgres."""
         with self.read_transaction() as connection:
             return bool(
                 connection.execute(
-                    _LOCKED, {"high": self._lock_key >> 32, "low": self._lock_key & 0xFFFFFFFF}
+                    _LOCKED, {"high": LOCK_KEY >> 32, "low": LOCK_KEY & 0xFFFFFFFF}
                 ).scalar_one()
             )
-
-    @property
-    def _lock_key(self) -> int:
-        return int(content_hash(self.organization, self.project)[:15], 16)
 
 
 def _parse(url: str) -> URL:

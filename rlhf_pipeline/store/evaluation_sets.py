@@ -44,10 +44,8 @@ class EvaluationSets:
 
     def all(self) -> list[EvaluationSet]:
         """Newest first."""
-        wanted = (
-            select(*(evaluation_sets.c[name] for name in EvaluationSet.model_fields))
-            .where(self._database.in_project(evaluation_sets))
-            .order_by(evaluation_sets.c.version.desc())
+        wanted = select(*(evaluation_sets.c[name] for name in EvaluationSet.model_fields)).order_by(
+            evaluation_sets.c.version.desc()
         )
         return [_build(row) for row in self._database.fetch_mappings(wanted)]
 
@@ -56,9 +54,7 @@ class EvaluationSets:
         import pandas as pd
 
         record = self._database.fetch_scalar(
-            select(evaluation_sets.c.prompts).where(
-                self._database.in_project(evaluation_sets), evaluation_sets.c.version == version
-            )
+            select(evaluation_sets.c.prompts).where(evaluation_sets.c.version == version)
         )
         if record is None:
             raise NotFound(f"There is no version {version} of the evaluation set.")
@@ -91,7 +87,6 @@ class EvaluationSets:
     def _latest(self, connection: Connection) -> EvaluationSet | None:
         wanted = (
             select(*(evaluation_sets.c[name] for name in EvaluationSet.model_fields))
-            .where(self._database.in_project(evaluation_sets))
             .order_by(evaluation_sets.c.version.desc())
             .limit(1)
         )

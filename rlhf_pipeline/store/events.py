@@ -42,7 +42,6 @@ class Events:
             connection.execute(
                 drift_events.update()
                 .where(
-                    self._database.in_project(drift_events),
                     drift_events.c.event_id == event.event_id,
                 )
                 .values(record=_row(event)["record"])
@@ -63,7 +62,6 @@ class Events:
         seq, event_id = drift_events.c.seq, drift_events.c.event_id
         wanted = (
             select(drift_events.c.record, drift_events.c.decision_id)
-            .where(self._database.in_project(drift_events))
             .order_by(seq.desc(), event_id.desc())
             .limit(limit)
         )
@@ -94,18 +92,12 @@ class Events:
 
     def _read(self, condition: ColumnElement[bool]) -> list[DriftEvent]:
         with self._database.read_transaction() as connection:
-            return read_events(connection, self._database, condition)
+            return read_events(connection, condition)
 
 
-def read_events(
-    connection: Connection, database: Database, condition: ColumnElement[bool]
-) -> list[DriftEvent]:
+def read_events(connection: Connection, condition: ColumnElement[bool]) -> list[DriftEvent]:
     """Events that meet the condition, by seq."""
-    wanted = (
-        select(drift_events.c.record)
-        .where(database.in_project(drift_events), condition)
-        .order_by(*IN_ORDER)
-    )
+    wanted = select(drift_events.c.record).where(condition).order_by(*IN_ORDER)
     return [DriftEvent.from_json(text) for text in connection.execute(wanted).scalars()]
 
 
@@ -114,9 +106,7 @@ def insert_events(connection: Connection, database: Database, events: Sequence[D
     evidence.
     """
     ids = [event.event_id for event in events]
-    stored = select(drift_events.c.event_id).where(
-        database.in_project(drift_events), drift_events.c.event_id.in_(ids)
-    )
+    stored = select(drift_events.c.event_id).where(drift_events.c.event_id.in_(ids))
     known = set(connection.execute(stored).scalars())
     new = {event.event_id: event for event in reversed(events) if event.event_id not in known}
     database.insert(connection, drift_events, [_row(event) for event in reversed(new.values())])

@@ -122,7 +122,7 @@ class FeedbackEntries:
         a user who may vote; then without others' corrections of comparisons that they have not
         judged.
         """
-        conditions = [self._database.in_project(feedback)]
+        conditions: list[ColumnElement[bool]] = []
         for column, value in (
             (feedback.c.kind, kind),
             (feedback.c.session_id, session_id),
@@ -156,7 +156,7 @@ class FeedbackEntries:
 
     def count_by_kind(self, *, seen_by: str | None = None) -> dict[str, int]:
         """Number of entries by kind; `seen_by` as in `page`."""
-        among = self._database.in_project(feedback), *self._visibility_conditions(seen_by)
+        among = self._visibility_conditions(seen_by)
         wanted = select(feedback.c.kind, func.count()).where(*among).group_by(feedback.c.kind)
         return {row[0]: row[1] for row in self._database.fetch_all(wanted)}
 
@@ -164,7 +164,7 @@ class FeedbackEntries:
         """A correction is its author's vote, so it is visible as that vote is."""
         if seen_by is None:
             return ()
-        judged = has_judged(self._database, seen_by, feedback.c.comparison_id)
+        judged = has_judged(seen_by, feedback.c.comparison_id)
         return (or_(feedback.c.comparison_id.is_(None), feedback.c.created_by == seen_by, judged),)
 
     def _find_earlier_correction(
@@ -173,7 +173,6 @@ class FeedbackEntries:
         """The comparison of the same correction by the same author."""
         a, b = comparisons.c.completion_a, comparisons.c.completion_b
         same = select(comparisons).where(
-            self._database.in_project(comparisons),
             comparisons.c.pair_key
             == pair_key(str(new.prompt), str(new.completion), str(new.correction)),
             comparisons.c.source == CORRECTION,
@@ -223,10 +222,7 @@ class FeedbackEntries:
             comparisons.c.comparison_id.desc(),
         )
         last = (
-            select(comparisons.c.position)
-            .where(self._database.in_project(comparisons), comparisons.c.day <= day)
-            .order_by(*place)
-            .limit(1)
+            select(comparisons.c.position).where(comparisons.c.day <= day).order_by(*place).limit(1)
         )
         position = draw.randint(0, connection.execute(last).scalar() or 0)
         sides = [

@@ -331,9 +331,7 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         if before is not None and abs(now - before) < self._lease / 4:
             return
         self._renewed[owner] = now
-        mine = and_(
-            self._database.in_project(items), items.c.state == "leased", items.c.owner == owner
-        )
+        mine = and_(items.c.state == "leased", items.c.owner == owner)
         connection.execute(update(items).where(mine).values(leased_until=now + self._lease))
         self._renew_batches(connection, owner, now)
         columns = (
@@ -348,7 +346,6 @@ class GenerationLedger(LedgerReports, LedgerBatches):
             "n_attempts",
         )
         others = select(*(items.c[name] for name in columns)).where(
-            self._database.in_project(items),
             items.c.state == "leased",
             items.c.owner != owner,
             ~is_held_by_batch(items),
@@ -450,7 +447,6 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         """
         twin = items.alias("twin")
         asked_for = exists().where(
-            self._database.in_project(twin),
             twin.c.state == "leased",
             twin.c.cache_key == items.c.cache_key,
             # Another run's batch may take days, or never be followed again.

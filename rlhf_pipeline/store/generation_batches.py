@@ -142,11 +142,11 @@ class LedgerBatches:
             return [(row.n_items, row.is_crowded) for row in connection.execute(wanted)]
 
     def _renew_batches(self, connection: Connection, owner: str, now: datetime) -> None:
-        mine = and_(self._database.in_project(batches), batches.c.owner == owner)
+        mine = batches.c.owner == owner
         connection.execute(update(batches).where(mine).values(leased_until=now + self._lease))
 
     def _leave_batches(self, owner: str) -> None:
-        mine = and_(self._database.in_project(batches), batches.c.owner == owner)
+        mine = batches.c.owner == owner
         with self._database.write_transaction() as connection:
             connection.execute(update(batches).where(mine).values(owner=None, leased_until=None))
 
@@ -155,11 +155,10 @@ class LedgerBatches:
             connection.execute(update(batches).where(self._is_batch(submission_id)).values(values))
 
     def _is_batch(self, submission_id: str) -> ColumnElement[bool]:
-        return and_(self._database.in_project(batches), batches.c.submission_id == submission_id)
+        return batches.c.submission_id == submission_id
 
     def _is_leased_to(self, run_id: str, owner: Any) -> ColumnElement[bool]:
         return and_(
-            self._database.in_project(items),
             items.c.run_id == run_id,
             items.c.state == "leased",
             items.c.owner == owner,
@@ -167,7 +166,6 @@ class LedgerBatches:
 
     def _is_of_lane(self, run_id: str, lane: Lane) -> ColumnElement[bool]:
         return and_(
-            self._database.in_project(batches),
             batches.c.run_id == run_id,
             batches.c.provider == lane[0],
             batches.c.model == lane[1],

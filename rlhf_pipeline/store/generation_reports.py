@@ -53,17 +53,12 @@ class LedgerReports(LedgerSpending):
 
     def read_calls(self, run_id: str) -> Iterable[dict[str, Any]]:
         """Every call of a run with its item, in order."""
-        told = [c for c in calls.c if c.name not in ("organization_id", "project_id")]
         more = [items.c[name] for name in ("prompt_id", "sample_index", "params", "cache_key")]
-        at = and_(
-            items.c.organization_id == calls.c.organization_id,
-            items.c.project_id == calls.c.project_id,
-        )
         joined = calls.join(
-            items, and_(at, items.c.run_id == calls.c.run_id, items.c.item_no == calls.c.item_no)
+            items, and_(items.c.run_id == calls.c.run_id, items.c.item_no == calls.c.item_no)
         )
         asked = (
-            select(*told, *more)
+            select(*calls.c, *more)
             .select_from(joined)
             .where(self._is_of_run(calls, run_id))
             .order_by(calls.c.item_no, calls.c.attempt_no)
@@ -80,29 +75,20 @@ class LedgerReports(LedgerSpending):
 
     def list_runs(self, *, is_parked: bool = False) -> list[RunRow]:
         """Newest first."""
-        which = and_(
-            self._database.in_project(runs),
-            runs.c.parked_until.is_not(None) if is_parked else true(),
-        )
+        which = runs.c.parked_until.is_not(None) if is_parked else true()
         with self._database.read_transaction() as connection:
             rows = connection.execute(
                 select(runs).where(which).order_by(runs.c.started_at.desc())
             ).all()
             if not rows:
                 return []
-            counted = (
-                select(items.c.run_id, items.c.state, func.count())
-                .where(self._database.in_project(items))
-                .group_by(items.c.run_id, items.c.state)
+            counted = select(items.c.run_id, items.c.state, func.count()).group_by(
+                items.c.run_id, items.c.state
             )
             states: dict[str, dict[str, int]] = {}
             for run_id, state, n in connection.execute(counted):
                 states.setdefault(run_id, {})[state] = n
-            asked = (
-                select(spending.c.run_id, *sum_columns())
-                .where(self._database.in_project(spending))
-                .group_by(spending.c.run_id)
-            )
+            asked = select(spending.c.run_id, *sum_columns()).group_by(spending.c.run_id)
             sums = {row[0]: Spending(*map(int, row[1:])) for row in connection.execute(asked)}
         return [
             RunRow(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, or_, select, update
+from sqlalchemy import Connection, Table, and_, func, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from rlhf_pipeline.protocols import Budget, BudgetShortfall, Lane, Spending
@@ -41,7 +41,6 @@ class LedgerSpending:
         asked = (
             select(*columns, *sum_columns())
             .where(
-                self._database.in_project(spending),
                 *([spending.c.day == day.isoformat()] if day else []),
             )
             .group_by(*columns)
@@ -118,11 +117,8 @@ class LedgerSpending:
         for name, most, is_spent, is_reserved in scopes:
             if most is None:
                 continue
-            paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(
-                self._database.in_project(spending), is_spent
-            )
+            paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(is_spent)
             under_way = select(func.sum(items.c.reserved)).where(
-                self._database.in_project(items),
                 items.c.state == "leased",
                 # Another run's batch may take days: do not wait for the release of its reserve.
                 or_(~is_held_by_batch(items), items.c.run_id == run_id),
@@ -138,8 +134,8 @@ class LedgerSpending:
             rooms.append((most - spent - reserved, BudgetShortfall(most - spent, why)))
         return rooms
 
-    def _is_of_run(self, table: Any, run_id: str) -> ColumnElement[bool]:
-        return and_(self._database.in_project(table), table.c.run_id == run_id)
+    def _is_of_run(self, table: Table, run_id: str) -> ColumnElement[bool]:
+        return table.c.run_id == run_id
 
 
 def sum_columns() -> list[ColumnElement[Any]]:

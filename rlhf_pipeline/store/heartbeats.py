@@ -97,12 +97,11 @@ class Heartbeats:
 
     def find_stale(self, before: datetime) -> list[Heartbeat]:
         """Runs whose last heartbeat was before a moment, longest silent first."""
-        return self._read(self._database.in_project(heartbeats), heartbeats.c.at < before)
+        return self._read(heartbeats.c.at < before)
 
     def find_recent(self, seconds: float) -> list[Heartbeat]:
         """Runs with a heartbeat within the last `seconds`."""
         return self._read(
-            self._database.in_project(heartbeats),
             heartbeats.c.at >= self._database.clock.now() - timedelta(seconds=seconds),
         )
 
@@ -110,7 +109,7 @@ class Heartbeats:
         return next(iter(self._read(self._is_of_run(run_id))), None)
 
     def _is_of_run(self, run_id: str) -> Any:
-        return self._database.in_project(heartbeats) & (heartbeats.c.run_id == run_id)
+        return heartbeats.c.run_id == run_id
 
     def _read(self, *conditions: Any) -> list[Heartbeat]:
         columns = [heartbeats.c[name] for name in Heartbeat.model_fields]

@@ -50,9 +50,7 @@ def refuse_older_store(settings: Settings, facts: HomeFacts) -> None:
     """
     lost: list[str] = []
     with suppress(StoreError):
-        database = Database(
-            settings.store_url, settings.organization, settings.project, read_only=True
-        )
+        database = Database(settings.store_url, read_only=True)
         try:
             seq, _ = Audit(database).head()
             if seq < facts.audit_seq:

@@ -160,23 +160,19 @@ class Imports:
     def all(self) -> list[Import]:
         """Oldest first."""
         columns = [imports.c[name] for name in Import.model_fields]
-        wanted = (
-            select(*columns).where(self._database.in_project(imports)).order_by(imports.c.import_id)
-        )
+        wanted = select(*columns).order_by(imports.c.import_id)
         return [Import.model_validate(dict(row)) for row in self._database.fetch_mappings(wanted)]
 
     def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]:
         """comparison_id -> pair_key of those that are stored."""
-        wanted = select(comparisons.c.comparison_id, comparisons.c.pair_key).where(
-            self._database.in_project(comparisons)
-        )
+        wanted = select(comparisons.c.comparison_id, comparisons.c.pair_key)
         rows = self._database.fetch_among(wanted, comparisons.c.comparison_id, comparison_ids)
         return {row.comparison_id: row.pair_key for row in rows}
 
     def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]:
         """The idempotency keys under which a vote is stored."""
         key = idempotency.c.idempotency_key
-        known = select(key).where(self._database.in_project(idempotency))
+        known = select(key)
         return {row[0] for row in self._database.fetch_among(known, key, idempotency_keys)}
 
     def find_votes(
@@ -187,7 +183,7 @@ class Imports:
         """
         wanted = select(
             votes.c.comparison_id, votes.c.annotator_id, votes.c.choice, votes.c.voted_at
-        ).where(self._database.in_project(votes))
+        )
         rows = self._database.fetch_among(wanted, votes.c.comparison_id, comparison_ids)
         return {row._tuple() for row in rows}
 
@@ -205,9 +201,7 @@ class Imports:
 
     def _fail_abandoned(self, connection: Connection) -> None:
         """Mark imports that are still `started` as failed, although none runs."""
-        started = select(imports.c.import_id).where(
-            self._database.in_project(imports), imports.c.state == "started"
-        )
+        started = select(imports.c.import_id).where(imports.c.state == "started")
         for import_id in connection.execute(started).scalars().all():
             self._update_record(
                 connection,
@@ -223,15 +217,12 @@ class Imports:
         """The import's record with `more` in it, stored with other new values of its row. Raises
         StoreError for an unknown import.
         """
-        this = self._database.in_project(imports), imports.c.import_id == import_id
-        before = connection.execute(select(imports.c.record).where(*this)).scalar_one_or_none()
+        this = imports.c.import_id == import_id
+        before = connection.execute(select(imports.c.record).where(this)).scalar_one_or_none()
         if before is None:
-            raise StoreError(
-                f"There is no import {import_id} in project {self._database.project!r}. Start it "
-                "first."
-            )
+            raise StoreError(f"There is no import {import_id}. Start it first.")
         text = json_of({**json.loads(before), **more}, f"Import {import_id}")
-        connection.execute(imports.update().where(*this).values(record=text, **columns))
+        connection.execute(imports.update().where(this).values(record=text, **columns))
         return text
 
 

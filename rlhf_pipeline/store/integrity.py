@@ -50,7 +50,7 @@ def find_orphans(database: Database) -> list[str]:
 def find_changed_calibrators(database: Database) -> list[str]:
     """Calibrators and imported reports whose text differs from the digest in the audit chain."""
     digests = select(audit.c.object_id, audit.c.payload_digest).where(
-        database.in_project(audit), audit.c.action.like("calibration.%")
+        audit.c.action.like("calibration.%")
     )
     columns = (
         calibrations.c.reward_model,
@@ -65,7 +65,7 @@ def find_changed_calibrators(database: Database) -> list[str]:
         }
         return [
             f"The calibration {row.version} of {row.reward_model} was changed in the store."
-            for row in connection.execute(select(*columns).where(database.in_project(calibrations)))
+            for row in connection.execute(select(*columns))
             if known.get((row.reward_model, row.version))
             != content_hash(row.report, row.calibrator)
         ]
@@ -76,7 +76,7 @@ def changed_taste_changes(database: Database) -> list[str]:
     removed.
     """
     digests = select(audit.c.object_id, audit.c.action, audit.c.payload_digest).where(
-        database.in_project(audit), audit.c.action.in_([ADD, RETRACT])
+        audit.c.action.in_([ADD, RETRACT])
     )
     with database.read_transaction() as connection:
         linked = {

@@ -62,15 +62,10 @@ class StandingJudgements:
         figure that changed right after a vote would reveal that its card was a repeat or gold.
         `paces`: seconds of the newest `n_paces` votes of earlier days, newest first.
         """
-        stands, today = is_standing_judgement(self._database, votes, annotator_id), day.isoformat()
+        stands, today = is_standing_judgement(votes, annotator_id), day.isoformat()
         past, midnight = and_(stands, votes.c.day < today), datetime.combine(day, time(), UTC)
         with self._database.read_transaction() as connection:
-            seq = (
-                connection.execute(
-                    select(heads.c.vote_seq).where(self._database.in_project(heads))
-                ).scalar()
-                or 0
-            )
+            seq = connection.execute(select(heads.c.vote_seq)).scalar() or 0
             by_day = connection.execute(
                 select(votes.c.day, func.count()).where(past).group_by(votes.c.day)
             ).all()
@@ -83,7 +78,6 @@ class StandingJudgements:
                 .order_by(votes.c.seq)
             )
             skipped = select(votes.c.vote_id).where(
-                self._database.in_project(votes),
                 votes.c.annotator_id == annotator_id,
                 votes.c.choice == Choice.SKIP.value,
                 votes.c.day >= today,
@@ -102,11 +96,7 @@ class StandingJudgements:
 
     def votes_since(self, annotator_id: str, seq: int) -> list[Vote]:
         """All votes above a seq in order, skips and superseded ones too."""
-        mine = (
-            self._database.in_project(votes),
-            votes.c.annotator_id == annotator_id,
-            votes.c.seq > seq,
-        )
+        mine = (votes.c.annotator_id == annotator_id, votes.c.seq > seq)
         return [
             vote_of(row)
             for row in self._database.fetch_mappings(
@@ -120,13 +110,13 @@ class StandingJudgements:
         """Number of second judgements, and of those with the same choice as the first."""
         first, again = votes.alias("first"), votes.alias("again")
         of_first = first.c.pass_no == 1, first.c.comparison_id == again.c.comparison_id
-        both = and_(is_standing_judgement(self._database, first, annotator_id, at=at), *of_first)
+        both = and_(is_standing_judgement(first, annotator_id, at=at), *of_first)
         wanted = (
             select(first.c.choice == again.c.choice, func.count())
             .select_from(again)
             .join(first, both)
             .where(
-                is_standing_judgement(self._database, again, annotator_id, at=at),
+                is_standing_judgement(again, annotator_id, at=at),
                 again.c.pass_no == 2,
             )
             .group_by(first.c.choice == again.c.choice)
@@ -137,9 +127,8 @@ class StandingJudgements:
     def _count_gold(
         self, connection: Connection, annotator_id: str, at: datetime
     ) -> list[GoldCount]:
-        stood = is_standing_judgement(self._database, votes, annotator_id, at=at)
+        stood = is_standing_judgement(votes, annotator_id, at=at)
         same = and_(
-            self._database.in_project(comparisons),
             comparisons.c.comparison_id == votes.c.comparison_id,
             comparisons.c.gold.is_not(None),
         )
@@ -155,19 +144,15 @@ class StandingJudgements:
 
 
 def is_standing_judgement(
-    database: Database, vote: Any, annotator_id: str, *, at: datetime | None = None
+    vote: Any, annotator_id: str, *, at: datetime | None = None
 ) -> ColumnElement[bool]:
     """The vote is a standing judgement of the annotator and no skip; with `at`, as of the votes
     received before then.
     """
-    own = [
-        database.in_project(vote),
-        vote.c.annotator_id == annotator_id,
-        vote.c.choice != Choice.SKIP.value,
-    ]
+    own = [vote.c.annotator_id == annotator_id, vote.c.choice != Choice.SKIP.value]
     if at is not None:
         own.append(vote.c.received_at < at)
-    return and_(*own, is_standing(database, vote, before=at))
+    return and_(*own, is_standing(vote, before=at))
 
 
 # own votes, up to which looking up the votes on judged comparisons is faster than searching the
@@ -175,20 +160,18 @@ def is_standing_judgement(
 FEW = 5_000
 
 
-def judged_ids(database: Database, reader_id: str) -> Select[Any]:
+def judged_ids(reader_id: str) -> Select[Any]:
     """Ids of the comparisons with a standing judgement of the reader, skips excluded."""
     judged = votes.alias("judged")
-    return select(judged.c.comparison_id).where(is_standing_judgement(database, judged, reader_id))
+    return select(judged.c.comparison_id).where(is_standing_judgement(judged, reader_id))
 
 
-def has_judged(database: Database, reader_id: str, comparison_id: Any) -> ColumnElement[bool]:
+def has_judged(reader_id: str, comparison_id: Any) -> ColumnElement[bool]:
     """The comparison is one of `judged_ids`, for queries that check row by row."""
     own = votes.alias("own")
     return (
         select(literal(1))
-        .where(
-            is_standing_judgement(database, own, reader_id), own.c.comparison_id == comparison_id
-        )
+        .where(is_standing_judgement(own, reader_id), own.c.comparison_id == comparison_id)
         .exists()
     )
 
@@ -200,34 +183,26 @@ def is_visible_vote(database: Database, reader_id: str) -> ColumnElement[bool]:
     judged many, the list is searched.
     """
     if has_few_votes(database, reader_id):
-        return votes.c.seq.in_(_select_visible_seqs(database, reader_id))
-    return or_(
-        votes.c.annotator_id == reader_id, has_judged(database, reader_id, votes.c.comparison_id)
-    )
+        return votes.c.seq.in_(_select_visible_seqs(reader_id))
+    return or_(votes.c.annotator_id == reader_id, has_judged(reader_id, votes.c.comparison_id))
 
 
 def filter_judged(database: Database, reader_id: str, comparison_ids: Iterable[str]) -> set[str]:
     """The comparisons that the reader has judged."""
-    judged = select(votes.c.comparison_id).where(is_standing_judgement(database, votes, reader_id))
+    judged = select(votes.c.comparison_id).where(is_standing_judgement(votes, reader_id))
     rows = database.fetch_among(judged, votes.c.comparison_id, comparison_ids)
     return {row.comparison_id for row in rows}
 
 
-def _select_visible_seqs(database: Database, reader_id: str) -> Any:
+def _select_visible_seqs(reader_id: str) -> Any:
     own, shared = votes.alias("own"), votes.alias("shared")
     return union_all(
-        select(own.c.seq).where(database.in_project(own), own.c.annotator_id == reader_id),
-        select(shared.c.seq).where(
-            database.in_project(shared), shared.c.comparison_id.in_(judged_ids(database, reader_id))
-        ),
+        select(own.c.seq).where(own.c.annotator_id == reader_id),
+        select(shared.c.seq).where(shared.c.comparison_id.in_(judged_ids(reader_id))),
     )
 
 
 def has_few_votes(database: Database, reader_id: str) -> bool:
     """Whether the user cast at most FEW votes."""
-    some = (
-        select(literal(1))
-        .where(database.in_project(votes), votes.c.annotator_id == reader_id)
-        .limit(FEW + 1)
-    )
+    some = select(literal(1)).where(votes.c.annotator_id == reader_id).limit(FEW + 1)
     return len(database.fetch_scalars(some)) <= FEW

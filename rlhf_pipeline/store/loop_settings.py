@@ -47,11 +47,7 @@ class LoopSettingsLog:
 
     def all(self) -> list[LoopSettingsVersion]:
         """Newest first, without version 0."""
-        wanted = (
-            select(loop_settings)
-            .where(self._database.in_project(loop_settings))
-            .order_by(loop_settings.c.version.desc())
-        )
+        wanted = select(loop_settings).order_by(loop_settings.c.version.desc())
         return [_build_version(row) for row in self._database.fetch_mappings(wanted)]
 
     def record(
@@ -82,12 +78,7 @@ class LoopSettingsLog:
         return _build_version(row)
 
     def _latest(self, connection: Connection) -> LoopSettingsVersion:
-        wanted = (
-            select(loop_settings)
-            .where(self._database.in_project(loop_settings))
-            .order_by(loop_settings.c.version.desc())
-            .limit(1)
-        )
+        wanted = select(loop_settings).order_by(loop_settings.c.version.desc()).limit(1)
         row = connection.execute(wanted).mappings().one_or_none()
         return DEFAULTS if row is None else _build_version(row)
 

@@ -42,11 +42,7 @@ class MetricPoints:
         other labels, such as of another model, is removed.
         """
         for day in days:
-            old = (
-                self._database.in_project(metric_points),
-                metric_points.c.name.in_(names),
-                metric_points.c.day == day.isoformat(),
-            )
+            old = (metric_points.c.name.in_(names), metric_points.c.day == day.isoformat())
             with self._database.write_transaction() as connection:
                 connection.execute(metric_points.delete().where(*old))
                 for point in points:
@@ -116,7 +112,6 @@ class MetricPoints:
         newest = (
             select(columns.name, columns.labels, func.max(columns.day).label("day"))
             .where(
-                self._database.in_project(metric_points),
                 columns.name.in_(names),
                 *([columns.day >= since.isoformat()] if since else []),
             )
@@ -124,12 +119,7 @@ class MetricPoints:
             .subquery()
         )
         same = and_(*(columns[name] == newest.c[name] for name in KEY))
-        wanted = (
-            select(*COLUMNS)
-            .join(newest, same)
-            .where(self._database.in_project(metric_points))
-            .order_by(columns.name, columns.labels)
-        )
+        wanted = select(*COLUMNS).join(newest, same).order_by(columns.name, columns.labels)
         return [_build_point(row) for row in self._database.fetch_all(wanted)]
 
     def find_days(self, names: Sequence[str]) -> list[date]:
@@ -149,7 +139,6 @@ class MetricPoints:
         # as in the JSON of the labels, where quotes inside of a value are escaped
         pairs = [json_of({key: value}, "The label")[1:-1] for key, value in (labels or {}).items()]
         return [
-            self._database.in_project(metric_points),
             columns.name.in_(names),
             *([columns.day >= since.isoformat()] if since else []),
             *([columns.day <= until.isoformat()] if until else []),
@@ -169,7 +158,6 @@ class MetricPoints:
     def _is(self, point: MetricPoint) -> Any:
         values = dict(zip(KEY, _key(point), strict=True))
         return and_(
-            self._database.in_project(metric_points),
             *(metric_points.c[name] == value for name, value in values.items()),
         )
 

@@ -65,9 +65,7 @@ class PracticeRounds:
 
         Raises NotFound for any other comparison, whose answer stays hidden.
         """
-        known = select(comparisons.c.gold).where(
-            self._database.in_project(comparisons), comparisons.c.comparison_id == comparison_id
-        )
+        known = select(comparisons.c.gold).where(comparisons.c.comparison_id == comparison_id)
         with self._database.write_transaction() as connection:
             if not self._count(connection, annotator_id, comparison_id):
                 dealt = self._deal(connection, annotator_id, rules, others or {})
@@ -118,7 +116,6 @@ class PracticeRounds:
         """
         met = (
             select(literal(1)).where(
-                self._database.in_project(table),
                 table.c.comparison_id == comparisons.c.comparison_id,
                 condition,
             )
@@ -130,7 +127,6 @@ class PracticeRounds:
         )
         own = comparisons.c.written_by
         wanted = select(comparisons.c.comparison_id).where(
-            self._database.in_project(comparisons),
             comparisons.c.comparison_id.in_(sorted(among)),
             comparisons.c.gold.is_(None),
             comparisons.c.flag.is_(None),
@@ -140,18 +136,13 @@ class PracticeRounds:
         return list(connection.execute(wanted).scalars())
 
     def _has_voted(self, connection: Connection, annotator_id: str) -> bool:
-        own = select(literal(1)).where(
-            self._database.in_project(votes), votes.c.annotator_id == annotator_id
-        )
+        own = select(literal(1)).where(votes.c.annotator_id == annotator_id)
         return connection.execute(own.limit(1)).scalar() is not None
 
     def _count(
         self, connection: Connection, annotator_id: str, comparison_id: str | None = None
     ) -> int:
-        own = and_(
-            self._database.in_project(practised_comparisons),
-            practised_comparisons.c.annotator_id == annotator_id,
-        )
+        own = practised_comparisons.c.annotator_id == annotator_id
         if comparison_id is not None:
             own = and_(own, practised_comparisons.c.comparison_id == comparison_id)
         return int(connection.execute(select(func.count()).where(own)).scalar_one())

@@ -72,13 +72,10 @@ class PredictionLog:
     ) -> PredictionReplay:
         ids = sorted({row["comparison_id"] for row in rows})
         stored = select(predictions.c.comparison_id, predictions.c.reward_model).where(
-            self._database.in_project(predictions), predictions.c.comparison_id.in_(ids)
+            predictions.c.comparison_id.in_(ids)
         )
-        published = select(comparisons.c.comparison_id).where(
-            self._database.in_project(comparisons), comparisons.c.comparison_id.in_(ids)
-        )
+        published = select(comparisons.c.comparison_id).where(comparisons.c.comparison_id.in_(ids))
         seen = select(votes.c.comparison_id).where(
-            self._database.in_project(votes),
             votes.c.comparison_id.in_(ids),
             votes.c.seq <= data_seq,
         )
@@ -142,7 +139,6 @@ class PredictionLog:
         # in order of time, none is found.
         is_known = votes.c.seq + 0 <= data_seq
         later = and_(
-            self._database.in_project(votes),
             votes.c.day > day,
             is_known,
             votes.c.voted_at.is_not(None),
@@ -159,7 +155,6 @@ class PredictionLog:
         """
         earlier = votes.alias("earlier")
         too_early = select(literal(1)).where(
-            self._database.in_project(earlier),
             earlier.c.comparison_id == votes.c.comparison_id,
             or_(
                 earlier.c.seq <= data_seq,
@@ -167,18 +162,14 @@ class PredictionLog:
             ),
         )
         predicted = select(literal(1)).where(
-            self._database.in_project(predictions),
             predictions.c.comparison_id == votes.c.comparison_id,
         )
         imported = and_(
-            self._database.in_project(comparisons),
             comparisons.c.comparison_id == votes.c.comparison_id,
             comparisons.c.source.is_not(None),
             comparisons.c.flag.is_(None),
         )
-        judged = and_(
-            self._database.in_project(votes), votes.c.day == day, votes.c.voted_at.is_not(None)
-        )
+        judged = and_(votes.c.day == day, votes.c.voted_at.is_not(None))
         wanted = (
             select(votes.c.comparison_id)
             .join(comparisons, imported)
@@ -190,29 +181,20 @@ class PredictionLog:
         """PREDICTIONS of `days`, of all reward models, in a fixed order."""
         wanted = (
             select(*(predictions.c[name] for name in PREDICTIONS.columns))
-            .where(self._database.in_project(predictions), predictions.c.day.in_(sorted(set(days))))
+            .where(predictions.c.day.in_(sorted(set(days))))
             .order_by(predictions.c.day, predictions.c.comparison_id, predictions.c.reward_model)
         )
         return frame_of(self._database.fetch_all(wanted), PREDICTIONS)
 
     def days(self) -> list[str]:
         """Days with a comparison that was predicted, sorted."""
-        wanted = (
-            select(predictions.c.day)
-            .where(self._database.in_project(predictions))
-            .distinct()
-            .order_by(predictions.c.day)
-        )
+        wanted = select(predictions.c.day).distinct().order_by(predictions.c.day)
         return list(self._database.fetch_scalars(wanted))
 
     def for_comparisons(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
         """PREDICTIONS on these comparisons, of any day and all reward models, in order of id."""
         columns = (predictions.c[name] for name in PREDICTIONS.columns)
-        wanted = (
-            select(*columns)
-            .where(self._database.in_project(predictions))
-            .order_by(predictions.c.comparison_id, predictions.c.reward_model)
-        )
+        wanted = select(*columns).order_by(predictions.c.comparison_id, predictions.c.reward_model)
         found = self._database.fetch_among(wanted, predictions.c.comparison_id, comparison_ids)
         return frame_of(found, PREDICTIONS)
 
@@ -227,14 +209,10 @@ def find_newest_predictor(database: Database) -> str | None:
     """The reward model of the last prediction of the newest predicted day; None before the
     first.
     """
-    newest = (
-        select(func.max(predictions.c.day))
-        .where(database.in_project(predictions))
-        .scalar_subquery()
-    )
+    newest = select(func.max(predictions.c.day)).scalar_subquery()
     wanted = (
         select(predictions.c.reward_model)
-        .where(database.in_project(predictions), predictions.c.day == newest)
+        .where(predictions.c.day == newest)
         .order_by(predictions.c.predicted_at.desc(), predictions.c.reward_model.desc())
         .limit(1)
     )
@@ -248,7 +226,7 @@ def has_predicted(database: Database, reward_model: str, calibrator: str | None 
     wanted = (
         select(literal(1))
         .select_from(predictions)
-        .where(database.in_project(predictions), predictions.c.reward_model == reward_model)
+        .where(predictions.c.reward_model == reward_model)
     )
     if calibrator is not None:
         wanted = wanted.where(predictions.c.calibrator == calibrator)
@@ -268,7 +246,6 @@ def find_newest_voted(
     votes for a side, of these days; each once, and whether there are more such votes.
     """
     predicted = and_(
-        database.in_project(predictions),
         predictions.c.comparison_id == votes.c.comparison_id,
         predictions.c.reward_model == reward_model,
     )
@@ -277,7 +254,6 @@ def find_newest_voted(
     wanted = (
         select(votes.c.comparison_id)
         .where(
-            database.in_project(votes),
             votes.c.choice.in_(SIDES),
             votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
             *([votes.c.day >= since.isoformat()] if since else []),

@@ -1,4 +1,4 @@
-"""Statements that are compiled once and run with the parameters of any project.
+"""Statements that are compiled once and run with many parameters.
 
 SQLAlchemy takes as long to build a statement as SQLite to answer it, and four times as long to run
 a built one, all under the write lock. So SQLite's driver runs the compiled text here.
@@ -18,36 +18,13 @@ from sqlalchemy import (
     Executable,
     Select,
     String,
-    and_,
     bindparam,
     func,
-    literal_column,
-    or_,
     select,
 )
 from sqlalchemy.exc import DBAPIError, StatementError
 
-from rlhf_pipeline.store.engine import Database
-
 Converter = Callable[[Any], Any] | None
-EVERYWHERE = "*"  # in place of a project: all projects of an organisation; not a valid project name
-
-
-def in_scope(table: Any) -> ColumnElement[bool]:
-    """A row belongs to the project of `scope_of`."""
-    return and_(
-        table.c.organization_id == bindparam("scope_organization"),
-        table.c.project_id == bindparam("scope_project"),
-    )
-
-
-def in_scope_or_everywhere(table: Any) -> ColumnElement[bool]:
-    """A row belongs to the project of `scope_of`, or to all projects of its organisation."""
-    here = or_(
-        table.c.project_id == bindparam("scope_project"),
-        table.c.project_id == literal_column(f"'{EVERYWHERE}'"),
-    )
-    return and_(table.c.organization_id == bindparam("scope_organization"), here)
 
 
 def is_among(column: ColumnElement[Any], is_sqlite: bool = False) -> ColumnElement[bool]:
@@ -62,15 +39,6 @@ def is_among(column: ColumnElement[Any], is_sqlite: bool = False) -> ColumnEleme
         )
     values: BindParameter[Any] = bindparam("values", expanding=True)
     return column.in_(values)
-
-
-def scope_of(database: Database, **parameters: Any) -> dict[str, Any]:
-    """Parameters of a statement for one project."""
-    return {
-        "scope_organization": database.organization,
-        "scope_project": database.project,
-        **parameters,
-    }
 
 
 class PreparedStatement:

@@ -20,13 +20,10 @@ class Promotions:
         already.
         """
         with audited_transaction(self._database) as (connection, ledger):
-            of_model = (
-                self._database.in_project(promotions),
-                promotions.c.model_name == promotion.model_name,
-            )
+            of_model = promotions.c.model_name == promotion.model_name
             newest = (
                 select(promotions.c.version)
-                .where(*of_model)
+                .where(of_model)
                 .order_by(promotions.c.promotion_id.desc())
                 .limit(1)
             )
@@ -55,7 +52,7 @@ class Promotions:
         """Oldest first."""
         wanted = (
             select(promotions.c.record)
-            .where(self._database.in_project(promotions), promotions.c.model_name == model_name)
+            .where(promotions.c.model_name == model_name)
             .order_by(promotions.c.promotion_id)
         )
         return [Promotion.from_json(text) for text in self._database.fetch_scalars(wanted)]
@@ -90,18 +87,11 @@ class Gates:
         return number
 
     def latest(self) -> GateDecision | None:
-        wanted = (
-            select(gates.c.record)
-            .where(self._database.in_project(gates))
-            .order_by(gates.c.gate_id.desc())
-            .limit(1)
-        )
+        wanted = select(gates.c.record).order_by(gates.c.gate_id.desc()).limit(1)
         text = self._database.fetch_scalar(wanted)
         return None if text is None else GateDecision.from_json(text)
 
     def all(self) -> list[GateDecision]:
         """Oldest first."""
-        wanted = (
-            select(gates.c.record).where(self._database.in_project(gates)).order_by(gates.c.gate_id)
-        )
+        wanted = select(gates.c.record).order_by(gates.c.gate_id)
         return [GateDecision.from_json(text) for text in self._database.fetch_scalars(wanted)]

@@ -23,11 +23,11 @@ class Replays:
         now = self._database.clock.now()
         with self._database.write_transaction() as connection:
             for batch in batches(sorted(set(days)), MAX_ROWS):
-                known = self._database.in_project(replays), replays.c.day.in_(batch)
-                stored = set(connection.execute(select(replays.c.day).where(*known)).scalars())
+                known = replays.c.day.in_(batch)
+                stored = set(connection.execute(select(replays.c.day).where(known)).scalars())
                 connection.execute(
                     replays.update()
-                    .where(*known)
+                    .where(known)
                     .values(state="pending", asked_at=now, done_at=None)
                 )
                 new = [
@@ -50,15 +50,10 @@ class Replays:
         replay may lack newer votes.
         """
         asked = select(literal(1)).where(
-            self._database.in_project(replays),
             replays.c.day == votes.c.day,
             or_(replays.c.state == "pending", replays.c.done_at >= votes.c.received_at),
         )
-        imported = (
-            self._database.in_project(votes),
-            votes.c.origin == "import",
-            votes.c.voted_at.is_not(None),
-        )
+        imported = (votes.c.origin == "import", votes.c.voted_at.is_not(None))
         return sorted(
             self._database.fetch_scalars(
                 select(votes.c.day).where(*imported, ~asked.exists()).distinct()
@@ -70,16 +65,11 @@ class Replays:
         None if there is none.
         """
         of_day = and_(
-            self._database.in_project(votes),
             votes.c.day == replays.c.day,
             votes.c.seq <= up_to_seq,
             votes.c.voted_at.is_not(None),
         )
-        waiting = (
-            self._database.in_project(replays),
-            replays.c.state == "pending",
-            replays.c.day > after_day,
-        )
+        waiting = (replays.c.state == "pending", replays.c.day > after_day)
         return self._database.fetch_scalar(
             select(func.min(votes.c.seq)).select_from(replays).join(votes, of_day).where(*waiting)
         )
@@ -96,11 +86,7 @@ class Replays:
                 replays.c.leased_for != step,
                 replays.c.leased_until <= now,
             )
-            this = (
-                self._database.in_project(replays),
-                replays.c.day == day,
-                replays.c.state == "pending",
-            )
+            this = (replays.c.day == day, replays.c.state == "pending")
             taken = (
                 replays.update()
                 .where(*this, free)
@@ -119,18 +105,13 @@ class Replays:
             select(func.count())
             .select_from(votes)
             .where(
-                self._database.in_project(votes),
                 votes.c.day == day,
                 votes.c.origin == literal("import"),
                 votes.c.voted_at.is_not(None),
                 votes.c.seq > limit,
             )
         )
-        this = (
-            self._database.in_project(replays),
-            replays.c.day == day,
-            replays.c.state == "pending",
-        )
+        this = (replays.c.day == day, replays.c.state == "pending")
         with self._database.write_transaction() as connection:
             if connection.execute(newer).scalar_one():
                 return False
@@ -142,9 +123,5 @@ class Replays:
         return True
 
     def _read_days(self, state: str) -> list[str]:
-        wanted = (
-            select(replays.c.day)
-            .where(self._database.in_project(replays), replays.c.state == state)
-            .order_by(replays.c.day)
-        )
+        wanted = select(replays.c.day).where(replays.c.state == state).order_by(replays.c.day)
         return list(self._database.fetch_scalars(wanted))

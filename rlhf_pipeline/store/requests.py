@@ -43,11 +43,7 @@ class Requests:
         now = self._database.clock.now()
         this = self._is_request(principal, key)
         with self._database.write_transaction() as connection:
-            connection.execute(
-                requests.delete().where(
-                    self._database.in_project(requests), requests.c.expires_at <= now
-                )
-            )
+            connection.execute(requests.delete().where(requests.c.expires_at <= now))
             row = connection.execute(select(requests).where(this)).one_or_none()
             if row is None:
                 new = {
@@ -123,7 +119,6 @@ class Requests:
 
     def _is_request(self, principal: str, key: str) -> ColumnElement[bool]:
         return and_(
-            self._database.in_project(requests),
             requests.c.principal == principal,
             requests.c.idempotency_key == key,
         )

@@ -31,11 +31,7 @@ class Guidelines:
 
     def all(self) -> list[Guideline]:
         """Newest first."""
-        wanted = (
-            select(guidelines)
-            .where(self._database.in_project(guidelines))
-            .order_by(guidelines.c.version.desc())
-        )
+        wanted = select(guidelines).order_by(guidelines.c.version.desc())
         rows = self._database.fetch_mappings(wanted)
         return [
             Guideline.model_validate({name: row[name] for name in Guideline.model_fields})
@@ -73,7 +69,6 @@ class Rules:
     def latest(self) -> tuple[int, AnnotationRules]:
         wanted = (
             select(annotation_rules.c.version, annotation_rules.c.record)
-            .where(self._database.in_project(annotation_rules))
             .order_by(annotation_rules.c.version.desc())
             .limit(1)
         )
@@ -86,11 +81,7 @@ class Rules:
 
     def history(self) -> list[tuple[int, AnnotationRules, datetime, str]]:
         """(version, rules, time, author), newest first."""
-        wanted = (
-            select(annotation_rules)
-            .where(self._database.in_project(annotation_rules))
-            .order_by(annotation_rules.c.version.desc())
-        )
+        wanted = select(annotation_rules).order_by(annotation_rules.c.version.desc())
         rows = self._database.fetch_all(wanted)
         return [
             (row.version, AnnotationRules.from_json(row.record), row.created_at, row.created_by)

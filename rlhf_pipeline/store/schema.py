@@ -29,9 +29,9 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from rlhf_pipeline.errors import UnstorableText
 
-SCOPE = ("organization_id", "project_id")
 # Triggers refuse to change or remove their rows.
 APPEND_ONLY = ("votes", "predictions", "audit", "guidelines", "annotation_rules", "feedback")
+ONLY_ROW = 1  # key of a table that has one row
 
 
 class UTCDateTime(TypeDecorator[datetime]):
@@ -94,7 +94,7 @@ metadata = MetaData(
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
         "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_2_name)s_%(referred_table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
         "pk": "pk_%(table_name)s",
     }
 )
@@ -105,9 +105,9 @@ def _id(name: str, **more: Any) -> Column[str]:
 
 
 def _count(name: str, **more: Any) -> Column[int]:
-    return Column(
-        name, BigInteger, nullable=more.pop("nullable", False), autoincrement=False, **more
-    )
+    # As INTEGER, a key of SQLite is the row's own number and needs no index.
+    number = BigInteger().with_variant(Integer(), "sqlite")
+    return Column(name, number, nullable=more.pop("nullable", False), autoincrement=False, **more)
 
 
 def _time(name: str, *, nullable: bool = False) -> Column[datetime]:
@@ -122,24 +122,25 @@ def _table(name: str, *parts: Any, key: tuple[str, ...], **options: Any) -> Tabl
     return Table(
         name,
         metadata,
-        _id("organization_id"),
-        _id("project_id"),
         *parts,
-        PrimaryKeyConstraint(*SCOPE, *key),
+        PrimaryKeyConstraint(*key),
         **options,
     )
 
 
-def _unique(*columns: str, name: str | None = None) -> UniqueConstraint:
-    return UniqueConstraint(*SCOPE, *columns, name=name)
-
-
-def _index(name: str, *columns: str) -> Index:
-    return Index(name, *SCOPE, *columns)
-
-
 def _refers(column: str, table: str) -> ForeignKeyConstraint:
-    return ForeignKeyConstraint([*SCOPE, column], [f"{table}.{c}" for c in (*SCOPE, column)])
+    return ForeignKeyConstraint([column], [f"{table}.{column}"])
+
+
+def _only_row() -> Column[int]:
+    """The key of a table that has one row."""
+    return Column(
+        "head_id",
+        Integer,
+        CheckConstraint(f"head_id = {ONLY_ROW}", name="only_row"),
+        nullable=False,
+        autoincrement=False,
+    )
 
 
 comparisons = _table(
@@ -167,12 +168,11 @@ comparisons = _table(
     _id("flag", nullable=True),
     _id("pair_key", nullable=True),
     _id("written_by", nullable=True),
-    _index("ix_comparisons_day", "day", "position", "comparison_id"),
-    _index("ix_comparisons_category", "category", "day", "position", "comparison_id"),
+    Index("ix_comparisons_day", "day", "position", "comparison_id"),
+    Index("ix_comparisons_category", "category", "day", "position", "comparison_id"),
     *(
         Index(
             f"ix_comparisons_{column}",
-            *SCOPE,
             column,
             "day",
             "position",
@@ -182,11 +182,10 @@ comparisons = _table(
         )
         for column in ("source", "flag")
     ),
-    _index("ix_comparisons_pair_key", "pair_key"),
-    _index("ix_comparisons_prompt", "comparison_id", "prompt_id", "repeat_of"),
+    Index("ix_comparisons_pair_key", "pair_key"),
+    Index("ix_comparisons_prompt", "comparison_id", "prompt_id", "repeat_of"),
     Index(
         "ix_comparisons_source_pair_id",
-        *SCOPE,
         "source_pair_id",
         unique=True,
         sqlite_where=text("source_pair_id IS NOT NULL"),
@@ -194,7 +193,6 @@ comparisons = _table(
     ),
     Index(  # gold cards are drawn from few rows among many: else each lease reads every comparison
         "ix_comparisons_gold",
-        *SCOPE,
         "day",
         "position",
         "comparison_id",
@@ -224,7 +222,7 @@ predictions = _table(
     ),
     CheckConstraint("p_raw BETWEEN 0 AND 1 AND p_calibrated BETWEEN 0 AND 1", name="probabilities"),
     _refers("comparison_id", "comparisons"),
-    _index("ix_predictions_day", "day"),
+    Index("ix_predictions_day", "day"),
     key=("comparison_id", "reward_model"),
 )
 
@@ -260,15 +258,16 @@ votes = _table(
     CheckConstraint(
         "strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)", name="strength"
     ),
-    _unique("vote_id", name="uq_votes_vote_id"),
-    _unique("comparison_id", "annotator_id", "pass_no", "revision_no", name="uq_votes_turn"),
-    _unique("supersedes", name="uq_votes_supersedes"),
+    UniqueConstraint("vote_id", name="uq_votes_vote_id"),
+    UniqueConstraint(
+        "comparison_id", "annotator_id", "pass_no", "revision_no", name="uq_votes_turn"
+    ),
+    UniqueConstraint("supersedes", name="uq_votes_supersedes"),
     _refers("comparison_id", "comparisons"),
-    _index("ix_votes_day", "day", "seq"),
-    _index("ix_votes_annotator", "annotator_id", "seq"),
+    Index("ix_votes_day", "day", "seq"),
+    Index("ix_votes_annotator", "annotator_id", "seq"),
     Index(
         "ix_votes_displaced_day",
-        *SCOPE,
         "displaced_day",
         "seq",
         sqlite_where=text("displaced_day IS NOT NULL"),
@@ -301,10 +300,11 @@ audit = _table(
 
 heads = _table(
     "heads",
+    _only_row(),
     _count("vote_seq"),
     _count("audit_seq"),
     Column("audit_hash", String(64), nullable=False),
-    key=(),
+    key=("head_id",),
 )
 
 detector_states = _table(
@@ -333,7 +333,7 @@ decisions = _table(
     CheckConstraint(
         "state IN ('held', 'pending', 'submitted', 'succeeded', 'failed')", name="state"
     ),
-    _index("ix_decisions_state", "state"),
+    Index("ix_decisions_state", "state"),
     key=("decision_id",),
 )
 
@@ -351,7 +351,7 @@ drift_events = _table(
     _text("record"),
     _count("decision_id", nullable=True),
     Column("is_replayed", Boolean, nullable=True),
-    _unique(
+    UniqueConstraint(
         "model_version",
         "detector",
         "params_hash",
@@ -360,8 +360,8 @@ drift_events = _table(
         name="uq_drift_events_detection",
     ),
     _refers("decision_id", "decisions"),
-    _index("ix_drift_events_decision", "decision_id"),
-    _index("ix_drift_events_day", "day"),
+    Index("ix_drift_events_decision", "decision_id"),
+    Index("ix_drift_events_day", "day"),
     key=("event_id",),
 )
 
@@ -391,7 +391,7 @@ adjudications = _table(
     _id("decided_by"),
     _time("decided_at"),
     _refers("comparison_id", "comparisons"),
-    _index("ix_adjudications_comparison", "comparison_id", "adjudication_id"),
+    Index("ix_adjudications_comparison", "comparison_id", "adjudication_id"),
     key=("adjudication_id",),
 )
 
@@ -402,7 +402,7 @@ promotions = _table(
     Column("version", Integer, nullable=False),
     _time("promoted_at"),
     _text("record"),
-    _index("ix_promotions_model", "model_name", "promotion_id"),
+    Index("ix_promotions_model", "model_name", "promotion_id"),
     key=("promotion_id",),
 )
 
@@ -511,7 +511,6 @@ generation_items = _table(
     _refers("run_id", "generation_runs"),
     Index(
         "ix_generation_items_to_do",
-        *SCOPE,
         "run_id",
         "provider",
         "model",
@@ -521,7 +520,6 @@ generation_items = _table(
     ),
     Index(  # few rows at any moment: equal keys under way, and what all runs have reserved
         "ix_generation_items_leased",
-        *SCOPE,
         "cache_key",
         sqlite_where=text("state = 'leased'"),
         postgresql_where=text("state = 'leased'"),
@@ -568,7 +566,7 @@ generation_batches = _table(
     _id("owner", nullable=True),
     _time("leased_until", nullable=True),
     _refers("run_id", "generation_runs"),
-    _index("ix_generation_batches_run", "run_id"),
+    Index("ix_generation_batches_run", "run_id"),
     key=("submission_id",),
 )
 
@@ -586,8 +584,8 @@ generation_spending = _table(
     _count("cost"),
     _count("cost_unknown"),
     _refers("run_id", "generation_runs"),
-    _index("ix_generation_spending_day", "day"),
-    _index("ix_generation_spending_provider", "provider"),
+    Index("ix_generation_spending_day", "day"),
+    Index("ix_generation_spending_provider", "provider"),
     key=("run_id", "day", "provider", "model"),
 )
 
@@ -607,10 +605,10 @@ assignments = _table(
     _time("settled_at", nullable=True),
     CheckConstraint("kind IN ('normal', 'repeat', 'gold')", name="kind"),
     CheckConstraint("state IN ('leased', 'voted', 'skipped', 'released')", name="state"),
-    _unique("comparison_id", "annotator_id", "pass_no", name="uq_assignments_turn"),
+    UniqueConstraint("comparison_id", "annotator_id", "pass_no", name="uq_assignments_turn"),
     _refers("comparison_id", "comparisons"),
-    _index("ix_assignments_annotator", "annotator_id", "n"),
-    _index("ix_assignments_state", "annotator_id", "state", "settled_at"),
+    Index("ix_assignments_annotator", "annotator_id", "n"),
+    Index("ix_assignments_state", "annotator_id", "state", "settled_at"),
     key=("assignment_id",),
 )
 
@@ -627,7 +625,6 @@ slots = _table(
     _refers("comparison_id", "comparisons"),
     Index(
         "ix_slots_named",
-        *SCOPE,
         "annotator_id",
         "priority",
         "comparison_id",
@@ -637,7 +634,6 @@ slots = _table(
     ),
     Index(
         "ix_slots_to_do",
-        *SCOPE,
         "priority",
         "comparison_id",
         "slot_no",
@@ -665,7 +661,7 @@ users = _table(
     _time("created_at"),
     _time("disabled_at", nullable=True),
     CheckConstraint("kind IN ('person', 'service')", name="kind"),
-    _unique("email", name="uq_users_email"),
+    UniqueConstraint("email", name="uq_users_email"),
     key=("user_id",),
 )
 
@@ -692,7 +688,7 @@ tokens = _table(
     _time("revoked_at", nullable=True),
     CheckConstraint("kind IN ('api', 'session', 'login')", name="kind"),
     _refers("user_id", "users"),
-    _index("ix_tokens_user", "user_id"),
+    Index("ix_tokens_user", "user_id"),
     key=("token_hash",),
 )
 
@@ -754,7 +750,7 @@ feedback = _table(
     _id("comparison_id", nullable=True),
     _id("vote_id", nullable=True),
     CheckConstraint("kind IN ('thumbs', 'rating', 'correction', 'detailed')", name="kind"),
-    _index("ix_feedback_session", "session_id", "feedback_id"),
+    Index("ix_feedback_session", "session_id", "feedback_id"),
     key=("feedback_id",),
 )
 
@@ -767,7 +763,7 @@ requests = _table(
     _text("answer", nullable=True),
     _time("started_at"),
     _time("expires_at"),
-    _index("ix_requests_expires_at", "expires_at"),
+    Index("ix_requests_expires_at", "expires_at"),
     key=("principal", "idempotency_key"),
 )
 
@@ -783,7 +779,7 @@ metric_points = _table(
     Column("low", Float),
     Column("high", Float),
     _time("measured_at"),
-    _index("ix_metric_points_name", "name", "day"),
+    Index("ix_metric_points_name", "name", "day"),
     key=("day", "name", "labels"),
 )
 
@@ -812,9 +808,10 @@ annotator_sums = _table(  # votes other than skips
 
 vote_sums_head = _table(
     "vote_sums_head",
+    _only_row(),
     _count("seq"),  # the sums hold the votes up to it
     _count("revision"),  # of the groups of annotators
-    key=(),
+    key=("head_id",),
 )
 
 annotator_groups = _table(
@@ -838,7 +835,6 @@ alerts = _table(
     CheckConstraint("state IN ('pending', 'open', 'acknowledged', 'resolved')", name="state"),
     Index(
         "ux_alerts_not_ended",
-        *SCOPE,
         "rule",
         "subject",
         unique=True,
@@ -870,8 +866,8 @@ alert_messages = _table(
     _time("delivered_at", nullable=True),
     _text("last_error", nullable=True),
     CheckConstraint("state IN ('pending', 'delivered', 'dead')", name="state"),
-    _index("ix_alert_messages_due", "state", "next_attempt_at"),
-    _index("ix_alert_messages_alert", "alert_id"),
+    Index("ix_alert_messages_due", "state", "next_attempt_at"),
+    Index("ix_alert_messages_alert", "alert_id"),
     key=("message_id",),
 )
 

@@ -22,11 +22,7 @@ class TasteChangeLog:
 
     def all(self) -> list[TasteChange]:
         """Oldest record first."""
-        wanted = (
-            select(taste_changes)
-            .where(self._database.in_project(taste_changes))
-            .order_by(taste_changes.c.change_id)
-        )
+        wanted = select(taste_changes).order_by(taste_changes.c.change_id)
         return [_build_change(row) for row in self._database.fetch_mappings(wanted)]
 
     def add(
@@ -57,9 +53,9 @@ class TasteChangeLog:
         """Mark a change as a false alarm: later fits ignore it. Raises NotFound for an unknown id,
         StoreError for a retracted one.
         """
-        this = self._database.in_project(taste_changes), taste_changes.c.change_id == change_id
+        this = taste_changes.c.change_id == change_id
         with audited_transaction(self._database) as (connection, ledger):
-            row = connection.execute(select(taste_changes).where(*this)).mappings().one_or_none()
+            row = connection.execute(select(taste_changes).where(this)).mappings().one_or_none()
             if row is None:
                 raise NotFound(
                     f"There is no change of taste {change_id}. `rlhf changes list` shows all."
@@ -74,16 +70,14 @@ class TasteChangeLog:
                 "retracted_by": actor,
                 "retraction_reason": reason,
             }
-            connection.execute(taste_changes.update().where(*this).values(values))
+            connection.execute(taste_changes.update().where(this).values(values))
             retracted = _build_change({**row, **values})
             _link(ledger, retracted, action=RETRACT, actor=actor)
         return retracted
 
     def _require_category(self, connection: Connection, category: str) -> None:
         found = (
-            select(comparisons.c.comparison_id)
-            .where(self._database.in_project(comparisons), comparisons.c.category == category)
-            .limit(1)
+            select(comparisons.c.comparison_id).where(comparisons.c.category == category).limit(1)
         )
         if connection.execute(found).one_or_none() is None:
             raise StoreError(

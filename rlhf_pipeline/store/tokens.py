@@ -13,19 +13,9 @@ from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Token, content_hash
 from rlhf_pipeline.store.audit import audited_transaction, joint_transaction
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared_statements import (
-    EVERYWHERE,
-    PreparedStatement,
-    in_scope_or_everywhere,
-    scope_of,
-)
+from rlhf_pipeline.store.prepared_statements import PreparedStatement
 from rlhf_pipeline.store.schema import failed_logins, tokens, users
-from rlhf_pipeline.store.users import (
-    in_project_or_organization,
-    lock_organization,
-    require_password,
-    require_valid_token,
-)
+from rlhf_pipeline.store.users import require_password, require_valid_token
 
 TokenKind = Literal["api", "session", "login"]
 PREFIX = "rlhf_"  # prefix that secret scanners recognise
@@ -57,8 +47,7 @@ class Tokens:
         """Create a secret of 256 random bits and its stored token.
 
         `asked_by`: only while this token is valid; `password_hash`: only while it is the user's.
-        Raises NotFound; LoginEnded if either ended meanwhile: a login from before an account moved
-        to the organisation must not outlive the move.
+        Raises NotFound; LoginEnded if either ended meanwhile.
         """
         secret = PREFIX + secrets.token_urlsafe(32)
         now = self._database.clock.now()
@@ -74,22 +63,14 @@ class Tokens:
             "revoked_at": None,
         }
         with audited_transaction(self._database) as (connection, ledger):
-            of_user = select(users.c.project_id).where(
-                in_project_or_organization(self._database, users), users.c.user_id == user_id
-            )
-            known = connection.execute(of_user).scalars().all()
-            if not known:
+            known = select(users.c.user_id).where(users.c.user_id == user_id)
+            if connection.execute(known).first() is None:
                 raise NotFound(f"There is no user {user_id!r}. Add them first.")
-            # no other project can revoke what is checked here before the secret is stored
-            if EVERYWHERE in known:
-                lock_organization(self._database, connection)
             if asked_by is not None:
                 require_valid_token(self._database, connection, asked_by)
             if password_hash is not None:
-                require_password(self._database, connection, user_id, password_hash)
-            # One of an account of the organisation holds in every project, as the account does.
-            project = EVERYWHERE if EVERYWHERE in known else self._database.project
-            self._database.insert(connection, tokens, [{"project_id": project, **row}])
+                require_password(connection, user_id, password_hash)
+            self._database.insert(connection, tokens, [row])
             token = _build_token(row)
             digest = content_hash("tokens.issue", token.token_id, user_id, kind, row["scopes"])
             ledger.append(
@@ -107,10 +88,7 @@ class Tokens:
             found.last_used_at is None or now - found.last_used_at > USE_IS_NOTED_EVERY
         ):
             with self._database.write_transaction() as connection:
-                this = and_(
-                    in_project_or_organization(self._database, tokens),
-                    tokens.c.token_hash == _hash(secret),
-                )
+                this = tokens.c.token_hash == _hash(secret)
                 connection.execute(tokens.update().where(this).values(last_used_at=now))
         return found
 
@@ -133,27 +111,12 @@ class Tokens:
     def redeem(self, secret: str) -> Token | None:
         """`find` for a one-time login, which becomes invalid."""
         with audited_transaction(self._database) as (connection, ledger):
-            this = and_(
-                in_project_or_organization(self._database, tokens),
-                tokens.c.token_hash == _hash(secret),
-                tokens.c.kind == "login",
-            )
+            this = and_(tokens.c.token_hash == _hash(secret), tokens.c.kind == "login")
             row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
-            if row is not None and row["project_id"] == EVERYWHERE:
-                lock_organization(self._database, connection)
-                # read again: another transaction may have changed it meanwhile
-                row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
             now = self._database.clock.now()
             if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
                 return None
-            # Of an account of the organisation its own row says so, not one that stands in for it
-            # in a project.
-            owner = and_(users.c.project_id == row["project_id"], users.c.user_id == row["user_id"])
-            is_able = and_(
-                in_project_or_organization(self._database, users),
-                owner,
-                users.c.disabled_at.is_(None),
-            )
+            is_able = and_(users.c.user_id == row["user_id"], users.c.disabled_at.is_(None))
             if connection.execute(select(users.c.user_id).where(is_able)).first() is None:
                 return None
             connection.execute(tokens.update().where(this).values(revoked_at=now, last_used_at=now))
@@ -177,7 +140,7 @@ class Tokens:
         """Newest first, expired ones too; with `before`, those that follow the token of that id.
         Raises NotFound if the user has no such token.
         """
-        mine = and_(in_project_or_organization(self._database, tokens), tokens.c.user_id == user_id)
+        mine = tokens.c.user_id == user_id
         wanted = (
             select(tokens)
             .where(mine)
@@ -205,28 +168,19 @@ class Tokens:
         that user. Raises NotFound.
         """
         with audited_transaction(self._database) as (connection, ledger):
-            whose = () if user_id is None else (tokens.c.user_id == user_id,)
-            this = and_(
-                in_project_or_organization(self._database, tokens),
-                tokens.c.token_hash.startswith(token_id, autoescape=True),
-                *whose,
+            wanted = select(tokens.c.token_hash).where(
+                tokens.c.token_hash.startswith(token_id, autoescape=True)
             )
-            found = connection.execute(
-                select(tokens.c.token_hash, tokens.c.project_id).where(this)
-            ).all()
+            if user_id is not None:
+                wanted = wanted.where(tokens.c.user_id == user_id)
+            found = connection.execute(wanted).scalars().all()
             if len(found) != 1 or len(token_id) < 12:
                 raise NotFound(f"There is no token {token_id!r}. Nothing was revoked.")
-            token_hash = found[0].token_hash
-            if found[0].project_id == EVERYWHERE:
-                # after any transaction that is issuing another one
-                lock_organization(self._database, connection)
-            now = self._database.clock.now()
-            here = and_(
-                in_project_or_organization(self._database, tokens),
-                tokens.c.token_hash == token_hash,
-            )
+            token_hash = found[0]
             connection.execute(
-                tokens.update().where(here, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
+                tokens.update()
+                .where(tokens.c.token_hash == token_hash, tokens.c.revoked_at.is_(None))
+                .values(revoked_at=self._database.clock.now())
             )
             ledger.append(
                 actor=actor,
@@ -237,7 +191,7 @@ class Tokens:
 
     def _find_valid(self, secret: str) -> Token | None:
         with self._database.read_transaction() as connection:
-            row = _OF_ENABLED.first(connection, scope_of(self._database, hash=_hash(secret)))
+            row = _OF_ENABLED.first(connection, {"hash": _hash(secret)})
         if (
             row is None
             or row.revoked_at is not None
@@ -255,42 +209,31 @@ class FailedLogins:
     def __init__(self, database: Database):
         self._database = database
 
-    def wait_s(self, *who: str, everywhere: Sequence[str] = ()) -> float:
+    def wait_s(self, *who: str) -> float:
         """Seconds until `who` may try again; 0 if they may now."""
         with self._database.read_transaction() as connection:
-            return self._wait_s(
-                connection, self._database.clock.now(), self._counter_keys(who, everywhere)
-            )
+            return self._wait_s(connection, self._database.clock.now(), who)
 
-    def attempt(self, *who: str, everywhere: Sequence[str] = ()) -> float:
+    def attempt(self, *who: str) -> float:
         """Count a try as failed before it is made, so that parallel tries do not bypass the limit;
-        returns 0, or the seconds to wait.
-
-        Keys of `everywhere` are counted across all projects of the organisation. Call `forget`
-        after a successful login.
+        returns 0, or the seconds to wait. Call `forget` after a successful login.
         """
         now = self._database.clock.now()
-        counted = self._counter_keys(who, everywhere)
         # callers are unauthenticated: those who must wait may not hold the write lock
-        wait = self.wait_s(*who, everywhere=everywhere)
+        wait = self.wait_s(*who)
         if wait > 0:
             return wait
         with self._database.write_transaction() as connection:
-            if everywhere:
-                lock_organization(self._database, connection)
-            wait = self._wait_s(connection, now, counted)
+            wait = self._wait_s(connection, now, who)
             if wait > 0:
                 return wait
-            old = and_(
-                in_project_or_organization(self._database, failed_logins),
-                failed_logins.c.last_failed_at < now - FORGOTTEN_AFTER,
-            )
+            old = failed_logins.c.last_failed_at < now - FORGOTTEN_AFTER
             connection.execute(failed_logins.delete().where(old))
-            for project, one in sorted(counted):
-                this = self._is_among({(project, one)})
+            for one in sorted({_hash(one) for one in who}):
+                this = failed_logins.c.who == one
                 n = connection.execute(select(failed_logins.c.n_failed).where(this)).scalar()
                 if n is None:
-                    row = {"project_id": project, "who": one, "n_failed": 1, "last_failed_at": now}
+                    row = {"who": one, "n_failed": 1, "last_failed_at": now}
                     self._database.insert(connection, failed_logins, [row])
                 else:
                     connection.execute(
@@ -300,49 +243,24 @@ class FailedLogins:
                     )
         return 0.0
 
-    def forget(self, *who: str, everywhere: Sequence[str] = ()) -> None:
+    def forget(self, *who: str) -> None:
         """Reset the counts after a successful login."""
         with self._database.write_transaction() as connection:
-            connection.execute(
-                failed_logins.delete().where(self._is_among(self._counter_keys(who, everywhere)))
-            )
+            connection.execute(failed_logins.delete().where(_is_among(who)))
 
-    def _wait_s(
-        self, connection: Connection, now: datetime, counted: set[tuple[str, str]]
-    ) -> float:
-        rows = connection.execute(select(failed_logins).where(self._is_among(counted))).all()
+    def _wait_s(self, connection: Connection, now: datetime, who: Sequence[str]) -> float:
+        rows = connection.execute(select(failed_logins).where(_is_among(who))).all()
         return max((_wait_after(r.n_failed, r.last_failed_at, now) for r in rows), default=0.0)
 
-    def _counter_keys(self, who: Sequence[str], everywhere: Sequence[str]) -> set[tuple[str, str]]:
-        """Keys by project, or by EVERYWHERE."""
-        return {(self._database.project, _hash(one)) for one in who} | {
-            (EVERYWHERE, _hash(one)) for one in everywhere
-        }
 
-    def _is_among(self, counted: set[tuple[str, str]]) -> ColumnElement[bool]:
-        rows = [
-            and_(failed_logins.c.project_id == project, failed_logins.c.who == one)
-            for project, one in sorted(counted)
-        ]
-        return and_(failed_logins.c.organization_id == self._database.organization, or_(*rows))
+def _is_among(who: Sequence[str]) -> ColumnElement[bool]:
+    return failed_logins.c.who.in_([_hash(one) for one in who])
 
 
 _OF_ENABLED = PreparedStatement(  # queried twice a second for each active user
     select(tokens)
-    .select_from(tokens)
-    .join(
-        users,
-        and_(
-            in_scope_or_everywhere(users),
-            users.c.project_id == tokens.c.project_id,
-            users.c.user_id == tokens.c.user_id,
-        ),
-    )
-    .where(
-        in_scope_or_everywhere(tokens),
-        tokens.c.token_hash == bindparam("hash"),
-        users.c.disabled_at.is_(None),
-    )
+    .join(users, users.c.user_id == tokens.c.user_id)
+    .where(tokens.c.token_hash == bindparam("hash"), users.c.disabled_at.is_(None))
 )
 
 

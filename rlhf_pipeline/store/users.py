@@ -1,16 +1,11 @@
-"""Users and their roles. E-mail and name are stored in this table alone; passwords come hashed.
-
-An account belongs to one project, or to the organisation; then its rows have EVERYWHERE as their
-project: it is known in every project of the organisation, with its roles there and those it has in
-all of them.
-"""
+"""Users and their roles. E-mail and name are stored in this table alone; passwords come hashed."""
 
 import secrets
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
 
 from rlhf_pipeline.errors import ConfigurationError, LoginEnded, NotFound
 from rlhf_pipeline.records import Role, User, content_hash
@@ -18,17 +13,11 @@ from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.card_queue import is_unfinished
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.prepared_statements import (
-    EVERYWHERE,
-    PreparedStatement,
-    in_scope_or_everywhere,
-    scope_of,
-)
+from rlhf_pipeline.store.prepared_statements import PreparedStatement
 from rlhf_pipeline.store.schema import role_grants, slots, tokens, users
 
 # roles that vote, as `web.permissions` has them
 VOTERS = frozenset({Role.ANNOTATOR, Role.CURATOR, Role.ADMIN})
-Grants = dict[str, tuple[Role, ...]]  # by project: this one, or EVERYWHERE
 
 
 class Users:
@@ -45,19 +34,14 @@ class Users:
         email: str,
         name: str,
         roles: Iterable[Role] = (),
-        organization_roles: Iterable[Role] = (),
         kind: str = "person",
         password_hash: str | None = None,
         actor: str,
     ) -> User:
-        """Add a user; with `organization_roles` as an account of the organisation. Raises
-        ConfigurationError for an e-mail address that is invalid or taken.
-        """
+        """Add a user. Raises ConfigurationError for an e-mail address that is invalid or taken."""
         email = _normalize_email(email)
         user_id = f"u{secrets.token_hex(8)}"
-        everywhere = set(organization_roles)
         row = {
-            "project_id": EVERYWHERE if everywhere else self._database.project,
             "user_id": user_id,
             "email": email,
             "name": name.strip() or email,
@@ -67,20 +51,14 @@ class Users:
             "disabled_at": None,
         }
         with audited_transaction(self._database) as (connection, ledger):
-            lock_organization(self._database, connection)
             if self._read_users(connection, users.c.email == email):
                 raise ConfigurationError(
                     f"There is a user with e-mail {email!r} already. Give them a role, or use "
                     "another address."
                 )
-            if everywhere:
-                self._refuse_known_elsewhere(connection, email, user_id)
             self._database.insert(connection, users, [row])
             self._record_change(ledger, actor, "users.add", user_id, {"kind": kind})
-            self._replace_roles(connection, ledger, user_id, EVERYWHERE, everywhere, actor)
-            self._replace_roles(
-                connection, ledger, user_id, self._database.project, set(roles), actor
-            )
+            self._replace_roles(connection, ledger, user_id, set(roles), actor)
             return self._read_user(connection, user_id)
 
     def get(self, user_id: str) -> User:
@@ -89,19 +67,14 @@ class Users:
             return self._read_user(connection, user_id)
 
     def with_email(self, email: str) -> User | None:
-        """By the normalised address. Raises ConfigurationError for an invalid one."""
-        normal = _normalize_email(email)
+        """Raises ConfigurationError for an invalid address."""
         with self._database.read_transaction() as connection:
-            found = self._read_users(connection, users.c.email == normal)
+            found = self._read_users(connection, users.c.email == _normalize_email(email))
         return found[0] if found else None
 
     def password_hash(self, user_id: str) -> str | None:
-        with self._database.read_transaction() as connection:
-            wanted = select(users.c.password_hash).where(
-                self._is_account(), users.c.user_id == user_id
-            )
-            found: str | None = connection.execute(wanted).scalar()
-            return found
+        wanted = select(users.c.password_hash).where(users.c.user_id == user_id)
+        return self._database.fetch_scalar(wanted)
 
     def all(self) -> list[User]:
         """Sorted by e-mail."""
@@ -121,8 +94,7 @@ class Users:
             return self._read_users(connection, *following, limit=limit)
 
     def count(self) -> int:
-        accounts = select(func.count()).select_from(users).where(self._is_account())
-        return self._database.fetch_scalar(accounts) or 0
+        return self._database.count(users)
 
     def set_password(
         self,
@@ -138,13 +110,12 @@ class Users:
         password.
         """
         with audited_transaction(self._database) as (connection, ledger):
-            self._lock_user(connection, user_id)
+            self._read_user(connection, user_id)
             if asked_by is not None:
                 require_valid_token(self._database, connection, asked_by)
             if instead_of is not None:
-                require_password(self._database, connection, user_id, instead_of)
-            this = and_(self._is_account(), users.c.user_id == user_id)
-            connection.execute(users.update().where(this).values(password_hash=password_hash))
+                require_password(connection, user_id, instead_of)
+            self._update(connection, user_id, {"password_hash": password_hash})
             self._revoke_all(connection, user_id, kind="session")
             self._record_change(ledger, actor, "users.set_password", user_id, {})
 
@@ -162,14 +133,10 @@ class Users:
         return self.change(user_id, disabled=False, actor=actor)
 
     def set_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
-        """Replace the roles in this project. Raises NotFound; ConfigurationError if no admin would
+        """Replace the roles. Raises NotFound; ConfigurationError if no admin would
         be left.
         """
         return self.change(user_id, roles=roles, actor=actor)
-
-    def set_organization_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
-        """Replace the roles in every project; roles in this project stay. Raises as `change`."""
-        return self.change(user_id, organization_roles=roles, actor=actor)
 
     def change(
         self,
@@ -177,23 +144,15 @@ class Users:
         *,
         name: str | None = None,
         roles: Iterable[Role] | None = None,
-        organization_roles: Iterable[Role] | None = None,
         disabled: bool | None = None,
         actor: str,
-        check: Callable[[User], None] | None = None,
     ) -> User:
         """Change all of it or nothing; None leaves a value as it is. Returns the changed user.
 
-        The first organisation role turns an account of the project into one of the organisation:
-        its password, sessions and tokens end, because admins of this project could have had them
-        made. `check` gets the user under the lock and refuses by raising. Raises NotFound;
-        ConfigurationError for an empty name, if no admin would be left, and for an organisation
-        role of an address that has an account of its own in another project.
+        Raises NotFound; ConfigurationError for an empty name, and if no admin would be left.
         """
         with audited_transaction(self._database) as (connection, ledger):
-            user = self._lock_user(connection, user_id, is_raised=organization_roles is not None)
-            if check is not None:
-                check(user)
+            user = self._read_user(connection, user_id)
             had_admin = self._has_admin(connection)
             if name is not None and name.strip() != user.name:
                 if not name.strip():
@@ -202,15 +161,8 @@ class Users:
                     )
                 self._update(connection, user_id, {"name": name.strip()})
                 self._record_change(ledger, actor, "users.rename", user_id, {})
-            if organization_roles is not None:
-                wanted = set(organization_roles)
-                if wanted and not user.in_every_project:
-                    self._move_to_organization(connection, ledger, user, actor)
-                self._replace_roles(connection, ledger, user_id, EVERYWHERE, wanted, actor)
             if roles is not None:
-                self._replace_roles(
-                    connection, ledger, user_id, self._database.project, set(roles), actor
-                )
+                self._replace_roles(connection, ledger, user_id, set(roles), actor)
             if disabled is not None and disabled != (user.disabled_at is not None):
                 self._set_disabled(connection, ledger, user_id, disabled, actor)
             if had_admin and not self._has_admin(connection):
@@ -218,126 +170,46 @@ class Users:
                     "This is the last admin; without one nobody can add users. Make another user "
                     "admin first."
                 )
-            self._release_reserved_slots(connection, ledger, user_id, actor)
-            return self._read_user(connection, user_id)
+            user = self._read_user(connection, user_id)
+            self._release_reserved_slots(connection, ledger, user, actor)
+            return user
 
     def _release_reserved_slots(
-        self, connection: Connection, ledger: Ledger, user_id: str, actor: str
+        self, connection: Connection, ledger: Ledger, user: User, actor: str
     ) -> None:
         """Release the slots reserved for a user who may no longer vote, which would never be
         dealt.
         """
-        of_user = and_(
-            slots.c.organization_id == self._database.organization,
-            slots.c.annotator_id == user_id,
-            is_unfinished(),
-        )
-        asked_in = (
-            connection.execute(select(slots.c.project_id).where(of_user).distinct()).scalars().all()
-        )
-        if not asked_in:
+        if user.disabled_at is None and VOTERS & set(user.roles):
             return
-        is_able = self._read_user(connection, user_id).disabled_at is None
-        voting = and_(
-            role_grants.c.organization_id == self._database.organization,
-            role_grants.c.user_id == user_id,
-            role_grants.c.role.in_([role.value for role in VOTERS]),
-        )
-        votes_in = (
-            set(connection.execute(select(role_grants.c.project_id).where(voting)).scalars())
-            if is_able
-            else set()
-        )
-        left = [project for project in asked_in if not votes_in & {project, EVERYWHERE}]
-        n = (
-            connection.execute(
-                slots.update()
-                .where(of_user, slots.c.project_id.in_(left))
-                .values(annotator_id=None)
-            ).rowcount
-            if left
-            else 0
-        )
+        reserved = slots.update().where(slots.c.annotator_id == user.user_id, is_unfinished())
+        n = connection.execute(reserved.values(annotator_id=None)).rowcount
         if n:
             ledger.append(
                 actor=actor,
                 action="comparisons.unname",
-                object_id=f"{n} slots of {user_id}",
-                digest=content_hash(user_id, left, n),
+                object_id=f"{n} slots of {user.user_id}",
+                digest=content_hash(user.user_id, n),
             )
-
-    def _move_to_organization(
-        self, connection: Connection, ledger: Ledger, user: User, actor: str
-    ) -> None:
-        self._refuse_known_elsewhere(connection, user.email, user.user_id)
-        self._revoke_all(connection, user.user_id)
-        self._update(connection, user.user_id, {"password_hash": None})
-        self._copy_account(connection, user, EVERYWHERE)
-        self._record_change(ledger, actor, "users.into_organization", user.user_id, {})
-
-    def _copy_account(self, connection: Connection, user: User, project: str) -> None:
-        """Insert a row without a password. That of EVERYWHERE is the account from then on; in a
-        project it is what roles there refer to.
-        """
-        kept = {
-            name: getattr(user, name)
-            for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")
-        }
-        self._database.insert(
-            connection, users, [{"project_id": project, **kept, "password_hash": None}]
-        )
 
     def _replace_roles(
-        self,
-        connection: Connection,
-        ledger: Ledger,
-        user_id: str,
-        project: str,
-        wanted: set[Role],
-        actor: str,
+        self, connection: Connection, ledger: Ledger, user_id: str, wanted: set[Role], actor: str
     ) -> None:
-        """Set exactly these roles in a project, or everywhere."""
-        has = set(self._read_grants(connection, [user_id]).get(user_id, {}).get(project, ()))
-        where = ".organization" if project == EVERYWHERE else ""
-        these = and_(
-            role_grants.c.organization_id == self._database.organization,
-            role_grants.c.project_id == project,
-            role_grants.c.user_id == user_id,
-        )
+        """Set exactly these roles."""
+        has = set(self._read_roles(connection, [user_id]).get(user_id, ()))
         for role in sorted(has - wanted):
-            connection.execute(role_grants.delete().where(these, role_grants.c.role == role.value))
-            self._record_change(
-                ledger, actor, f"roles.revoke{where}", user_id, {"role": role.value}
+            connection.execute(
+                role_grants.delete().where(
+                    role_grants.c.user_id == user_id, role_grants.c.role == role.value
+                )
             )
+            self._record_change(ledger, actor, "roles.revoke", user_id, {"role": role.value})
         new = sorted(wanted - has)
-        if new:
-            self._ensure_account_row(connection, user_id, project)
-        now = self._database.clock.now()
-        rows = [
-            {
-                "project_id": project,
-                "user_id": user_id,
-                "role": role.value,
-                "granted_at": now,
-                "granted_by": actor,
-            }
-            for role in new
-        ]
+        grant = {"user_id": user_id, "granted_at": self._database.clock.now(), "granted_by": actor}
+        rows = [{**grant, "role": role.value} for role in new]
         self._database.insert(connection, role_grants, rows)
         for role in new:
-            self._record_change(ledger, actor, f"roles.grant{where}", user_id, {"role": role.value})
-
-    def _ensure_account_row(self, connection: Connection, user_id: str, project: str) -> None:
-        """Make sure that a project has a row of an account of the organisation, to which its roles
-        refer.
-        """
-        here = and_(
-            users.c.organization_id == self._database.organization,
-            users.c.project_id == project,
-            users.c.user_id == user_id,
-        )
-        if connection.execute(select(users.c.user_id).where(here)).first() is None:
-            self._copy_account(connection, self._read_user(connection, user_id), project)
+            self._record_change(ledger, actor, "roles.grant", user_id, {"role": role.value})
 
     def _set_disabled(
         self, connection: Connection, ledger: Ledger, user_id: str, disabled: bool, actor: str
@@ -352,17 +224,10 @@ class Users:
         )
 
     def _update(self, connection: Connection, user_id: str, values: dict[str, Any]) -> None:
-        """Update the user's row, and the rows that stand for an account of the organisation in
-        other projects.
-        """
-        of_user = and_(
-            users.c.organization_id == self._database.organization, users.c.user_id == user_id
-        )
-        connection.execute(users.update().where(of_user).values(values))
+        connection.execute(users.update().where(users.c.user_id == user_id).values(values))
 
     def _revoke_all(self, connection: Connection, user_id: str, kind: str | None = None) -> None:
         of_user = and_(
-            in_project_or_organization(self._database, tokens),
             tokens.c.user_id == user_id,
             tokens.c.revoked_at.is_(None),
         )
@@ -372,116 +237,36 @@ class Users:
         )
 
     def _read_user(self, connection: Connection, user_id: str) -> User:
-        of_user = scope_of(self._database, user=user_id)
-        found = _SELECT_USER.rows(connection, of_user)
-        if not found:
-            raise NotFound(
-                f"There is no user {user_id!r} in project {self._database.project!r}. `rlhf users "
-                "list` names them."
-            )
-        # Of an account of the organisation there are two where it has roles in this project
-        # besides.
-        row = next((row for row in found if row.project_id == EVERYWHERE), found[0])
-        grants = [
-            (grant.project_id, Role(grant.role))
-            for grant in _SELECT_ROLES.rows(connection, of_user)
-        ]
-        return self._build_user(
-            row._asdict(),
-            {
-                p: tuple(role for project, role in grants if project == p)
-                for p in {p for p, _ in grants}
-            },
-        )
+        row = _SELECT_USER.first(connection, {"user": user_id})
+        if row is None:
+            raise NotFound(f"There is no user {user_id!r}. `rlhf users list` names them.")
+        roles = [Role(grant.role) for grant in _SELECT_ROLES.rows(connection, {"user": user_id})]
+        return _build_user(row._asdict(), roles)
 
     def _has_admin(self, connection: Connection) -> bool:
-        is_admin = and_(
-            in_project_or_organization(self._database, role_grants),
-            role_grants.c.role == Role.ADMIN.value,
+        able = select(users.c.user_id).where(users.c.disabled_at.is_(None))
+        admins = select(role_grants.c.user_id).where(
+            role_grants.c.role == Role.ADMIN.value, role_grants.c.user_id.in_(able)
         )
-        able = select(users.c.user_id).where(self._is_account(), users.c.disabled_at.is_(None))
-        return (
-            connection.execute(
-                select(role_grants.c.user_id)
-                .where(is_admin, role_grants.c.user_id.in_(able))
-                .limit(1)
-            ).first()
-            is not None
-        )
-
-    def _is_account(self) -> ColumnElement[bool]:
-        """One row per user: not one that stands for an account of the organisation."""
-        same = users.alias("same")
-        stands_for_it = select(same.c.user_id).where(
-            same.c.organization_id == self._database.organization,
-            same.c.project_id == EVERYWHERE,
-            same.c.user_id == users.c.user_id,
-        )
-        is_account = or_(users.c.project_id == EVERYWHERE, ~stands_for_it.exists())
-        return and_(in_project_or_organization(self._database, users), is_account)
+        return connection.execute(admins.limit(1)).first() is not None
 
     def _read_users(
         self, connection: Connection, *conditions: Any, limit: int | None = None
     ) -> list[User]:
         wanted = (
-            select(users)
-            .where(self._is_account(), *conditions)
-            .order_by(users.c.email, users.c.user_id)
-            .limit(limit)
+            select(users).where(*conditions).order_by(users.c.email, users.c.user_id).limit(limit)
         )
         rows = connection.execute(wanted).mappings().all()
-        grants = self._read_grants(connection, [row["user_id"] for row in rows])
-        return [self._build_user(dict(row), grants.get(row["user_id"], {})) for row in rows]
+        roles = self._read_roles(connection, [row["user_id"] for row in rows])
+        return [_build_user(dict(row), roles.get(row["user_id"], ())) for row in rows]
 
-    def _read_grants(self, connection: Connection, user_ids: Sequence[str]) -> dict[str, Grants]:
-        found: dict[str, Grants] = {}
+    def _read_roles(self, connection: Connection, user_ids: Sequence[str]) -> dict[str, list[Role]]:
+        found: dict[str, list[Role]] = {}
         for ids in batches(user_ids, MAX_ROWS):
-            wanted = select(
-                role_grants.c.user_id, role_grants.c.project_id, role_grants.c.role
-            ).where(
-                in_project_or_organization(self._database, role_grants),
-                role_grants.c.user_id.in_(ids),
-            )
-            for grant in connection.execute(wanted):
-                of_user = found.setdefault(grant.user_id, {})
-                of_user[grant.project_id] = (*of_user.get(grant.project_id, ()), Role(grant.role))
+            wanted = select(role_grants.c.user_id, role_grants.c.role)
+            for grant in connection.execute(wanted.where(role_grants.c.user_id.in_(ids))):
+                found.setdefault(grant.user_id, []).append(Role(grant.role))
         return found
-
-    def _build_user(self, row: Mapping[str, Any], grants: Grants) -> User:
-        return User(
-            **{
-                name: row[name]
-                for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")
-            },
-            roles=tuple(sorted(grants.get(self._database.project, ()))),
-            organization_roles=tuple(sorted(grants.get(EVERYWHERE, ()))),
-            in_every_project=row["project_id"] == EVERYWHERE,
-            has_password=row["password_hash"] is not None,
-        )
-
-    def _refuse_known_elsewhere(self, connection: Connection, email: str, user_id: str) -> None:
-        others = select(users.c.project_id).where(
-            users.c.organization_id == self._database.organization,
-            users.c.email == email,
-            users.c.user_id != user_id,
-        )
-        projects = sorted(connection.execute(others).scalars())
-        if projects:
-            raise ConfigurationError(
-                f"{email} has an account of its own in {', '.join(projects)}, which would stand "
-                "beside that of the organisation. Give the organisation's roles to an address that "
-                "no other project of this store knows."
-            )
-
-    def _lock_user(self, connection: Connection, user_id: str, *, is_raised: bool = False) -> User:
-        """The user, whom nobody else can change before this commits: neither here nor, for an
-        account of the organisation, from another project. Raises NotFound.
-        """
-        user = self._read_user(connection, user_id)
-        if not (is_raised or user.in_every_project):
-            return user
-        lock_organization(self._database, connection)
-        return self._read_user(connection, user_id)  # read again under the lock
 
     def _record_change(
         self, ledger: Ledger, actor: str, action: str, user_id: str, what: dict[str, str]
@@ -494,47 +279,24 @@ class Users:
         )
 
 
-def in_project_or_organization(database: Database, table: Any) -> ColumnElement[bool]:
-    """A row belongs to this project, or to all of its organisation."""
-    return and_(
-        table.c.organization_id == database.organization,
-        or_(table.c.project_id == database.project, table.c.project_id == EVERYWHERE),
-    )
-
-
-def lock_organization(database: Database, connection: Connection) -> None:
-    """Take the organisation's lock, held to commit. SQLite has one writer anyway; Postgres has one
-    per project.
-    """
-    if not database.is_sqlite:
-        key = int(content_hash(database.organization, EVERYWHERE)[:15], 16)
-        connection.execute(select(func.pg_advisory_xact_lock(key)))
-
-
 def require_valid_token(database: Database, connection: Connection, token_id: str) -> None:
     """Raises LoginEnded if the token was revoked or has expired: servers cache its owner for a
     moment.
     """
-    this = and_(
-        in_project_or_organization(database, tokens),
+    holds = and_(
         tokens.c.token_hash.startswith(token_id, autoescape=True),
+        tokens.c.revoked_at.is_(None),
+        tokens.c.expires_at > database.clock.now(),
     )
-    holds = and_(this, tokens.c.revoked_at.is_(None), tokens.c.expires_at > database.clock.now())
     if connection.execute(select(tokens.c.user_id).where(holds)).first() is None:
         raise LoginEnded("The login of this request has ended; nothing was done. Log in again.")
 
 
-def require_password(
-    database: Database, connection: Connection, user_id: str, password_hash: str
-) -> None:
+def require_password(connection: Connection, user_id: str, password_hash: str) -> None:
     """Raises LoginEnded if the hash is no longer that of the user's password, or the user was
     disabled, since the login.
     """
-    same = and_(
-        in_project_or_organization(database, users),
-        users.c.user_id == user_id,
-        users.c.password_hash == password_hash,
-    )
+    same = and_(users.c.user_id == user_id, users.c.password_hash == password_hash)
     if (
         connection.execute(
             select(users.c.user_id).where(same, users.c.disabled_at.is_(None))
@@ -547,14 +309,19 @@ def require_password(
 
 
 # Queried twice a second for each active user.
-_SELECT_USER = PreparedStatement(
-    select(users).where(in_scope_or_everywhere(users), users.c.user_id == bindparam("user"))
-)
+_SELECT_USER = PreparedStatement(select(users).where(users.c.user_id == bindparam("user")))
 _SELECT_ROLES = PreparedStatement(
-    select(role_grants.c.project_id, role_grants.c.role).where(
-        in_scope_or_everywhere(role_grants), role_grants.c.user_id == bindparam("user")
-    )
+    select(role_grants.c.role).where(role_grants.c.user_id == bindparam("user"))
 )
+
+
+def _build_user(row: dict[str, Any], roles: Iterable[Role]) -> User:
+    names = ("user_id", "email", "name", "kind", "created_at", "disabled_at")
+    return User(
+        **{name: row[name] for name in names},
+        roles=tuple(sorted(roles)),
+        has_password=row["password_hash"] is not None,
+    )
 
 
 def _normalize_email(email: str) -> str:

@@ -172,9 +172,7 @@ class VoteLists:
             row
             for some in batches(wanted, MAX_ROWS)
             for row in self._database.fetch_all(
-                select(votes.c.seq, *columns).where(
-                    self._database.in_project(votes), votes.c.seq.in_(some)
-                )
+                select(votes.c.seq, *columns).where(votes.c.seq.in_(some))
             )
         ]
 
@@ -214,7 +212,7 @@ class VoteLists:
             found = self._list_newest_first(*where, limit=limit)
             return found, found[-1].seq if len(found) == limit else None
         newest_first = votes.c.seq.desc()
-        looked_at = select(votes.c.seq).where(self._database.in_project(votes), *where)
+        looked_at = select(votes.c.seq).where(*where)
         last = self._database.fetch_scalar(
             looked_at.order_by(newest_first).offset(SEARCH_LOOKS_AT - 1).limit(1)
         )
@@ -234,16 +232,13 @@ class VoteLists:
     ) -> list[ListedVote]:
         """The newest votes visible to a reader with few votes, on whichever comparisons."""
         own, mine = votes.alias("own"), votes.c.annotator_id == reader_id
-        voted_on = select(own.c.comparison_id).where(
-            self._database.in_project(own), own.c.annotator_id == reader_id
-        )
-        judged = votes.c.comparison_id.in_(judged_ids(self._database, reader_id))
+        voted_on = select(own.c.comparison_id).where(own.c.annotator_id == reader_id)
+        judged = votes.c.comparison_id.in_(judged_ids(reader_id))
         theirs = set(self._database.fetch_scalars(voted_on))
         visible = [*where, votes.c.comparison_id.in_(theirs), mine | judged]
         if only.words is not None:
             # each prompt is searched once, not for each vote on it
             with_words = select(comparisons.c.comparison_id).where(
-                self._database.in_project(comparisons),
                 comparisons.c.comparison_id.in_(theirs),
                 _has_words(comparisons.c.prompt, only.words),
             )
@@ -257,7 +252,7 @@ class VoteLists:
         return self.with_seqs(self._database.fetch_scalars(newest))
 
     def _select_seqs(self, where: Sequence[ColumnElement[bool]], *, joined: bool) -> Select[int]:
-        wanted = select(votes.c.seq).where(self._database.in_project(votes), *where)
+        wanted = select(votes.c.seq).where(*where)
         return wanted.join(comparisons, is_on_comparison()) if joined else wanted
 
     def _seqs_of_days(self, only: VoteFilter) -> list[ColumnElement[bool]]:
@@ -269,9 +264,7 @@ class VoteLists:
             days.append(votes.c.day <= only.last_day)
         if not days or only.first_day == only.last_day:
             return []
-        ends = select(func.min(votes.c.seq), func.max(votes.c.seq)).where(
-            self._database.in_project(votes), *days
-        )
+        ends = select(func.min(votes.c.seq), func.max(votes.c.seq)).where(*days)
         ((lowest, highest),) = self._database.fetch_all(ends)
         return [votes.c.seq >= (lowest or 0), votes.c.seq <= (highest or 0)]
 
@@ -284,12 +277,12 @@ class VoteLists:
             if only.last_day is not None:
                 found.append(votes.c.day <= only.last_day)
         if only.status == "counting":
-            found.append(is_counting(self._database, LATEST))
+            found.append(is_counting(LATEST))
         elif only.status == "replaced":
-            found.append(~is_standing(self._database, votes, up_to_seq=LATEST))
+            found.append(~is_standing(votes, up_to_seq=LATEST))
         elif only.status == "not_counting":
-            found.append(is_standing(self._database, votes, up_to_seq=LATEST))
-            found.append(~is_counting(self._database, LATEST))
+            found.append(is_standing(votes, up_to_seq=LATEST))
+            found.append(~is_counting(LATEST))
         if only.flag is not None:
             found.append(votes.c.details.like(f'%"flags":[%"{only.flag}"%'))
         if only.category is not None:
@@ -300,7 +293,7 @@ class VoteLists:
             found.append(source.is_(None) if is_own else source == only.source)
         if seen_by is not None and (only.category, only.source) != (None, None):
             # skipped ones too stay hidden until they are judged
-            found.append(has_judged(self._database, seen_by, votes.c.comparison_id))
+            found.append(has_judged(seen_by, votes.c.comparison_id))
         if only.words is not None:
             in_prompt = _has_words(comparisons.c.prompt, only.words)
             found.append(in_prompt | _has_words(votes.c.reason, only.words))
@@ -310,10 +303,10 @@ class VoteLists:
         wanted = (
             select(
                 votes,
-                (~is_standing(self._database, votes, up_to_seq=LATEST)).label("is_superseded"),
-                is_counting(self._database, LATEST).label("is_counting"),
+                (~is_standing(votes, up_to_seq=LATEST)).label("is_superseded"),
+                is_counting(LATEST).label("is_counting"),
             )
-            .where(self._database.in_project(votes), *conditions)
+            .where(*conditions)
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
@@ -330,9 +323,7 @@ class VoteLists:
 
     def _find_day_of(self, annotator_id: str, which: ColumnElement[str]) -> date | None:
         found = self._database.fetch_scalar(
-            select(which).where(
-                self._database.in_project(votes), votes.c.annotator_id == annotator_id
-            )
+            select(which).where(votes.c.annotator_id == annotator_id)
         )
         return None if found is None else date.fromisoformat(found)
 
@@ -344,7 +335,6 @@ class VoteLists:
             select(votes.c.day, votes.c.comparison_id, comparisons.c.repeat_of)
             .join(comparisons, is_on_comparison())
             .where(
-                self._database.in_project(votes),
                 votes.c.annotator_id == annotator_id,
                 votes.c.day >= since.isoformat(),
                 votes.c.day <= until.isoformat(),
@@ -356,7 +346,7 @@ class VoteLists:
 
     def max_seq(self) -> int:
         """The newest seq; 0 if there is none."""
-        newest = select(heads.c.vote_seq).where(self._database.in_project(heads))
+        newest = select(heads.c.vote_seq)
         return self._database.fetch_scalar(newest) or 0
 
     def signals(
@@ -379,7 +369,6 @@ class VoteLists:
             select(*columns)
             .join(comparisons, is_on_comparison())
             .where(
-                self._database.in_project(votes),
                 votes.c.seq > after_seq,
                 votes.c.seq <= up_to_seq,
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
@@ -400,9 +389,7 @@ class VoteLists:
             *self._visibility_conditions(seen_by),
         )
         wanted = (
-            select(votes.c.annotator_id, votes.c.duration_s)
-            .where(self._database.in_project(votes), *between)
-            .order_by(votes.c.seq)
+            select(votes.c.annotator_id, votes.c.duration_s).where(*between).order_by(votes.c.seq)
         )
         return [(row[0], row[1]) for row in self._database.fetch_all(wanted)]
 
@@ -412,15 +399,10 @@ class VoteLists:
         """(comparison, seq of its newest vote), the newest first: each judged comparison once; with
         `seen_by` only those that this user has judged.
         """
-        judged = (
-            ()
-            if seen_by is None
-            else (votes.c.comparison_id.in_(judged_ids(self._database, seen_by)),)
-        )
+        judged = () if seen_by is None else (votes.c.comparison_id.in_(judged_ids(seen_by)),)
         upper = LATEST if before_seq is None else before_seq
         newer = votes.alias("newer")
         has_newer = select(literal(1)).where(
-            self._database.in_project(newer),
             newer.c.comparison_id == votes.c.comparison_id,
             newer.c.seq > votes.c.seq,
             newer.c.choice != Choice.SKIP.value,
@@ -428,7 +410,6 @@ class VoteLists:
         wanted = (
             select(votes.c.comparison_id, votes.c.seq)
             .where(
-                self._database.in_project(votes),
                 votes.c.seq < upper,
                 votes.c.choice != Choice.SKIP.value,
                 ~has_newer.exists(),
@@ -455,7 +436,7 @@ class VoteLists:
                 func.sum(seconds),
                 func.sum(seconds * seconds),
             )
-            .where(self._database.in_project(votes), votes.c.day == day.isoformat())
+            .where(votes.c.day == day.isoformat())
             .group_by(votes.c.origin)
             .order_by(votes.c.origin)
         )
@@ -466,7 +447,6 @@ class VoteLists:
         wanted = (
             select(votes.c.comparison_id)
             .where(
-                self._database.in_project(votes),
                 votes.c.seq > after_seq,
                 votes.c.seq <= up_to_seq,
             )
@@ -476,9 +456,7 @@ class VoteLists:
 
     def last_received_at(self) -> datetime | None:
         """When the newest vote arrived; None without votes."""
-        wanted = select(votes.c.received_at).where(
-            self._database.in_project(votes), votes.c.seq == self.max_seq()
-        )
+        wanted = select(votes.c.received_at).where(votes.c.seq == self.max_seq())
         found: datetime | None = self._database.fetch_scalar(wanted)
         return found
 
@@ -504,12 +482,7 @@ class VoteLists:
         by = *(counted.c[name] for name in ("annotator_id", "annotator_kind", "choice")), day
         # A vote that supersedes another is on the same comparison, so both are visible or neither
         # is.
-        among = (
-            self._database.in_project(cast),
-            cast.c.seq > after_seq,
-            cast.c.seq <= limit,
-            *self._visibility_conditions(seen_by),
-        )
+        among = (cast.c.seq > after_seq, cast.c.seq <= limit, *self._visibility_conditions(seen_by))
         wanted = (
             select(
                 *by, func.count().label("n"), func.max(counted.c.voted_at).label("last_voted_at")
@@ -518,9 +491,7 @@ class VoteLists:
             .group_by(*by)
         )
         if counted is not cast:
-            wanted = wanted.where(
-                supersedes(self._database, cast, counted), self._database.in_project(counted)
-            )
+            wanted = wanted.where(supersedes(cast, counted))
         return [
             VoteTally.model_validate(dict(row)) for row in self._database.fetch_mappings(wanted)
         ]
@@ -531,11 +502,7 @@ class VoteLists:
 
 def is_on_comparison() -> ColumnElement[bool]:
     """The vote is on the comparison."""
-    return and_(
-        comparisons.c.organization_id == votes.c.organization_id,
-        comparisons.c.project_id == votes.c.project_id,
-        comparisons.c.comparison_id == votes.c.comparison_id,
-    )
+    return comparisons.c.comparison_id == votes.c.comparison_id
 
 
 def _has_words(text: ColumnElement[str], words: str) -> ColumnElement[bool]:

@@ -25,6 +25,7 @@ from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
 from rlhf_pipeline.store.schema import (
+    ONLY_ROW,
     annotator_groups,
     annotator_sums,
     vote_sums,
@@ -95,9 +96,7 @@ class VoteSums:
         """Rows of measure, the columns `by` and SUMS, and how far they are summed."""
         # First by the key up to the last column, because SQLite sorts nothing then.
         prefix = by if "day" in by else KEY[: max((KEY.index(name) + 1 for name in by), default=0)]
-        parts = _sum_by(vote_sums, prefix).where(
-            self._database.in_project(vote_sums), *_conditions(measures, by, cell)
-        )
+        parts = _sum_by(vote_sums, prefix).where(*_conditions(measures, by, cell))
         wanted = _sum_by(parts.subquery(), by).order_by("measure", *by)
         with self._database.read_transaction() as connection:
             head = self._read_head(connection)
@@ -120,7 +119,6 @@ class VoteSums:
         wanted = (
             select(columns.annotator_id, place.label("place"), func.sum(columns.n).label("n"))
             .where(
-                self._database.in_project(annotator_sums),
                 *_day_conditions(columns, cell),
                 *(columns[kind] == value for kind, value in chosen.items()),
                 *([] if by is None else _value_conditions(columns[by], values)),
@@ -152,25 +150,22 @@ class VoteSums:
                 return False
             if after.seq == 0:
                 for table in (vote_sums, annotator_sums):
-                    connection.execute(table.delete().where(self._database.in_project(table)))
+                    connection.execute(table.delete())
             self._insert_groups(connection, after.seq, up_to_seq)
             votes_by_annotator = [dict(cell._asdict(), n=n) for cell, n in by_annotator.items()]
             for table, rows in (
                 (vote_sums, sums.to_dict("records")),
                 (annotator_sums, votes_by_annotator),
             ):
-                values = self._database.add_scope(rows)
-                for some in batches(values, MAX_ROWS):
+                for some in batches(rows, MAX_ROWS):
                     _upsert(connection, table, some, adding=SUMS)
-                self._database.note_growth(table, len(values))
+                self._database.note_growth(table, len(rows))
             self._write_head(connection, SumsHead(up_to_seq, after.revision))
         return True
 
     def groups(self, annotator_ids: Sequence[str]) -> dict[str, str]:
         """Group by annotator; those whose votes are not counted yet are left out."""
-        wanted = select(annotator_groups.c.annotator_id, annotator_groups.c.name).where(
-            self._database.in_project(annotator_groups)
-        )
+        wanted = select(annotator_groups.c.annotator_id, annotator_groups.c.name)
         rows = self._database.fetch_among(wanted, annotator_groups.c.annotator_id, annotator_ids)
         return {row.annotator_id: row.name for row in rows}
 
@@ -183,7 +178,6 @@ class VoteSums:
     def members(self, group: str) -> list[str]:
         """The annotators of a group with a counted vote."""
         wanted = select(annotator_groups.c.annotator_id).where(
-            self._database.in_project(annotator_groups),
             annotator_groups.c.name == group,
             annotator_groups.c.first_seq.is_not(None),
         )
@@ -194,7 +188,6 @@ class VoteSums:
         wanted = (
             select(annotator_groups.c.name, func.count())
             .where(
-                self._database.in_project(annotator_groups),
                 annotator_groups.c.first_seq.is_not(None),
             )
             .group_by(annotator_groups.c.name)
@@ -204,7 +197,7 @@ class VoteSums:
     def tags(self) -> dict[str, str]:
         """Group of each annotator who was given one."""
         wanted = select(annotator_groups.c.annotator_id, annotator_groups.c.name).where(
-            self._database.in_project(annotator_groups), annotator_groups.c.is_tag
+            annotator_groups.c.is_tag
         )
         return {row.annotator_id: row.name for row in self._database.fetch_all(wanted)}
 
@@ -212,7 +205,7 @@ class VoteSums:
         """Give annotators a group, or with None that of their first vote's origin again; returns
         how many changed. If one of them has voted, all votes are counted again.
         """
-        wanted = select(annotator_groups).where(self._database.in_project(annotator_groups))
+        wanted = select(annotator_groups)
         with audited_transaction(self._database) as (connection, ledger):
             known = {row.annotator_id: row for row in connection.execute(wanted)}
             current = {who: row.name for who, row in known.items() if row.is_tag}
@@ -222,13 +215,11 @@ class VoteSums:
             for who, name in changed.items():
                 if name is not None:
                     row = {"annotator_id": who, "name": name, "is_tag": True}
-                    scoped = self._database.add_scope([row])
-                    _upsert(connection, annotator_groups, scoped)
+                    _upsert(connection, annotator_groups, [row])
             removed = [who for who, name in changed.items() if name is None]
             for some in batches(removed, MAX_ROWS):
-                mine = self._database.in_project(annotator_groups)
                 of = annotator_groups.c.annotator_id.in_(some)
-                connection.execute(annotator_groups.delete().where(mine, of))
+                connection.execute(annotator_groups.delete().where(of))
             if any(who in known and known[who].first_seq is not None for who in changed):
                 revision = self._read_head(connection).revision + 1
                 self._write_head(connection, SumsHead(0, revision))
@@ -241,22 +232,20 @@ class VoteSums:
         return len(changed)
 
     def _read_head(self, connection: Connection) -> SumsHead:
-        wanted = select(vote_sums_head).where(self._database.in_project(vote_sums_head))
+        wanted = select(vote_sums_head)
         row = connection.execute(wanted).one_or_none()
         if row is None:
             return SumsHead(0, 0)
         return SumsHead(row.seq, row.revision)
 
     def _write_head(self, connection: Connection, head: SumsHead) -> None:
-        row = head._asdict()
-        _upsert(connection, vote_sums_head, self._database.add_scope([row]))
+        _upsert(connection, vote_sums_head, [{"head_id": ONLY_ROW, **head._asdict()}])
 
     def _insert_groups(self, connection: Connection, after_seq: int, up_to_seq: int) -> None:
         first = self._read_first_votes(connection, after_seq, up_to_seq)
-        mine = self._database.in_project(annotator_groups)
         known: dict[str, int | None] = {}
         for some in batches([row.annotator_id for row in first], MAX_ROWS):
-            wanted = select(annotator_groups).where(mine, annotator_groups.c.annotator_id.in_(some))
+            wanted = select(annotator_groups).where(annotator_groups.c.annotator_id.in_(some))
             known |= {row.annotator_id: row.first_seq for row in connection.execute(wanted)}
         new = [
             {"annotator_id": v.annotator_id, "name": v.origin, "is_tag": False, "first_seq": v.seq}
@@ -267,9 +256,7 @@ class VoteSums:
         for vote in first:
             if vote.annotator_id in known and known[vote.annotator_id] is None:
                 this = annotator_groups.c.annotator_id == vote.annotator_id
-                connection.execute(
-                    annotator_groups.update().where(mine, this).values(first_seq=vote.seq)
-                )
+                connection.execute(annotator_groups.update().where(this).values(first_seq=vote.seq))
 
     def _read_first_votes(
         self, connection: Connection, after_seq: int, up_to_seq: int
@@ -277,7 +264,6 @@ class VoteSums:
         wanted = (
             select(votes.c.annotator_id, votes.c.origin, votes.c.seq)
             .where(
-                self._database.in_project(votes),
                 votes.c.seq > after_seq,
                 votes.c.seq <= up_to_seq,
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,

@@ -154,10 +154,7 @@ class Votes(VoteLists):
         """Raises NotFound."""
         vote = self.find(vote_id)
         if vote is None:
-            raise NotFound(
-                f"There is no vote {vote_id!r} in project {self._database.project!r}. Correct the "
-                "id."
-            )
+            raise NotFound(f"There is no vote {vote_id!r}. Correct the id.")
         return vote
 
     def find(self, vote_id: str) -> Vote | None:
@@ -165,13 +162,11 @@ class Votes(VoteLists):
 
     def with_key(self, idempotency_key: str) -> Vote | None:
         """The vote that was cast under a key."""
-        ids = select(idempotency.c.vote_id).where(
-            self._database.in_project(idempotency), idempotency.c.idempotency_key == idempotency_key
-        )
+        ids = select(idempotency.c.vote_id).where(idempotency.c.idempotency_key == idempotency_key)
         return self._find_one(votes.c.vote_id == ids.scalar_subquery())
 
     def _find_one(self, condition: ColumnElement[bool]) -> Vote | None:
-        wanted = select(votes).where(self._database.in_project(votes), condition)
+        wanted = select(votes).where(condition)
         return next(map(vote_of, self._database.fetch_mappings(wanted)), None)
 
     def log(
@@ -237,7 +232,7 @@ class Votes(VoteLists):
         # `counts` is a column: in WHERE it makes Postgres scan all votes.
         wanted = (
             self._select_log(JUDGEMENTS, LATEST)
-            .add_columns(is_counting(self._database, LATEST).label("counts"))
+            .add_columns(is_counting(LATEST).label("counts"))
             .where(
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
                 votes.c.choice != Choice.SKIP.value,
@@ -251,8 +246,8 @@ class Votes(VoteLists):
         """The schema's columns as they were when `limit` was the newest seq."""
         computed = {
             **{name: comparisons.c[name] for name in ("prompt_id", "repeat_of", "source_pair_id")},
-            "is_superseded": ~is_standing(self._database, votes, up_to_seq=limit),
-            "is_counting": is_counting(self._database, limit),
+            "is_superseded": ~is_standing(votes, up_to_seq=limit),
+            "is_counting": is_counting(limit),
             # both are in one JSON text, which `_votes_frame` takes apart
             "dimensions": votes.c.details,
             "highlights": null(),
@@ -261,11 +256,7 @@ class Votes(VoteLists):
             (computed[name] if name in computed else votes.c[name]).label(name)
             for name in schema.columns
         ]
-        return (
-            select(*columns)
-            .join(comparisons, is_on_comparison())
-            .where(self._database.in_project(votes))
-        )
+        return select(*columns).join(comparisons, is_on_comparison())
 
     def touched_days(self, after_seq: int = 0) -> list[TouchedDay]:
         """Days on which votes with a seq above `after_seq` were cast, oldest first."""
@@ -276,7 +267,7 @@ class Votes(VoteLists):
                 func.max(votes.c.seq).label("max_seq"),
                 func.max(votes.c.received_at).label("last_received_at"),
             )
-            .where(self._database.in_project(votes), votes.c.seq > after_seq)
+            .where(votes.c.seq > after_seq)
             .group_by(votes.c.day)
             .order_by(votes.c.day)
         )
@@ -301,7 +292,6 @@ class Votes(VoteLists):
 
     def _is_imported(self) -> ColumnElement[bool]:
         return and_(
-            self._database.in_project(votes),
             votes.c.origin == "import",
             votes.c.voted_at.is_not(None),
         )
@@ -312,7 +302,7 @@ class Votes(VoteLists):
 
     def annotator_kinds(self) -> set[AnnotatorKind]:
         """Kinds of annotators with any vote, superseded ones included."""
-        kinds = select(votes.c.annotator_kind).where(self._database.in_project(votes)).distinct()
+        kinds = select(votes.c.annotator_kind).distinct()
         return {AnnotatorKind(kind) for kind in self._database.fetch_scalars(kinds)}
 
     def n_voted_comparisons(
@@ -329,15 +319,14 @@ class Votes(VoteLists):
         that split.
         """
         limit = LATEST if up_to_seq is None else up_to_seq
-        mine = [
-            self._database.in_project(comparisons),
+        mine: list[ColumnElement[bool]] = [
             comparisons.c.repeat_of.is_(None),
             comparisons.c.flag.is_(None),
         ]
         if split is not None:
             mine.append(comparisons.c.split == split)
         voted = select(votes.c.comparison_id).where(
-            self._database.in_project(votes), votes.c.annotator_kind != AnnotatorKind.MACHINE.value
+            votes.c.annotator_kind != AnnotatorKind.MACHINE.value
         )
         if after_seq > 0 or up_to_seq is not None:
             voted = voted.where(votes.c.seq > after_seq, votes.c.seq <= limit)
@@ -357,7 +346,7 @@ class Votes(VoteLists):
         up_to = self.max_seq() if up_to_seq is None else up_to_seq
         ids = (
             select(votes.c.vote_id)
-            .where(self._database.in_project(votes), votes.c.day == day, votes.c.seq <= up_to)
+            .where(votes.c.day == day, votes.c.seq <= up_to)
             .order_by(votes.c.seq)
         )
         cast = list(self._database.fetch_scalars(ids))

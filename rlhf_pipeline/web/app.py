@@ -59,9 +59,7 @@ def create_app(
     """
     if store is None:
         homes.refuse_broken(settings)
-        store = Store.open(
-            settings.store_url, organization=settings.organization, project=settings.project
-        )
+        store = Store.of_home(settings)
     store.rules.draw_seed()
     site = Site(settings, store, cache_times)
     title = f"rlhf_pipeline: {settings.project}"

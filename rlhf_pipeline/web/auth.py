@@ -5,7 +5,6 @@ import hmac
 import os
 import secrets
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -57,25 +56,19 @@ class Principal:
     def may(self, permission: Permission) -> bool:
         return permission in self.permissions
 
-    def may_everywhere(self, permission: Permission) -> bool:
-        """Whether they may in every project of the organisation, by a role that they have in all of
-        them.
-        """
-        return self.may(permission) and permission in permissions_of(self.user.organization_roles)
-
     @property
     def judges_blind(self) -> bool:
         """Whether the user's roles allow voting, regardless of the token: its owner can create
         another.
         """
-        return Permission.VOTES_CAST in permissions_of(self.user.all_roles)
+        return Permission.VOTES_CAST in permissions_of(self.user.roles)
 
     @property
     def sees_others_votes(self) -> bool:
         """Whether the user sees others' votes before judging. Admins do, because they could take
         any role.
         """
-        return not self.judges_blind or Role.ADMIN in self.user.all_roles
+        return not self.judges_blind or Role.ADMIN in self.user.roles
 
 
 class Auth:
@@ -141,7 +134,7 @@ class Auth:
         if token is None or token.kind != ("session" if from_cookie else "api"):
             return None
         user = self._store.users.get(token.user_id)
-        allowed = permissions_of(user.all_roles)
+        allowed = permissions_of(user.roles)
         if token.scopes is not None:
             allowed = frozenset(
                 permission for permission in allowed if permission.value in token.scopes
@@ -181,12 +174,12 @@ class Auth:
         except ConfigurationError:
             user = None
         device_id = self._device_id(device, user)
-        here, everywhere = (
-            _login_counter_keys(email, user, address)
+        counted = (
+            [_email_key(email, user), f"address:{address}"]
             if device_id is None
-            else ([f"device:{device_id}"], [])
+            else [f"device:{device_id}"]
         )
-        self._count_try(*here, everywhere=everywhere)
+        self._count_try(*counted)
         nobody = self._dummy_password_hash
         known = (
             None
@@ -200,7 +193,7 @@ class Auth:
                 "Wrong e-mail address or password. Try again, or ask an admin for a login link.",
                 kind="wrong_login",
             )
-        self._store.failed_logins.forget(*here, everywhere=everywhere)
+        self._store.failed_logins.forget(*counted)
         if self._hasher.check_needs_rehash(known):
             old, known = known, self.hash_password(password)
             self._store.users.set_password(user.user_id, known, actor=user.user_id, instead_of=old)
@@ -230,8 +223,8 @@ class Auth:
         known = self._store.users.password_hash(user.user_id)
         if known is None:
             return
-        here, everywhere = _login_counter_keys(user.email, user, None)
-        self._count_try(*here, everywhere=everywhere)
+        counted = _email_key(user.email, user)
+        self._count_try(counted)
         if not self._matches(known, password or ""):
             raise Problem(
                 403,
@@ -239,7 +232,7 @@ class Auth:
                 kind="wrong_login",
                 errors=[("body.old_password", "is wrong")],
             )
-        self._store.failed_logins.forget(*here, everywhere=everywhere)
+        self._store.failed_logins.forget(counted)
 
     def hash_password(self, password: str) -> str:
         """Raises Problem 422 for a password that is too short."""
@@ -311,8 +304,8 @@ class Auth:
         )
         return _login_url(web_url, secret), token
 
-    def _count_try(self, *who: str, everywhere: Sequence[str] = ()) -> None:
-        wait = self._store.failed_logins.attempt(*who, everywhere=everywhere)
+    def _count_try(self, *who: str) -> None:
+        wait = self._store.failed_logins.attempt(*who)
         if wait > 0:
             seconds = str(int(wait) + 1)
             raise Problem(
@@ -342,7 +335,7 @@ def create_first_admin(store: Store, settings: Settings) -> tuple[str, str] | No
     login link; else returns None.
     """
     known = store.users.all()
-    if any(Role.ADMIN in user.all_roles and user.disabled_at is None for user in known):
+    if any(Role.ADMIN in user.roles and user.disabled_at is None for user in known):
         return None
     taken = {user.email for user in known}
     email = next(
@@ -355,19 +348,9 @@ def create_first_admin(store: Store, settings: Settings) -> tuple[str, str] | No
     return email, _login_url(settings.web_url, secret)
 
 
-def _login_counter_keys(
-    email: str, user: User | None, address: str | None
-) -> tuple[list[str], list[str]]:
-    """Keys of the counters of failed logins, in this project and in all projects, because every
-    project knows the accounts of the organisation.
-
-    An account is counted by its stored e-mail address, however the address was typed.
-    """
-    of_email = f"email:{(email if user is None else user.email).strip().lower()}"
-    of_address = [] if address is None else [f"address:{address}"]
-    if user is not None and user.in_every_project:
-        return of_address, [of_email]
-    return [of_email, *of_address], []
+def _email_key(email: str, user: User | None) -> str:
+    """Key of an account's counter of failed logins: its stored address, however it was typed."""
+    return f"email:{(email if user is None else user.email).strip().lower()}"
 
 
 def _login_url(web_url: str, secret: str) -> str:

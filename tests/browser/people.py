@@ -131,9 +131,7 @@ def people(home: Path, migrated: Path) -> Iterator[People]:
     shutil.copy(migrated, home / "store.db")
     settings = Settings(home=home, project="sky", start_day=utc_now().date() - timedelta(days=60))
     with (
-        Store.open(
-            settings.store_url, organization=settings.organization, project=settings.project
-        ) as store,
+        Store.open(settings.store_url) as store,
         WebServer(create_app(settings, store, cache_times=UNCACHED)) as server,
     ):
         yield People(server.url, store, settings.model_copy(update={"web_url": server.url}))

@@ -513,41 +513,6 @@ def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_roles_of_the_organisation_are_given_by_its_admins_alone(
-    site: People, page: Any, admin: Any
-) -> None:
-    ann = site.add("ann@example.org", name="Ann")
-    site.store.users.set_password(ann.user_id, "a hash", actor="test")
-    page.goto(f"{site.url}/users")
-    assert page.get_by_text("Roles in every project of the organisation").count() == 0
-    chief = site.store.users.add(
-        email="chief@example.org", name="Chief", organization_roles=[Role.ADMIN], actor="test"
-    )
-    page.reload()
-    page.get_by_text("Change Chief").click()
-    page.get_by_text("Only admins of the organisation change the name").wait_for()
-    page.context.clear_cookies()
-    log_in(page, site, chief, "/users")
-    page.get_by_text("Change Ann").click()
-    row = page.locator("article", has_text="ann@example.org")
-    row.get_by_role("group", name="Roles in every project of the organisation").get_by_label(
-        "auditor"
-    ).check()
-    row.get_by_role("button", name="Save").click()
-    page.get_by_text("Saved Ann.").wait_for()
-    assert (
-        page.locator("article", has_text="ann@example.org")
-        .get_by_text("auditor in every project")
-        .is_visible()
-    )
-    changed = site.store.users.get(ann.user_id)
-    assert (changed.roles, changed.organization_roles, changed.has_password) == (
-        (Role.ANNOTATOR,),
-        (Role.AUDITOR,),
-        False,
-    )
-
-
 def test_more_users_and_older_tokens_are_a_link_away(site: People, page: Any, admin: Any) -> None:
     for i in range(60):
         site.add(f"user{i:02}@example.org")

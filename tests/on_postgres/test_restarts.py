@@ -101,7 +101,7 @@ def test_a_restart_under_load_doubles_and_loses_nothing(
 
 def test_a_lock_held_by_another_process_is_named_with_its_cure(store, url):
     with (
-        Store.open(url, organization="org", project="demo", busy_timeout_s=0.1) as hurried,
+        Store.open(url, busy_timeout_s=0.1) as hurried,
         store.database.write_transaction(),
         pytest.raises(
             StoreError, match=r"lock timeout: another process held the write lock.*pg_stat_activity"
@@ -110,23 +110,13 @@ def test_a_lock_held_by_another_process_is_named_with_its_cure(store, url):
         hurried.heartbeats.clear("run")
 
 
-def test_projects_of_one_database_do_not_wait_for_each_other(store, url):
-    with (
-        Store.open(url, organization="org", project="other", busy_timeout_s=0.1) as other,
-        store.database.write_transaction(),
-    ):
-        other.heartbeats.beat("run", pid=1, host="h", job="j")
-
-
 def test_readers_do_not_wait_for_a_writer_and_see_nothing_half_written(store, make_comparisons):
     seen, half = threading.Event(), threading.Event()
 
     def write() -> None:
         with store.database.write_transaction() as connection:
             connection.execute(
-                text(
-                    "INSERT INTO heartbeats VALUES ('org', 'demo', 'r', 1, 'h', 'j', now(), now())"
-                )
+                text("INSERT INTO heartbeats VALUES ('r', 1, 'h', 'j', now(), now())")
             )
             half.set()
             seen.wait(10)

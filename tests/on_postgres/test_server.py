@@ -41,9 +41,7 @@ def test_many_may_make_them_at_once(postgres, prefix):
 
 def test_postgres_sorts_text_as_sqlite_does(postgres, prefix):
     databases(postgres.url, prefix).make()
-    with Store.open(
-        postgres.database_url(f"{prefix}_store"), organization="org", project="demo"
-    ) as store:
+    with Store.open(postgres.database_url(f"{prefix}_store")) as store:
         assert sorts_by_code_point(store.database)
 
 
@@ -112,9 +110,7 @@ def test_an_unreachable_server_is_reported():
 
 def test_a_store_without_its_database_asks_to_be_initialised(postgres):
     with (
-        Store.open(
-            postgres.database_url("nothing_here"), organization="org", project="demo"
-        ) as store,
+        Store.open(postgres.database_url("nothing_here")) as store,
         pytest.raises(StoreError, match=r"does not exist.*Run `rlhf init`"),
     ):
         store.votes.count()
@@ -122,9 +118,8 @@ def test_a_store_without_its_database_asks_to_be_initialised(postgres):
 
 def test_a_bare_url_means_the_driver_that_is_installed(postgres, migrated_postgres_url):
     bare = migrated_postgres_url.replace("+psycopg2", "")
-    with Store.open(bare, organization="org", project="demo") as store:
+    with Store.open(bare) as store:
         assert store.votes.count() == 0
-        assert store.projects() == []
 
 
 def test_the_tests_server_lives_outside_the_checkout(postgres):

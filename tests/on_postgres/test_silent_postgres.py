@@ -36,8 +36,6 @@ def store(proxy, migrated_postgres_url) -> Iterator[Store]:
     )
     with Store.open(
         url.render_as_string(hide_password=False),
-        organization="org",
-        project="demo",
         silent_s=SILENT_S,
     ) as store:
         yield store
@@ -98,7 +96,7 @@ def test_connection_limit_of_a_role_is_named(postgres, migrated_postgres_url):
     )
     try:
         with (
-            Store.open(url, organization="org", project="demo") as store,
+            Store.open(url) as store,
             pytest.raises(StoreError, match="no connection left"),
         ):
             store.votes.count()
@@ -108,9 +106,7 @@ def test_connection_limit_of_a_role_is_named(postgres, migrated_postgres_url):
 
 def _write_until(store, hush):
     with store.database.write_transaction() as connection:
-        connection.execute(
-            text("INSERT INTO heartbeats VALUES ('org', 'demo', 'r', 1, 'h', 'j', now(), now())")
-        )
+        connection.execute(text("INSERT INTO heartbeats VALUES ('r', 1, 'h', 'j', now(), now())"))
         hush()
 
 

@@ -99,9 +99,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Any:
     with (
-        Store.open(
-            f"sqlite:///{tmp_path / 'store.db'}", organization="default", project="demo"
-        ) as store,
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store,
         dg.DagsterInstance.ephemeral() as instance,
     ):
         store.migrate()

@@ -32,9 +32,7 @@ def prompts() -> Any:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(
-        f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="demo"
-    ) as store:
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.migrate()
         yield store
 
@@ -146,9 +144,7 @@ def test_a_canary_key_appears_in_no_file_and_no_output(
                 api_model="stub-model",
             )
             with dg.DagsterInstance.local_temp(str(home / "dagster")) as instance:
-                store = Store.open(
-                    settings.store_url, organization=settings.organization, project=settings.project
-                )
+                store = Store.open(settings.store_url)
                 store.migrate()
                 config = {
                     "ops": {

@@ -47,7 +47,7 @@ FINISHING = dg.GraphDefinition(name=policy_training.name, node_defs=[finish]).to
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     path = f"sqlite:///{tmp_path / 'store.db'}"
-    with Store.open(path, organization="default", project="demo") as opened:
+    with Store.open(path) as opened:
         opened.migrate()
         yield opened
 

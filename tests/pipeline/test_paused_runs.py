@@ -61,9 +61,7 @@ class Days(dg.IOManager):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(
-        f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="demo"
-    ) as store:
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.migrate()
         yield store
 

@@ -132,7 +132,5 @@ def test_a_day_of_machine_votes_alone_is_kept_and_teaches_nothing(project: Any) 
 def test_housekeeping_drops_the_anchor_of_the_day(project: Any) -> None:
     project.run("housekeeping")
     settings = project.settings
-    (anchor,) = anchors.read_anchors(
-        settings.home / anchors.FILE, settings.organization, settings.project
-    )
+    (anchor,) = anchors.read_anchors(settings.home / anchors.FILE)
     assert anchors.verify_with_anchors(project.store.audit, [anchor]) >= anchor.seq

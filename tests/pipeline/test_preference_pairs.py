@@ -26,7 +26,7 @@ def test_a_reward_model_learns_the_experts_decision_in_place_of_a_label(
     migrated: Path, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{shutil.copy(migrated, tmp_path / 'store.db')}"
-    with Store.open(url, organization="org", project="demo") as store:
+    with Store.open(url) as store:
         shown = comparisons(2)
         store.comparisons.publish(shown, published_at=utc_now())
         decided, other = shown["comparison_id"]

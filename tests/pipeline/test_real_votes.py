@@ -79,7 +79,7 @@ def test_real_votes_are_imported_once_in_the_order_they_were_cast(tmp_path: Path
     assert rlhf("import", "votes", tmp_path / "votes.parquet", "--no-replay").startswith(
         "0 imported, 63,011 already known, 0 merged, 0 rejected"
     )
-    with Store.open(f"sqlite:///{home}/store.db", organization="default", project="real") as store:
+    with Store.open(f"sqlite:///{home}/store.db") as store:
         assert store.votes.max_seq() == store.votes.count() == 63_011
         dated = store.votes.log()["voted_at"].tolist()
         assert store.audit.verify() > 63_011

@@ -101,8 +101,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     with (
         Store.open(
             f"sqlite:///{tmp_path / 'store.db'}",
-            organization="default",
-            project="demo",
             clock=clock,
         ) as store,
         dg.DagsterInstance.ephemeral() as instance,

@@ -56,8 +56,6 @@ def while_casting(after: int) -> Callable[[Settings], dict[str, Any]]:
         return {
             "store": Store.open(
                 settings.store_url,
-                organization=settings.organization,
-                project=settings.project,
                 clock=Clock(),
             )
         }

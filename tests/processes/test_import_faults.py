@@ -53,7 +53,7 @@ def rlhf(home):
 
 
 def store_of(home):
-    return Store.open(f"sqlite:///{home}/store.db", organization="default", project="real")
+    return Store.open(f"sqlite:///{home}/store.db")
 
 
 def vote(n, annotator="ann"):

@@ -224,7 +224,7 @@ def ticks_at_once(project: Any) -> list[dg.RunRequest]:
     together = threading.Barrier(N_TICKS)
 
     def tick(_: int) -> list[dg.RunRequest]:
-        with Store.open(s.store_url, organization=s.organization, project=s.project) as store:
+        with Store.open(s.store_url) as store:
             resources = {"store": store, "now": project.defs.resources["now"]}
             with dg.build_sensor_context(instance=project.instance, resources=resources) as context:
                 store.decisions.all()  # connected

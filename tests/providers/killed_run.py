@@ -18,7 +18,7 @@ CALLS = CallParams(concurrency=8, prompt_price=1, completion_price=1)
 
 
 def run(store_url: str, base_url: str, n: int) -> None:
-    with Store.open(store_url, organization="org", project="demo") as store:
+    with Store.open(store_url) as store:
         backend = OpenAICompatibleBackend("stub-model", base_url)
         generate(
             prompts_of(n),

@@ -49,9 +49,7 @@ PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(
-        f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
-    ) as store:
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.migrate()
         yield store
 
@@ -90,9 +88,7 @@ def test_a_batch_makes_what_single_calls_would_have_made_and_costs_what_was_coun
         counted = stub.counters
         shutil.rmtree(tmp_path, ignore_errors=True)
         tmp_path.mkdir()
-        with Store.open(
-            f"sqlite:///{tmp_path / 'other.db'}", organization="org", project="demo"
-        ) as other:
+        with Store.open(f"sqlite:///{tmp_path / 'other.db'}") as other:
             other.migrate()
             singly = ask(other, stub, batch=False)
     assert made.frame.drop(columns="latency_ms").equals(singly.frame.drop(columns="latency_ms"))
@@ -156,7 +152,7 @@ from rlhf_pipeline.completions import (
 from rlhf_pipeline.store import Store
 from tests.providers.asking import prompts_of
 from tests.providers.test_batches import PARAMS
-with Store.open(sys.argv[1], organization="org", project="demo") as store:
+with Store.open(sys.argv[1]) as store:
     backend = OpenAICompatibleBackend("stub-model", sys.argv[2])
     generate(
         prompts_of(5), [backend], PARAMS, ledger=store.generation,

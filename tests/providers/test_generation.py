@@ -142,9 +142,7 @@ def test_a_second_run_calls_for_nothing_in_this_process_or_the_next(
     with StubProvider() as stub:
         first = ask(store.generation, openai(stub))
         again = ask(store.generation, openai(stub))
-        with Store.open(
-            f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
-        ) as reopened:
+        with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as reopened:
             another = generate(
                 prompts_of(10)[::-1],
                 [openai(stub)],
@@ -225,7 +223,7 @@ def test_on_postgres_too(migrated_postgres_url: str) -> None:
     chances = [(0.05, status(429, 20)), (0.05, status(500)), (0.05, Fault(kind="drop"))]
     with (
         StubProvider(chances=chances, seed=3) as stub,
-        Store.open(migrated_postgres_url, organization="org", project="demo") as store,
+        Store.open(migrated_postgres_url) as store,
     ):
         made = ask(
             store.generation,
@@ -299,9 +297,7 @@ def test_two_runs_that_claim_the_same_items_call_for_each_once(
     frames = []
 
     def run() -> None:
-        with Store.open(
-            f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
-        ) as mine:
+        with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as mine:
             frames.append(ask(mine.generation, openai(stub), n=40, concurrency=4).frame)
 
     with StubProvider(latency_s=0.02) as stub:
@@ -762,9 +758,7 @@ def test_a_store_whose_disk_fills_keeps_what_it_took_and_pays_for_no_more(
     long = "word " * 3000
     with StubProvider(complete=lambda body: f"{body['messages'][0]['content']} {long}") as stub:
         params = PARAMS.model_copy(update={"max_new_tokens": 4000})
-        with Store.open(
-            f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
-        ) as cramped:
+        with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as cramped:
 
             @event.listens_for(cramped.database.engine, "connect")
             def fill_the_disk(connection: Any, record: Any) -> None:

@@ -76,9 +76,7 @@ def test_what_another_provider_can_still_answer_is_asked_of_it(ledger: WorkLedge
 def test_a_run_that_was_cut_off_knows_what_failed_before(migrated: Path, tmp_path: Path) -> None:
     shutil.copy(migrated, tmp_path / "store.db")
     with (
-        Store.open(
-            f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
-        ) as store,
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store,
         StubProvider(refuses=REFUSED) as stub,
     ):
 

@@ -150,7 +150,7 @@ def champions(tmp_path_factory, champion):
             return champion
 
     home = tmp_path_factory.mktemp("home")
-    with Store.open(f"sqlite:///{home}/store.db", organization="o", project="demo") as store:
+    with Store.open(f"sqlite:///{home}/store.db") as store:
         store.migrate()
         yield AtHand(store, Registry(), home / "cache")
 

@@ -36,7 +36,7 @@ def champions(tmp_path_factory):
     """Of a project in which nothing was ever registered."""
     home = tmp_path_factory.mktemp("home")
     registry = Registry(f"sqlite:///{home}/mlflow.db", home / "artifacts", "demo")
-    with Store.open(f"sqlite:///{home}/store.db", organization="o", project="demo") as store:
+    with Store.open(f"sqlite:///{home}/store.db") as store:
         store.migrate()
         yield Champions(store, registry, home / "cache")
 

@@ -26,9 +26,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def store(settings: Settings) -> Iterator[Store]:
-    with Store.open(
-        settings.store_url, organization=settings.organization, project=settings.project
-    ) as store:
+    with Store.open(settings.store_url) as store:
         store.migrate()
         store.comparisons.publish(comparisons(60), published_at=NOON)
         yield store

@@ -54,9 +54,7 @@ def imported_day(tmp_path: Path) -> Iterator[ReplayedDay]:
     settings = Settings(home=tmp_path, project="demo", min_new_pairs=N)
     frame = imported.comparisons(N, name="d0")
     with (
-        Store.open(
-            f"sqlite:///{tmp_path / 'store.db'}", organization="default", project="demo"
-        ) as store,
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store,
         dg.DagsterInstance.ephemeral() as instance,
     ):
         store.migrate()

@@ -178,11 +178,11 @@ def clock() -> ShiftedClock:
 
 @pytest.fixture
 def open_store(url: str, migrated: Path, clock: ShiftedClock) -> Iterator[Callable[..., Store]]:
-    """Opens a project of the one database."""
+    """Opens the database."""
     opened: list[Store] = []
 
-    def open_(project: str, organization: str = "org") -> Store:
-        store = Store.open(url, organization=organization, project=project, clock=clock)
+    def open_() -> Store:
+        store = Store.open(url, clock=clock)
         if store.database.path is not None and not store.database.path.exists():
             shutil.copy(migrated, store.database.path)
         opened.append(store)
@@ -201,11 +201,11 @@ def cache_times() -> CacheTimes:
 @pytest.fixture
 def web(
     settings: Settings,
-    open_store: Callable[[str], Store],
+    open_store: Callable[[], Store],
     clock: ShiftedClock,
     cache_times: CacheTimes,
 ) -> Iterator[Web]:
-    store = open_store("demo")
+    store = open_store()
     with WebServer(create_app(settings, store, has_pages=False, cache_times=cache_times)) as server:
         web = Web(store, settings, server.url, clock)
         yield web

@@ -19,7 +19,7 @@ from rlhf_pipeline.records import Role, utc_now
 from rlhf_pipeline.store import Store
 from tests.serving import RLHF, find_free_port, server_environment, wait_for_server
 
-ORGANIZATION, PROJECT = "default", "bench"
+PROJECT = "bench"
 
 
 def made_comparisons(n: int, *, prefix: str = "c", **more: object) -> pd.DataFrame:
@@ -63,7 +63,7 @@ class Served:
         return self.home / "server.log"
 
     def opened(self) -> Store:
-        return Store.open(self.url, organization=ORGANIZATION, project=PROJECT)
+        return Store.open(self.url)
 
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)

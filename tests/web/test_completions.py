@@ -41,7 +41,7 @@ def web(stub: StubProvider, tmp_path: Path) -> Iterator[Web]:
         api_key=SecretStr(KEY),
         api_model="stub-model",
     )
-    with Store.open(settings.store_url, organization="default", project="demo") as store:
+    with Store.open(settings.store_url) as store:
         store.migrate()
         with WebServer(
             create_app(settings, store, has_pages=False, cache_times=UNCACHED)
@@ -191,7 +191,7 @@ def test_who_may_not_and_who_asks_for_nonsense_are_refused(web: Web, stub: StubP
 
 def test_without_a_provider_the_setting_is_named(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    with Store.open(settings.store_url, organization="default", project="demo") as store:
+    with Store.open(settings.store_url) as store:
         store.migrate()
         with (
             WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
@@ -221,7 +221,7 @@ def test_a_provider_that_cannot_be_asked_is_a_problem_with_its_cause_and_no_bug(
         api_model="stub-model",
         **more,
     )
-    with Store.open(settings.store_url, organization="default", project="demo") as store:
+    with Store.open(settings.store_url) as store:
         store.migrate()
         with (
             WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
@@ -246,7 +246,7 @@ def test_what_is_watched_keeps_to_the_days_budget_of_the_settings(
         completion_price=1,
         budget_per_day=0.0,
     )
-    with Store.open(settings.store_url, organization="default", project="demo") as store:
+    with Store.open(settings.store_url) as store:
         store.migrate()
         with (
             WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,

@@ -47,7 +47,7 @@ def vote(store: Store, i: int, **more: object) -> str:
 def test_what_was_read_before_the_store_failed_is_not_counted_twice(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, fails: str
 ):
-    store = open_store("demo")
+    store = open_store()
     store.comparisons.publish(comparisons(6), published_at=NOON)
     ids = [vote(store, i) for i in range(5)]
     vote(store, 0, choice="b", supersedes=ids[0], idempotency_key="again")
@@ -68,7 +68,7 @@ def test_what_was_read_before_the_store_failed_is_not_counted_twice(
 
 def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[..., Store]):
     """Not on that of the import, and on no day where nobody wrote it down."""
-    store = open_store("demo")
+    store = open_store()
     store.comparisons.publish(comparisons(3), published_at=NOON)
     last_year = NOON - timedelta(days=365)
     vote(store, 0, origin="import", voted_at=last_year)
@@ -83,7 +83,7 @@ def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[...
 def test_votes_of_a_blind_reader_are_read_again_only_after_another_vote(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ):
-    store = open_store("demo")
+    store = open_store()
     store.comparisons.publish(comparisons(4), published_at=NOON)
     for i in range(3):
         vote(store, i)
@@ -109,7 +109,7 @@ def test_stream_reports_votes_that_were_counted_late(
     settings: Settings, open_store: Callable[..., Store]
 ):
     """While a slow count rests, its reader receives the previous one."""
-    store = open_store("demo")
+    store = open_store()
     ann = store.users.add(
         email="ann@example.org", name="Ann", roles=[Role.CURATOR], actor="test"
     ).user_id

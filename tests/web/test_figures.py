@@ -112,7 +112,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(open_store: Callable[..., Store], clock: Clock) -> Store:
-    store = open_store("demo")
+    store = open_store()
     store.comparisons.publish(comparisons(40, gold="a"), published_at=clock.now())
     store.comparisons.publish(comparisons(40, prefix="d"), published_at=clock.now())
     return store

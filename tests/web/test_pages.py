@@ -66,10 +66,10 @@ class Seen(HTMLParser):
 
 @pytest.fixture
 def paged(
-    settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock
+    settings: Settings, open_store: Callable[[], Store], clock: ShiftedClock
 ) -> Iterator[Web]:
     """The app with its pages."""
-    store = open_store("demo")
+    store = open_store()
     with WebServer(create_app(settings, store, cache_times=UNCACHED)) as server:
         yield Web(store, settings, server.url, clock)
 

@@ -33,7 +33,6 @@ BESIDE = {
     "after": "a header",
     "which": "a day, or all",
     "next": "where the page goes on",
-    "says_organization_roles": "that boxes are shown",
     "is_sure": "that it is meant",
     "hours": "an end, counted from now",
     "id": "one of the ids, a ticked row",
@@ -177,7 +176,7 @@ def test_every_form_is_an_operation_and_says_nothing_that_the_operation_does_not
 def test_every_route_of_the_pages_that_changes_something_stands_in_a_form(
     settings, open_store, web
 ):
-    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
+    app = create_app(settings, open_store(), cache_times=UNCACHED)
     routes = {
         bare(route.path)
         for route in app.routes
@@ -199,7 +198,7 @@ def test_every_route_of_the_pages_that_changes_something_stands_in_a_form(
 
 @on_sqlite
 def test_every_page_shows_what_the_api_gives(settings, open_store, web):
-    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
+    app = create_app(settings, open_store(), cache_times=UNCACHED)
     nouns = {
         path.strip("/").replace(":", "/").split("/")[0] for _, path in operations(document_of(web))
     }
@@ -215,7 +214,7 @@ def test_every_page_shows_what_the_api_gives(settings, open_store, web):
 
 @on_sqlite
 def test_what_scripts_and_attributes_ask_for_is_of_the_api_or_a_page(settings, open_store, web):
-    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
+    app = create_app(settings, open_store(), cache_times=UNCACHED)
     known = {path for _, path in operations(document_of(web))}
     pages = {
         bare(route.path)

@@ -27,7 +27,6 @@ from rlhf_pipeline.web.dependencies import (
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
-from tests.web.test_organization import everywhere
 
 ROOT = Path(__file__).parents[2]
 # Values that are well-formed and name nothing: whoever is let in meets 404 or 422, whoever is not
@@ -85,7 +84,6 @@ def test_every_operation_lets_in_exactly_those_who_have_its_permission(web: Web)
         f"token for {permission}": web.client("admin", scopes=[permission.value])
         for permission in Permission
     }
-    clients |= {f"{role} in every project": web.client(user=everywhere(web, role)) for role in Role}
     clients["anonymous"] = web.anonymous()
     allowed = {role.value: ROLE_PERMISSIONS[role] for role in Role} | {
         f"token for {p}": {p} for p in Permission
@@ -173,7 +171,7 @@ def test_the_document_says_what_every_operation_needs(web: Web):
 @on_sqlite
 def test_pages_and_api_declare_every_route(settings, open_store):
     # refuses to start where one does not
-    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
+    app = create_app(settings, open_store(), cache_times=UNCACHED)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     assert len(routes) > 30
     assert all(isinstance(guard_of(route), RequiredPermission | PublicRoute) for route in routes)
@@ -196,99 +194,6 @@ def test_a_plain_starlette_route_is_undeclared_too():
     app = FastAPI()  # brings its own documentation routes
     with pytest.raises(ConfigurationError, match="/docs"):
         refuse_undeclared(app)
-
-
-@pytest.mark.parametrize(("organization", "project"), [("org", "other"), ("elsewhere", "demo")])
-def test_what_belongs_to_another_project_is_not_found(
-    web: Web, settings, open_store, organization: str, project: str
-):
-    """Two projects in one database, of one organisation or of two and of the same name, with one
-    admin in each.
-    """
-    theirs_store = open_store(project, organization)
-    theirs_settings = settings.model_copy(
-        update={
-            "organization": organization,
-            "project": project,
-            "home": settings.home / f"{organization}-{project}",
-        }
-    )
-    with WebServer(
-        create_app(theirs_settings, theirs_store, has_pages=False, cache_times=UNCACHED)
-    ) as server:
-        theirs = Web(theirs_store, theirs_settings, server.url, web.clock)
-        theirs.publish(3, prefix="t")
-        admin = theirs.client("admin")
-        cards = admin.post("/assignments:lease", json={"n": 2}).json()["cards"]
-        vote = admin.post(
-            "/votes",
-            json={"assignment_id": cards[0]["assignment_id"], "choice": "a"},
-            headers={"Idempotency-Key": "k"},
-        ).json()
-        feedback = admin.post(
-            "/feedback", json={"kind": "detailed", "text": "x", "completion": "y"}
-        ).json()
-        admin.post("/guidelines", json={"text": "theirs"}, headers={"If-Match": '"0"'})
-        token_id = admin.get("/me/tokens").json()["items"][0]["token_id"]
-        kept = theirs_store.votes.get(vote["vote_id"])
-
-        ours = web.client("admin")
-        gets = (
-            f"/comparisons/{kept.comparison_id}",
-            f"/users/{admin.user.user_id}",
-            f"/feedback/{feedback['feedback_id']}",
-            "/guidelines/1",
-        )
-        assert [admin.get(path).status_code for path in gets] == [200] * 4
-        assert [ours.get(path).status_code for path in gets] == [404] * 4
-        renamed = ours.patch(f"/users/{admin.user.user_id}", json={"name": "taken"})
-        assert renamed.status_code == 404
-        assert ours.post(f"/users/{admin.user.user_id}:login-link").status_code == 404
-        assert ours.delete(f"/me/tokens/{token_id}").status_code == 404
-        assert ours.post(f"/assignments/{cards[1]['assignment_id']}:release").status_code == 404
-        body = {"choice": "a"}
-        for foreign in (
-            {"assignment_id": cards[1]["assignment_id"]},
-            {"comparison_id": kept.comparison_id},
-        ):
-            assert (
-                ours.post(
-                    "/votes", json={**body, **foreign}, headers={"Idempotency-Key": "f"}
-                ).status_code
-                == 404
-            )
-        assert (
-            ours.post("/comparisons:offer", json={"ids": [kept.comparison_id]}).status_code == 404
-        )
-        for path in ("/votes", "/comparisons", "/feedback", "/users", "/guidelines", "/consensus"):
-            assert kept.comparison_id not in ours.get(path).text
-            assert admin.user.user_id not in ours.get(path).text
-        assert (
-            ours.get("/votes", params={"comparison_id": kept.comparison_id}).json()["items"] == []
-        )
-        assert ours.get("/audit", params={"actor": admin.user.user_id}).json()["items"] == []
-        assert admin.get("/audit", params={"actor": admin.user.user_id}).json()["items"] != []
-        assert ours.get("/metrics").json()["votes"] == 0
-        for told in (
-            ours.get("/progress").text,
-            ours.get("/audit/export").text,
-            ours.get("/me/votes").text,
-        ):
-            assert admin.user.user_id not in told
-        # A role is held in one project of one organisation; the same address elsewhere is somebody
-        # else.
-        annotator = theirs.add("annotator", email="namesake@example.org")
-        namesake = web.add("admin", email=annotator.email)
-        assert web.client(user=namesake).get("/users").status_code == 200
-        assert theirs.client(user=annotator).get("/users").status_code == 403
-        assert theirs_store.users.with_email(namesake.email).roles == (Role.ANNOTATOR,)
-        assert theirs_store.audit.verify() == admin.post("/audit:verify").json()["n_links"]
-        assert ours.headers["Authorization"] not in admin.headers["Authorization"]
-        stranger = httpx.get(
-            f"{web.url}/api/v1/me", headers={"Authorization": admin.headers["Authorization"]}
-        )
-        assert stranger.status_code == 401
-        assert theirs_store.users.get(admin.user.user_id).name == admin.user.name
 
 
 def test_the_document_of_roles_says_what_the_code_does():

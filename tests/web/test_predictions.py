@@ -42,9 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
 @pytest.fixture(scope="module")
 def served(home: LearntHome) -> Iterator[Web]:
     settings = home.settings
-    store = Store.open(
-        settings.store_url, organization=settings.organization, project=settings.project
-    )
+    store = Store.open(settings.store_url)
     with (
         store,
         WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
@@ -333,9 +331,7 @@ def test_a_champion_whose_files_are_gone_is_said_to_be(home: LearntHome, tmp_pat
     for file in broken.weights:
         file.write_bytes(b"not what it was")
     with (
-        Store.open(
-            settings.store_url, organization=settings.organization, project=settings.project
-        ) as store,
+        Store.open(settings.store_url) as store,
         WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
     ):
         web = Web(store, settings, server.url, ShiftedClock())

@@ -73,7 +73,7 @@ def web(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     settings: Settings,
-    open_store: Callable[[str], Store],
+    open_store: Callable[[], Store],
     clock: ShiftedClock,
 ) -> Iterator[Web]:
     """The app with a section of the installed package `leaderboard_section`."""
@@ -86,7 +86,7 @@ def web(
         monkeypatch.delitem(sys.modules, name)  # an earlier test's folder is gone
     point = EntryPoint("leaderboard", "leaderboard_section.routes:section", "rlhf_pipeline.web")
     sections = Members("web", BUILT_IN, find=lambda group: [point])
-    store = open_store("demo")
+    store = open_store()
     app = create_app(settings, store, cache_times=UNCACHED, sections=sections)
     with WebServer(app) as server:
         web = Web(store, settings, server.url, clock)
@@ -148,13 +148,13 @@ def test_code_beside_a_script_is_not_served(web: Web, name: str) -> None:
 
 
 def test_public_route_of_a_section_with_a_permission_is_refused(
-    settings: Settings, open_store: Callable[[str], Store]
+    settings: Settings, open_store: Callable[[], Store]
 ) -> None:
     router = APIRouter()
     router.get("/open", dependencies=[Depends(public("a test"))])(lambda: None)
     sections = {"open": Section((router,), Permission.VOTES_READ, label="Open")}
     with pytest.raises(ConfigurationError, match=r"/open is public"):
-        create_app(settings, open_store("demo"), sections=sections)
+        create_app(settings, open_store(), sections=sections)
 
 
 def test_wheel_ships_templates_scripts_and_styles_of_every_section() -> None:

@@ -18,7 +18,7 @@ from rlhf_pipeline.cli import app
 from rlhf_pipeline.store import anchors
 from rlhf_pipeline.web_servers import FOLDER
 from tests.serving import RLHF, server_environment, wait_for_server
-from tests.web.served import ORGANIZATION, PROJECT, Served, served
+from tests.web.served import PROJECT, Served, served
 
 CPU_SECONDS_TO_START = 5.0  # what it takes on a machine that has nothing else to do
 # by the clock, however busy the machine is; the figure printed is to be below 5 on an idle one
@@ -81,7 +81,7 @@ def test_an_anchor_is_dropped_at_the_start(server: Served) -> None:
     deadline = time.monotonic() + 20
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    (anchor,) = anchors.read_anchors(path, ORGANIZATION, PROJECT)
+    (anchor,) = anchors.read_anchors(path)
     with server.opened() as store:
         assert anchors.verify_with_anchors(store.audit, [anchor]) >= anchor.seq
 

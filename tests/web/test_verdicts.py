@@ -271,9 +271,9 @@ def test_a_list_that_was_begun_by_one_fit_is_not_gone_on_with_by_another(
 
 @pytest.fixture
 def pages(
-    settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock
+    settings: Settings, open_store: Callable[[], Store], clock: ShiftedClock
 ) -> Iterator[Web]:
-    store = open_store("demo")
+    store = open_store()
     with WebServer(create_app(settings, store, cache_times=UNCACHED)) as server:
         yield Web(store, settings, server.url, clock)
 
@@ -345,12 +345,12 @@ class Turning:
 @on_sqlite
 def test_a_download_is_of_one_fit_from_its_first_line_to_its_last(
     settings: Settings,
-    open_store: Callable[[str], Store],
+    open_store: Callable[[], Store],
     clock: ShiftedClock,
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(consensus_page, "AT_ONCE", 1)
-    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
+    app = create_app(settings, open_store(), cache_times=UNCACHED)
     with WebServer(app) as server:
         pages = Web(app.state.site.store, settings, server.url, clock)
         made = pages.publish(3, overlap=2)

@@ -473,7 +473,7 @@ def test_a_cut_tail_is_told_by_the_anchor(web: Web):
     web.publish(5)
     judge_all(web.client("annotator"))
     auditor = web.client("auditor")
-    add_daily_anchor(web.settings.home / FILE, web.store.audit, "org", "demo", web.clock.now())
+    add_daily_anchor(web.settings.home / FILE, web.store.audit, web.clock.now())
     assert auditor.post("/audit:verify").json()["n_anchors"] == 1
     # as somebody with the file would: triggers dropped, the head moved back
     with web.store.database.engine.begin() as connection:

@@ -80,7 +80,7 @@ class Base:
         home = self.home.parent / f"{self.home.name}-{self.copies}"
         shutil.copytree(self.home, home)
         settings = settings_of(home)
-        store = Store.open(settings.store_url, organization="org", project="demo", clock=SetClock())
+        store = Store.open(settings.store_url, clock=SetClock())
         _play(store, self.user_id, plan)
         return settings, store
 
@@ -95,9 +95,7 @@ def base(home: Path, migrated: Path, roles: list[Role], kind: str) -> Base:
     home.mkdir()
     shutil.copy(migrated, home / "store.db")
     (home / SECRET_FILE).write_text("one secret for all worlds: cookies are named by it")
-    with Store.open(
-        settings_of(home).store_url, organization="org", project="demo", clock=SetClock()
-    ) as store:
+    with Store.open(settings_of(home).store_url, clock=SetClock()) as store:
         user = store.users.add(
             email="user@example.org", name="User", roles=roles, kind=kind, actor="test"
         )

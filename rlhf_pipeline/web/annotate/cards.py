@@ -68,10 +68,7 @@ class CardDealer:
             assignment_id
         )
         if assignment.annotator_id != annotator_id:
-            raise NotFound(
-                f"There is no assignment {assignment_id!r} in project "
-                f"{self._store.database.project!r}. Lease one first."
-            )
+            raise NotFound(f"There is no assignment {assignment_id!r}. Lease one first.")
         return self._build_card(assignment)
 
     def release(self, assignment_id: str, annotator_id: str) -> None:

@@ -79,7 +79,7 @@ def may_be_asked(user: User) -> bool:
     return (
         user.kind == "person"
         and user.disabled_at is None
-        and Permission.VOTES_CAST in permissions_of(user.all_roles)
+        and Permission.VOTES_CAST in permissions_of(user.roles)
     )
 
 

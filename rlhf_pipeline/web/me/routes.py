@@ -38,7 +38,7 @@ def me(site: AnySite, principal: SignedIn) -> Me:
         user_id=user.user_id,
         name=user.name,
         email=user.email,
-        roles=list(user.all_roles),
+        roles=list(user.roles),
         permissions=sorted(principal.permissions),
         project=site.settings.project,
     )

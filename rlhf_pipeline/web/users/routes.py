@@ -30,7 +30,7 @@ SHOWN = 50
 
 @api.get("/users", dependencies=READER)
 def read_all(site: AnySite, cursor: Cursor = None, limit: Limit = 50) -> Page[UserOut]:
-    """All users of this project and of the organisation, by e-mail address."""
+    """All users, by e-mail address."""
     return _list_users(site, cursor=cursor, limit=limit)
 
 
@@ -51,8 +51,6 @@ def _personal_fields(site: Site, answer: dict[str, Any]) -> dict[str, Any]:
 def add(site: AnySite, principal: Admin, body: NewUser) -> AddedUser:
     """Add a user. The answer contains a login link to deliver, because no mail is sent. A request
     made with a token gets no link, which would outlive the token."""
-    if body.organization_roles:
-        _refuse_organization_role(principal)
     user = site.store.users.add(**body.model_dump(), actor=principal.user_id)
     link = None
     if principal.is_session:
@@ -67,12 +65,9 @@ def change(
     user_id: str,
     body: UserChange,
 ) -> UserOut:
-    """Change the name or roles of a user, disable or enable them. Fields left out stay unchanged.
-
-    The first of `organization_roles` makes this an account of the organisation, valid in all its
-    projects: its password, sessions and tokens end, and the user needs a new login link.
-    Organisation roles are granted in a session, not with a token; a token with the scope
-    `users.write` may change everything else."""
+    """Change the name or roles of a user, disable or enable them. Fields left out stay as they
+    are.
+    """
     return _user_out(change_user(site, principal, user_id, body))
 
 
@@ -90,7 +85,6 @@ def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
             "rlhf users login-link EMAIL.",
             kind="no_session",
         )
-    _refuse_organization_account(principal, user)
     if user.disabled_at is not None:
         raise Problem(422, "This user is disabled. Enable them first.", kind="disabled")
     link, token = site.auth.create_login_link(user_id, site.settings.web_url, principal)
@@ -100,60 +94,12 @@ def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
 def change_user(site: Site, principal: Principal, user_id: str, asked: UserChange) -> User:
     """Applies changes, which take effect with the next request, and returns the user.
 
-    Raises NotFound; Problem 403 for changes reserved to admins of the
-    organisation or to sessions; ConfigurationError as the store's `change`.
+    Raises NotFound; ConfigurationError as the store's `change`.
     """
-
-    def check(user: User) -> None:
-        if asked.organization_roles is not None and set(asked.organization_roles) - set(
-            user.organization_roles
-        ):
-            _refuse_organization_role(principal)
-        elif asked.organization_roles is not None and not principal.may_everywhere(
-            Permission.USERS_WRITE
-        ):
-            raise _organization_problem()
-        if asked.name is not None or asked.disabled is not None:
-            _refuse_organization_account(principal, user)
-
     try:
-        return site.store.users.change(
-            user_id, **asked.model_dump(), actor=principal.user_id, check=check
-        )
+        return site.store.users.change(user_id, **asked.model_dump(), actor=principal.user_id)
     finally:
         site.auth.forget()
-
-
-def _refuse_organization_role(principal: Principal) -> None:
-    """Raises Problem 403 unless an admin of the organisation grants the role in a session: revoking
-    a token would not revoke roles granted with it.
-    """
-    if not principal.may_everywhere(Permission.USERS_WRITE):
-        raise _organization_problem()
-    if not principal.is_session:
-        raise Problem(
-            403,
-            "Tokens cannot grant roles of the organisation. Grant it on the page `users`, or on "
-            "the server: rlhf users roles EMAIL ROLE --organisation.",
-            kind="no_session",
-        )
-
-
-def _refuse_organization_account(principal: Principal, user: User) -> None:
-    """Raises Problem 403 for an account of the organisation: an admin of one project would get into
-    all others by it.
-    """
-    if user.in_every_project and not principal.may_everywhere(Permission.USERS_WRITE):
-        raise _organization_problem()
-
-
-def _organization_problem() -> Problem:
-    return Problem(
-        403,
-        "Only admins of the organisation may do this. Ask one of them, or run on the server: rlhf "
-        "users roles EMAIL admin --organisation.",
-        kind="not_of_organization",
-    )
 
 
 @pages.get("/users")
@@ -168,8 +114,8 @@ def submit_user(site: AnySite, request: Request, principal: Admin, form: Form) -
     draft: dict[str, object] = {
         "email": form.text("email").strip(),
         "name": form.text("name").strip(),
+        "roles": form.all("roles"),
     }
-    draft |= {"roles": form.all("roles"), "organization_roles": form.all("organization_roles")}
     added, problem = attempt(
         lambda: add(site, principal, validate(NewUser, draft)),
         ConfigurationError,
@@ -233,11 +179,10 @@ def _set_disabled(
 
 
 def _change_from_form(site: Site, principal: Principal, user_id: str, form: Fields) -> User:
-    said: dict[str, object] = {"roles": form.all("roles")}
-    if form.has("name"):  # the form omits fields that the user may not change
-        said["name"] = form.text("name").strip() or None
-    if form.has("says_organization_roles"):
-        said["organization_roles"] = form.all("organization_roles")
+    said: dict[str, object] = {
+        "roles": form.all("roles"),
+        "name": form.text("name").strip() or None,
+    }
     return change_user(site, principal, user_id, validate(UserChange, said))
 
 
@@ -263,11 +208,10 @@ def _render_page(
         users=users,
         sees_votes=principal.may(Permission.VOTES_READ) and blind_reader_id(principal) is None,
         is_later=cursor is not None,
-        of_organization=principal.may_everywhere(Permission.USERS_WRITE),
         roles=list(Role),
         link=link,
         problem=problem.detail if problem else None,
-        draft=draft or {"email": "", "name": "", "roles": None, "organization_roles": []},
+        draft=draft or {"email": "", "name": "", "roles": None},
     )
 
 

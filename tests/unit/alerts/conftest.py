@@ -41,7 +41,7 @@ def clock() -> ManualClock:
 def store(tmp_path: Path, migrated: Path) -> Iterator[Store]:
     path = tmp_path / "store.db"
     shutil.copy(migrated, path)
-    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
+    with Store.open(f"sqlite:///{path}") as store:
         yield store
 
 

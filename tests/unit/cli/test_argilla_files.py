@@ -97,7 +97,7 @@ def test_our_own_records_come_back_with_ids_times_and_people(tmp_path, theirs):
     again = tmp_path / "again.argilla.json"
     rlhf(first, "import", "comparisons", theirs)
     noon = datetime(2026, 1, 1, 12, 0, 0, 7, tzinfo=UTC)
-    with Store.open(f"sqlite:///{first}/store.db", organization="default", project="demo") as store:
+    with Store.open(f"sqlite:///{first}/store.db") as store:
         c = store.comparisons.page()[0]["comparison_id"].tolist()
         usual = {"comparison_id": c[0], "voted_at": noon, "origin": "page"}
         store.votes.cast(

@@ -71,7 +71,7 @@ def write_log(path: Path, entries: object) -> Path:
 
 
 def store_of(home: Path) -> Store:
-    return Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo")
+    return Store.open(f"sqlite:///{home}/store.db")
 
 
 def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):

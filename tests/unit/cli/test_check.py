@@ -152,9 +152,7 @@ class FastClock:
 
 def test_votes_of_a_clock_that_ran_ahead_are_named(home: Path) -> None:
     settings = settings_of(home)
-    with Store.open(
-        settings.store_url, organization="default", project="demo", clock=FastClock()
-    ) as store:
+    with Store.open(settings.store_url, clock=FastClock()) as store:
         shown = store.comparisons.for_days([DAY])
         late = votes(shown)[0].model_copy(
             update={"annotator_id": "bob", "idempotency_key": "late", "voted_at": FastClock().now()}

@@ -208,7 +208,7 @@ def filled(tmp_path):
     home = tmp_path / "home"
     prepare(Workspace(Settings(home=home)))
     Artefacts(home / "frames").write_frame("reflection_log", reflections(), DAY)
-    with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
+    with Store.open(f"sqlite:///{home}/store.db") as store:
         for hour in (9, 8):  # stored out of order
             store.calibrations.add(calibration_report(hour), calibrator={})
     return home

@@ -109,7 +109,7 @@ def made(home):
         vote(6, "c3", "skip"),
         vote(7, "c4", "a"),
     ]
-    with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
+    with Store.open(f"sqlite:///{home}/store.db") as store:
         store.migrate()
         store.comparisons.publish(check_frame(pd.DataFrame(rows), COMPARISONS), published_at=NOON)
         cast = store.votes.cast_many(votes)
@@ -209,7 +209,7 @@ def test_an_export_survives_a_round_trip_through_another_project(rlhf, home, tmp
 
 
 def test_corrections_are_carried_over_as_any_comparison(rlhf, home, tmp_path):
-    with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
+    with Store.open(f"sqlite:///{home}/store.db") as store:
         for i in range(12):
             given = NewFeedback(
                 kind="correction",

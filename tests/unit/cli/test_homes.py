@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
-from typer.testing import CliRunner
 
-from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
@@ -76,44 +74,6 @@ def test_an_older_home_of_this_project_learns_it(tmp_path):
     (tmp_path / HOME_FACTS).unlink()
     prepared(tmp_path)
     assert HomeFacts.load(tmp_path) is not None
-
-
-def test_an_older_home_of_another_project_is_not_taken_over(tmp_path):
-    settings = prepared(tmp_path, project="theirs")
-    with Workspace(settings).store as store:
-        promote(store)
-    (tmp_path / HOME_FACTS).unlink()
-    with pytest.raises(
-        ConfigurationError, match=r"holds the rows of default/theirs.*RLHF_PROJECT=theirs"
-    ):
-        prepared(tmp_path)
-    assert HomeFacts.load(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["users", "add", "ann@example.org"],
-        ["users", "token", "ann@example.org"],
-        ["comparisons", "offer", "--all-unvoted"],
-        ["changes", "list"],
-    ],
-    ids=" ".join,
-)
-def test_no_command_opens_another_projects_store(tmp_path, command):
-    settings = prepared(tmp_path, project="theirs")
-    with Workspace(settings).store as store:
-        promote(store)
-    (tmp_path / HOME_FACTS).unlink()
-    environ = {"RLHF_HOME": str(tmp_path), "RLHF_PROJECT": "mine"}
-    refused = CliRunner().invoke(app, command, env=environ).exception
-    assert isinstance(refused, ConfigurationError)
-    assert "project.json is gone" in str(refused)
-    refused = CliRunner().invoke(app, ["init"], env=environ).exception
-    assert "holds the rows of default/theirs, not of default/mine" in str(refused)
-    with Workspace(settings).store as store:
-        assert store.users.all() == []
-        assert store.projects() == [("default", "theirs")]
 
 
 def test_a_home_on_a_server_remembers_it_and_shows_no_password(tmp_path, postgres: PostgresServer):

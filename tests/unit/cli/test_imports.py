@@ -54,7 +54,7 @@ def rlhf(home):
 
 
 def store_of(home, project="real"):
-    return Store.open(f"sqlite:///{home}/store.db", organization="default", project=project)
+    return Store.open(f"sqlite:///{home}/store.db")
 
 
 def pair(n, **more):

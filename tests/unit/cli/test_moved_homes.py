@@ -84,7 +84,7 @@ def test_two_homes_with_a_strange_sign_are_two_stores(tmp_path: Path, sign: str)
     for name in (f"q{sign}1", f"q{sign}2"):
         settings = Settings.read({"RLHF_HOME": str(tmp_path / name)}, tmp_path)
         with (
-            Store.open(settings.store_url, organization="o", project="p") as store,
+            Store.open(settings.store_url) as store,
             store.database.write_transaction() as connection,
         ):
             connection.exec_driver_sql("CREATE TABLE t (n INTEGER)")

@@ -55,7 +55,7 @@ def rlhf(home):
 @pytest.fixture
 def store(home):
     home.mkdir()
-    with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
+    with Store.open(f"sqlite:///{home}/store.db") as store:
         store.migrate()
         yield store
 
@@ -163,38 +163,6 @@ def test_a_disabled_users_tokens_stop_working_until_enabled(rlhf, store):
     rlhf("users", "enable", "ann@example.org")
     assert "disabled" not in rlhf("users", "list")
     assert "/login?token=" in rlhf("users", "login-link", "ann@example.org")
-
-
-def test_organisation_roles_are_granted_beside_project_roles(rlhf, store):
-    rlhf("users", "add", "root@example.org", "--role", "admin")
-    rlhf("users", "add", "ann@example.org", "--role", "annotator")
-    secret = rlhf("users", "token", "ann@example.org").split()[0]
-    said = rlhf("users", "roles", "ann@example.org", "auditor", "--organisation")
-    assert "annotator, auditor in every project" in said
-    assert "audit.read" in said
-    assert "its password, sessions and tokens ended" in said
-    ann = store.users.with_email("ann@example.org")
-    assert (
-        store.tokens.redeem(re.search(r"/login\?token=(\S+)", said).group(1)).user_id == ann.user_id
-    )
-    assert store.tokens.find(secret) is None
-    assert "/login?token=" not in rlhf(
-        "users", "roles", "ann@example.org", "auditor", "approver", "--organisation"
-    )
-    assert store.users.get(ann.user_id).all_roles == (Role.ANNOTATOR, Role.APPROVER, Role.AUDITOR)
-    assert "no role in every" not in rlhf("users", "list")
-    assert "approver in every project" in rlhf("users", "list")
-    rlhf("users", "roles", "ann@example.org", "--organisation")
-    assert store.users.get(ann.user_id).all_roles == (Role.ANNOTATOR,)
-    with pytest.raises(ConfigurationError, match="Which roles"):
-        rlhf("users", "roles", "ann@example.org")
-    rlhf("users", "add", "boss@example.org", "--role", "admin", "--organisation")
-    with Store.open(
-        store.database.url.render_as_string(), organization="default", project="other"
-    ) as other:
-        assert other.users.with_email("boss@example.org").organization_roles == (Role.ADMIN,)
-        assert [user.email for user in other.users.all()] == ["ann@example.org", "boss@example.org"]
-    store.audit.verify()
 
 
 def test_an_unknown_user_is_reported(rlhf, store):
@@ -479,7 +447,7 @@ def test_a_tail_that_was_cut_off_is_missed_by_the_anchor(rlhf, store, home):
 def drop_anchor(store: Store, home: Path) -> None:
     """As housekeeping does once a day."""
     path = home / anchors.FILE
-    assert anchors.add_daily_anchor(path, store.audit, "default", "demo", datetime.now(UTC))
+    assert anchors.add_daily_anchor(path, store.audit, datetime.now(UTC))
 
 
 def tamper(home: Path, *statements: str) -> None:

@@ -15,7 +15,7 @@ def test_prepare_writes_exactly_the_rows_asked_for_from_easy_to_hard(rlhf, tmp_p
     home = tmp_path / "home"
     home.mkdir()
     HomeFacts(organization="default", project="demo").write(home)
-    with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
+    with Store.open(f"sqlite:///{home}/store.db") as store:
         store.migrate()
     files, path = Artefacts(home / "frames"), home / "data" / "vote_predictor_retrain_data.jsonl"
     with pytest.raises(MissingPartition, match="Materialise retraining_set"):

@@ -47,9 +47,7 @@ def test_lines_and_tables_show_hostile_text(capsys: pytest.CaptureFixture[str]):
 
 
 def test_users_list_shows_hostile_names(tmp_path: Path):
-    with Store.open(
-        f"sqlite:///{tmp_path}/store.db", organization="default", project="demo"
-    ) as store:
+    with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
         store.migrate()
         store.users.add(
             email="ann@example.org",

@@ -225,9 +225,7 @@ def test_at_a_threshold_of_a_half_an_even_prediction_is_a_tie():
 
 def test_routing_offers_and_casts_once_and_repeating_it_changes_nothing(tmp_path):
     made, predicted = comparisons(10), predictions(*[0.95] * 7, 0.5, 0.55, 0.6)
-    with Store.open(
-        f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
-    ) as store:
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.migrate()
         store.comparisons.publish(made, predicted, published_at=DAWN)
         frame = route(

@@ -14,9 +14,7 @@ from rlhf_pipeline.store import Store
 @pytest.fixture
 def store(migrated: Path, tmp_path: Path) -> Iterator[Store]:
     shutil.copy(migrated, tmp_path / "store.db")
-    with Store.open(
-        f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
-    ) as store:
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         yield store
 
 

@@ -77,7 +77,7 @@ def test_what_this_machine_writes_is_in_the_ledger_and_written_once(tmp_path: Pa
             yield from super().complete(requests)
 
     backend = Counted()
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store:
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.migrate()
         texts = BackendTextGenerator(backend, ledger=store.generation)
         made = texts.generate_texts(["one", "two", "three"], seed=3)
@@ -94,7 +94,7 @@ def test_what_this_machine_writes_is_in_the_ledger_and_written_once(tmp_path: Pa
 def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Path) -> None:
     calls = default_call_params(Settings(prompt_price=1, completion_price=1))
     with (
-        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store,
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store,
         StubProvider() as stub,
     ):
         store.migrate()
@@ -120,7 +120,7 @@ def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Pat
 def test_what_a_provider_writes_keeps_to_the_days_budget_of_the_settings(tmp_path: Path) -> None:
     calls = default_call_params(Settings(prompt_price=1, completion_price=1, budget_per_day=0.0005))
     with (
-        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store,
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store,
         StubProvider() as stub,
     ):
         store.migrate()
@@ -145,7 +145,7 @@ def test_texts_that_failed_with_their_provider_are_asked_for_again_once_it_is_me
     tmp_path: Path,
 ) -> None:
     with (
-        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store,
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store,
         StubProvider(model="other") as stub,
     ):
         store.migrate()

@@ -208,7 +208,7 @@ def test_texts_are_what_the_policy_alone_would_write_and_stand_in_the_ledger_onc
     champion, prompts, tmp_path
 ):
     candidate, params = tiny_policy(1), PARAMS.model_copy(update={"samples_per_prompt": 2})
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store:
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.migrate()
         result, samples = judge(
             candidate, champion, prompts, LikesLength(), params, ledger=store.generation

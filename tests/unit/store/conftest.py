@@ -1,6 +1,7 @@
 """A fresh store per test, and small frames to fill it with."""
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,10 +30,22 @@ def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(url: str, migrated: Path) -> Iterator[Store]:
-    with Store.open(url, organization="org", project="demo") as store:
+    with Store.open(url) as store:
         if store.database.path is not None:
             shutil.copy(migrated, store.database.path)
         yield store
+
+
+@pytest.fixture
+def fresh_store(tmp_path: Path, migrated: Path) -> Callable[[], Store]:
+    """Opens one more store, each time without rows, on SQLite."""
+
+    def open_() -> Store:
+        path = Path(tempfile.mkdtemp(dir=tmp_path)) / "store.db"
+        shutil.copy(migrated, path)
+        return Store.open(f"sqlite:///{path}")
+
+    return open_
 
 
 @pytest.fixture

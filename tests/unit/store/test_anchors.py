@@ -42,42 +42,41 @@ def cut(store, seq: int) -> None:
 
 def test_an_anchor_is_dropped_once_a_day_where_there_is_a_chain(store, tmp_path):
     path = tmp_path / "deep" / "anchors.jsonl"
-    assert add_daily_anchor(path, store.audit, "org", "demo", NOON) is None
+    assert add_daily_anchor(path, store.audit, NOON) is None
     act(store)
-    first = add_daily_anchor(path, store.audit, "org", "demo", NOON)
+    first = add_daily_anchor(path, store.audit, NOON)
     assert (first.seq, first.hash) == store.audit.head()
     act(store)
-    assert add_daily_anchor(path, store.audit, "org", "demo", NOON + timedelta(hours=11)) is None
-    second = add_daily_anchor(path, store.audit, "org", "demo", NOON + timedelta(hours=12))
-    assert read_anchors(path, "org", "demo") == [first, second]
-    assert read_anchors(path, "org", "other") == []
+    assert add_daily_anchor(path, store.audit, NOON + timedelta(hours=11)) is None
+    second = add_daily_anchor(path, store.audit, NOON + timedelta(hours=12))
+    assert read_anchors(path) == [first, second]
     assert verify_with_anchors(store.audit, [first, second]) == 6
 
 
 def test_clock_that_ran_ahead_does_not_end_the_anchors(store, tmp_path):
     path = tmp_path / "anchors.jsonl"
     act(store)
-    ahead = add_daily_anchor(path, store.audit, "org", "demo", NOON + timedelta(days=3650))
+    ahead = add_daily_anchor(path, store.audit, NOON + timedelta(days=3650))
     act(store)
-    assert add_daily_anchor(path, store.audit, "org", "demo", NOON).seq == 6
-    assert add_daily_anchor(path, store.audit, "org", "demo", NOON) is None
-    assert [anchor.seq for anchor in read_anchors(path, "org", "demo")] == [ahead.seq, 6]
+    assert add_daily_anchor(path, store.audit, NOON).seq == 6
+    assert add_daily_anchor(path, store.audit, NOON) is None
+    assert [anchor.seq for anchor in read_anchors(path)] == [ahead.seq, 6]
 
 
 def test_a_cut_tail_is_missed_by_the_anchor_and_not_by_the_chain(store, tmp_path):
     act(store, 5)
-    add_daily_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
+    add_daily_anchor(tmp_path / "a", store.audit, NOON)
     cut(store, 3)
     assert store.audit.verify() == 3
     with pytest.raises(
         StoreError, match="ends before seq 5, where it stood on 2026-01-01: its tail was cut"
     ):
-        verify_with_anchors(store.audit, read_anchors(tmp_path / "a", "org", "demo"))
+        verify_with_anchors(store.audit, read_anchors(tmp_path / "a"))
 
 
 def test_a_chain_that_was_written_anew_is_noticed(store, tmp_path):
     act(store, 5)
-    add_daily_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
+    add_daily_anchor(tmp_path / "a", store.audit, NOON)
     cut(store, 3)
     for _ in range(3):
         store.guidelines.add(
@@ -87,23 +86,23 @@ def test_a_chain_that_was_written_anew_is_noticed(store, tmp_path):
         )
     assert store.audit.verify() == 6
     with pytest.raises(StoreError, match="at seq 5 differs from that of 2026-01-01"):
-        verify_with_anchors(store.audit, read_anchors(tmp_path / "a", "org", "demo"))
+        verify_with_anchors(store.audit, read_anchors(tmp_path / "a"))
 
 
 def test_a_line_that_is_no_anchor_is_named(tmp_path):
     path = tmp_path / "a"
-    path.write_text('{"organization": "org"}\n')
+    path.write_text('{"seq": 1}\n')
     with pytest.raises(StoreError, match=r"Line 1 of .* is not an anchor"):
-        read_anchors(path, "org", "demo")
+        read_anchors(path)
 
 
 def test_a_half_written_last_line_does_not_hide_the_others(store, tmp_path):
     """A machine that lost power while it dropped one."""
     act(store)
     path = tmp_path / "a"
-    first = add_daily_anchor(path, store.audit, "org", "demo", NOON)
+    first = add_daily_anchor(path, store.audit, NOON)
     with path.open("a") as file:
         file.write('{"at": "2026-')
-    assert read_anchors(path, "org", "demo") == [first]
-    second = add_daily_anchor(path, store.audit, "org", "demo", NOON + timedelta(days=1))
-    assert read_anchors(path, "org", "demo") == [first, second]
+    assert read_anchors(path) == [first]
+    second = add_daily_anchor(path, store.audit, NOON + timedelta(days=1))
+    assert read_anchors(path) == [first, second]

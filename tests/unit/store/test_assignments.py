@@ -299,7 +299,9 @@ def test_both_sides_stand_left_about_equally_often(store, clock, offer):
     assert other == {}
 
 
-def test_sides_and_order_are_each_annotators_own_and_follow_from_the_seed(store, clock, offer):
+def test_sides_and_order_are_each_annotators_own_and_follow_from_the_seed(
+    store, clock, offer, fresh_store
+):
     offer(60, overlap=9)
     rules = PLAIN.model_copy(update={"overlap": 9, "seed": 5})
     hands = {
@@ -314,11 +316,7 @@ def test_sides_and_order_are_each_annotators_own_and_follow_from_the_seed(store,
     store.assignments.deal("cid", 40, rules)
 
     def drawn(seed: int) -> list[tuple[str, bool]]:
-        with Store.open(
-            str(store.database.url.render_as_string(hide_password=False)),
-            organization="org",
-            project=f"again{seed}",
-        ) as again:
+        with fresh_store() as again:
             frame = store.comparisons.with_ids([f"c{i}" for i in range(60)])
             again.comparisons.publish(frame, published_at=NOON)
             again.assignments.offer(list(frame["comparison_id"]), overlap=9)
@@ -492,19 +490,6 @@ def test_slots_are_counted_by_comparison(store, clock, offer):
         card.comparison_id: (3, 1),
         other: (3, 0),
     }
-
-
-def test_two_projects_deal_from_their_own(store, clock, offer):
-    offer(2)
-    with Store.open(
-        store.database.url.render_as_string(hide_password=False),
-        organization="org",
-        project="other",
-    ) as other:
-        assert other.assignments.deal("ann", 5, PLAIN) == []
-        (card, _) = store.assignments.deal("ann", 5, PLAIN)
-        with pytest.raises(NotFound):
-            other.assignments.get(card.assignment_id)
 
 
 def test_a_repeat_counts_as_the_annotators_last_word(store, clock, offer):

@@ -10,7 +10,7 @@ from sqlalchemy import func, select, text
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store.bulk_insert import FEW
 from rlhf_pipeline.store.engine import FIRST_MEASURED
-from rlhf_pipeline.store.schema import SCOPE, completion_cache, heartbeats, votes
+from rlhf_pipeline.store.schema import completion_cache, heartbeats, votes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ODD = [
@@ -44,12 +44,7 @@ def cached(n: int, value: str = "x") -> list[dict]:
 
 def stored(store, table) -> list[dict]:
     with store.database.read_transaction() as connection:
-        rows = (
-            connection.execute(select(table).where(store.database.in_project(table)))
-            .mappings()
-            .all()
-        )
-    return [{name: value for name, value in row.items() if name not in SCOPE} for row in rows]
+        return [dict(row) for row in connection.execute(select(table)).mappings()]
 
 
 def insert(store, table, rows) -> None:

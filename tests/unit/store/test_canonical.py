@@ -10,7 +10,7 @@ from rlhf_pipeline.records import NewVote, VoteDetails, content_hash, content_id
 from rlhf_pipeline.store.audit import LINK_COLUMNS, link_hash, row_digest
 from rlhf_pipeline.store.casting import prepare_row
 from rlhf_pipeline.store.conversion import flat_json, keys_of
-from rlhf_pipeline.store.schema import SCOPE, votes
+from rlhf_pipeline.store.schema import votes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ODD = 'quote " backslash \\ tab \t ü 漢 \u2028 \x7f \x00'
@@ -89,7 +89,7 @@ def test_the_body_of_a_vote_is_hashed_as_its_json(make_vote, more):
 
 
 def test_rows_and_links_are_hashed_as_their_json():
-    row = dict.fromkeys(c.name for c in votes.c if c.name not in SCOPE)
+    row = dict.fromkeys(c.name for c in votes.c)
     row |= {"seq": 1, "vote_id": "v", "received_at": NOON, "choice": "a", "reason": ODD}
     assert row_digest(votes, row | {"body_hash": "not a column"}) == content_hash(row)
     link = {name: "ü" for name in LINK_COLUMNS} | {"seq": 1, "at": NOON}

@@ -11,7 +11,7 @@ from rlhf_pipeline.errors import AlreadyVoted, UnknownComparison
 from rlhf_pipeline.records import AnnotationRules, VoteDetails
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.casting import read_turns
-from rlhf_pipeline.store.schema import SCOPE, audit, idempotency, votes
+from rlhf_pipeline.store.schema import audit, idempotency, votes
 from rlhf_pipeline.votes.counting import counting, repeat_passes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -23,7 +23,9 @@ def published(store, make_comparisons) -> Store:
     return store
 
 
-def test_a_stream_is_cast_as_a_list_is(published, url, make_vote, make_comparisons, monkeypatch):
+def test_a_stream_is_cast_as_a_list_is(
+    published, fresh_store, make_vote, make_comparisons, monkeypatch
+):
     monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 5)
     sent = [
         make_vote(f"c{i % 4}", f"ann{i % 3}", choice="ab"[i % 2], idempotency_key=f"k{i}")
@@ -31,7 +33,7 @@ def test_a_stream_is_cast_as_a_list_is(published, url, make_vote, make_compariso
     ]
     counted = published.votes.cast_all(vote for vote in [*sent, *sent[:7]])
     assert (counted.n_new, counted.n_known) == (24, 7)
-    with Store.open(url, organization="org", project="other") as other:
+    with fresh_store() as other:
         other.comparisons.publish(make_comparisons(4), published_at=NOON)
         other.votes.cast_many(sent)
         assert _without_receipt(published) == _without_receipt(other)
@@ -41,16 +43,8 @@ def test_a_stream_is_cast_as_a_list_is(published, url, make_vote, make_compariso
 
 def _without_receipt(store: Store) -> list[dict]:
     with store.database.read_transaction() as connection:
-        rows = (
-            connection.execute(
-                select(votes).where(store.database.in_project(votes)).order_by(votes.c.seq)
-            )
-            .mappings()
-            .all()
-        )
-    return [
-        {name: row[name] for name in row if name not in (*SCOPE, "received_at")} for row in rows
-    ]
+        rows = connection.execute(select(votes).order_by(votes.c.seq)).mappings().all()
+    return [{name: row[name] for name in row if name != "received_at"} for row in rows]
 
 
 def test_a_stream_that_breaks_keeps_whole_transactions(published, make_vote, monkeypatch):
@@ -94,9 +88,7 @@ def test_turns_of_other_annotators_are_not_read(published, make_vote):
     """
     published.votes.cast_many([make_vote("c0", f"ann{i}") for i in range(20)])
     with published.database.read_transaction() as connection:
-        found = read_turns(
-            connection, published.database, [("c0", "ann3"), ("c1", "ann3"), ("c0", 'it\'s "ann"')]
-        )
+        found = read_turns(connection, [("c0", "ann3"), ("c1", "ann3"), ("c0", 'it\'s "ann"')])
     assert [row.annotator_id for row in found] == ["ann3"]
 
 

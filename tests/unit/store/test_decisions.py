@@ -153,7 +153,7 @@ def test_votes_that_come_between_the_count_and_the_lock_are_counted(
 
     def meanwhile(up_to_seq: int | None) -> Any:
         counted = counted_ahead(up_to_seq)
-        with Store.open(url, organization="org", project="demo") as other:
+        with Store.open(url) as other:
             other.votes.cast_many(
                 [make_vote("c1"), make_vote("c2"), make_vote("c3", choice="skip")]
             )
@@ -178,12 +178,12 @@ def test_two_hundred_thousand_votes_are_counted_before_the_lock_is_taken(
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     n = 200_000
     names = (
-        "organization_id project_id seq vote_id comparison_id annotator_id annotator_kind "
+        "seq vote_id comparison_id annotator_id annotator_kind "
         "choice day received_at origin idempotency_key pass_no revision_no"
     )
     made = (
         f"WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {n}) INSERT "
-        f"INTO votes ({', '.join(names.split())}) SELECT 'org', 'demo', n, 'v' || n, 'c0', 'ann' "
+        f"INTO votes ({', '.join(names.split())}) SELECT n, 'v' || n, 'c0', 'ann' "
         "|| n % 99, iif(n % 4 = 0, 'machine', 'human'), iif(n % 10 = 1, 'skip', 'a'), "
         "'2026-01-01', '2026-01-01 12:00:00.000000', 'import', 'k' || n, n, 0 FROM s"
     )

@@ -275,7 +275,7 @@ def test_deciding_at_once_fires_once(url, store, make_event):
     store.events.add([make_event(i) for i in range(5)])
 
     def decide_elsewhere(_: int) -> TriggerDecision | None:
-        with Store.open(url, organization="org", project="demo") as other:
+        with Store.open(url) as other:
             return other.decisions.decide(fire, now=NOON, champion=MODEL)
 
     with ThreadPoolExecutor(8) as pool:
@@ -468,7 +468,7 @@ def test_answering_at_once_gives_one_answer(url, store, decide, make_event):
     decide(lambda e: answer(e, "report_two_tastes"))
 
     def answer_elsewhere(_: int) -> bool:
-        with Store.open(url, organization="org", project="demo") as other:
+        with Store.open(url) as other:
             try:
                 other.decisions.answer(1, answer_by("retrain"))
             except StoreError:

@@ -25,7 +25,7 @@ def test_a_full_disk_is_named_and_keeps_the_last_state(
     comparisons = make_comparisons(3000)
     store.comparisons.publish(comparisons.head(10), published_at=NOON)
     store.votes.cast(make_vote())
-    with Store.open(url, organization="org", project="demo") as cramped:
+    with Store.open(url) as cramped:
 
         @event.listens_for(cramped.database.engine, "connect")
         def fill_the_disk(connection, record):
@@ -44,7 +44,7 @@ def test_a_full_disk_is_named_and_keeps_the_last_state(
 
 
 def test_a_lock_held_too_long_is_named(url, store, make_comparisons):
-    with Store.open(url, organization="org", project="demo", busy_timeout_s=0.1) as hurried:
+    with Store.open(url, busy_timeout_s=0.1) as hurried:
         with store.database.write_transaction():
             with pytest.raises(
                 StoreError,
@@ -56,7 +56,7 @@ def test_a_lock_held_too_long_is_named(url, store, make_comparisons):
 
 
 def test_a_lock_held_by_another_thread_is_named(url, store):
-    with Store.open(url, organization="org", project="demo", busy_timeout_s=0.1) as hurried:
+    with Store.open(url, busy_timeout_s=0.1) as hurried:
         held, release = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -75,7 +75,7 @@ def test_a_lock_held_by_another_thread_is_named(url, store):
 
 def test_a_store_without_tables_asks_to_be_initialised(url):
     with (
-        Store.open(url, organization="org", project="demo") as store,
+        Store.open(url) as store,
         pytest.raises(StoreError, match="Run `rlhf init`"),
     ):
         store.votes.count()
@@ -86,9 +86,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
     with pytest.raises(
         StoreError, match=r"folder cannot be written \(.*\)\. Give this user write permission"
     ):
-        Store.open(
-            f"sqlite:///{tmp_path / 'file' / 'store.db'}", organization="org", project="demo"
-        )
+        Store.open(f"sqlite:///{tmp_path / 'file' / 'store.db'}")
 
 
 @pytest.mark.skipif(
@@ -96,14 +94,14 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
 )
 def test_a_folder_that_cannot_be_written_is_named():
     with pytest.raises(StoreError, match="folder cannot be written"):
-        Store.open("sqlite:////proc/store.db", organization="org", project="demo")
+        Store.open("sqlite:////proc/store.db")
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path: Path):
     path = tmp_path / "store.db"
     path.write_text("these are not the rows you are looking for " * 40)
     with (
-        Store.open(f"sqlite:///{path}", organization="org", project="demo") as store,
+        Store.open(f"sqlite:///{path}") as store,
         pytest.raises(StoreError, match="not a database"),
     ):
         store.migrate()
@@ -111,7 +109,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path):
 
 @on_sqlite
 def test_a_read_only_file_is_named(url, store, make_comparisons):
-    with Store.open(f"{url}", organization="org", project="demo") as reader:
+    with Store.open(f"{url}") as reader:
 
         @event.listens_for(reader.database.engine, "connect")
         def only_read(connection: sqlite3.Connection, record: object) -> None:
@@ -132,7 +130,7 @@ def test_a_read_only_file_is_named(url, store, make_comparisons):
 )
 def test_an_unusable_url_is_refused(address, why):
     with pytest.raises(StoreError, match=why):
-        Store.open(address, organization="org", project="demo")
+        Store.open(address)
 
 
 @pytest.mark.parametrize(

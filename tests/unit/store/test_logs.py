@@ -35,7 +35,7 @@ class TickingClock:
 
 @pytest.fixture
 def ticking(url: str) -> Iterator[Store]:
-    with Store.open(url, organization="org", project="demo", clock=TickingClock()) as store:
+    with Store.open(url, clock=TickingClock()) as store:
         store.migrate()
         yield store
 

@@ -26,7 +26,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def opened(url: str) -> Store:
-    return Store.open(url, organization="org", project="demo")
+    return Store.open(url)
 
 
 def start(target: Callable[..., None], *args: Any) -> Any:

@@ -18,14 +18,13 @@ from sqlalchemy import (
     String,
     create_engine,
     event,
-    inspect,
     text,
 )
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store, migrations, schema
 from rlhf_pipeline.store.comparison_lists import ComparisonFilter
-from rlhf_pipeline.store.schema import SCOPE, metadata
+from rlhf_pipeline.store.schema import metadata
 from tests.unit.store.databases import on_postgres, on_sqlite
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -62,14 +61,6 @@ def test_schema_and_head_migration_agree_on_every_constraint_of_postgres(store, 
     engine.dispose()
 
 
-def test_every_table_says_whose_row_it_is(store):
-    inspector = inspect(store.database.engine)
-    tables = set(inspector.get_table_names()) - {"alembic_version"}
-    assert tables == set(metadata.tables)
-    for table in tables:
-        assert tuple(c["name"] for c in inspector.get_columns(table)[:2]) == SCOPE
-
-
 def test_migrating_again_changes_nothing(store):
     before = _rows(store)
     store.migrate()
@@ -82,7 +73,7 @@ def test_append_only_tables_refuse_changes_by_triggers(store):
 
 def test_many_may_migrate_at_once(url):
     def migrate(_: int) -> int:
-        with Store.open(url, organization="org", project="demo") as store:
+        with Store.open(url) as store:
             store.migrate()
             return store.votes.count()
 
@@ -166,7 +157,7 @@ def test_a_log_of_days_reads_their_rows_and_no_text(store, make_comparisons):
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     for days in (["2026-01-01"], ["2026-01-01", "2026-01-02"]):
         plan = _plan(store, lambda days=days: store.votes.log(days, up_to_seq=9))
-        of_days = "(organization_id=? AND project_id=? AND day=? AND seq>? AND seq<?)"
+        of_days = "(day=? AND seq>? AND seq<?)"
         assert f"SEARCH votes USING INDEX ix_votes_day {of_days}" in plan, plan
 
 
@@ -175,8 +166,7 @@ def test_a_comparison_is_found_by_its_whole_row_where_its_texts_are_wanted(store
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     plan = _plan(store, lambda: store.comparisons.with_ids(["c0"]))
     assert plan == [
-        "SEARCH comparisons USING INDEX sqlite_autoindex_comparisons_1 (organization_id=? AND "
-        "project_id=? AND comparison_id=?)"
+        "SEARCH comparisons USING INDEX sqlite_autoindex_comparisons_1 (comparison_id=?)"
     ]
 
 
@@ -264,7 +254,6 @@ def test_a_page_of_a_category_reads_no_comparison_of_another(store, make_compari
     plan = _plan(store, lambda: store.comparisons.page(rare, before=before))
     used = [step for step in plan if step.startswith(("SEARCH comparisons", "SCAN comparisons"))]
     assert used[0].startswith(
-        "SEARCH comparisons USING INDEX ix_comparisons_category (organization_id=? AND "
-        "project_id=? AND category=?"
+        "SEARCH comparisons USING INDEX ix_comparisons_category (category=?"
     ), plan
     assert not [step for step in plan if "ORDER BY" in step], plan

@@ -218,27 +218,6 @@ def test_what_somebody_was_asked_for_who_left_is_left_to_anybody(store, ids, lea
     assert store.audit.verify() > 0
 
 
-def test_who_leaves_the_organisation_leaves_it_in_each_project_where_they_vote_no_more(
-    store, ids, make_comparisons
-):
-    url = store.database.url.render_as_string(hide_password=False)
-    with Store.open(url, organization="org", project="other", clock=store.database.clock) as other:
-        other.comparisons.publish(make_comparisons(2), published_at=NOON)
-        boss = store.users.add(
-            email="boss@example.org",
-            name="Boss",
-            roles=[Role.ANNOTATOR],
-            organization_roles=[Role.CURATOR],
-            actor="test",
-        )
-        for project in (store, other):
-            ask(project, boss.user_id, ["c0"])
-        store.users.set_organization_roles(boss.user_id, [Role.AUDITOR], actor="test")
-        assert (dealt(store, "bo"), dealt(other, "bo")) == ([], ["c0"])
-        other.users.disable(boss.user_id, actor="test")
-        assert dealt(store, "bo") == ["c0"]
-
-
 def test_of_a_free_slot_and_ones_own_the_own_is_taken(store, ids):
     store.assignments.offer(ids[:1], overlap=1)
     ask(store, "ann", ids[:1])

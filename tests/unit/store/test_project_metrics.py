@@ -12,7 +12,7 @@ from tests.unit.store.conftest import NOON
 
 
 def measure(store, now=NOON):
-    points = measure_project(store, now)
+    points = measure_project(store, "demo", now)
     for point in points:
         assert set(point.labels) <= set(METRICS[point.name].labels)
     return {(point.name, *point.labels.values()): point for point in points}

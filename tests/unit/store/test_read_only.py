@@ -12,7 +12,7 @@ from rlhf_pipeline.store import Store, integrity, migrations
 
 
 def opened(path: Path) -> Store:
-    return Store.open_read_only(f"sqlite:///{path}", organization="org", project="demo")
+    return Store.open_read_only(f"sqlite:///{path}")
 
 
 def tree(folder: Path) -> dict[str, str]:

@@ -22,7 +22,7 @@ class FixedClock:
 @pytest.fixture
 def store(url, store, make_comparisons):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
-    with Store.open(url, organization="org", project="demo", clock=FixedClock()) as dated:
+    with Store.open(url, clock=FixedClock()) as dated:
         yield dated
 
 

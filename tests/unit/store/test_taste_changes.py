@@ -120,7 +120,7 @@ def test_change_is_retracted_once(voted):
         "UPDATE taste_changes SET retracted_at = NULL WHERE change_id = 2",
         "UPDATE taste_changes SET category = NULL WHERE change_id = 2",
         "DELETE FROM taste_changes WHERE change_id = 2",
-        "INSERT INTO taste_changes SELECT organization_id, project_id, 3, 1, NULL, cause, "
+        "INSERT INTO taste_changes SELECT 3, 1, NULL, cause, "
         "decision_id, actor, recorded_at, NULL, NULL, NULL FROM taste_changes WHERE change_id = 2",
     ],
 )

@@ -39,9 +39,9 @@ def issue(store: Store, user_id: str, kind: str = "api", **more: object) -> str:
 
 
 def impatient(store: Store) -> Store:
-    """The same project, opened by somebody who waits for the write lock for a tenth of a second."""
+    """The same store, opened by somebody who waits for the write lock for a tenth of a second."""
     url = store.database.url.render_as_string(hide_password=False)
-    return Store.open(url, organization="org", project="demo", busy_timeout_s=0.1)
+    return Store.open(url, busy_timeout_s=0.1)
 
 
 def test_a_secret_is_kept_as_its_hash_alone(store, ann):
@@ -124,17 +124,6 @@ def test_nobody_gets_a_token_for_nobody(store):
         store.tokens.issue("nope", kind="api", lifetime=DAY, actor="test")
 
 
-def test_a_token_of_another_project_is_none(store, ann):
-    secret = issue(store, ann)
-    with Store.open(
-        store.database.url.render_as_string(hide_password=False),
-        organization="org",
-        project="other",
-    ) as other:
-        assert other.tokens.find(secret) is None
-        assert other.tokens.redeem(issue(store, ann, "login")) is None
-
-
 def test_after_ten_tries_the_wait_doubles_and_ends_with_a_success(store, clock):
     assert [store.failed_logins.attempt("ann") for _ in range(10)] == [0.0] * 10
     assert 29 < store.failed_logins.attempt("ann", "elsewhere") <= 30
@@ -152,29 +141,6 @@ def test_a_try_that_began_before_the_last_one_does_not_wait_for_it(store, clock)
     clock.shift = timedelta(seconds=-1)
     assert store.failed_logins.attempt("ann") == 0.0
     assert store.failed_logins.wait_s("ann") == 0.0
-
-
-def test_tries_at_what_every_project_knows_count_in_all_of_them(store, clock):
-    with Store.open(
-        store.database.url.render_as_string(hide_password=False),
-        organization="org",
-        project="other",
-        clock=clock,
-    ) as other:
-        for n in range(10):
-            assert (store, other)[n % 2].failed_logins.attempt("here", everywhere=["ann"]) == 0.0
-        for one in (store, other):
-            assert 29 < one.failed_logins.attempt(everywhere=["ann"]) <= 30
-            assert one.failed_logins.wait_s("ann") == 0.0 == one.failed_logins.wait_s("here")
-        other.failed_logins.forget(everywhere=["ann"])
-        assert store.failed_logins.attempt(everywhere=["ann"]) == 0.0
-    with Store.open(
-        store.database.url.render_as_string(hide_password=False),
-        organization="elsewhere",
-        project="demo",
-        clock=clock,
-    ) as far:
-        assert far.failed_logins.wait_s(everywhere=["ann"]) == 0.0
 
 
 def test_a_link_is_exchanged_for_a_session_once_and_whole(store, ann):
@@ -203,10 +169,9 @@ def test_only_a_login_that_holds_waits_for_the_write_lock(store, ann, clock):
 
 def test_tries_that_must_wait_do_not_take_the_write_lock(store):
     for _ in range(10):
-        store.failed_logins.attempt("ann", everywhere=["ann"])
+        store.failed_logins.attempt("ann")
     with impatient(store) as web, store.database.write_transaction():
         assert web.failed_logins.attempt("ann") > 0
-        assert web.failed_logins.attempt(everywhere=["ann"]) > 0
         with pytest.raises(StoreError):
             web.failed_logins.attempt("bob")
 

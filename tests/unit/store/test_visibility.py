@@ -115,9 +115,7 @@ def test_hidden_votes_change_nothing_that_is_read(
     for world in (others, other):
         with TemporaryDirectory() as folder:
             shutil.copy(migrated, f"{folder}/store.db")
-            with Store.open(
-                f"sqlite:///{folder}/store.db", organization="org", project="demo", clock=Frozen()
-            ) as store:
+            with Store.open(f"sqlite:///{folder}/store.db", clock=Frozen()) as store:
                 store.comparisons.publish(make_comparisons(4), published_at=NOON)
                 play(store, own, world)
                 found.append(read(store))

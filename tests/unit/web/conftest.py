@@ -26,7 +26,7 @@ class ShiftedClock:
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty store, migrated once and copied for each test."""
     path = tmp_path_factory.mktemp("migrated") / "store.db"
-    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store:
+    with Store.open(f"sqlite:///{path}") as store:
         store.migrate()
     return path
 
@@ -43,7 +43,7 @@ def clock() -> ShiftedClock:
 
 @pytest.fixture
 def store(settings: Settings, migrated: Path, clock: ShiftedClock) -> Iterator[Store]:
-    with Store.open(settings.store_url, organization="org", project="demo", clock=clock) as store:
+    with Store.open(settings.store_url, clock=clock) as store:
         assert store.database.path is not None
         shutil.copy(migrated, store.database.path)
         yield store

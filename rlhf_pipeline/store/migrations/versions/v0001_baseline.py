@@ -1,11 +1,9 @@
-"""The first version: the tables of schema.py, triggers of append-only tables, SQLite's statistics.
+"""The first version: the tables of schema.py, triggers of append-only tables.
 
 Until 0.1.0 is released the revision is a fingerprint of the schema, so a store with other tables
 is not found here and is refused. With the release this file becomes literal SQL with a fixed
 revision, and later versions follow it.
 """
-
-from pathlib import Path
 
 from alembic import op
 
@@ -14,6 +12,17 @@ from rlhf_pipeline.store.schema import APPEND_ONLY, metadata
 
 revision = HEAD
 down_revision = None
+
+# Rows of an index, rows that share its first column, its first two, and so on. SQLite guesses ten
+# for the first column, so it would read all cards of an annotator to find those held, and begin a
+# page of the newest votes of a category with all comparisons of it. Postgres measures for itself.
+STATISTICS = (
+    ("assignments", "ix_assignments_annotator", "1000000 3000 1"),
+    ("assignments", "ix_assignments_state", "1000000 3000 50 1"),
+    ("comparisons", "ix_comparisons_category", "1000000 100000 1000 1 1"),
+    ("comparisons", "ix_comparisons_source", "1000000 100000 1000 1 1"),
+    ("comparisons", "ix_comparisons_flag", "10000 3000 30 1 1"),
+)
 
 
 def upgrade() -> None:
@@ -48,6 +57,6 @@ def _refuse_changes_on_postgres() -> None:
 
 
 def _write_planner_statistics() -> None:
-    sql = Path(__file__).with_name("v0001_sqlite_statistics.sql").read_text(encoding="utf-8")
-    for statement in sql.rstrip(";\n").split(";\n"):
-        op.execute(statement)
+    op.execute("ANALYZE")  # makes the table of statistics
+    for table, index, rows in STATISTICS:
+        op.execute(f"INSERT INTO sqlite_stat1 VALUES ('{table}', '{index}', '{rows}')")
