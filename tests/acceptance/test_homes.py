@@ -205,3 +205,21 @@ def test_a_damaged_backup_is_named_when_it_is_restored(used: Home, tmp_path: Pat
     flip(weights)
     other = Home(tmp_path / "other")
     assert weights.name in other.run("restore", tmp_path / "backup", code=1)
+
+
+@pytest.mark.parametrize("damage", ["damaged_frame", "damaged_model_file"])
+def test_a_backup_of_a_damaged_home_names_the_damage(
+    used: Home, tmp_path: Path, damage: str
+) -> None:
+    named = DAMAGE[damage](used)
+    printed = used.run("backup", tmp_path / "backup", code=1)
+    assert [name for name in named if name not in printed] == []
+
+
+def test_an_older_copy_of_the_store_is_refused(used: Home, initialised: Path) -> None:
+    """Votes must not vanish in silence: the home knows how many there were."""
+    for name in ("store.db", "store.db-wal", "store.db-shm"):
+        (used.path / name).unlink(missing_ok=True)
+    shutil.copy(initialised / "store.db", used.path / "store.db")
+    used.run("status", code=1)
+    used.run("check", code=1)
