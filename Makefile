@@ -66,6 +66,9 @@ acceptance-real: install ## the same on the real votes in ../shared/data: import
 
 test-all: test test-rest acceptance ## every test
 
+faults: install ## plant each fault of tests/faults and expect the tests to notice; before and after large changes
+	@$(if $(TESTS_IN),TMPDIR=$(TESTS_IN)) $(BIN)/python -m tests.faults
+
 browser: install ## Chromium for the browser tests, from Debian where it is missing
 	@$(BIN)/python -m tests.browser.chromium || (apt-get update && apt-get install -y chromium)
 
@@ -85,4 +88,4 @@ graph: install ## draw docs/graph.svg from the real definitions
 bench: install ## every benchmark, one table each
 	@broken=0; for script in benchmarks/bench_*.py; do echo; echo "== $$script"; $(BIN)/python "$$script" || broken=1; done; exit $$broken
 
-.PHONY: help install demo demo-clean test test-rest acceptance acceptance-real test-all browser lint check dev graph bench
+.PHONY: help install demo demo-clean test test-rest acceptance acceptance-real test-all faults browser lint check dev graph bench
