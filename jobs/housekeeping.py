@@ -135,7 +135,7 @@ class Retention:
 
     def _delete_completions(self) -> int:
         before = self._cutoff(self._keep.cache_days)
-        return self.store.completions_cache.prune(unused_since=before)[0]
+        return self.store.completions_cache.prune(unused_since=before)
 
     def _delete_embeddings(self) -> int:
         old = _find_old(self.settings.cache / "embeddings", self._cutoff(self._keep.cache_days))

@@ -112,18 +112,9 @@ class CompletionsCache:
                 with self._database.write_transaction() as connection:
                     connection.execute(completion_cache.update().where(at).values(last_hit_at=now))
 
-    def prune(
-        self,
-        *,
-        unused_since: datetime | None = None,
-        keep_characters: int | None = None,
-        dry_run: bool = False,
-    ) -> tuple[int, int]:
-        """Delete entries last stored or used before a moment, then the least recently used until
-        the rest fits.
-
-        Returns the number of entries and characters deleted, or with `dry_run` those that would be.
-        Results of a running run stay: they are paid for and not yet delivered.
+    def prune(self, *, unused_since: datetime) -> int:
+        """Delete entries last stored or used before a moment; returns their number. Results of a
+        running run stay: they are paid for and not yet delivered.
         """
         c = completion_cache.c
         used = func.coalesce(c.last_hit_at, c.stored_at)
@@ -138,25 +129,12 @@ class CompletionsCache:
         )
         with self._database.read_transaction() as connection:
             held = set(connection.execute(needed).scalars())
-            rows = connection.execute(
-                select(
-                    c.cache_key, used.label("used"), func.length(c.value).label("size")
-                ).order_by(used)
-            ).all()
-        left = sum(row.size for row in rows)
-        going: dict[str, int] = {}
-        for row in rows:  # longest unused first
-            is_old = unused_since is not None and row.used < unused_since
-            is_too_much = keep_characters is not None and left > keep_characters
-            if (is_old or is_too_much) and row.cache_key not in held:
-                going[row.cache_key] = row.size
-                left -= row.size
-        for batch in self._database.with_backoff(
-            batches([] if dry_run else sorted(going), MAX_ROWS)
-        ):
+            old = connection.execute(select(c.cache_key).where(used < unused_since)).scalars()
+            going = sorted(set(old) - held)
+        for batch in self._database.with_backoff(batches(going, MAX_ROWS)):
             with self._database.write_transaction() as connection:
                 connection.execute(completion_cache.delete().where(c.cache_key.in_(batch)))
-        return len(going), sum(going.values())
+        return len(going)
 
     def _read_entries(
         self, connection: Connection, keys: Sequence[str]

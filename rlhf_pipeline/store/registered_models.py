@@ -85,5 +85,6 @@ def _find_folder(artifact_uri: str, source: str, run_id: str) -> str | None:
     if uri.scheme not in ("", "file"):
         return None
     parts = PurePosixPath(unquote(uri.path)).parts
-    start = max(n for n in range(len(parts) - 1) if parts[n : n + 2] == ARTIFACTS)
+    starts = [n for n in range(len(parts) - 1) if parts[n : n + 2] == ARTIFACTS]
+    start = starts[-1] if starts else 0  # elsewhere on this machine
     return str(PurePosixPath(*parts[start:], source.removeprefix(f"runs:/{run_id}/")))

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -353,7 +353,7 @@ def test_an_interrupted_run_ends_soon_and_goes_on_later(store: Store) -> None:
 def test_a_text_that_the_cache_lost_is_made_again(store: Store) -> None:
     with StubProvider() as stub:
         first = ask(store.generation, openai(stub), n=2)
-        store.completions_cache.prune(keep_characters=0)
+        store.completions_cache.prune(unused_since=datetime.now(UTC) + timedelta(days=1))
         again = ask(store.generation, openai(stub), n=2)
         assert stub.n_calls == 8
     assert again.frame["text"].tolist() == first.frame["text"].tolist()

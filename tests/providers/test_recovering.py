@@ -545,7 +545,7 @@ def test_a_prune_keeps_what_the_same_run_asks_for_every_day(store: Store) -> Non
         for _ in range(3):
             clock.ahead += timedelta(days=1)
             ask(store.generation, openai(stub))
-        n, _ = store.completions_cache.prune(unused_since=clock.now() - timedelta(days=2))
+        n = store.completions_cache.prune(unused_since=clock.now() - timedelta(days=2))
         assert n == 0
         ask(store.generation, openai(stub))
         assert stub.n_calls == 20

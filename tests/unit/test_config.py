@@ -47,7 +47,7 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path):
     [
         ("START_DAY", "soon"),
         ("SENSORS_RUNNING", "perhaps"),
-        ("KEEP_DAYS", "0"),
+        ("QUIET_MINUTES", "-1"),
         ("PROJECT", "My Project"),
         ("ANNOTATORS", "cats"),
         ("EXECUTOR", "threads"),

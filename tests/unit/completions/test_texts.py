@@ -1,3 +1,4 @@
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_what_this_machine_writes_is_in_the_ledger_and_written_once(tmp_path: Pa
         assert texts.generate_texts(["one", "two", "three"], seed=3) == made
         [(by, spent)] = store.generation.sum_spending("asset", "model")
         assert (by, spent.n_calls, backend.n) == (("prompts", "odd-1"), 3, 3)
-        store.completions_cache.prune(keep_characters=0)
+        store.completions_cache.prune(unused_since=datetime.now(UTC) + timedelta(days=1))
         assert texts.generate_texts(["one", "two", "three"], seed=3) == made, (
             "what was taken out of the cache is made again"
         )

@@ -514,11 +514,11 @@ def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(
     clock.pass_(86_400)
     cache.put_many({"new": "z" * 100})
     start(store, work(2))  # hits key 0, and waits for it
-    assert cache.prune(unused_since=START + timedelta(hours=1)) == (1, 164)
-    assert cache.prune(keep_characters=0) == (1, 164), "the one that the run was answered by stays"
+    assert cache.prune(unused_since=START + timedelta(hours=1)) == 1
+    later = clock.now() + timedelta(hours=1)
+    assert cache.prune(unused_since=later) == 1, "the one that the run was answered by stays"
     store.generation.end("run")
-    assert cache.prune(keep_characters=0) == (1, 164)
-    assert cache.prune(keep_characters=0) == (0, 0)
+    assert cache.prune(unused_since=later) == 1
 
 
 def test_states_that_are_none_are_refused_by_the_database(store: Store, clock: Clock) -> None:
