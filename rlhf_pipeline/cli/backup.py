@@ -27,7 +27,6 @@ from rlhf_pipeline.store.database_copy import (
     copy_sqlite,
     dump_postgres,
     has_tables,
-    is_sqlite,
     load_postgres,
 )
 from rlhf_pipeline.store.server import KINDS
@@ -200,7 +199,7 @@ def _server_urls(settings: Settings) -> dict[str, str]:
     return {
         kind: url
         for kind, url in zip(KINDS, urls, strict=True)
-        if url is not None and not url.startswith("http") and not is_sqlite(url)
+        if url is not None and url.startswith("postgres")
     }
 
 

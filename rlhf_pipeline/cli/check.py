@@ -26,7 +26,7 @@ from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.dagster_runs import DagsterRuns
 from rlhf_pipeline.store.database_copy import find_damage, is_sqlite, sqlite_file
-from rlhf_pipeline.store.registered_models import list_models, read_champions
+from rlhf_pipeline.store.registered_models import is_readable, list_models, read_champions
 
 LEAST_FREE_BYTES = 1 << 30
 # what a vote in a frame and in the store must agree in
@@ -172,7 +172,7 @@ def _check_models(settings: Settings, store: Store, progress: Progress) -> Itera
     promotions = {name: store.promotions.history(name) for name in sorted(ours)}
     promoted = {one.label for history in promotions.values() for one in history}
     for label in sorted(promoted - known):
-        if not settings.tracking_uri.startswith("http"):
+        if is_readable(settings.tracking_uri):
             yield f"{label} was promoted, but MLflow does not know it. {homes.RESTORE}."
     champions = read_champions(settings.tracking_uri)
     for name, history in promotions.items():

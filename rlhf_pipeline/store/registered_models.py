@@ -46,6 +46,11 @@ class RegisteredModel(Record):
         return f"{self.name}@{self.version}"
 
 
+def is_readable(url: str) -> bool:
+    """Whether MLflow keeps its tables in a database that can be read, not behind a server."""
+    return url.startswith(("sqlite:", "postgres"))
+
+
 def read_champions(url: str) -> dict[str, int]:
     """The champion of each model; empty without a database of MLflow. Raises StoreError."""
     return {row["name"]: row["version"] for row in _read(url, CHAMPIONS)}
@@ -69,7 +74,7 @@ def list_models(url: str) -> list[RegisteredModel]:
 
 
 def _read(url: str, query: TextClause) -> list[dict[str, Any]]:
-    if url.startswith("http") or (is_sqlite(url) and not sqlite_file(url).is_file()):
+    if not is_readable(url) or (is_sqlite(url) and not sqlite_file(url).is_file()):
         return []
     engine = read_only_engine(sqlite_file(url)) if is_sqlite(url) else engine_of(url)
     where = f"of MLflow, {engine.url.render_as_string(hide_password=True)}"

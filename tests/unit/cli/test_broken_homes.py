@@ -165,6 +165,11 @@ def test_store_that_never_promoted_the_champion_is_refused(rlhf: Rlhf, home: Pat
         rlhf("users", "list", home=home)
 
 
+@pytest.mark.parametrize("url", ["databricks", "http://127.0.0.1:9", "file:///srv/mlruns"])
+def test_registry_behind_a_server_is_not_asked(home: Path, url: str) -> None:
+    homes.refuse_broken(Settings(home=home, mlflow_url=url))
+
+
 def test_init_writes_lost_facts_from_the_store(rlhf: Rlhf, home: Path) -> None:
     before = HomeFacts.load(home)
     assert before is not None
