@@ -70,12 +70,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
-    """A command that starts the application leaves its home in the environment."""
-    before = dict(os.environ)
+    """A command that starts the application leaves its home in the environment. Other variables
+    are those of fixtures, some of which outlive a test.
+    """
+    before = _read_home_variables()
     yield
-    if os.environ != before:
-        os.environ.clear()
-        os.environ.update(before)
+    for name in _read_home_variables().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def _read_home_variables() -> dict[str, str]:
+    return {
+        name: value for name, value in os.environ.items() if name.startswith(("RLHF_", "DAGSTER_"))
+    }
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -88,14 +88,10 @@ def _refuse_later_labels(labels: pd.DataFrame, up_to_seq: int) -> None:
     """
     latest = _column(labels, "max_seq")
     if len(labels) and not (latest <= up_to_seq).all():
-        rests_on = (
-            "do not say on which votes they rest"
-            if np.isnan(latest).any()
-            else f"rest on votes up to seq {latest.max():.0f}"
-        )
         raise FrameError(
-            f"The soft labels {rests_on}, but only votes up to seq {up_to_seq} are to be learnt "
-            f"from. Fit the annotator model again with up_to_seq {up_to_seq}."
+            f"The soft labels rest on votes up to seq {latest.max():.0f}, but only votes up to seq "
+            f"{up_to_seq} are to be learnt from. Fit the annotator model again with up_to_seq "
+            f"{up_to_seq}."
         )
 
 

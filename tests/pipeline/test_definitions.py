@@ -45,7 +45,7 @@ MISSION = {
         "retraining_decision",
     },
     "retraining_decision": {"drift_report"},
-    "candidate_model": {"retraining_set", "preference_pairs", "prompts", "reward_model"},
+    "candidate_model": {"retraining_set", "preference_pairs", "reward_model"},
     "evaluation": {
         "candidate_model",
         "retraining_set",

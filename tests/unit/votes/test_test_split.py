@@ -98,8 +98,8 @@ HARMLESS = {
     "benchmarks/bench_real.py": ["gold_ceiling(fitted.votes["],
     "rlhf_pipeline/drift/reference.py": ['wrong = pairs.loc[pairs["split"] != "calib"'],
     # "test" is a kind of message about an alert
-    "rlhf_pipeline/alerts/channels/log.py": ['message.kind == "test"'],
-    "rlhf_pipeline/alerts/messages.py": ['build_payload(None, "test"', 'kind="test"'],
+    "rlhf_pipeline/alerts/channels.py": ['message.kind == "test"'],
+    "rlhf_pipeline/alerts/messages.py": ['build_message(None, "test"'],
     "rlhf_pipeline/monitoring.py": ["MessageKind = Literal["],
     # the prompts alone: no vote is read
     "rlhf_pipeline/evaluation_sets.py": ['held = pairs[pairs["split"] == "test"]'],
