@@ -120,6 +120,8 @@ class Retention:
             ([TickStatus.SUCCESS, TickStatus.FAILURE], self._keep.tick_days),
         )
         n = 0
+        if self.instance.schedule_storage is None:  # of an instance in memory
+            return n
         for state in self.instance.all_instigator_state():
             for statuses, days in kept:
                 before = self._cutoff(days).timestamp()
