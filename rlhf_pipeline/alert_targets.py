@@ -100,20 +100,6 @@ def parse_targets(value: Any) -> tuple[AlertTarget, ...]:
     return tuple(targets)
 
 
-def format_targets(targets: Sequence[AlertTarget]) -> str:
-    """The JSON that `parse_targets` reads, secrets included: for another process's environment."""
-    return json.dumps(
-        {
-            target.name: {
-                key: value.get_secret_value() if isinstance(value, SecretStr) else value
-                for key, value in target.model_dump(exclude={"name"}, exclude_none=True).items()
-            }
-            for target in targets
-        },
-        default=str,
-    )
-
-
 def resolve_files(targets: Any, folder: Path) -> Any:
     """Make the files that targets in rlhf.yaml name relative to `folder`; invalid ones stay."""
     if not isinstance(targets, Mapping):

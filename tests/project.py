@@ -15,6 +15,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pydantic import BaseModel, SecretStr
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
@@ -112,7 +113,17 @@ class Project:
     @property
     def environ(self) -> dict[str, str]:
         """The environment of a process that works on this project."""
-        own = {k: v for k, v in self.settings.variables.items() if k != f"{ENV_PREFIX}API_KEY"}
+        given = self.settings.model_fields_set - {"api_key", "alert_targets"} | {"home"}
+        values = {name: getattr(self.settings, name) for name in given}
+        own = {
+            f"{ENV_PREFIX}{name.upper()}": value.get_secret_value()
+            if isinstance(value, SecretStr)
+            else value.model_dump_json()
+            if isinstance(value, BaseModel)
+            else str(value)
+            for name, value in values.items()
+            if value is not None
+        }
         return os.environ | own | self.settings.dagster_environ | {"PYTHONPATH": str(ROOT)}
 
     def day(self, index: int) -> str:
