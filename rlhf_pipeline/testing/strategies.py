@@ -82,6 +82,7 @@ def build_pairs(n: int = 48, **columns: Any) -> pd.DataFrame:
         "weight": 1.0,
         "origin": "vote",
         "information": 0.5,
+        "difficulty": 0.5,
         "reason": "unsure",
         "split": "train",
         "day": "2026-01-01",
