@@ -115,7 +115,14 @@ class Project:
         """The environment of a process that works on this project."""
         given = self.settings.model_fields_set - {"api_key", "alert_targets"} | {"home"}
         values = {name: getattr(self.settings, name) for name in given}
-        own = {
+        targets = {
+            target.name: {
+                key: value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+                for key, value in target.model_dump(exclude={"name"}, exclude_none=True).items()
+            }
+            for target in self.settings.alert_targets
+        }
+        own = {f"{ENV_PREFIX}ALERT_TARGETS": json.dumps(targets)} | {
             f"{ENV_PREFIX}{name.upper()}": value.get_secret_value()
             if isinstance(value, SecretStr)
             else value.model_dump_json()
