@@ -111,7 +111,9 @@ def run_stub(latency_s: float, refused: float) -> None:
         Route("/v1/reset", reset),
     ]
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="error"))
+    server = uvicorn.Server(
+        uvicorn.Config(Starlette(routes=routes), log_level="error", lifespan="off")
+    )
 
     async def serve() -> None:
         running = asyncio.create_task(server.serve([listening]))

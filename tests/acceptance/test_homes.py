@@ -221,5 +221,5 @@ def test_an_older_copy_of_the_store_is_refused(used: Home, initialised: Path) ->
     for name in ("store.db", "store.db-wal", "store.db-shm"):
         (used.path / name).unlink(missing_ok=True)
     shutil.copy(initialised / "store.db", used.path / "store.db")
-    used.run("status", code=1)
-    used.run("check", code=1)
+    assert "rlhf restore" in used.run("status", code=1)
+    assert "rlhf restore" in used.run("check", code=1)
