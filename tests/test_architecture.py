@@ -163,7 +163,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "argon2": ("web/",),
     "itsdangerous": ("web/",),
     # the address of a webhook is checked before it is connected to
-    "httpx": ("client/", "alerts/channels.py"),
+    "httpx": ("client.py", "alerts/channels.py"),
     "apprise": ("alerts/channels.py",),
     "standardwebhooks": ("alerts/channels.py",),
     "prometheus_client": ("telemetry/prometheus.py",),

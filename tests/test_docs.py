@@ -180,7 +180,7 @@ def test_every_command_is_documented() -> None:
 def test_every_method_of_the_client_is_documented() -> None:
     page = text_of(ROOT / "docs" / "api.md")
     methods = [name for name in vars(Client) if not name.startswith("_")]
-    assert len(methods) > 30
+    assert len(methods) >= 20
     assert [name for name in methods if f"`{name}`" not in page] == []
 
 

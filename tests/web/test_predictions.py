@@ -2,12 +2,10 @@
 ask, by whoever is champion.
 """
 
-import asyncio
 import json
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 
 from rlhf_pipeline.api_types.predictions import PairToPredict
 from rlhf_pipeline.champions import Judge
-from rlhf_pipeline.client import AsyncClient, Client
+from rlhf_pipeline.client import Client
 from rlhf_pipeline.errors import ConflictingRequest, InvalidScores
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
@@ -154,20 +152,8 @@ def test_users_who_may_vote_receive_no_predictions(served: Web) -> None:
 
 def test_the_client_asks_too(served: Web, engineer: httpx.Client) -> None:
     secret = engineer.headers["Authorization"].removeprefix("Bearer ")
-    pairs = [PairToPredict(**pair) for pair in PAIRS]
     with Client(served.url, secret) as api:
-        told = api.predict(*pairs)
-
-    async def predict_by_client() -> Any:
-        async with AsyncClient(served.url, secret) as api:
-            return await api.predict(*pairs)
-
-    # a browser test before it may have left a running loop in this thread
-    with ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(lambda: asyncio.run(predict_by_client())).result()
-    assert [p.p_calibrated for p in answered.predictions] == [
-        p.p_calibrated for p in told.predictions
-    ]
+        told = api.predict(*(PairToPredict(**pair) for pair in PAIRS))
     assert told.reward_model == "demo.reward_model@1"
 
 

@@ -1,0 +1,422 @@
+"""`Client`: the typed client of the REST API, safe to share between threads.
+
+with Client("http://127.0.0.1:8080", token="rlhf_…") as api:
+    for card in api.lease(5).cards:
+        api.vote("a", assignment_id=card.assignment_id, strength=3)
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from rlhf_pipeline.api_types.accounts import Me, UserOut
+from rlhf_pipeline.api_types.base import Answer, Page, ProblemDocument
+from rlhf_pipeline.api_types.comparisons import ComparisonOut, Offered, Withdrawn
+from rlhf_pipeline.api_types.drift import DecisionOut
+from rlhf_pipeline.api_types.predictions import PairToPredict, PredictionsOut
+from rlhf_pipeline.api_types.production import ProductionFigure, StoredFigures
+from rlhf_pipeline.api_types.project import Metrics
+from rlhf_pipeline.api_types.votes import (
+    BatchResult,
+    BatchResults,
+    Extended,
+    Lease,
+    Statistics,
+    VoteOut,
+    VoteReceipt,
+)
+from rlhf_pipeline.errors import (
+    ApiError,
+    ConfigurationError,
+    ConflictingRequest,
+    InvalidRequest,
+    MissingResource,
+    NotAuthorised,
+    ServerUnavailable,
+    TooManyRequests,
+)
+from rlhf_pipeline.monitoring import Alert, AlertState, MetricPoint
+from rlhf_pipeline.records import Choice, Feedback, NewFeedback
+
+A = TypeVar("A", bound=BaseModel)
+
+TIMEOUT_S = 30.0
+TRIES = 6
+LONGEST_WAIT_S = 5.0
+ERRORS: dict[int, type[ApiError]] = {
+    400: InvalidRequest,
+    401: NotAuthorised,
+    403: NotAuthorised,
+    404: MissingResource,
+    409: ConflictingRequest,
+    412: ConflictingRequest,
+    413: InvalidRequest,
+    422: InvalidRequest,
+    428: InvalidRequest,
+    429: TooManyRequests,
+}
+DOWN = (502, 503, 504)
+NO_TYPE = "about:blank"  # RFC 9457: the status alone says what happened
+
+
+class VoteOptions(TypedDict, total=False):
+    """Fields of a vote besides its choice; one of the two ids is required."""
+
+    assignment_id: str
+    comparison_id: str
+    strength: int | None
+    reason: str | None
+    stated_confidence: float | None
+    duration_s: float | None
+    voted_at: datetime | None
+    dimensions: Mapping[str, str]
+    highlights: Sequence[Mapping[str, Any]]
+    flags: Sequence[str]
+    supersedes: str | None
+    guideline_version: int | None
+    idempotency_key: str
+
+
+class VoteBody(VoteOptions):
+    """A complete vote."""
+
+    choice: Choice | str
+
+
+class VoteQuery(TypedDict, total=False):
+    """Filters of a list of votes; `category`, `source` and words (`q`) of their comparisons too."""
+
+    annotator_id: str | None
+    comparison_id: str | None
+    day: date | None
+    since: date | None
+    until: date | None
+    up_to: int | None
+    status: str | None
+    flag: str | None
+    category: str | None
+    source: str | None
+    q: str | None
+    mark: str | None
+
+
+class ComparisonQuery(TypedDict, total=False):
+    """Filters of a list of comparisons."""
+
+    category: str | None
+    source: str | None
+    flag: str | None
+    status: str | None
+    annotator_id: str | None
+    q: str | None
+
+
+class Client:
+    """A server and a token. A request whose answer was lost is sent again if that does nothing
+    twice: reads, leases, and votes and feedback under their idempotency key.
+
+    Raises the matching ApiError: NotAuthorised, MissingResource, ConflictingRequest,
+    InvalidRequest, TooManyRequests, and ServerUnavailable if the server does not answer several
+    attempts.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        longest_wait_s: float = LONGEST_WAIT_S,
+        transport: httpx.BaseTransport | None = None,
+    ):
+        self._longest_wait_s = longest_wait_s
+        self._http = httpx.Client(
+            base_url=_base_url(url),
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=timeout_s,
+            transport=transport,
+            trust_env=False,
+        )
+
+    def me(self) -> Me:
+        """The user of the token, with roles and permissions."""
+        return self._get("me", Me)
+
+    def statistics(self) -> Statistics:
+        """Your own voting statistics."""
+        return self._get("me/statistics", Statistics)
+
+    def lease(self, n: int = 5) -> Lease:
+        """Lease up to `n` cards to judge; cards you still hold come first."""
+        return self._post("assignments:lease", Lease, {"n": n}, again=True)
+
+    def extend(self) -> int:
+        """Extend all leases you hold; returns their number."""
+        return self._post("assignments:extend", Extended, again=True).n
+
+    def release(self, assignment_id: str) -> None:
+        """Return a card without judging it."""
+        self._post(f"assignments/{quote(assignment_id, safe='')}:release", Answer, again=False)
+
+    def vote(self, choice: Choice | str, **options: Unpack[VoteOptions]) -> VoteReceipt:
+        """Cast a vote on a card (`assignment_id`: a is the left side) or, with the permission
+        `comparisons.read`, on a `comparison_id`.
+        """
+        body = _drop_missing({**options, "choice": choice})
+        key = body.pop("idempotency_key", None) or _new_key()
+        return self._post("votes", VoteReceipt, body, key=key, again=True)
+
+    def vote_batch(self, votes: Sequence[VoteBody]) -> tuple[BatchResult, ...]:
+        """Cast up to 50 votes. Each gets its own result, in order."""
+        bodies = [{"idempotency_key": _new_key()} | _drop_missing(vote) for vote in votes]
+        return self._post("votes:batch", BatchResults, {"votes": bodies}, again=True).results
+
+    def votes(self, *, limit: int = 100, **filters: Unpack[VoteQuery]) -> Iterator[VoteOut]:
+        """Recorded votes, newest first; `limit` is the size of a page."""
+        return self._list("votes", VoteOut, limit=limit, **filters)
+
+    def comparisons(
+        self, *, limit: int = 100, **filters: Unpack[ComparisonQuery]
+    ) -> Iterator[ComparisonOut]:
+        """Comparisons, those of the newest day first."""
+        return self._list("comparisons", ComparisonOut, limit=limit, **filters)
+
+    def comparison(self, comparison_id: str) -> ComparisonOut:
+        """One comparison."""
+        return self._get(f"comparisons/{quote(comparison_id, safe='')}", ComparisonOut)
+
+    def offer(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        day: date | None = None,
+        all_unvoted: bool = False,
+        overlap: int | None = None,
+        priority: int = 0,
+        annotator_id: str | None = None,
+    ) -> Offered:
+        """Offer comparisons to all annotators, or to the one named."""
+        body = {
+            "ids": None if ids is None else list(ids),
+            "day": day,
+            "all_unvoted": all_unvoted,
+            "overlap": overlap,
+            "priority": priority,
+            "annotator_id": annotator_id,
+        }
+        return self._post("comparisons:offer", Offered, _drop_missing(body), again=False)
+
+    def withdraw(self, ids: Sequence[str]) -> int | None:
+        """Withdraw the open slots of comparisons; returns their number if you may know it."""
+        body = {"ids": list(ids)}
+        return self._post("comparisons:withdraw", Withdrawn, body, again=False).n_slots
+
+    def predict(self, *pairs: PairToPredict) -> PredictionsOut:
+        """Predict with the champion reward model which completion people prefer, for 1 to 50
+        pairs.
+        """
+        body = {"pairs": [pair.model_dump() for pair in pairs]}
+        return self._post("predictions", PredictionsOut, body, again=True)
+
+    def users(self, *, limit: int = 100) -> Iterator[UserOut]:
+        """All users of the project, by e-mail address."""
+        return self._list("users", UserOut, limit=limit)
+
+    def metrics(self) -> Metrics:
+        """Figures of the project for scripts."""
+        return self._get("metrics", Metrics)
+
+    def metric_points(
+        self,
+        *names: str,
+        since: date | None = None,
+        until: date | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 100,
+    ) -> Iterator[MetricPoint]:
+        """Figures of the project by day, the newest day first; of all metrics if none is named."""
+        chosen = [f"{name}={value}" for name, value in (labels or {}).items()]
+        return self._list(
+            "metrics/points",
+            MetricPoint,
+            name=list(names),
+            label=chosen,
+            since=since,
+            until=until,
+            limit=limit,
+        )
+
+    def send_production_figures(self, figures: Sequence[ProductionFigure]) -> StoredFigures:
+        """Store figures of models in production; each replaces that of the same day, metric and
+        model, so it may be sent again.
+        """
+        body = {"figures": [one.model_dump(mode="json", exclude_none=True) for one in figures]}
+        return self._post("metrics/production", StoredFigures, body, again=True)
+
+    def decisions(self, *, limit: int = 100) -> Iterator[DecisionOut]:
+        """Decisions to retrain, to answer otherwise, or to hold, newest first."""
+        return self._list("decisions", DecisionOut, limit=limit)
+
+    def answer_decision(
+        self, decision_id: int, answer: Literal["quarantine", "retrain", "nothing"], reason: str
+    ) -> DecisionOut:
+        """Answer a decision that waits for a person."""
+        body = {"answer": answer, "reason": reason}
+        return self._post(f"decisions/{decision_id}:answer", DecisionOut, body, again=False)
+
+    def alerts(
+        self, *, states: Sequence[AlertState] = (), rule: str | None = None, limit: int = 100
+    ) -> Iterator[Alert]:
+        """Alerts, newest first; by default those that are open or acknowledged."""
+        return self._list("alerts", Alert, state=list(states), rule=rule, limit=limit)
+
+    def send_feedback(
+        self, feedback: NewFeedback, *, idempotency_key: str | None = None
+    ) -> Feedback:
+        """Send thumbs, a rating, a text or a correction. A correction becomes a comparison with a
+        vote for the corrected text.
+        """
+        body = feedback.model_dump(mode="json", exclude_none=True)
+        key = idempotency_key or _new_key()
+        return self._post("feedback", Feedback, body, key=key, again=True)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _list(self, path: str, item: type[A], **filters: object) -> Iterator[A]:
+        """The items of all pages."""
+        params = _drop_missing(filters)
+        cursor: str | None = None
+        while True:
+            if cursor is not None:
+                params["cursor"] = cursor
+            page = self._get(path, Page[item], params)  # type: ignore[valid-type]
+            yield from page.items
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def _get(self, path: str, kind: type[A], params: Mapping[str, Any] | None = None) -> A:
+        return self._read(self._http.build_request("GET", f"/{path}", params=params), kind, True)
+
+    def _post(
+        self, path: str, kind: type[A], body: Any = None, *, key: str | None = None, again: bool
+    ) -> A:
+        """`again`: sending the request twice does no more than once."""
+        # without the slash `votes:batch` would be a URL of scheme `votes`
+        headers = {} if key is None else {"Idempotency-Key": key}
+        request = self._http.build_request("POST", f"/{path}", json=body, headers=headers)
+        return self._read(request, kind, again)
+
+    def _read(self, request: httpx.Request, kind: type[A], again: bool) -> A:
+        """Raises the ApiError that matches an unsuccessful answer."""
+        response = self._send(request, again)
+        if not response.is_success:
+            raise _error_of(response)
+        try:
+            return kind.model_validate_json(response.content or b"{}")
+        except ValidationError as cause:
+            raise ServerUnavailable(
+                f"{request.method} {request.url.path}: the answer does not match this API: "
+                f"{cause}. Check that the address is that of `rlhf serve` and that client and "
+                "server have the same version.",
+                status=response.status_code,
+            ) from cause
+
+    def _send(self, request: httpx.Request, again: bool) -> httpx.Response:
+        """Send a request, again while that is safe and may help, after growing delays with jitter,
+        so that waiting clients do not return at the same moment.
+        """
+        n = 0
+        while True:
+            n += 1
+            is_last = n == TRIES or not again
+            delay = min(self._longest_wait_s, 0.05 * 2**n) * random.uniform(0.5, 1.5)
+            try:
+                response = self._http.send(request)
+            except httpx.TransportError as cause:
+                if is_last:
+                    raise ServerUnavailable(
+                        f"{request.url.scheme}://{request.url.netloc.decode()} does not answer: "
+                        f"{cause or type(cause).__name__}. Start it with `rlhf serve`, or correct "
+                        "the address."
+                    ) from cause
+            else:
+                asked_s = _retry_after_s(response)
+                if is_last or asked_s is None or asked_s > self._longest_wait_s:
+                    return response
+                delay = max(delay, asked_s)
+            time.sleep(delay)
+
+
+def _base_url(url: str) -> httpx.URL:
+    """Raises ConfigurationError for an address that is not an HTTP URL."""
+    try:
+        parsed = httpx.URL(url.rstrip("/") + "/api/v1/")
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigurationError(
+            f"Invalid server address {url!r}. Write it as http://127.0.0.1:8080."
+        )
+    return parsed
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    """Seconds after which the same request may get another answer; None if this one is final."""
+    asked = response.headers.get("retry-after")
+    first_is_in_progress = response.status_code == 409 and asked is not None
+    if response.status_code not in DOWN and not first_is_in_progress:
+        return None
+    try:
+        return float(asked or 0)
+    except ValueError:  # a date: the server is down for longer than a client waits
+        return None
+
+
+def _error_of(response: httpx.Response) -> ApiError:
+    status = response.status_code
+    try:
+        problem = ProblemDocument.model_validate_json(response.content)
+    except ValidationError:
+        problem = ProblemDocument(type=NO_TYPE, title="", status=status, detail=response.text[:300])
+    name = problem.type.removeprefix("urn:rlhf:problem:")
+    return ERRORS.get(status, ServerUnavailable if status >= 500 else ApiError)(
+        f"{status}: {problem.detail or problem.title or response.reason_phrase}",
+        status=status,
+        kind=None if name == NO_TYPE else name,
+        fields=tuple((field.path, field.message) for field in problem.errors),
+    )
+
+
+def _drop_missing(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are not None; times and days as ISO 8601."""
+    return {
+        name: value.isoformat() if isinstance(value, date) else value
+        for name, value in fields.items()
+        if value is not None
+    }
+
+
+def _new_key() -> str:
+    return str(uuid.uuid4())
