@@ -58,28 +58,6 @@ def test_the_hash_of_a_detector_ignores_the_parameters_of_others():
     assert len(set(before.values())) == len(DETECTORS)
 
 
-def test_adwin_equals_frouros_where_the_error_rises_once():
-    """Same arithmetic, only dated and reset by us: the first alarm is Frouros' own."""
-    from frouros.detectors.concept_drift import ADWIN, ADWINConfig
-
-    params = make("adwin").params
-    config = ADWINConfig(
-        clock=params.adwin_clock, delta=params.adwin_delta, min_num_instances=params.adwin_min_votes
-    )
-    compared = 0
-    for seed in range(10):
-        stream = draw_errors(seed, (400, 0.2), (300, 0.6))
-        theirs = ADWIN(config=config)
-        with np.errstate(all="ignore"):
-            first = next(
-                i for i, e in enumerate(stream) if (theirs.update(value=e), theirs.drift)[1]
-            )
-        if first > 400:  # an earlier cut may have been a fall, which we pass over
-            compared += 1
-            assert find_drifts(read_errors(make("adwin"), stream))[0].seq == 3 * first + 3
-    assert compared >= 5
-
-
 def test_kswin_leaves_the_global_generator_of_numpy_alone():
     before = np.random.get_state()[1].tolist()
     assert find_drifts(read_errors(make("kswin"), draw_errors(0, (500, 0.2), (200, 0.7))))
