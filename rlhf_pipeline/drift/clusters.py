@@ -2,8 +2,7 @@
 
 Points are clustered without their windows, so under one distribution the
 windows' shares in a cluster differ by chance alone, and an exact test of them holds whatever the
-clusters are. A failing branch is chosen by the errors of the current window; its p-value accounts
-for the search over all branches, its comparison with the reference does not.
+clusters are. They are clustered without their errors too, so the tests of error rates hold as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,7 @@ from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.drift.cluster_terms import Terms, distinctive_terms, name_cluster
 from rlhf_pipeline.drift.cluster_tree import (
     Labels,
-    PointTree,
-    Scan,
-    dissolve_remnants,
+    label_points,
     measure_distances,
     scale_to_directions,
 )
@@ -45,12 +42,7 @@ class ClusterParams(WindowParams):
         ge=5,
         description="Prompts of both windows per cluster; fewer make wide intervals",
     )
-    max_clusters: int = Field(
-        default=8,
-        ge=2,
-        le=26,
-        description="Maximum number of clusters, beside failing branches of them",
-    )
+    max_clusters: int = Field(default=12, ge=2, le=26, description="Maximum number of clusters")
     min_in_cluster: int = Field(
         default=10,
         ge=5,
@@ -88,8 +80,7 @@ def semantic_clusters(
     comparisons go with it.
 
     Their number is that of the best mean silhouette, from 2 to one cluster per
-    `prompts_per_cluster` prompts of both windows and at most `max_clusters`. Branches of the tree
-    with more errors than the rest of the current window are clusters of their own. Each prompt
+    `prompts_per_cluster` prompts of both windows and at most `max_clusters`. Each prompt
     counts once, its error being the mean over its comparisons, since comparisons of one prompt
     resemble each other. `prompts` (comparison id -> text) name the clusters. The order of rows does
     not matter. Raises NotEnoughData naming what is missing, InvalidScores for windows of two
@@ -116,14 +107,14 @@ def semantic_clusters(
     )
     is_current = np.arange(len(points)) >= len(before)
     rows = pd.concat([before, now], ignore_index=True).assign(is_current=is_current)
-    label, p_branch = _label_points(points, rows, params)
+    most = min(params.max_clusters, len(points) // params.prompts_per_cluster)
+    label = label_points(points, most, seed=params.cluster_seed)
     distance, explained = measure_distances(points, label)
     rows = rows.assign(label=label, distance=distance)
     parts = [
         _Part(
             rows=part,
             letter=ascii_uppercase[i % 26] * (i // 26 + 1),
-            p_branch=p_branch.get(int(part["label"].iloc[0])),
             comparison_ids=_members(current, part),
         )
         for i, part in enumerate(_largest_first(rows))
@@ -142,13 +133,10 @@ def semantic_clusters(
 
 @dataclass(frozen=True)
 class _Part:
-    """One cluster's prompts. `p_branch`: of the search that found it, None for a part of the
-    cut.
-    """
+    """One cluster's prompts."""
 
     rows: pd.DataFrame
     letter: str
-    p_branch: float | None
     comparison_ids: tuple[str, ...]
 
     @property
@@ -207,25 +195,6 @@ def _require_enough(before: pd.DataFrame, now: pd.DataFrame, params: ClusterPara
         )
 
 
-def _label_points(
-    points: Floats, rows: pd.DataFrame, params: ClusterParams
-) -> tuple[Labels, dict[int, float]]:
-    """The cluster of each point, and the p-value of those that are failing branches."""
-    tree = PointTree(points)
-    most = min(params.max_clusters, len(points) // params.prompts_per_cluster)
-    label = tree.cut(most, seed=params.cluster_seed)
-    errors = rows["error"].where(rows["is_current"]).to_numpy(dtype=float)
-    scan = Scan(
-        params.min_in_cluster, params.alpha, params.n_permutations, seed=params.cluster_seed
-    )
-    p_branch = {}
-    for branch in tree.find_failing(errors, scan):
-        number = int(label.max()) + 1
-        label[branch.members] = number
-        p_branch[number] = branch.p_value
-    return dissolve_remnants(points, label, set(p_branch), params.min_in_cluster), p_branch
-
-
 def _largest_first(rows: pd.DataFrame) -> list[pd.DataFrame]:
     by_size = (
         rows.groupby("label")["comparison_id"]
@@ -263,8 +232,6 @@ def _compare_clusters(
         is_moved = p_share[i] <= params.alpha and abs(growth) >= params.share_effect
         rise, p_error = rises[i]
         excess, p_lift = lifts[i]
-        if p_lift is not None and part.p_branch is not None:
-            p_lift = max(p_lift, part.p_branch)
         made.append(
             PromptCluster(
                 cluster_id=f"{day}-{part.letter}" if day else part.letter,

@@ -147,7 +147,7 @@ def share_difference(reference: Mapping[str, int], current: Mapping[str, int]) -
     label (total variation). The p-value is Pearson's chi-squared test's of equal shares; labels
     that are too rare for it are counted as one, in both.
     """
-    from scipy.stats import chi2
+    from scipy.stats import chi2_contingency
 
     labels = sorted({*reference, *current})
     counts = np.array([[side.get(label, 0) for label in labels] for side in (reference, current)])
@@ -159,9 +159,6 @@ def share_difference(reference: Mapping[str, int], current: Mapping[str, int]) -
         )
     counts = _pool_rare_labels(counts.astype(float), sizes)
     pooled = counts.sum(axis=0) / sizes.sum()
-    expected = np.outer(sizes, pooled)
-    chi_squared = float(np.sum((counts - expected) ** 2 / expected))
-    degrees = counts.shape[1] - 1
     shares = counts / sizes[:, None]
     distance = float(np.abs(shares[0] - shares[1]).sum() / 2)
     # mean absolute difference of two shares that are equal but for chance
@@ -169,7 +166,7 @@ def share_difference(reference: Mapping[str, int], current: Mapping[str, int]) -
     return TestResult(
         distance,
         max(0.0, distance - float(by_chance)),
-        float(chi2.sf(chi_squared, degrees)) if degrees else 1.0,
+        float(chi2_contingency(counts, correction=False).pvalue),
     )
 
 
@@ -194,37 +191,30 @@ def mean_difference(
     """Difference of two means by Welch's test, from the mean, variance and number of each sample.
     The effect is in standard deviations of the reference.
     """
-    from scipy.stats import t
+    from scipy.stats import ttest_ind_from_stats
 
     (before, variance_before, n), (now, variance_now, m) = reference, current
     if min(n, m) < 2:
         raise NotEnoughData(f"{n} and {m} rows; a test of means needs 2 of each.")
-    parts = variance_before / n, variance_now / m
-    deviation = float(np.sqrt(sum(parts)))
     rise = now - before
     if rise == 0:
         return TestResult(0.0, 0.0, 1.0)
     # of a constant reference: that of both samples together, which differ
     spread = np.sqrt(variance_before or (variance_now * m + rise**2 * n * m / (n + m)) / (n + m))
-    effect = abs(rise) / float(spread)
-    if deviation == 0:  # two constants
-        return TestResult(rise, effect, 0.0)
-    degrees = sum(parts) ** 2 / (parts[0] ** 2 / (n - 1) + parts[1] ** 2 / (m - 1))
-    return TestResult(rise, effect, float(2 * t.sf(abs(rise) / deviation, degrees)))
+    if variance_before == variance_now == 0:  # two constants
+        return TestResult(rise, abs(rise) / float(spread), 0.0)
+    first, second = (now, np.sqrt(variance_now), m), (before, np.sqrt(variance_before), n)
+    p_value = ttest_ind_from_stats(*first, *second, equal_var=False).pvalue
+    return TestResult(rise, abs(rise) / float(spread), float(p_value))
 
 
 def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     """Benjamini–Hochberg: rejecting those at most alpha keeps the false discovery rate at alpha
     over the whole family.
     """
-    if len(p_values) == 0:
-        return []
-    p = np.asarray(p_values, dtype=float)
-    order = np.argsort(p)[::-1]
-    ranked = np.minimum.accumulate(p[order] * len(p) / np.arange(len(p), 0, -1))
-    result = np.empty_like(p)
-    result[order] = np.minimum(ranked, 1)
-    return [float(value) for value in result]
+    from scipy.stats import false_discovery_control
+
+    return [float(p) for p in false_discovery_control(p_values)] if len(p_values) else []
 
 
 def _require_sample(values: Floats, name: str, n_dimensions: int = 1) -> Floats:

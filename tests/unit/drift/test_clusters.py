@@ -156,11 +156,6 @@ def test_few_prompts_in_a_cluster_give_no_error_rate() -> None:
     assert small.change == "shrank"
 
 
-def test_examples_are_of_the_day_where_it_has_any_and_of_the_reference_where_not() -> None:
-    made = find_clusters(window(0, (60, 60), (0.2, 0.2), name="r"), window(1, (60, 0), (0.2, 0.2)))
-    assert {c.examples[0][0] for c in made.clusters} == {"c", "r"}
-
-
 def test_too_little_is_said_by_name() -> None:
     enough, few = window(0, (60,), (0.2,), name="r"), window(1, (12,), (0.2,))
     with pytest.raises(NotEnoughData, match="day's window has 12 embedded prompts, 30 are needed"):

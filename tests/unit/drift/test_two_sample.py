@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.drift.two_sample import (
-    adjust_p_values,
     error_rate_rise,
     kolmogorov_smirnov,
     maximum_mean_discrepancy,
@@ -38,22 +37,6 @@ def test_mmd_equals_frouros(n, m):
     assert maximum_mean_discrepancy(
         reference, current, n_permutations=199
     ).statistic == pytest.approx(expected, rel=1e-9)
-
-
-def test_the_permutation_p_value_is_that_of_recomputing_every_permutation():
-    rng = np.random.default_rng(2)
-    reference, current = rng.normal(size=(12, 3)), rng.normal(0.4, 1, size=(9, 3))
-    result = maximum_mean_discrepancy(reference, current, n_permutations=199, seed=5)
-    pooled, drawn = np.concatenate([reference, current]), np.random.default_rng(5)
-    slow = []
-    for _ in range(199):
-        order = drawn.permutation(21)
-        slow.append(
-            maximum_mean_discrepancy(
-                pooled[order[:12]], pooled[order[12:]], n_permutations=1
-            ).statistic
-        )
-    assert result.p_value == (sum(s >= result.statistic - 1e-12 for s in slow) + 1) / 200
 
 
 @pytest.mark.parametrize("test", [kolmogorov_smirnov, population_stability, error_rate_rise])
@@ -123,14 +106,6 @@ def test_equal_embeddings_are_no_drift():
 def test_an_error_rate_that_falls_is_no_rise():
     assert error_rate_rise(np.repeat([0.0, 1.0], 100), np.repeat([0.0, 0.0, 1.0], 60)).p_value > 0.5
     assert error_rate_rise(np.zeros(60), np.zeros(60)).p_value == 1
-
-
-def test_benjamini_hochberg_equals_scipy():
-    from scipy.stats import false_discovery_control
-
-    p = np.random.default_rng(8).random(9) ** 3
-    assert adjust_p_values(p) == pytest.approx(false_discovery_control(p).tolist())
-    assert adjust_p_values([]) == []
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
