@@ -385,8 +385,7 @@ def _base_url(url: str) -> httpx.URL:
 def _retry_after_s(response: httpx.Response) -> float | None:
     """Seconds after which the same request may get another answer; None if this one is final."""
     asked = response.headers.get("retry-after")
-    first_is_in_progress = response.status_code == 409 and asked is not None
-    if response.status_code not in DOWN and not first_is_in_progress:
+    if response.status_code not in DOWN:
         return None
     try:
         return float(asked or 0)

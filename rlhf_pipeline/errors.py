@@ -16,7 +16,6 @@ PipelineError
 │   ├── NotFound               no such row, or it belongs to another user
 │   │   └── LoginEnded         the caller's token or password is no longer valid
 │   ├── OutdatedEdit           another user changed the row in the meantime
-│   ├── AlreadyRunning         the same request is still being processed
 │   └── UnstorableText         a text with a NUL character or a lone surrogate
 ├── NotEnoughData              too few rows to compute the result
 │   └── NotEnoughVotes
@@ -95,9 +94,6 @@ class LoginEnded(NotFound): ...
 
 
 class OutdatedEdit(StoreError): ...
-
-
-class AlreadyRunning(StoreError): ...
 
 
 class UnstorableText(StoreError): ...

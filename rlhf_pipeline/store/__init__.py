@@ -30,7 +30,6 @@ from rlhf_pipeline.store.practice import PracticeRounds
 from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
 from rlhf_pipeline.store.promotions import Gates, Promotions
 from rlhf_pipeline.store.replays import Replays
-from rlhf_pipeline.store.requests import Requests, StoredResponse
 from rlhf_pipeline.store.rules import Guidelines, Rules
 from rlhf_pipeline.store.taste_changes import TasteChangeLog
 from rlhf_pipeline.store.tokens import FailedLogins, Tokens
@@ -46,7 +45,6 @@ __all__ = [
     "PublishResult",
     "RemainingWork",
     "Store",
-    "StoredResponse",
     "TouchedDay",
     "UnfinishedImport",
 ]
@@ -86,7 +84,6 @@ class Store:
         self.evaluation_sets = EvaluationSets(database)
         self.loop_settings = LoopSettingsLog(database)
         self.feedback = FeedbackEntries(database)
-        self.requests = Requests(database)
         self.metric_points = MetricPoints(database)
         self.vote_sums = VoteSums(database)
         self.alerts = Alerts(database)

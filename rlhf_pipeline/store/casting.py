@@ -1,4 +1,4 @@
-"""Checks and records votes with idempotency record, seq and audit link, within one transaction."""
+"""Checks and records votes with seq and audit link, within one transaction."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ from rlhf_pipeline.store.cards import VotedCards, is_undo
 from rlhf_pipeline.store.conversion import flat_json, keys_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.prepared_statements import PreparedStatement, is_among
-from rlhf_pipeline.store.schema import comparisons, idempotency, votes
+from rlhf_pipeline.store.schema import comparisons, votes
 
 VOTES_PER_TRANSACTION = MAX_ROWS
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,7 +44,7 @@ END_OF_CALENDAR = datetime(9999, 12, 30, tzinfo=UTC)
 # of one vote, whatever stands beside it
 REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict, AlreadyVoted, NotFound)
 
-# One row of table `votes`; before it is stored also with the `body_hash` of the vote as sent.
+# One row of table `votes`. Its `vote_id` follows from its idempotency key and the body as sent.
 VoteRow = dict[str, Any]
 
 _TURN_COLUMNS = (
@@ -124,7 +124,7 @@ def prepare_row(vote: NewVote) -> VoteRow:
     # of content_id("vote", key, body_hash)
     canonical = f'["vote",{encode_basestring(vote.idempotency_key)},"{body_hash}"]'
     vote_id = hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH]
-    return {**columns, "vote_id": vote_id, "body_hash": body_hash}
+    return {**columns, "vote_id": vote_id}
 
 
 def _encode_details(details: VoteDetails | None) -> str | None:
@@ -149,7 +149,6 @@ def cast_votes(
     transaction = _VoteTransaction.load(connection, database, prepared)
     placed = [transaction.place(vote, ledger) for vote in prepared]
     database.insert(connection, votes, transaction.new_rows)
-    database.insert(connection, idempotency, transaction.new_keys)
     transaction.cards.settle(connection, transaction.new_rows)
     return placed
 
@@ -174,13 +173,12 @@ class _VoteTransaction:
     database: Database
     received_at: datetime  # one time for all, because they are committed together
     published: set[str]
-    recorded: dict[str, VoteRow]  # idempotency key -> vote, with `body_hash`
+    recorded: dict[str, VoteRow]  # idempotency key -> vote
     turns: dict[tuple[str, str], list[VoteRow]]  # (comparison, annotator) -> their earlier votes
     superseded: dict[str, str]  # vote id -> the vote that superseded it
     strangers: dict[str, VoteRow]  # votes to be superseded, of any annotator
     cards: VotedCards
     new_rows: list[VoteRow] = field(default_factory=list)
-    new_keys: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def load(
@@ -222,18 +220,9 @@ class _VoteTransaction:
             raise _date_error(key, voted_at)
         self.cards.check(vote)
         row = self._complete_row(vote, ledger)
-        body_hash = row.pop("body_hash")
         self._remember(row)
-        self.recorded[key] = {**row, "body_hash": body_hash}
+        self.recorded[key] = row
         self.new_rows.append(row)
-        self.new_keys.append(
-            {
-                "idempotency_key": key,
-                "body_hash": body_hash,
-                "vote_id": row["vote_id"],
-                "recorded_at": self.received_at,
-            }
-        )
         ledger.append(
             actor=row["annotator_id"],
             action=VOTE_CAST,
@@ -245,7 +234,7 @@ class _VoteTransaction:
 
     def _find_stored_vote(self, vote: VoteRow) -> VoteRow:
         row = self.recorded[vote["idempotency_key"]]
-        if row["body_hash"] != vote["body_hash"]:
+        if row["vote_id"] != vote["vote_id"]:
             raise IdempotencyConflict(
                 f"Idempotency key {vote['idempotency_key']!r} already belongs to vote "
                 f"{row['vote_id']} with another body. Send a new key for a new vote, or repeat the "
@@ -363,13 +352,7 @@ _SELECT_PUBLISHED = PreparedStatement(
     )
 )
 _SELECT_RECORDED = PreparedStatement(
-    lambda is_sqlite: (
-        select(idempotency.c.body_hash, votes)
-        .join(votes, idempotency.c.vote_id == votes.c.vote_id)
-        .where(
-            is_among(idempotency.c.idempotency_key, is_sqlite),
-        )
-    )
+    lambda is_sqlite: select(votes).where(is_among(votes.c.idempotency_key, is_sqlite))
 )
 _SELECT_VOTES = PreparedStatement(
     lambda is_sqlite: select(votes).where(is_among(votes.c.vote_id, is_sqlite))

@@ -7,12 +7,14 @@ in training like any other vote. Annotators never judge their own text again.
 
 import json
 import secrets
+from collections.abc import Mapping
 from datetime import UTC
 from random import Random
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
+from rlhf_pipeline.errors import IdempotencyConflict
 from rlhf_pipeline.records import (
     AnnotatorKind,
     Choice,
@@ -45,15 +47,30 @@ class FeedbackEntries:
         *,
         created_by: str,
         annotator_kind: AnnotatorKind = AnnotatorKind.HUMAN,
+        idempotency_key: str | None = None,
     ) -> Feedback:
         """Record an entry, and the comparison and vote of a correction, in one transaction.
 
         Its author is `new.author`, already a pseudonym, or else `created_by`, of kind
-        `annotator_kind`.
+        `annotator_kind`. The same entry of a user under the same key is recorded once. Raises
+        IdempotencyConflict for another entry.
         """
+        key = None if idempotency_key is None else f"{created_by}/{idempotency_key}"
+        record = new.model_dump_json(exclude_none=True)
         said_by = new.author or created_by
         now = self._database.clock.now().astimezone(UTC)
         with audited_transaction(self._database) as (connection, ledger):
+            if key is not None:
+                same_key = select(feedback).where(feedback.c.idempotency_key == key)
+                known = connection.execute(same_key).mappings().first()
+                if known is not None:
+                    if known["record"] != record:
+                        raise IdempotencyConflict(
+                            f"Idempotency key {idempotency_key!r} already belongs to feedback "
+                            f"{known['feedback_id']}, which is different. Send a new key for new "
+                            "feedback, or repeat the first unchanged."
+                        )
+                    return _feedback_of(known)
             number = self._database.next_number(connection, feedback.c.feedback_id)
             comparison_id = vote_id = None
             if new.kind == CORRECTION:
@@ -88,9 +105,10 @@ class FeedbackEntries:
                 "session_id": new.session_id,
                 "created_by": created_by,
                 "created_at": now,
-                "record": new.model_dump_json(exclude_none=True),
+                "record": record,
                 "comparison_id": comparison_id,
                 "vote_id": vote_id,
+                "idempotency_key": key,
             }
             self._database.insert(connection, feedback, [row])
             ledger.append(
@@ -99,14 +117,7 @@ class FeedbackEntries:
                 object_id=str(number),
                 digest=row_digest(feedback, row),
             )
-        return Feedback(
-            **new.model_dump(),
-            feedback_id=number,
-            created_at=now,
-            created_by=created_by,
-            comparison_id=comparison_id,
-            vote_id=vote_id,
-        )
+        return _feedback_of(row)
 
     def page(
         self,
@@ -136,23 +147,7 @@ class FeedbackEntries:
         wanted = (
             select(feedback).where(*conditions).order_by(feedback.c.feedback_id.desc()).limit(limit)
         )
-        rows = self._database.fetch_mappings(wanted)
-        return [
-            Feedback(
-                **json.loads(row["record"]),
-                **{
-                    name: row[name]
-                    for name in (
-                        "feedback_id",
-                        "created_at",
-                        "created_by",
-                        "comparison_id",
-                        "vote_id",
-                    )
-                },
-            )
-            for row in rows
-        ]
+        return [_feedback_of(row) for row in self._database.fetch_mappings(wanted)]
 
     def count_by_kind(self, *, seen_by: str | None = None) -> dict[str, int]:
         """Number of entries by kind; `seen_by` as in `page`."""
@@ -258,3 +253,8 @@ class FeedbackEntries:
             "written_by": said_by,
             **dict.fromkeys(("source_pair_id", "split_group", "split", "gold", "flag")),
         }
+
+
+def _feedback_of(row: Mapping[Any, Any]) -> Feedback:
+    columns = ("feedback_id", "created_at", "created_by", "comparison_id", "vote_id")
+    return Feedback(**json.loads(row["record"]), **{name: row[name] for name in columns})

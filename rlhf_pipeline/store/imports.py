@@ -12,7 +12,7 @@ from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import comparisons, idempotency, imports, votes
+from rlhf_pipeline.store.schema import comparisons, imports, votes
 
 ImportState = Literal["started", "finished", "failed"]
 KILLED = (
@@ -171,7 +171,7 @@ class Imports:
 
     def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]:
         """The idempotency keys under which a vote is stored."""
-        key = idempotency.c.idempotency_key
+        key = votes.c.idempotency_key
         known = select(key)
         return {row[0] for row in self._database.fetch_among(known, key, idempotency_keys)}
 

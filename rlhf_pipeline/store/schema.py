@@ -259,6 +259,7 @@ votes = _table(
         "strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)", name="strength"
     ),
     UniqueConstraint("vote_id", name="uq_votes_vote_id"),
+    UniqueConstraint("idempotency_key", name="uq_votes_idempotency_key"),
     UniqueConstraint(
         "comparison_id", "annotator_id", "pass_no", "revision_no", name="uq_votes_turn"
     ),
@@ -274,15 +275,6 @@ votes = _table(
         postgresql_where=text("displaced_day IS NOT NULL"),
     ),
     key=("seq",),
-)
-
-idempotency = _table(
-    "idempotency",
-    _id("idempotency_key"),
-    Column("body_hash", String(64), nullable=False),
-    _id("vote_id"),
-    _time("recorded_at"),
-    key=("idempotency_key",),
 )
 
 audit = _table(
@@ -749,22 +741,11 @@ feedback = _table(
     _text("record"),
     _id("comparison_id", nullable=True),
     _id("vote_id", nullable=True),
+    _id("idempotency_key", nullable=True),
+    UniqueConstraint("idempotency_key", name="uq_feedback_idempotency_key"),
     CheckConstraint("kind IN ('thumbs', 'rating', 'correction', 'detailed')", name="kind"),
     Index("ix_feedback_session", "session_id", "feedback_id"),
     key=("feedback_id",),
-)
-
-requests = _table(
-    "requests",
-    _id("principal"),
-    _id("idempotency_key"),
-    Column("request_hash", String(64), nullable=False),
-    Column("status", Integer, comment="of the answer; missing while it is being made"),
-    _text("answer", nullable=True),
-    _time("started_at"),
-    _time("expires_at"),
-    Index("ix_requests_expires_at", "expires_at"),
-    key=("principal", "idempotency_key"),
 )
 
 metric_points = _table(

@@ -33,7 +33,7 @@ from rlhf_pipeline.store.casting import (
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import comparisons, idempotency, votes
+from rlhf_pipeline.store.schema import comparisons, votes
 from rlhf_pipeline.store.vote_lists import VoteLists, is_on_comparison
 from rlhf_pipeline.store.write_queue import GroupCommit
 
@@ -80,7 +80,7 @@ class Votes(VoteLists):
         )
 
     def cast(self, vote: NewVote) -> Vote:
-        """Record one vote with its idempotency record and audit link, in one transaction with
+        """Record one vote with its audit link, in one transaction with
         others that wait at that moment.
 
         The same idempotency key with the same body returns the stored vote. Raises
@@ -162,8 +162,7 @@ class Votes(VoteLists):
 
     def with_key(self, idempotency_key: str) -> Vote | None:
         """The vote that was cast under a key."""
-        ids = select(idempotency.c.vote_id).where(idempotency.c.idempotency_key == idempotency_key)
-        return self._find_one(votes.c.vote_id == ids.scalar_subquery())
+        return self._find_one(votes.c.idempotency_key == idempotency_key)
 
     def _find_one(self, condition: ColumnElement[bool]) -> Vote | None:
         wanted = select(votes).where(condition)

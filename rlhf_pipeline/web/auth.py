@@ -1,6 +1,5 @@
 """Authenticates requests: passwords, sessions in signed cookies, API tokens and login links."""
 
-import hashlib
 import hmac
 import os
 import secrets
@@ -88,7 +87,6 @@ class Auth:
         secret = _load_signing_key(settings.home / SECRET_FILE)
         self._signer = URLSafeSerializer(secret, salt="session")
         self._device_signer = URLSafeSerializer(secret, salt="device")
-        self._request_key = hmac.digest(secret.encode(), b"requests", "sha256")
         self._known = ExpiringCache[str, Principal](10_000, known_for_s)
         self.is_secure = settings.web_url.startswith("https:")
         # Browsers ignore the port: two homes on one host would overwrite each other's cookies.
@@ -142,12 +140,6 @@ class Auth:
         principal = Principal(user, token, allowed)
         self._known.put(secret, principal)
         return principal
-
-    def digest(self, request: bytes) -> str:
-        """A keyed digest that identifies repeated requests, so that readers of the store cannot
-        guess their content.
-        """
-        return hmac.new(self._request_key, request, hashlib.sha256).hexdigest()
 
     def forget(self) -> None:
         """Clears the cache of principals after a change of permissions."""

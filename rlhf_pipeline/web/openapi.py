@@ -16,21 +16,14 @@ VERSION = "3.1.0"
 PROBLEM = "#/components/schemas/ProblemDocument"
 ABOUT = (
     "Every action of the pages is available as a route. Errors are problem documents (RFC 9457). "
-    "Repeating a POST with the same `Idempotency-Key` returns the first answer without repeating "
-    "the action. The routes of `auth`, `me/password` and `completions:stream` ignore the key. "
+    "Repeating a vote or feedback with the same `Idempotency-Key` stores it once and returns the "
+    "first answer. "
     "Lists continue with `cursor` = `next`."
 )
 TOKEN_SCHEME = {
     "type": "http",
     "scheme": "bearer",
     "description": "`rlhf_…`, created on the page `me` or with `rlhf users token`.",
-}
-KEY_PARAMETER = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "required": False,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 128},
-    "description": "Repeating a request with the same key returns the first answer.",
 }
 
 
@@ -91,12 +84,6 @@ def _complete_operation(operation: dict[str, Any], route: APIRoute, method: str)
         statuses.append(413)
     if method == "POST":
         statuses.append(409)
-        parameters = operation.setdefault("parameters", [])
-        keeps_answers = isinstance(guard, RequiredPermission) and not getattr(
-            route.endpoint, "is_unrecorded", False
-        )
-        if keeps_answers and not any(p["name"].lower() == "idempotency-key" for p in parameters):
-            parameters.append(KEY_PARAMETER)
     for status in statuses:
         if status == 422 or str(status) not in responses:
             responses[str(status)] = problem_response(status)

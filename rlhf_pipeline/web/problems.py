@@ -38,7 +38,6 @@ STATUS_OF: tuple[tuple[type[errors.PipelineError], int], ...] = (
     (errors.IdempotencyConflict, 422),
     (errors.UnstorableText, 422),
     (errors.AlreadyVoted, 409),
-    (errors.AlreadyRunning, 409),
     (errors.OutdatedEdit, 412),
     (errors.ConfigurationError, 422),
     (errors.FrameError, 422),
@@ -115,13 +114,7 @@ def problem_of(error: Exception) -> Problem:
         )
     for kind, status in STATUS_OF:
         if isinstance(error, kind):
-            headers = (
-                RETRY_SOON
-                if status == 503 or isinstance(error, errors.AlreadyRunning)
-                else LOG_IN
-                if status == 401
-                else None
-            )
+            headers = RETRY_SOON if status == 503 else LOG_IN if status == 401 else None
             # the cause names paths, hosts and users of the server
             detail = UNAVAILABLE if status == 503 else str(error)
             return Problem(status, detail, kind=_snake_case(type(error).__name__), headers=headers)

@@ -1,16 +1,16 @@
-"""Creates routers of the API, with shared prefix, idempotency and problem documents."""
+"""Creates routers of the API, with shared prefix and problem documents."""
 
 from typing import Any
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 
-from rlhf_pipeline.web.idempotency import IdempotentRoute
 from rlhf_pipeline.web.openapi import problem_response
 
 PREFIX = "/api/v1"
 
 
-def api_router(*nouns: str, route: type[IdempotentRoute] = IdempotentRoute) -> APIRouter:
+def api_router(*nouns: str, route: type[APIRoute] = APIRoute) -> APIRouter:
     return APIRouter(prefix=PREFIX, tags=list(nouns), route_class=route)
 
 

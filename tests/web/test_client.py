@@ -161,9 +161,6 @@ def client_of(*answers: httpx.Response | Exception) -> tuple[Client, Failing]:
         httpx.ReadTimeout("slow"),
         httpx.RemoteProtocolError("cut"),
         httpx.Response(503, headers={"Retry-After": "0"}),
-        httpx.Response(
-            409, headers={"Retry-After": "0"}, json={"type": "urn:rlhf:problem:already_running"}
-        ),
     ],
 )
 def test_vote_without_an_answer_is_sent_again_under_its_key(

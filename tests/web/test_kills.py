@@ -18,7 +18,7 @@ from sqlalchemy import func, select
 
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.schema import audit, idempotency, votes
+from rlhf_pipeline.store.schema import audit, votes
 from tests.web.served import Served, served
 
 pytestmark = pytest.mark.timeout(3600)
@@ -145,7 +145,7 @@ def check(store: Store, answered: dict[str, str]) -> None:
         stored = set(connection.execute(select(votes.c.vote_id)).scalars())
         keys = {
             row.idempotency_key.rpartition("/")[2]: row.vote_id
-            for row in connection.execute(select(idempotency))
+            for row in connection.execute(select(votes))
         }
         linked = list(
             connection.execute(

@@ -100,19 +100,6 @@ def test_one_pair_is_asked_without_a_list_and_answered_as_in_one(engineer: httpx
     assert alone[0]["p_calibrated"] == pytest.approx(among[1]["p_calibrated"], abs=1e-6)
 
 
-def test_a_request_under_its_key_is_answered_again(engineer: httpx.Client) -> None:
-    first = engineer.post("/predictions", json=PAIRS[0], headers={"Idempotency-Key": "once"})
-    again = engineer.post("/predictions", json=PAIRS[0], headers={"Idempotency-Key": "once"})
-    assert again.json() == first.json()  # predicted_at too
-    assert again.headers["Idempotency-Replayed"] == "true"
-    assert (
-        engineer.post(
-            "/predictions", json=PAIRS[1], headers={"Idempotency-Key": "once"}
-        ).status_code
-        == 422
-    )
-
-
 @pytest.mark.parametrize(
     "body",
     [

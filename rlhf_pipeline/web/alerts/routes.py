@@ -18,7 +18,6 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite
-from rlhf_pipeline.web.idempotency import runs_once
 from rlhf_pipeline.web.pagination import Cursor, Limit, cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -52,7 +51,6 @@ def read_silences(site: AnySite) -> Page[Silence]:
 
 
 @api.post("/alerts/silences", status_code=201, responses=problem_responses(404, 409))
-@runs_once()
 def add_silence(site: AnySite, principal: Editor, body: NewSilence) -> Silence:
     """Silence a rule, a subject or all alerts until a time."""
     rules = AlertPlan.read(site.settings).rules
@@ -99,7 +97,6 @@ def read_messages(
 
 
 @api.post("/alerts/messages/{message_id}:replay", responses=problem_responses(404))
-@runs_once()
 def replay(site: AnySite, principal: Editor, message_id: ShortText) -> AlertMessage:
     """Send a dead message again, from its first attempt. It leaves with the next tick."""
     now = site.store.database.clock.now()
@@ -149,7 +146,6 @@ def read(site: AnySite, alert_id: Number) -> Alert:
 
 
 @api.post("/alerts/{alert_id}:acknowledge", responses=problem_responses(404, 409))
-@runs_once()
 def acknowledge(site: AnySite, principal: Editor, alert_id: Number) -> Alert:
     """Acknowledge an open alert: no more reminders, no escalation."""
     try:
@@ -159,7 +155,6 @@ def acknowledge(site: AnySite, principal: Editor, alert_id: Number) -> Alert:
 
 
 @api.post("/alerts/{alert_id}:resolve", responses=problem_responses(404, 409))
-@runs_once()
 def resolve(site: AnySite, principal: Editor, alert_id: Number) -> Alert:
     """Resolve an alert by hand; it reopens only after its condition has ended once."""
     try:

@@ -18,7 +18,6 @@ from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.decisions import queries
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
-from rlhf_pipeline.web.idempotency import runs_once
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
@@ -48,7 +47,6 @@ def read(site: AnySite, _: Reader, decision_id: Number) -> DecisionDetail:
 
 
 @api.post("/decisions/{decision_id}:answer", status_code=201, responses=problem_responses(404, 409))
-@runs_once()
 def answer(site: AnySite, principal: Decider, decision_id: Number, body: NewAnswer) -> DecisionOut:
     """Answer a decision that waits for a person. The answer is a decision of its own; the
     retraining sensor carries it out.
@@ -57,7 +55,6 @@ def answer(site: AnySite, principal: Decider, decision_id: Number, body: NewAnsw
 
 
 @api.post("/decisions/{decision_id}:lift", status_code=201, responses=problem_responses(404, 409))
-@runs_once()
 def lift(site: AnySite, principal: Decider, decision_id: Number, body: Lift) -> DecisionOut:
     """End the quarantine that a decision began: its votes count again."""
     return _lift(site, principal, decision_id, body)

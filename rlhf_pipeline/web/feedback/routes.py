@@ -13,7 +13,7 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
-from rlhf_pipeline.web.idempotency import runs_once
+from rlhf_pipeline.web.idempotency import OptionalKey
 from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, query_of, render
@@ -29,8 +29,7 @@ SHOWN = 50
 
 
 @api.post("/feedback", status_code=201)
-@runs_once()
-def send(site: AnySite, principal: Sender, body: NewFeedback) -> Feedback:
+def send(site: AnySite, principal: Sender, body: NewFeedback, key: OptionalKey = None) -> Feedback:
     """Record feedback. A correction becomes a comparison with its author's vote for the corrected
     text, which training uses. A service account names the author in `author`; without it the vote
     counts as a machine's, which training does not use."""
@@ -45,7 +44,9 @@ def send(site: AnySite, principal: Sender, body: NewFeedback) -> Feedback:
             raise Problem(422, f"author {said}.", kind="invalid", errors=[("body.author", said)])
         body = body.model_copy(update={"author": Pseudonyms.load(site.settings.home)(body.author)})
     kind = AnnotatorKind.HUMAN if is_person or body.author is not None else AnnotatorKind.MACHINE
-    return site.store.feedback.add(body, created_by=principal.user_id, annotator_kind=kind)
+    return site.store.feedback.add(
+        body, created_by=principal.user_id, annotator_kind=kind, idempotency_key=key
+    )
 
 
 @api.get("/feedback")

@@ -15,7 +15,6 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import IfMatch, etag_of, require_version
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
-from rlhf_pipeline.web.idempotency import runs_once
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -46,7 +45,6 @@ def read(site: AnySite, response: Response, version: Version) -> GuidelineOut:
 
 
 @api.post("/guidelines", status_code=201, responses=problem_responses(412, 428))
-@runs_once()
 def add(
     site: AnySite,
     principal: Editor,

@@ -8,7 +8,6 @@ from rlhf_pipeline.api_types.accounts import Login, Redemption
 from rlhf_pipeline.errors import LoginEnded
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
 from rlhf_pipeline.web.forms import Form, attempt
-from rlhf_pipeline.web.idempotency import keeps_no_record
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import MOST_NEXT, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -39,9 +38,8 @@ def redeem(site: AnySite, body: Redemption) -> Response:
 
 
 @api.post("/auth/logout", status_code=204)
-@keeps_no_record
 def log_out(site: AnySite, principal: SignedIn) -> Response:
-    """End this session. An Idempotency-Key is ignored."""
+    """End this session."""
     if not principal.is_session:
         raise Problem(
             403,

@@ -15,7 +15,6 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
 from rlhf_pipeline.web.forms import Form, attempt, validate
-from rlhf_pipeline.web.idempotency import keeps_no_record, runs_once
 from rlhf_pipeline.web.me import queries
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
@@ -70,11 +69,8 @@ def my_votes(
 
 
 @api.post("/me/password", status_code=204, responses=problem_responses(429))
-@keeps_no_record
 def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) -> Response:
-    """Set your password and end all your other sessions. An Idempotency-Key is ignored, so that no
-    trace of the password is stored.
-    """
+    """Set your password and end all your other sessions."""
     if not principal.is_session:
         raise Problem(
             403,
@@ -101,7 +97,6 @@ def my_tokens(
 
 
 @api.post("/me/tokens", status_code=201)
-@runs_once()
 def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
     """Create a token with at most your own permissions. Its secret is returned only once. Requires
     a session; tokens are refused.

@@ -17,7 +17,6 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.idempotency import keeps_own_key
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.streams import EventStream
 
@@ -31,7 +30,7 @@ def predict(
     site: AnySite, principal: Reader, body: PairToPredict | PairsToPredict
 ) -> PredictionsOut:
     """Predict which of two completions people prefer, for one pair or up to fifty. Nothing is
-    stored except the answer under the Idempotency-Key.
+    stored.
     """
     asked = body.pairs if isinstance(body, PairsToPredict) else [body]
     answers = site.predictor.predict([Question(**pair.model_dump()) for pair in asked])
@@ -67,7 +66,6 @@ EVENTS: dict[int | str, dict[str, Any]] = {
     responses=EVENTS | problem_responses(429),
     response_class=EventStream,
 )
-@keeps_own_key
 def stream(site: AnySite, principal: Asker, body: ToComplete) -> EventStream:
     """One completion by the configured provider, as server-sent events. It is stored, and the same
     request is answered from the store.

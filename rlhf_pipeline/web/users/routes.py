@@ -1,6 +1,6 @@
 """Routes of accounts: list, add and change users, create login links."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -9,11 +9,11 @@ from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role, User
+from rlhf_pipeline.store.audit import joint_transaction
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
-from rlhf_pipeline.web.idempotency import runs_once
 from rlhf_pipeline.web.pagination import Cursor, Limit, cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
@@ -40,21 +40,15 @@ def read(site: AnySite, response: Response, user_id: str) -> UserOut:
     return _user_out(site.store.users.get(user_id))
 
 
-def _personal_fields(site: Site, answer: dict[str, Any]) -> dict[str, Any]:
-    """Fields left out of stored answers: e-mail and name are kept in the table of users only."""
-    user = site.store.users.get(answer["user_id"])
-    return {"email": user.email, "name": user.name}
-
-
 @api.post("/users", status_code=201)
-@runs_once(leaves_out=("email", "name"), fills_in=_personal_fields)
 def add(site: AnySite, principal: Admin, body: NewUser) -> AddedUser:
     """Add a user. The answer contains a login link to deliver, because no mail is sent. A request
     made with a token gets no link, which would outlive the token."""
-    user = site.store.users.add(**body.model_dump(), actor=principal.user_id)
     link = None
-    if principal.is_session:
-        link, _ = site.auth.create_login_link(user.user_id, site.settings.web_url, principal)
+    with joint_transaction(site.store.database):  # never a user without their link
+        user = site.store.users.add(**body.model_dump(), actor=principal.user_id)
+        if principal.is_session:
+            link, _ = site.auth.create_login_link(user.user_id, site.settings.web_url, principal)
     return AddedUser(**_user_out(user).model_dump(), login_link=link)
 
 
@@ -72,7 +66,6 @@ def change(
 
 
 @api.post("/users/{user_id}:login-link", status_code=201)
-@runs_once()
 def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
     """Create a link that logs in its first visitor as this user, valid for 24 hours. Requires a
     session; tokens are refused.

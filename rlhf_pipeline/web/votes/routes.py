@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.votes import (
@@ -19,7 +19,7 @@ from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.forms import attempt
-from rlhf_pipeline.web.idempotency import MOST, check_key, keeps_own_key
+from rlhf_pipeline.web.idempotency import RequiredKey
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.pick_lists import (
     VOTE_FLAG_WORDS,
@@ -40,15 +40,6 @@ api = api_router("votes", route=FastPathRoute)
 pages = APIRouter()
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
-Key = Annotated[
-    str,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=MOST,
-        description="Repeating a vote with the same key casts it once.",
-    ),
-]
 Filters = Annotated[VoteFilters, Depends()]
 SHOWN = 50
 STATUSES: dict[VoteStatus, str] = {
@@ -59,11 +50,10 @@ STATUSES: dict[VoteStatus, str] = {
 
 
 @api.post("/votes", status_code=201, response_model=VoteReceipt, responses=problem_responses(404))
-@keeps_own_key
 @fast_path(VoteFields)
-def cast(site: AnySite, principal: Annotator, body: VoteFields, key: Key) -> Response:
+def cast(site: AnySite, principal: Annotator, body: VoteFields, key: RequiredKey) -> Response:
     """Cast one vote. A vote answered with 201 is stored durably, with its audit link."""
-    receipt = casting.cast(site, principal, body, check_key(key))
+    receipt = casting.cast(site, principal, body, key)
     return Response(receipt.model_dump_json(), 201, media_type="application/json")
 
 

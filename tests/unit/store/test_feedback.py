@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from pydantic import ValidationError
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.errors import IdempotencyConflict, StoreError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, NewFeedback, content_id
 from rlhf_pipeline.votes.counting import counting
@@ -181,3 +181,18 @@ def test_feedback_is_not_changed(store):
 def test_what_says_nothing_is_refused(wrong, said):
     with pytest.raises(ValidationError, match=said):
         NewFeedback.model_validate(wrong)
+
+
+def test_a_key_of_feedback_is_one_entry(store):
+    thumb = NewFeedback(kind="thumbs", value=1, completion="text")
+    first, again = (
+        store.feedback.add(thumb, created_by="app", idempotency_key="k") for _ in range(2)
+    )
+    assert first == again
+    assert store.feedback.add(thumb, created_by="other", idempotency_key="k") != first
+    with pytest.raises(IdempotencyConflict):
+        store.feedback.add(
+            NewFeedback(kind="thumbs", value=0, completion="text"),
+            created_by="app",
+            idempotency_key="k",
+        )

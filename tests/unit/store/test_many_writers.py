@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from rlhf_pipeline.records import DriftEvent, NewVote, TriggerDecision
 from rlhf_pipeline.retraining.triggers import decide
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.schema import audit, idempotency, votes
+from rlhf_pipeline.store.schema import audit, votes
 from rlhf_pipeline.votes.counting import counting
 from tests.unclear_change import unclear_rise
 
@@ -57,17 +57,13 @@ def decide_to_fire(url: str, ready: Any) -> None:
 
 
 def whole_votes(store: Store) -> int:
-    """The number of votes, after checking that each has its idempotency record and its link and
+    """The number of votes, after checking that each has its link and
     that the chain verifies.
     """
     store.audit.verify()
     with store.database.read_transaction() as connection:
         n_votes, max_seq = connection.execute(select(func.count(), func.max(votes.c.seq))).one()
         assert n_votes == (max_seq or 0)
-        assert (
-            connection.execute(select(func.count()).select_from(idempotency)).scalar_one()
-            == n_votes
-        )
         assert (
             connection.execute(
                 select(func.count()).where(audit.c.action == "vote.cast")
