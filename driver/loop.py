@@ -16,8 +16,7 @@ from driver.recovery import fail_dead_runs, release_run_keys
 from driver.runner import RunCancelled, Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
 from jobs.retraining import policy_training
-from rlhf_pipeline.alerts.rounds import send_messages
-from rlhf_pipeline.alerts.ticks import keep_ticking, record_end
+from rlhf_pipeline.alerts.rounds import keep_ticking, record_tick, send_messages
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.terminal import escape_markup
@@ -195,9 +194,11 @@ def run_loop(
                     described = waiting
                 pause(settings.sensor_seconds)
         except KeyboardInterrupt:
-            record_end(runner.store, runner.clock())
+            record_tick(runner.store, runner.clock(), is_last=True)
             raise
-        record_end(runner.store, runner.clock())  # a loop that crashed is missed instead
+        record_tick(
+            runner.store, runner.clock(), is_last=True
+        )  # a loop that crashed is missed instead
     if loop.invalid_settings:
         raise ConfigurationError(loop.invalid_settings)
     if loop.retry_at:

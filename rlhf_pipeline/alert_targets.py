@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -19,7 +18,10 @@ from pydantic import (
 
 LOG = "log"  # a target that exists without being configured
 NEEDED = {"log": (), "webhook": ("url", "secret"), "apprise": ("url",)}
-_WEB_ADDRESS = re.compile(r"https?://[!-?A-~]+")  # ASCII, without blanks and @
+# ASCII, with a host and without blanks and @
+WEB_ADDRESS = re.compile(
+    r"https?://([\w.-]+|\[[\da-fA-F:.]+\])(:[1-9]\d{0,4})?([/?][!-?A-~]*)?", re.ASCII
+)
 
 
 class AlertTarget(BaseModel):
@@ -54,19 +56,12 @@ class AlertTarget(BaseModel):
                 raise ValueError(f"the channel {self.channel} has no {name}; remove it")
             if name in NEEDED[self.channel] and n_set != 1:
                 raise ValueError(f"set {name} or {name}_file, one of them")
-        if self.channel == "webhook" and self.url is not None:
-            check_web_address(self.url.get_secret_value())
+        url = self.url.get_secret_value() if self.url and self.channel == "webhook" else None
+        if url is not None and not WEB_ADDRESS.fullmatch(url):
+            raise ValueError(
+                "url is not an address such as https://example.org/alerts without user:@"
+            )
         return self
-
-
-def check_web_address(url: str) -> None:
-    """Raise ValueError, which does not repeat it, unless it is an address that can be posted to."""
-    try:
-        is_whole = bool(urlsplit(url).hostname) and urlsplit(url).port != 0
-    except ValueError:
-        is_whole = False
-    if not is_whole or not _WEB_ADDRESS.fullmatch(url):
-        raise ValueError("url is not an address such as https://example.org/alerts without user:@")
 
 
 def parse_targets(value: Any) -> tuple[AlertTarget, ...]:

@@ -16,6 +16,7 @@ PipelineError
 │   ├── NotFound               no such row, or it belongs to another user
 │   │   └── LoginEnded         the caller's token or password is no longer valid
 │   ├── OutdatedEdit           another user changed the row in the meantime
+│   ├── AlertState             the alert or silence has been resolved or has ended already
 │   └── UnstorableText         a text with a NUL character or a lone surrogate
 ├── NotEnoughData              too few rows to compute the result
 │   └── NotEnoughVotes
@@ -96,6 +97,9 @@ class LoginEnded(NotFound): ...
 class OutdatedEdit(StoreError): ...
 
 
+class AlertState(StoreError): ...
+
+
 class UnstorableText(StoreError): ...
 
 
@@ -143,17 +147,7 @@ class ArtefactError(PipelineError): ...
 class MissingPartition(ArtefactError): ...
 
 
-class DeliveryFailed(PipelineError):
-    """A failed attempt to send a message. `retry_after` is the wait in seconds that the receiver
-    asked for; a permanent failure is not tried again.
-    """
-
-    def __init__(
-        self, message: str, *, retry_after: float | None = None, is_permanent: bool = False
-    ):
-        super().__init__(message)
-        self.retry_after = retry_after
-        self.is_permanent = is_permanent
+class DeliveryFailed(PipelineError): ...
 
 
 class OutOfMemory(PipelineError): ...

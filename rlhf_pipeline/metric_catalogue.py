@@ -39,7 +39,9 @@ METRICS: dict[str, Metric] = {
             "Mean time that people took for a vote of the day, skips left out.",
             stage="votes",
         ),
-        Metric("votes.idle_hours", "hours", "Time since the last vote arrived."),
+        Metric(
+            "votes.idle_hours", "hours", "Time in which nobody voted although a comparison waited."
+        ),
         Metric("web.vote_seconds", "seconds", "Mean time in which the web app stored a vote."),
         Metric(
             "web.requests",
@@ -80,6 +82,13 @@ METRICS: dict[str, Metric] = {
             "model.accuracy_ceiling",
             "share",
             "Noise ceiling of the votes on the same comparisons: the accuracy of a perfect model.",
+            ("reward_model",),
+            stage="drift_report",
+        ),
+        Metric(
+            "model.accuracy_gap",
+            "share",
+            "Noise ceiling minus accuracy.",
             ("reward_model",),
             stage="drift_report",
         ),

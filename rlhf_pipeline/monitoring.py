@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, Field
 
 from rlhf_pipeline.records import Interval, Record, Text
 
@@ -65,8 +65,6 @@ class Alert(Record):
     is pending. `level` counts the groups of targets it has been escalated to beyond the first.
     """
 
-    model_config = ConfigDict(extra="ignore")  # the API returns it, to older clients too
-
     alert_id: int
     rule: str
     subject: Text
@@ -102,8 +100,6 @@ class Alert(Record):
 class Silence(Record):
     """Keeps alerts of a rule, or of one of its subjects, from being sent until `ends_at`."""
 
-    model_config = ConfigDict(extra="ignore")  # the API returns it, to older clients too
-
     silence_id: int
     rule: str | None = None  # None: all rules
     subject: str | None = None  # None: all subjects
@@ -127,8 +123,6 @@ class AlertMessage(Record):
     `message_id` stays the same over all attempts, so that a receiver recognises a repetition.
     """
 
-    model_config = ConfigDict(extra="ignore")  # the API returns it, to older clients too
-
     message_id: str
     alert_id: int | None  # None: a test message
     target: str
@@ -140,9 +134,3 @@ class AlertMessage(Record):
     next_attempt_at: AwareDatetime
     delivered_at: AwareDatetime | None = None
     last_error: Text | None = None
-
-    @model_validator(mode="after")
-    def _check_delivery(self) -> Self:
-        if (self.state == "delivered") != (self.delivered_at is not None):
-            raise ValueError("a message has a time of delivery if, and only if, it is delivered")
-        return self

@@ -11,16 +11,17 @@ from rlhf_pipeline.alerts.incidents import Step
 from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.alerts.rounds import (
     TICK,
-    AlertPlan,
     advance_alerts,
     gather_readings,
+    read_plan,
+    record_tick,
     send_messages,
 )
-from rlhf_pipeline.alerts.ticks import record_tick
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.metrics import measure_project
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.telemetry.logs import SecretFilter
 from sensors.run_facts import (
     RunMemory,
     count_missed,
@@ -61,7 +62,7 @@ def _advance(
     now: datetime,
 ) -> Step:
     """One round over everything that rules read."""
-    plan = AlertPlan.read(settings)
+    plan = read_plan(settings)
     schedules = read_schedules(_schedules(context, settings), memory, now)
     lags = measure_sensors(context.instance, now) if _is_daemon(context) else []
     points = [
@@ -75,12 +76,12 @@ def _advance(
     found = [
         *gather_readings(store, settings, plan, now),
         *map(Reading.of_point, lags),
-        *memory.readings(settings.dagster_ui.rstrip("/")),
+        *memory.readings(settings.dagster_ui.rstrip("/"), SecretFilter(settings).hide),
         *schedules,
         # this tick is a sign of life
         Reading(name=TICK, measured_at=now, value=0.0),
     ]
-    step = advance_alerts(store, settings, plan, found, now)
+    step = advance_alerts(store, plan, found, now)
     record_tick(store, now)  # last: a round that fails is no sign of life
     return step
 

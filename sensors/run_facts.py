@@ -4,7 +4,7 @@ Runs are read once, in the order of their last change, and their outcome is kept
 cursor: a tick without new runs costs one query.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -119,7 +119,7 @@ class RunMemory(BaseModel):
             if at.date() == self.day:
                 _count(self.n_failed_checks, name)
 
-    def readings(self, dagster_ui: str) -> Iterator[Reading]:
+    def readings(self, dagster_ui: str, hide: Callable[[str], str]) -> Iterator[Reading]:
         """Jobs whose last run failed, and checks whose last result is a failure: 2 for one that
         stops a run, 1 for a warning.
         """
@@ -129,7 +129,7 @@ class RunMemory(BaseModel):
                 measured_at=failed.at,
                 value=1.0,
                 labels={"job": job},
-                detail=failed.detail,
+                detail=_clean(hide(failed.detail)),
                 evidence={"run_id": failed.run_id},
                 link=f"{dagster_ui}/runs/{failed.run_id}",
             )
@@ -139,7 +139,7 @@ class RunMemory(BaseModel):
                 measured_at=result.at,
                 value=2.0 if result.stops_run else 1.0,
                 labels={"check": check},
-                detail=result.detail,
+                detail=_clean(hide(result.detail)),
                 evidence={"run_id": result.run_id},
                 link=f"{dagster_ui}/runs/{result.run_id}",
             )
@@ -151,6 +151,11 @@ class RunMemory(BaseModel):
             *(("checks.failed", {"check": name}, n) for name, n in self.n_failed_checks.items()),
         ]
         return [_point(name, float(n), now, labels, n=n) for name, labels, n in counted]
+
+
+def _clean(text: str) -> str:
+    """Without NUL and half characters, which an error message of a run may hold."""
+    return text.replace("\0", "").encode(errors="replace").decode()
 
 
 def read_schedules(

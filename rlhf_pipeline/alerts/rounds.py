@@ -1,25 +1,26 @@
 """One round of alerts: reads a project's figures, moves its alerts, and sends their messages."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import cast
 
-from rlhf_pipeline.alerts import changes, readings
-from rlhf_pipeline.alerts.channels import channels_of, target_names
+from rlhf_pipeline.alerts import readings
+from rlhf_pipeline.alerts.changes import read_changes
+from rlhf_pipeline.alerts.channels import find_targets, send
 from rlhf_pipeline.alerts.delivery import Delivery
-from rlhf_pipeline.alerts.evaluation import evaluate
-from rlhf_pipeline.alerts.incidents import Notification, Step, acknowledge, advance, resolve
+from rlhf_pipeline.alerts.incidents import AlertPlan, Step, advance
 from rlhf_pipeline.alerts.readings import Reading
-from rlhf_pipeline.alerts.rules import FACTS, AlertParams, AlertRule, merge_rules
+from rlhf_pipeline.alerts.rules import FACTS, AlertParams, merge_rules
 from rlhf_pipeline.config import LOOP, Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed, PipelineError, StoreError
 from rlhf_pipeline.loop_settings import CompletionsParams, LoopSettings
 from rlhf_pipeline.metric_catalogue import LAG
-from rlhf_pipeline.monitoring import Alert, MetricPoint
+from rlhf_pipeline.monitoring import AlertMessage, MetricPoint
 from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.telemetry.logs import SecretFilter
 from rlhf_pipeline.web_servers import find_web_address
 
 TICK = "daemon.silent_seconds"
@@ -27,42 +28,32 @@ DAEMON_SILENT, DRIFT = "daemon_silent", "drift"
 # The only rules that advance while `alerts` of rlhf.yaml is invalid, and nobody knows the others:
 # they report that, and a dead daemon.
 WITHOUT_FILE = frozenset({DAEMON_SILENT, "settings_unusable"})
-BESIDE = {"model.accuracy", "model.accuracy_ceiling", "spend.amount", readings.OLDEST}
+
+logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class AlertPlan:
-    """The rules of a project as `rlhf.yaml` has them now, and who receives messages."""
-
-    rules: Mapping[str, AlertRule]
-    params: AlertParams
-    notification: Notification
-    problem: str = ""  # what is wrong with the settings, and what happens meanwhile
-    advancing: frozenset[str] | None = None  # rules that an invalid file leaves usable; None: all
-
-    @classmethod
-    def read(cls, settings: Settings) -> "AlertPlan":
-        problem, params, targets = "", AlertParams(), target_names(settings)
-        try:
-            params = LoopSettings.read(settings, only="alerts").alerts
-        except ConfigurationError as cause:
-            problem = f"{cause} Meanwhile alerts of other rules are neither opened nor resolved."
-        unknown = sorted({name for level in params.levels for name in level} - set(targets))
-        return cls(
-            rules=merge_rules(params.rules),
-            params=params,
-            notification=Notification.of(
-                params, targets, project=settings.project, web_url=find_web_address(settings)
-            ),
-            problem=problem
-            or "".join(
-                f"{LOOP}.alerts.levels names the target {name!r}, which alert_targets does not "
-                f"have. {suggest(name, targets)} Its alerts go to the log meanwhile; a new target "
-                "needs a restart."
-                for name in unknown[:1]
-            ),
-            advancing=WITHOUT_FILE if problem else None,
-        )
+def read_plan(settings: Settings) -> AlertPlan:
+    problem, params, targets = "", AlertParams(), tuple(find_targets(settings))
+    try:
+        params = LoopSettings.read(settings, only="alerts").alerts
+    except ConfigurationError as cause:
+        problem = f"{cause} Meanwhile alerts of other rules are neither opened nor resolved."
+    unknown = [name for level in params.levels for name in level if name not in targets]
+    return AlertPlan(
+        rules=merge_rules(params.rules),
+        params=params,
+        targets=targets,
+        project=settings.project,
+        web_url=find_web_address(settings),
+        problem=problem
+        or "".join(
+            f"{LOOP}.alerts.levels names the target {name!r}, which alert_targets does not have. "
+            f"{suggest(name, targets)} Its alerts go to the log meanwhile; a new target needs a "
+            "restart."
+            for name in unknown[:1]
+        ),
+        advancing=WITHOUT_FILE if problem else None,
+    )
 
 
 def gather_readings(
@@ -71,24 +62,24 @@ def gather_readings(
     """What the rules read of settings and store: stored metric points, and facts of decisions,
     gates and spending.
     """
-    problem = plan.problem
+    problem, share = plan.problem, None
+    # Of sensors that do not run any more there are points, but no reading.
+    names = {rule.reads for rule in plan.rules.values()} - FACTS.keys() - {TICK, LAG}
+    since = _find_start(store, plan, now)
+    points = store.metric_points.read(sorted(names), since=since.date())
     try:
         budget = read_budget(settings)
+        spent = store.metric_points.read(["spend.amount"], since=now.date())
+        share = sum(p.value or 0 for p in spent) / budget if budget else None
     except ConfigurationError as cause:
-        budget, problem = None, f"Nothing starts meanwhile: {cause}"
-    # Of sensors that do not run any more there are points, but no reading.
-    names = ({rule.reads for rule in plan.rules.values()} | BESIDE) - FACTS.keys() - {TICK, LAG}
-    points = store.metric_points.read(sorted(names), since=_find_start(store, plan, now).date())
-    found = [
+        problem = f"Nothing starts meanwhile: {cause}"
+    return [
         *map(Reading.of_point, points),
-        *_read_changes(store, settings, plan, now),
+        *_read_changes(store, settings, since),
         *readings.read_gate(store.gates.latest()),
-        *readings.read_accuracy_gap(points),
-        readings.read_spending(points, budget, now),
+        Reading("spend.share", now, share),
         Reading("settings.unusable", now, float(bool(problem)), detail=problem),
     ]
-    found = readings.limit_idle_hours(readings.fill_counts(found, now))
-    return readings.drop_replaced(found)
 
 
 def read_budget(settings: Settings) -> float | None:
@@ -102,7 +93,6 @@ def read_budget(settings: Settings) -> float | None:
 
 def advance_alerts(
     store: Store,
-    settings: Settings,
     plan: AlertPlan,
     found: Sequence[Reading],
     now: datetime,
@@ -111,38 +101,26 @@ def advance_alerts(
 ) -> Step:
     """Open, escalate and resolve the project's alerts in one transaction with their messages."""
     only = plan.advancing if only is None else only
-    rules = [rule for rule in plan.rules.values() if only is None or rule.name in only]
-    hide = SecretFilter(settings).hide_in  # an error of a run may quote a key
-    hidden = [
-        replace(
-            r, detail=hide(r.detail), evidence=hide(r.evidence), loop_action=hide(r.loop_action)
-        )
-        for r in found
-    ]
-    findings = evaluate(rules, hidden, now)
-    return store.alerts.advance(
-        lambda alerts, silences, next_id: advance(
-            alerts, findings, silences, plan.notification, now, next_id=next_id, only=only
-        )
-    )
+    with store.alerts.advancing() as (alerts, silences, next_id, put):
+        step = advance(plan, alerts, found, silences, now, next_id=next_id, only=only)
+        put(step.changed, step.messages)
+    return step
 
 
 def report_changes(store: Store, settings: Settings, now: datetime) -> Step:
     """Open an alert for each confirmed change that nothing answers yet."""
-    plan = AlertPlan.read(settings)
-    found = _read_changes(store, settings, plan, now)
-    return advance_alerts(store, settings, plan, found, now, only={DRIFT})
+    plan = read_plan(settings)
+    found = _read_changes(store, settings, _find_start(store, plan, now))
+    return advance_alerts(store, plan, found, now, only={DRIFT})
 
 
-def _read_changes(
-    store: Store, settings: Settings, plan: AlertPlan, now: datetime
-) -> list[Reading]:
-    serving = changes.ServingHistory(
-        reward_model=store.promotions.champion(settings.reward_model),
+def _read_changes(store: Store, settings: Settings, since: datetime) -> list[Reading]:
+    return read_changes(
+        store.decisions.since(since),
+        champion=store.promotions.champion(settings.reward_model),
         policies=store.promotions.history(f"{settings.project}.policy"),
         gate=store.gates.latest(),
     )
-    return changes.read_changes(store.decisions.since(_find_start(store, plan, now)), serving)
 
 
 def _find_start(store: Store, plan: AlertPlan, now: datetime) -> datetime:
@@ -153,8 +131,8 @@ def _find_start(store: Store, plan: AlertPlan, now: datetime) -> datetime:
 
 def watch_daemon(store: Store, settings: Settings, now: datetime) -> Step:
     """Open an alert if no sensor has ticked for too long: a dead daemon cannot report itself."""
-    plan, silence = AlertPlan.read(settings), read_silence(store, settings, now)
-    return advance_alerts(store, settings, plan, silence, now, only={DAEMON_SILENT})
+    plan, silence = read_plan(settings), read_silence(store, settings, now)
+    return advance_alerts(store, plan, silence, now, only={DAEMON_SILENT})
 
 
 def read_silence(store: Store, settings: Settings, now: datetime) -> list[Reading]:
@@ -166,30 +144,73 @@ def read_silence(store: Store, settings: Settings, now: datetime) -> list[Readin
     return readings.read_silence(last, now, expected_s=between)
 
 
-def acknowledge_alert(store: Store, alert_id: int, actor: str) -> Alert:
-    """Note that somebody takes care of an open alert. Raises NotFound and StoreError."""
-    now = store.database.clock.now()
-    return store.alerts.change(
-        alert_id,
-        lambda alert: (acknowledge(alert, actor, now), []),
-        actor=actor,
-        action="acknowledge",
-    )
-
-
-def resolve_alert(store: Store, settings: Settings, alert_id: int, actor: str) -> Alert:
-    """Close an alert by hand and tell its targets. Raises NotFound and StoreError."""
-    now, notification = store.database.clock.now(), AlertPlan.read(settings).notification
-    return store.alerts.change(
-        alert_id,
-        lambda alert: resolve(alert, actor, notification, now),
-        actor=actor,
-        action="resolve",
-    )
-
-
 def send_messages(store: Store, settings: Settings) -> int:
     """Send what waits in the outbox, for a few seconds; returns the number that was delivered."""
-    retry_seconds = AlertPlan.read(settings).params.retry_seconds
-    channels, clock = channels_of(settings), store.database.clock
-    return Delivery(store.alert_messages, channels, clock, retry_seconds).send_due()
+    targets, clock = find_targets(settings), store.database.clock
+
+    def bring(message: AlertMessage) -> None:
+        if message.target not in targets:
+            raise DeliveryFailed(f"There is no target {message.target}. Add it to alert_targets.")
+        send(settings, targets[message.target], message, clock.now())
+
+    retry_seconds = read_plan(settings).params.retry_seconds
+    return Delivery(store.alert_messages, bring, clock, retry_seconds).send_due()
+
+
+def record_tick(store: Store, now: datetime, *, is_last: bool = False) -> None:
+    """Note that a sensor ticked at `now`; the last one, that nobody ticks from then on, on purpose:
+    no alert is opened for it.
+    """
+    value = None if is_last else 0.0
+    store.metric_points.put([MetricPoint(day=now.date(), name=TICK, value=value, measured_at=now)])
+
+
+@contextmanager
+def keep_ticking(store: Store, seconds: float) -> Iterator[None]:
+    """Record a tick every `seconds` while the block runs: a run of `rlhf loop`, which evaluates no
+    sensor meanwhile and is alive.
+    """
+
+    def tick() -> None:
+        with suppress(StoreError):  # a locked database costs one tick, never the run
+            record_tick(store, store.database.clock.now())
+
+    with _repeating(tick, seconds):
+        yield
+
+
+@contextmanager
+def watch_alerts(store: Store, settings: Settings) -> Iterator[None]:
+    """Watch the daemon, which the web app outlives, and send messages, as often as the daemon does.
+    Each message is leased to one of them.
+    """
+
+    def look() -> None:
+        try:
+            watch_daemon(store, settings, store.database.clock.now())
+            send_messages(store, settings)
+        except PipelineError as cause:  # such as a busy database: the next look repeats it
+            logger.warning("Alerts were not checked: %s", cause)
+        except Exception:
+            logger.exception("Alerts were not checked")
+
+    with _repeating(look, settings.slow_sensor_seconds):
+        yield
+
+
+@contextmanager
+def _repeating(action: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call `action` every `seconds` from a thread while the block runs."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=run, daemon=True, name="alerts")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(1)  # a tick that was begun is stored before the caller's next one

@@ -1,10 +1,12 @@
 """Rules of alerts: each compares the readings of one metric with a threshold."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import MetricName, Severity
@@ -16,7 +18,6 @@ FACTS: Mapping[str, str] = {
     "drift.unanswered": "1 while a change that the trigger confirmed is not answered, or answered "
     "but not served",
     "gate.refused": "1 while the latest decision of the gate is a refusal",
-    "model.accuracy_gap": "noise ceiling minus accuracy of the latest reward model",
     "spend.share": "share of the daily budget that is spent",
     "runs.last_failed": "1 while the last run of a job failed",
     "checks.last_failed": "while the last result of an asset check is a failure: 2 if it stops a "
@@ -63,7 +64,7 @@ class AlertRule(Parameters):
         min_length=1,
         max_length=300,
         description="Sentence of the alert; {value}, {threshold}, {subject}, {detail}, {duration} "
-        "(a value in seconds, such as 20 hours) and labels are filled in",
+        "(a value in seconds, as 20:03:00) and labels are filled in",
     )
     loop_action: Text = Field(
         default="Nothing by itself; a person decides.", description="What the loop does about it"
@@ -86,7 +87,7 @@ class AlertRule(Parameters):
             known = suggest(self.reads, [*METRICS, *FACTS])
             raise ValueError(f"reads {self.reads!r}, which is not measured. {known}")
         try:
-            self.fill_title({"value": 1.0}, {})
+            self.fill_title(Reading(self.reads, datetime.now(UTC), 1.0))
         except (ValueError, AttributeError, IndexError, TypeError, KeyError) as cause:
             raise ValueError(f"the title cannot be filled in: {cause}") from None
         return self
@@ -94,10 +95,18 @@ class AlertRule(Parameters):
     def is_beyond(self, value: float, threshold: float) -> bool:
         return value > threshold if self.comparison == "above" else value < threshold
 
-    def fill_title(self, figures: Mapping[str, Any], labels: Mapping[str, str]) -> str:
+    def fill_title(self, reading: Reading) -> str:
         """The title with its blanks filled in; `?` stands for a label that the reading lacks."""
-        own = {"reads": self.reads, "comparison": self.comparison, "threshold": self.threshold}
-        return self.title.format_map(_Blanks({**labels, **own, **figures}))
+        figures = {
+            "reads": self.reads,
+            "comparison": self.comparison,
+            "threshold": self.threshold,
+            "subject": reading.subject,
+            "detail": reading.detail or "no detail",
+            "value": reading.value,
+            "duration": timedelta(seconds=round(reading.value or 0)),
+        }
+        return self.title.format_map(_Blanks({**reading.labels, **figures}))
 
 
 class _Blanks(dict[str, Any]):
@@ -307,11 +316,6 @@ def merge_rules(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, AlertRule
             raise ConfigurationError(
                 f"There is no rule {name!r}. {suggest(name, RULES)} A rule of your own needs reads "
                 "and threshold."
-            )
-        for unknown in given.keys() - AlertRule.model_fields.keys():
-            raise ConfigurationError(
-                f"The rule {name!r} has no field {unknown!r}. "
-                f"{suggest(unknown, AlertRule.model_fields)}"
             )
         known = RULES[name].model_dump() if name in RULES else {}
         try:

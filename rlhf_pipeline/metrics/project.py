@@ -26,9 +26,7 @@ def measure_project(store: Store, project: str, now: datetime) -> list[MetricPoi
 
 
 def measure_votes(store: Store, days: Sequence[date], now: datetime) -> list[MetricPoint]:
-    """Votes of each day by source and what people took for them; for the day of `now`, also the
-    time since the last vote.
-    """
+    """Votes of each day by source, and what people took for them."""
     points = []
     for day in days:
         totals = store.votes.day_totals(day)
@@ -46,8 +44,6 @@ def measure_votes(store: Store, days: Sequence[date], now: datetime) -> list[Met
                     measured_at=now,
                 )
             )
-    if now.date() in days and (last := store.votes.last_received_at()) is not None:
-        points.append(_build_age("votes.idle_hours", last, now, HOUR_S))
     return points
 
 
@@ -76,6 +72,8 @@ def _measure_queue(store: Store, now: datetime) -> list[MetricPoint]:
     oldest_at = waiting.oldest_at if waiting.n_open else now
     if oldest_at is not None:
         points.append(_build_age("queue.oldest_hours", oldest_at, now, HOUR_S))
+        idle_since = max(oldest_at, store.votes.last_received_at() or oldest_at)
+        points.append(_build_age("votes.idle_hours", idle_since, now, HOUR_S))
     return points
 
 

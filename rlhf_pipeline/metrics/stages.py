@@ -27,18 +27,31 @@ def agreement_points(agreed: Interval | None, day: str, now: datetime) -> list[M
 
 def window_points(window: CalibrationWindow, now: datetime) -> list[MetricPoint]:
     """Of the calibration window that ends on a day, labelled with the model that predicted."""
-    figures = {
+    figures: dict[str, Interval | None] = {
         "model.accuracy": window.accuracy,
         "model.accuracy_ceiling": window.noise_ceiling,
         "model.ece": window.ece,
         "model.calibration_slope": window.slope,
     }
-    models = window.reward_models[-1:]
+    if window.accuracy is not None and window.noise_ceiling is not None:
+        figures["model.accuracy_gap"] = _subtract(window.noise_ceiling, window.accuracy)
     return [
         point
-        for model in models
+        for model in window.reward_models[-1:]
         for point in _estimates(window.day, now, figures, reward_model=model)
     ]
+
+
+def _subtract(ceiling: Interval, accuracy: Interval) -> Interval:
+    """How far the accuracy is below the ceiling, with the widest bounds that both intervals
+    allow.
+    """
+    return Interval(
+        value=ceiling.value - accuracy.value,
+        low=ceiling.low - accuracy.high,
+        high=ceiling.high - accuracy.low,
+        n=accuracy.n,
+    )
 
 
 def group_points(

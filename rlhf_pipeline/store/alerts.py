@@ -1,35 +1,22 @@
 """Alerts, silences and messages: one alert per rule and subject whose condition has not ended."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, exists, func, select
 
-from rlhf_pipeline.errors import NotFound, StoreError
-from rlhf_pipeline.monitoring import Alert, AlertMessage, AlertState, MessageState, Silence
+from rlhf_pipeline.errors import AlertState, NotFound
+from rlhf_pipeline.monitoring import Alert, AlertMessage, MessageState, Silence
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import alert_messages, alert_silences, alerts
 
-
-class AlertStep(Protocol):
-    """What changes of the alerts, and the messages about them."""
-
-    changed: list[Alert]
-    dropped: list[int]
-    messages: list[AlertMessage]
-
-    @property
-    def is_empty(self) -> bool: ...
-
-
-Step = TypeVar("Step", bound=AlertStep)
-# From the alerts that have not ended, the silences and the next number.
-Advance = Callable[[Sequence[Alert], Sequence[Silence], int], Step]
+Put = Callable[[Sequence[Alert], Sequence[AlertMessage]], None]
 
 
 class Alerts:
@@ -38,36 +25,39 @@ class Alerts:
     def __init__(self, database: Database):
         self._database = database
 
-    def advance(self, step: Advance[Step]) -> Step:
-        """Store what `step` changes. It is asked twice where it changes something: the second time
-        within the transaction, so that two processes open no alert twice.
+    @contextmanager
+    def advancing(self) -> Iterator[tuple[Sequence[Alert], Sequence[Silence], int, Put]]:
+        """The alerts that have not ended, the silences and the next number, in a transaction in
+        which the function stores changed alerts and their messages. So two processes open no alert
+        twice.
         """
-        with self._database.read_transaction() as connection:
-            planned = self._plan(connection, step)
-        if planned.is_empty:
-            return planned
         with self._database.write_transaction() as connection:
-            planned = self._plan(connection, step)
-            for number in planned.dropped:
-                connection.execute(alerts.delete().where(self._is(number)))
-            for alert in planned.changed:
-                self._put(connection, alert)
-            insert_messages(connection, self._database, planned.messages)
-        return planned
+
+            def put(changed: Sequence[Alert], messages: Sequence[AlertMessage]) -> None:
+                for alert in changed:
+                    self._put(connection, alert)
+                insert_messages(connection, self._database, messages)
+
+            known = self._read(connection, alerts.c.ended_at.is_(None))[::-1]
+            next_id = self._database.next_number(connection, alerts.c.alert_id)
+            yield known, read_silences(connection), next_id, put
 
     def change(
         self,
         alert_id: int,
-        change: Callable[[Alert], tuple[Alert, Sequence[AlertMessage]]],
+        change: Callable[[Alert], Alert],
         *,
         actor: str,
         action: str,
+        tell: Callable[[Alert], Sequence[AlertMessage]] = lambda _: (),
     ) -> Alert:
-        """Change one alert by hand; raises NotFound. The audit chain keeps who did it."""
+        """Change one alert by hand and store what `tell` says of it; raises NotFound. The audit
+        chain keeps who did it.
+        """
         with audited_transaction(self._database) as (connection, ledger):
-            changed, messages = change(self._get(connection, alert_id))
+            changed = change(self._get(connection, alert_id))
             self._put(connection, changed)
-            insert_messages(connection, self._database, messages)
+            insert_messages(connection, self._database, tell(changed))
             _append(ledger, actor, f"alert.{action}", f"alert {alert_id}", changed)
         return changed
 
@@ -79,7 +69,7 @@ class Alerts:
     def page(
         self,
         *,
-        states: Sequence[AlertState] = ("open", "acknowledged", "resolved"),
+        states: Sequence[str] = ("open", "acknowledged", "resolved"),
         rule: str | None = None,
         before_id: int | None = None,
         limit: int = 100,
@@ -104,11 +94,6 @@ class Alerts:
             select(func.min(alerts.c.opened_at)).where(alerts.c.ended_at.is_(None))
         )
 
-    def _plan(self, connection: Connection, step: Advance[Step]) -> Step:
-        known = self._read(connection, alerts.c.ended_at.is_(None))[::-1]
-        silences = read_silences(connection)
-        return step(known, silences, self._database.next_number(connection, alerts.c.alert_id))
-
     def _get(self, connection: Connection, alert_id: int) -> Alert:
         found = self._read(connection, alerts.c.alert_id == alert_id)
         if not found:
@@ -127,15 +112,14 @@ class Alerts:
         return [Alert.from_json(text) for text in connection.execute(wanted).scalars()]
 
     def _put(self, connection: Connection, alert: Alert) -> None:
+        """Store the alert; one that ended while it was pending is not kept."""
+        connection.execute(alerts.delete().where(alerts.c.alert_id == alert.alert_id))
+        if alert.state == "pending" and alert.ended_at is not None:
+            return
         values = alert.model_dump(
             include={"alert_id", "rule", "subject", "state", "opened_at", "ended_at"}
         ) | {"record": json_of(alert, f"Alert {alert.alert_id}")}
-        updated = connection.execute(alerts.update().where(self._is(alert.alert_id)).values(values))
-        if updated.rowcount == 0:
-            self._database.insert(connection, alerts, [values])
-
-    def _is(self, alert_id: int) -> Any:
-        return alerts.c.alert_id == alert_id
+        self._database.insert(connection, alerts, [values])
 
 
 class Silences:
@@ -153,12 +137,12 @@ class Silences:
         ends_at: datetime,
         actor: str,
     ) -> Silence:
-        """Silence a rule, a subject or everything from now on. Raises StoreError for an end that
+        """Silence a rule, a subject or everything from now on. Raises AlertState for an end that
         is past.
         """
         now = self._database.clock.now().astimezone(UTC)
         if ends_at <= now:
-            raise StoreError(
+            raise AlertState(
                 f"The silence would end at {ends_at:%Y-%m-%d %H:%M}, which is past. Choose a later "
                 "end."
             )
@@ -177,7 +161,7 @@ class Silences:
         return silence
 
     def end(self, silence_id: int, *, actor: str) -> Silence:
-        """End a silence now. Raises NotFound, and StoreError if it has ended."""
+        """End a silence now. Raises NotFound, and AlertState if it has ended."""
         now = self._database.clock.now().astimezone(UTC)
         with audited_transaction(self._database) as (connection, ledger):
             known = {each.silence_id: each for each in read_silences(connection)}
@@ -185,7 +169,7 @@ class Silences:
                 raise NotFound(f"There is no silence {silence_id}. The page Alerts lists them.")
             silence = known[silence_id]
             if silence.ends_at <= now:
-                raise StoreError(f"Silence {silence_id} ended at {silence.ends_at:%Y-%m-%d %H:%M}.")
+                raise AlertState(f"Silence {silence_id} ended at {silence.ends_at:%Y-%m-%d %H:%M}.")
             ended = silence.model_copy(update={"ends_at": now})
             connection.execute(
                 alert_silences.update()
@@ -294,24 +278,11 @@ class AlertMessages:
         return found[0]
 
     def page(
-        self,
-        *,
-        state: MessageState | None = None,
-        alert_id: int | None = None,
-        before: tuple[datetime, str] | None = None,
-        limit: int = 100,
+        self, *, state: MessageState | None = None, alert_id: int | None = None, limit: int = 100
     ) -> list[AlertMessage]:
-        """Newest first; `before` is the time of creation and the id of the last one of a page."""
-        columns = alert_messages.c
-        conditions: list[ColumnElement[bool]] = []
-        if state is not None:
-            conditions.append(columns.state == state)
-        if alert_id is not None:
-            conditions.append(columns.alert_id == alert_id)
-        if before is not None:
-            created_at, message_id = before
-            is_same_time = and_(columns.created_at == created_at, columns.message_id > message_id)
-            conditions.append(or_(columns.created_at < created_at, is_same_time))
+        """Newest first."""
+        wanted = {"state": state, "alert_id": alert_id}
+        conditions = [alert_messages.c[k] == v for k, v in wanted.items() if v is not None]
         return self._read(*conditions, limit=limit)
 
     def _is_due(self, now: datetime) -> tuple[ColumnElement[bool], ...]:

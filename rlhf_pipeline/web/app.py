@@ -11,7 +11,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse, Response
 
 from rlhf_pipeline import __version__
-from rlhf_pipeline.alerts.ticks import watch_alerts
+from rlhf_pipeline.alerts.rounds import watch_alerts
 from rlhf_pipeline.api_types.project import Health, Readiness
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError

@@ -119,7 +119,7 @@ class Home:
         )
 
     def deliver(self, days: float) -> None:
-        message = build_test_message("log", project="demo", link="", now=days_ago(days))
+        message = build_test_message("log", days_ago(days), project="demo")
         self.store.alert_messages.add([message])
         self.store.alert_messages.mark_delivered(message.message_id, days_ago(days))
 

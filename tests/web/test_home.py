@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.alerts.incidents import Step
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.monitoring import Alert, AlertState, MetricPoint
@@ -76,24 +75,21 @@ def put_alerts(web: Web, *states: AlertState) -> None:
     """The oldest first."""
     now = web.clock.now()
 
-    def open_all(known: object, silences: object, number: int) -> Step:
-        return Step(
-            changed=[
-                Alert(
-                    alert_id=number + i,
-                    rule="queue_age",
-                    subject=f"subject {number + i}",
-                    severity="warning",
-                    state=state,
-                    title="The queue is old",
-                    opened_at=now,
-                    seen_at=now,
-                )
-                for i, state in enumerate(states)
-            ]
-        )
-
-    web.store.alerts.advance(open_all)
+    with web.store.alerts.advancing() as (_, _, number, put):
+        opened = [
+            Alert(
+                alert_id=number + i,
+                rule="queue_age",
+                subject=f"subject {number + i}",
+                severity="warning",
+                state=state,
+                title="The queue is old",
+                opened_at=now,
+                seen_at=now,
+            )
+            for i, state in enumerate(states)
+        ]
+        put(opened, [])
 
 
 @on_sqlite

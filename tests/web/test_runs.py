@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.alerts.ticks import record_end, record_tick
+from rlhf_pipeline.alerts.rounds import record_tick
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import NewVote, Role
@@ -162,7 +162,7 @@ def test_home_says_what_runs_next_or_what_would_start_it(paged: Web):
     assert "by the schedule" in browser.get(f"{paged.url}/").text
     paged.settings.config.write_text("loop: {schedules: {collection: noon}}\n")
     assert "must be a time of the day" in reader.get("/home").json()["next_run"]["hint"]
-    record_end(paged.store, paged.clock.now())
+    record_tick(paged.store, paged.clock.now(), is_last=True)
     assert reader.get("/home").json()["next_run"]["schedule"] is None
 
 

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rlhf_pipeline.alerts.channels import target_names
-from rlhf_pipeline.alerts.rounds import AlertPlan
+from rlhf_pipeline.alerts.rounds import read_plan
 from rlhf_pipeline.api_types.alerts import NewSilence, TestMessageOut
+from rlhf_pipeline.errors import AlertState
 from rlhf_pipeline.metric_catalogue import METRICS
-from rlhf_pipeline.monitoring import AlertState
+from rlhf_pipeline.monitoring import AlertState as State
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.alerts import routes
 from rlhf_pipeline.web.alerts.routes import Editor, Number, Reader, ShortText
@@ -24,7 +24,7 @@ from rlhf_pipeline.web.site import Site
 
 pages = APIRouter()
 Shown = Annotated[Literal["", "open", "acknowledged", "resolved"], Query(alias="state")]
-VIEWS: dict[str, tuple[str, list[AlertState]]] = {
+VIEWS: dict[str, tuple[str, list[State]]] = {
     "": ("not resolved", ["open", "acknowledged"]),
     "open": ("open", ["open"]),
     "acknowledged": ("acknowledged", ["acknowledged"]),
@@ -103,7 +103,7 @@ def _submit(
     site: Site, request: Request, principal: Principal, shown: str, act: Callable[[], object]
 ) -> Response:
     """Act, and show the list that the form was on, or the problem above it."""
-    _, problem = attempt(act)
+    _, problem = attempt(act, AlertState)
     if problem:
         return _render_page(site, request, principal, problem, shown=shown)
     return see_other(f"/alerts?state={shown}" if shown else "/alerts")
@@ -140,7 +140,7 @@ def _render_page(
     test: TestMessageOut | None = None,
 ) -> Response:
     may_read = principal.may(Permission.ALERTS_READ)
-    now, plan = site.store.database.clock.now(), AlertPlan.read(site.settings)
+    now, plan = site.store.database.clock.now(), read_plan(site.settings)
     found = routes.read_all(site, VIEWS[shown][1], None, cursor, SHOWN) if may_read else None
     return render(
         "alerts/page.html",
@@ -161,7 +161,7 @@ def _render_page(
         },
         silences=[one for one in site.store.silences.all() if one.ends_at > now],
         dead=site.store.alert_messages.page(state="dead", limit=SHOWN) if may_read else [],
-        targets=target_names(site.settings),
+        targets=plan.targets,
         test=test,
         hours=HOURS,
         daemon=site.readiness.find_daemon_status(),

@@ -1,7 +1,6 @@
 """A store, a clock that is set by hand, an alert, and a certificate for localhost."""
 
 import datetime as dt
-import itertools
 import shutil
 import ssl
 from collections.abc import Callable, Iterator
@@ -13,11 +12,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from rlhf_pipeline.alerts.messages import build_payload
+from rlhf_pipeline.alerts.messages import build_message
 from rlhf_pipeline.monitoring import Alert, AlertMessage, MessageKind
 from rlhf_pipeline.store import Store
 
-NUMBERS = itertools.count(1)
 NOON = dt.datetime(2026, 1, 3, 12, tzinfo=dt.UTC)
 
 
@@ -61,7 +59,7 @@ def drift() -> Alert:
         value=0.31,
         threshold=0.05,
         evidence={"cause": "taste changed", "votes": 120},
-        link="http://127.0.0.1:8080/drift",
+        link="/drift",
         opened_at=NOON,
         seen_at=NOON,
     )
@@ -70,15 +68,7 @@ def drift() -> Alert:
 def message_about(
     alert: Alert, kind: MessageKind = "opened", target: str = "team", at: dt.datetime = NOON
 ) -> AlertMessage:
-    return AlertMessage(
-        message_id=f"msg_{next(NUMBERS)}",
-        alert_id=alert.alert_id,
-        target=target,
-        kind=kind,
-        payload=build_payload(alert, kind, "demo", at),
-        created_at=at,
-        next_attempt_at=at,
-    )
+    return build_message(alert, kind, target, at, project="demo", web_url="http://127.0.0.1:8080/")
 
 
 @pytest.fixture

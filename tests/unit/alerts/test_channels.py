@@ -5,73 +5,64 @@ import json
 import logging
 import socket
 import ssl
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from standardwebhooks import Webhook
 
 from rlhf_pipeline.alert_targets import parse_targets
-from rlhf_pipeline.alerts.channels import LogChannel, channels_of
-from rlhf_pipeline.alerts.delivery import send_within
+from rlhf_pipeline.alerts import channels
+from rlhf_pipeline.alerts.channels import find_targets, resolve_allowed
 from rlhf_pipeline.alerts.messages import build_text
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed
 from rlhf_pipeline.monitoring import Alert, AlertMessage
-from tests.unit.alerts.conftest import NOON, message_about
+from tests.unit.alerts.conftest import message_about
 from tests.unit.alerts.receivers import Hook, Mailbox, serve_bytes, serve_hook
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
 
 
-def send(
-    message: AlertMessage, *, seconds: float = 10, allow_private: bool = True, **target: Any
-) -> str:
+def send(message: AlertMessage, *, allow_private: bool = True, **target: Any) -> str:
     settings = Settings(
         alert_targets=parse_targets({"team": target}), alert_allow_private=allow_private
     )
-    return send_within(channels_of(settings)["team"], message, datetime.now(UTC), seconds)
+    return channels.send(settings, find_targets(settings)["team"], message, datetime.now(UTC))
 
 
 def post(message: AlertMessage, url: str, **more: Any) -> str:
     return send(message, **{"channel": "webhook", "url": url, "secret": SECRET} | more)
 
 
-def failure(message: AlertMessage, url: str, **more: Any) -> DeliveryFailed:
+def failure(message: AlertMessage, url: str, **more: Any) -> str:
     with pytest.raises(DeliveryFailed) as refusal:
         post(message, url, **more)
-    return refusal.value
+    return str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "level"), [("opened", logging.ERROR), ("resolved", logging.WARNING)]
-)
-def test_an_alert_is_one_line_of_the_log(
-    drift: Alert, kind: Any, level: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    detailed = drift.model_copy(update={"detail": "two\nlines\x1b[2J"})
-    LogChannel().send(message_about(detailed, kind), NOON)
-    (record,) = caplog.records
-    assert (record.levelno, record.name) == (level, "rlhf_pipeline.alerts")
-    text = record.getMessage()
-    assert text.startswith(f"[demo] {'critical' if kind == 'opened' else kind}: Drift of the error")
-    assert text.endswith("http://127.0.0.1:8080/drift")
-    assert not {"\x1b", "\n"} & set(text)
+def test_an_alert_is_one_line_of_the_log(drift: Alert, caplog: pytest.LogCaptureFixture) -> None:
+    detailed = drift.model_copy(update={"title": "two\nlines\x1b[2J"})
+    for kind in ("opened", "resolved"):
+        send(message_about(detailed, kind), channel="log")
+    text = "two lines\\u001b[2J http://127.0.0.1:8080/drift"
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.ERROR, f"[demo] critical: {text}"),
+        (logging.WARNING, f"[demo] resolved: {text}"),
+    ]
 
 
 def test_a_text_says_since_when_how_bad_what_was_done_and_what_to_do(opened: AlertMessage) -> None:
     assert build_text(opened).splitlines() == [
         "Drift of the error rate",
-        "The taste of annotators changed.",
         "",
         "Since: 2026-01-03T12:00:00Z",
         "Severity: critical",
         "State: answered, not served",
         "What the loop did: It retrained the reward model.",
         "What to do next: Promote a policy.",
-        "Cause: taste changed",
         "http://127.0.0.1:8080/drift",
     ]
 
@@ -103,21 +94,51 @@ def test_a_secret_that_is_rotated_signs_beside_the_new_one(
 
 def test_a_private_address_is_refused_by_default(opened: AlertMessage) -> None:
     with serve_hook(Hook()) as hook:
-        said = str(failure(opened, hook.url, allow_private=False))
+        said = failure(opened, hook.url, allow_private=False)
     assert said.startswith("127.0.0.1 has the private address 127.0.0.1")
     assert "RLHF_ALERT_ALLOW_PRIVATE=true" in said
     assert hook.received == []
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.8.8.8",
+        "10.1.2.3",
+        "192.168.1.1",
+        "100.64.0.1",
+        "2130706433",
+        "localhost",
+        "[::1]",
+        "[fc00::1]",
+        "[::ffff:10.0.0.1]",
+        "[2002:7f00:1::1]",
+    ],
+)
+def test_addresses_of_the_own_network_must_be_allowed(address: str) -> None:
+    url = httpx.URL(f"http://{address}/")
+    with pytest.raises(DeliveryFailed, match="RLHF_ALERT_ALLOW_PRIVATE"):
+        resolve_allowed(url, allow_private=False)
+    assert resolve_allowed(url, allow_private=True)
+
+
+@pytest.mark.parametrize(
+    "address", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "0.0.0.0", "224.0.0.1"]
+)
+def test_metadata_of_clouds_is_never_reachable(address: str) -> None:
+    with pytest.raises(DeliveryFailed, match="link-local"):
+        resolve_allowed(httpx.URL(f"http://{address}/"), allow_private=True)
+
+
 def test_a_redirect_is_not_followed(opened: AlertMessage) -> None:
     place = "http://169.254.169.254/latest/meta-data"
     with serve_hook(Hook(status=307, headers={"Location": place})) as hook:
-        assert "answered 307. Redirects are not followed" in str(failure(opened, hook.url))
+        assert "answered 307" in failure(opened, hook.url)
     assert len(hook.received) == 1
 
 
 def test_http_is_refused_for_public_addresses(opened: AlertMessage) -> None:
-    assert "Use https" in str(failure(opened, "http://1.1.1.1/"))
+    assert "Use https" in failure(opened, "http://1.1.1.1/")
 
 
 def test_the_name_is_looked_up_once(opened: AlertMessage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,50 +157,6 @@ def test_the_name_is_looked_up_once(opened: AlertMessage, monkeypatch: pytest.Mo
     assert hook.received[0][0]["Host"] == f"hooks.example.org:{hook.port}"
 
 
-def test_a_refusal_repeats_no_secret(opened: AlertMessage) -> None:
-    with serve_hook(Hook(status=404, text=f"no {SECRET} at /hook?key=abcdefgh".encode())) as hook:
-        refusal = failure(opened, hook.url)
-    assert str(refusal) == "127.0.0.1 answered 404."
-    assert not refusal.is_permanent
-
-
-def test_a_receiver_may_ask_for_a_wait_or_for_an_end(opened: AlertMessage) -> None:
-    with serve_hook(Hook(status=503, headers={"Retry-After": "900"})) as hook:
-        assert failure(opened, hook.url).retry_after == 900
-    with serve_hook(Hook(status=410)) as hook:
-        assert failure(opened, hook.url).is_permanent
-
-
-@pytest.mark.parametrize("chunk", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"x"])
-def test_a_slow_receiver_is_left_in_time(opened: AlertMessage, chunk: bytes) -> None:
-    def drip(connected: Any) -> None:
-        for _ in range(100):
-            connected.sendall(chunk)
-            time.sleep(0.05)
-
-    with serve_bytes(drip) as port:
-        began = time.monotonic()
-        said = str(failure(opened, f"http://127.0.0.1:{port}/", seconds=0.3))
-    assert said == "The receiver took longer than 0.3 s."
-    assert time.monotonic() - began < 2
-
-
-def test_the_body_of_a_reply_is_not_waited_for(opened: AlertMessage) -> None:
-    def accept(connected: Any) -> None:
-        connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
-        time.sleep(2)
-
-    with serve_bytes(accept) as port:
-        assert post(opened, f"http://127.0.0.1:{port}/", seconds=1.5) == "127.0.0.1 answered 200"
-
-
-def test_a_closed_port_is_an_error_with_its_cause(opened: AlertMessage) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        said = str(failure(opened, f"http://127.0.0.1:{unused.getsockname()[1]}/"))
-    assert "127.0.0.1: [Errno 111] Connection refused" in said
-
-
 def test_the_certificate_must_be_known_and_name_the_host(
     opened: AlertMessage,
     certificate: Path,
@@ -188,10 +165,10 @@ def test_the_certificate_must_be_known_and_name_the_host(
 ) -> None:
     with serve_hook(Hook(), server_tls) as hook:
         known = f"https://localhost:{hook.port}/"
-        assert "self-signed certificate" in str(failure(opened, known))
+        assert "self-signed certificate" in failure(opened, known)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert post(opened, known) == "localhost answered 204"
-        assert "127.0.0.1" in str(failure(opened, f"https://127.0.0.1:{hook.port}/"))
+        assert "127.0.0.1" in failure(opened, f"https://127.0.0.1:{hook.port}/")
     assert len(hook.received) == 1
 
 

@@ -1,15 +1,18 @@
 """Rounds over a store: an invalid settings file leaves alerts as they are."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.alerts.rounds import AlertPlan, advance_alerts, gather_readings
+from rlhf_pipeline.alerts import readings
+from rlhf_pipeline.alerts.rounds import advance_alerts, gather_readings, read_plan
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import GateCheck, GateDecision
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web_servers import announce
-from tests.unit.alerts.conftest import ManualClock
+from tests.unit.alerts.conftest import NOON, ManualClock
 
 VALID = """\
 loop:
@@ -38,13 +41,10 @@ class Project:
         """One round with this settings file, as the sensor makes it; states by rule."""
         self.file.write_text(text)
         self.clock.advance(minutes=1)
-        now, plan = self.clock.now(), self.plan()
+        now, plan = self.clock.now(), read_plan(self.settings)
         readings = gather_readings(self.store, self.settings, plan, now)
-        advance_alerts(self.store, self.settings, plan, readings, now)
+        advance_alerts(self.store, plan, readings, now)
         return {alert.rule: alert.state for alert in self.store.alerts.page()}
-
-    def plan(self) -> AlertPlan:
-        return AlertPlan.read(self.settings)
 
     def measure(self, **figures: float) -> None:
         now = self.clock.now()
@@ -82,6 +82,33 @@ def test_an_invalid_file_neither_resolves_nor_opens_alerts(project: Project, bro
 def test_messages_lead_to_the_server_of_this_home(project: Project) -> None:
     project.file.write_text(VALID)
     with announce(project.settings.home, "http://127.0.0.1:8123"):
-        assert project.plan().notification.web_url == "http://127.0.0.1:8123"
+        assert read_plan(project.settings).web_url == "http://127.0.0.1:8123"
     project.settings = project.settings.model_copy(update={"web_url": "https://votes.example.org"})
-    assert project.plan().notification.web_url == "https://votes.example.org"
+    assert read_plan(project.settings).web_url == "https://votes.example.org"
+
+
+def test_a_refusal_of_the_gate_names_what_failed() -> None:
+    checks = (
+        GateCheck(name="win_rate", passed=False, reason="win rate 0.48 is below 0.5"),
+        GateCheck(name="length", passed=True, reason="fine"),
+    )
+    refused = GateDecision(
+        candidate="demo.policy@2", champion="demo.policy@1", promoted=False, checks=checks
+    )
+    (reading,) = readings.read_gate(refused)
+    assert (reading.value, reading.detail) == (1.0, "win rate 0.48 is below 0.5")
+    assert reading.link == "/evolution#policy-2"
+
+
+def test_silence_is_counted_from_the_last_tick() -> None:
+    tick = MetricPoint(day=NOON.date(), name="daemon.silent_seconds", value=0.0, measured_at=NOON)
+    ended = tick.model_copy(update={"value": None})
+    for last, seconds, expected in (
+        (tick, 600, [600.0]),
+        (tick, 170, [0.0]),
+        (ended, 600, [None]),
+        (None, 600, []),
+    ):
+        now = NOON + timedelta(seconds=seconds)
+        found = readings.read_silence(last, now, expected_s=60)
+        assert [reading.value for reading in found] == expected

@@ -163,19 +163,6 @@ def test_a_dead_message_is_sent_again_when_it_is_replayed(store):
         outbox.replay("msg_1", NOON, actor="ada")
 
 
-def test_a_page_of_messages_continues_after_the_last_one(store):
-    outbox = store.alert_messages
-    second = {"created_at": NOON + timedelta(seconds=1), "alert_id": 2}
-    outbox.add([message(f"msg_{i}") for i in range(3)])
-    outbox.add([message(f"msg_{i}").model_copy(update=second) for i in range(3, 5)])
-    seen, before = [], None
-    while found := outbox.page(limit=2, before=before):
-        seen += [m.message_id for m in found]
-        before = (found[-1].created_at, found[-1].message_id)
-    assert seen == ["msg_3", "msg_4", "msg_0", "msg_1", "msg_2"]
-    assert [m.message_id for m in outbox.page(alert_id=2)] == ["msg_3", "msg_4"]
-
-
 def test_a_silence_covers_its_rule_until_it_ends():
     silence = Silence(
         silence_id=1,

@@ -22,6 +22,7 @@ def test_an_empty_project_has_an_empty_queue_and_nothing_else(store):
     assert {key: point.value for key, point in measure(store).items()} == {
         ("queue.open",): 0,
         ("queue.oldest_hours",): 0,
+        ("votes.idle_hours",): 0,
     }
 
 
@@ -56,6 +57,7 @@ def test_the_queue_is_what_the_annotators_see(store, make_comparisons):
     assert found["queue.open",].value == store.assignments.remaining_work().n_open == 3
     hours = (now - NOON).total_seconds() / 3600
     assert found["queue.oldest_hours",].value == pytest.approx(hours)
+    assert found["votes.idle_hours",].value == pytest.approx(hours), "nobody has voted yet"
 
 
 def test_the_age_of_a_champion_counts_from_its_promotion(store):
