@@ -16,15 +16,14 @@ from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import frame_hash
-from rlhf_pipeline.policy.causal_lm import Policy, load_policy, load_prompt_format
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash, folder_hash
 from rlhf_pipeline.retraining.checkpoints import open_checkpoints
 from rlhf_pipeline.retraining.curriculum import order_easy_to_hard
-from rlhf_pipeline.retraining.memory import read_shape
 from rlhf_pipeline.retraining.preparation import (
     complete_params,
-    list_notices,
+    count_parameters,
     open_policy,
     place_training,
 )
@@ -70,7 +69,7 @@ class TrainingReport(Record):
         default=None, description="the sentinel that stopped the training before its last step"
     )
     notices: tuple[str, ...] = Field(
-        default=(), description="number format and memory, as far as they differ from what is best"
+        default=(), description="the number format, where it is not the one that was asked for"
     )
     seconds: float = Field(description="wall time of training, over all attempts")
     resumed_from: int | None = Field(
@@ -116,10 +115,10 @@ def train_and_report(
             "Weigh more rows above 0, or collect more votes."
         )
     silence_telemetry()
-    shape, place = read_shape(policy_folder, params.lora_targets), place_training(params)
+    place = place_training(params)
     params = complete_params(
         params,
-        shape,
+        count_parameters(policy_folder),
         place,
         imitates=recipe.imitates,
         updates_per_step=recipe.updates_per_step,
@@ -131,8 +130,6 @@ def train_and_report(
     known = _load_finished_report(out, fingerprint, params)
     if known is not None:
         return known
-    reader = load_prompt_format(policy_folder)
-    notices = list_notices(rows, params, shape, place, reader, has_reference=not recipe.imitates)
     checkpoints = open_checkpoints(out / "checkpoints", fingerprint)
     with silence_training_libraries(), limit_cpu_threads(params.cpu_threads):
         policy = open_policy(policy_folder, params)
@@ -169,7 +166,7 @@ def train_and_report(
         metrics=metrics,
         warnings=warnings,
         stop=done.stop,
-        notices=notices,
+        notices=(place.notice,) if place.notice else (),
         seconds=done.seconds,
         resumed_from=done.resumed_from,
     )

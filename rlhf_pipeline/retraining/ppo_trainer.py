@@ -7,7 +7,7 @@ Checkpoints, schedule, logging and device are those of transformers' Trainer.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from rlhf_pipeline.retraining.rewards import RewardFunction, score_members
 from rlhf_pipeline.retraining.sentinels import SAMPLED_LENGTH, evaluation_mode
 from rlhf_pipeline.retraining.training import TrainingParams
 
-STATE = "ppo.pt"  # in a checkpoint: the value head and the KL penalty
-# Ziegler et al. 2019, section 2.2
-LARGEST_KL_ERROR, KL_GAIN = 0.2, 0.1
+TENSORS = ("ids", "attention", "mask", "log_p", "values", "advantages", "returns")
+STATE = "ppo.pt"  # in a checkpoint: the value head
 
 
 class PPOParams(OnlineParams):
@@ -47,12 +46,6 @@ class PPOParams(OnlineParams):
     value_weight: float = Field(
         0.1, description="PPO: weight of the value head's loss", ge=0, le=10
     )
-    kl_target: float | None = Field(
-        None,
-        description="PPO: KL to the parent, in nats per completion, towards which kl_penalty is "
-        "adapted; null = kl_penalty stays",
-        gt=0,
-    )
 
 
 @dataclass(frozen=True)
@@ -70,17 +63,9 @@ class Rollouts:
     advantages: Any
     returns: Any
 
-    def rows(self, part: slice) -> "Rollouts":
-        return Rollouts(
-            self.ids[part],
-            self.attention[part],
-            self.width,
-            self.mask[part],
-            self.log_p[part],
-            self.values[part],
-            self.advantages[part],
-            self.returns[part],
-        )
+    def select(self, part: slice) -> "Rollouts":
+        values = {name: getattr(self, name)[part] for name in TENSORS}
+        return replace(self, **values)
 
 
 def estimate_advantages(rewards: Any, values: Any, mask: Any, lam: float) -> tuple[Any, Any]:
@@ -130,32 +115,11 @@ def clipped_policy_loss(log_p: Any, batch: Rollouts, clip_range: float) -> Any:
     return -mean_of(gains, batch.mask)
 
 
-def clipped_value_loss(values: Any, batch: Rollouts, clip_range: float) -> Any:
-    """Half the squared error; a value that moved further than clip_range gains nothing more."""
-    import torch
-
-    near = batch.values + (values - batch.values).clamp(-clip_range, clip_range)
-    errors = torch.maximum((values - batch.returns) ** 2, (near - batch.returns) ** 2)
-    return 0.5 * mean_of(errors, batch.mask)
-
-
 def loss_of_both(log_p: Any, values: Any, batch: Rollouts, params: PPOParams) -> tuple[Any, Any]:
     """The loss of policy and value head together, and that of the value head alone."""
-    value_loss = clipped_value_loss(values, batch, params.clip_range)
+    value_loss = 0.5 * mean_of((values - batch.returns) ** 2, batch.mask)
     policy_loss = clipped_policy_loss(log_p, batch, params.clip_range)
     return policy_loss + params.value_weight * value_loss, value_loss
-
-
-def adapt_penalty(penalty: float, kl: float, target: float | None) -> float:
-    """The KL penalty for the next batch: higher where the KL is above its target.
-
-    >>> adapt_penalty(0.1, kl=9.0, target=3.0) > 0.1 > adapt_penalty(0.1, kl=1.0, target=3.0)
-    True
-    """
-    if target is None:
-        return penalty
-    error = min(max(kl / target - 1, -LARGEST_KL_ERROR), LARGEST_KL_ERROR)
-    return penalty * (1 + KL_GAIN * error)
 
 
 def build_ppo_trainer(
@@ -197,7 +161,6 @@ def build_ppo_trainer(
             torch.nn.init.zeros_(self.value_head.weight)
             torch.nn.init.zeros_(self.value_head.bias)
             policy.model.value_head = self.value_head  # so that the optimiser finds it
-            self.kl_penalty = own.kl_penalty
             self.figures: dict[str, list[float]] = defaultdict(list)
             self._total_train_tokens = 0  # named as in TRL's trainers
             super().__init__(
@@ -226,7 +189,7 @@ def build_ppo_trainer(
             return loss
 
         def _step_back(self, model: Any, batch: Rollouts, part: slice) -> Any:
-            rows = batch.rows(part)
+            rows = batch.select(part)
             with self.compute_loss_context_manager():
                 log_p, values, _ = self._evaluate(model, rows.ids, rows.attention, rows.width)
             loss, value_loss = loss_of_both(log_p, values, rows, own)
@@ -268,13 +231,11 @@ def build_ppo_trainer(
                     device=mask.device,
                 )
                 ratios = (log_p - parent_log_p) * mask
-                rewards = -self.kl_penalty * ratios
+                rewards = -own.kl_penalty * ratios
                 last = mask.sum(-1).long() - 1
                 rewards[torch.arange(len(last)), last] += scores
                 advantages, returns = estimate_advantages(rewards, values, mask, own.gae_lambda)
-            kl = float(ratios.sum(-1).mean())
             self._note(scores, ratios, entropy, mask)
-            self.kl_penalty = adapt_penalty(self.kl_penalty, kl, own.kl_target)
             return Rollouts(
                 ids,
                 attention,
@@ -328,7 +289,6 @@ def build_ppo_trainer(
             self.figures["reward"].append(float(scores.mean()))
             self.figures["kl"].append(float(ratios.sum() / mask.sum()))
             self.figures["entropy"].append(float(mean_of(entropy, mask)))
-            self.figures["kl_penalty"].append(self.kl_penalty)
             self.figures[SAMPLED_LENGTH].append(float(mask.sum(-1).mean()))
 
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -342,13 +302,11 @@ def build_ppo_trainer(
             super()._save_checkpoint(model, trial)
             self.model.value_head = self.value_head
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            state = {"value_head": self.value_head.state_dict(), "kl_penalty": self.kl_penalty}
-            torch.save(state, folder / STATE)
+            torch.save(self.value_head.state_dict(), folder / STATE)
 
         def _load_from_checkpoint(self, checkpoint: str, model: Any = None) -> None:
             super()._load_from_checkpoint(checkpoint, model)
             state = torch.load(Path(checkpoint) / STATE, weights_only=True)
-            self.value_head.load_state_dict(state["value_head"])
-            self.kl_penalty = state["kl_penalty"]
+            self.value_head.load_state_dict(state)
 
     return PPOTrainer()

@@ -59,19 +59,6 @@ def test_it_ends_at_the_optimum_of_a_bandit(tmp_path, strategy):
     assert after == pytest.approx(best, abs=0.08)
 
 
-@pytest.mark.parametrize(("target", "factor"), [(None, 1.0), (1e6, 0.98)])
-def test_the_penalty_of_each_step_follows_its_target(tmp_path, target, factor):
-    policy = build_policy(tmp_path / "policy")
-    params = PARAMS.model_copy(update={"kl_penalty": 0.1, "kl_target": target, "batch_size": 24})
-    params = params.model_copy(update={"min_steps": 3})
-    report = train_candidate(
-        "ppo", policy, build_pairs(), tmp_path / "out", params, reward=LetterReward()
-    )
-    penalties = [penalty for _, penalty in report.curves["KL penalty"]]
-    assert penalties == pytest.approx([0.1 * factor**i for i in range(len(penalties))])
-    assert len(penalties) >= 3
-
-
 def test_no_forward_of_the_policy_sees_more_rows_than_a_part(tmp_path, monkeypatch):
     sizes = []
     forward = LlamaForCausalLM.forward

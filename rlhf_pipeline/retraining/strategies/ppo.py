@@ -23,7 +23,7 @@ class PPO(OnlineStrategy):
 
     name: ClassVar[str] = "ppo"
     Params: ClassVar[type[BaseModel]] = PPOParams
-    curves = CURVES | {"value loss": "value_loss", "KL penalty": "kl_penalty"}
+    curves = CURVES | {"value loss": "value_loss"}
 
     def count_updates(self, params: TrainingParams) -> int:
         return select_params(PPOParams, params).ppo_epochs

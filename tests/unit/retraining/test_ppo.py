@@ -8,9 +8,7 @@ import torch
 from rlhf_pipeline.retraining.ppo_trainer import (
     PPOParams,
     Rollouts,
-    adapt_penalty,
     clipped_policy_loss,
-    clipped_value_loss,
     loss_of_both,
 )
 
@@ -46,51 +44,20 @@ def test_the_ratio_gains_nothing_beyond_the_clip_range(log_ratio, advantage, los
     assert policy_loss(log_ratio, advantage) == pytest.approx((loss, gradient))
 
 
-@pytest.mark.parametrize(
-    ("value", "loss", "gradient"),
-    [
-        (0.1, 0.405, -0.9),  # half of (0.1 - 1)²
-        (0.5, 0.32, 0.0),  # moved further than 0.2 towards the return: as at 0.2
-        (-0.5, 1.125, -1.5),  # moved away from it: the whole error
-    ],
-)
-def test_a_value_gains_nothing_beyond_the_clip_range(value, loss, gradient):
-    values = torch.tensor([[value]], requires_grad=True)
-    found = clipped_value_loss(values, rollouts(returns=1.0), 0.2)
-    found.backward()
-    assert (found.item(), values.grad.item()) == pytest.approx((loss, gradient))
-
-
 def test_the_value_head_learns_beside_the_policy():
     values = torch.tensor([[0.9]], requires_grad=True)
     log_p = torch.tensor([[LOG_2]])
     batch = rollouts(advantages=1.0, returns=1.0)
     params = PPOParams(clip_range=0.5, value_weight=0.2)
     loss, value_loss = loss_of_both(log_p, values, batch, params)
-    # a ratio of at most 1.5; a value that counts as 0.5
-    assert (loss.item(), value_loss.item()) == pytest.approx((-1.5 + 0.2 * 0.125, 0.125))
-    values = torch.tensor([[0.3]], requires_grad=True)
-    loss_of_both(log_p, values, batch, params)[0].backward()
-    assert values.grad.item() == pytest.approx(0.2 * -0.7)
+    # a ratio of at most 1.5; half of (0.9 - 1)²
+    assert (loss.item(), value_loss.item()) == pytest.approx((-1.5 + 0.2 * 0.005, 0.005))
+    loss.backward()
+    assert values.grad.item() == pytest.approx(0.2 * -0.1)
 
 
 def test_tokens_after_the_end_have_no_loss():
     batch = rollouts(advantages=[1.0, 9.0], returns=[1.0, 9.0], mask=[1.0, 0.0])
     zeros = torch.zeros(1, 2)
-    assert float(clipped_policy_loss(zeros, batch, 0.2)) == pytest.approx(-1.0)
-    assert float(clipped_value_loss(zeros, batch, 0.2)) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    ("kl", "target", "penalty"),
-    [
-        (3.0, 3.0, 0.1),
-        (3.3, 3.0, 0.101),  # 10 % above: a tenth of that
-        (2.7, 3.0, 0.099),
-        (30.0, 3.0, 0.102),  # errors count up to 20 %
-        (0.0, 3.0, 0.098),
-        (9.0, None, 0.1),
-    ],
-)
-def test_the_penalty_follows_the_kl_in_small_steps(kl, target, penalty):
-    assert adapt_penalty(0.1, kl, target) == pytest.approx(penalty)
+    loss, value_loss = loss_of_both(zeros, zeros, batch, PPOParams(value_weight=0.0))
+    assert (float(loss), float(value_loss)) == pytest.approx((-1.0, 0.5))
