@@ -18,12 +18,12 @@ from rlhf_pipeline.errors import (
 from rlhf_pipeline.evaluation import frozen_prompt_ids
 from rlhf_pipeline.loop_settings import PARTS, CandidateParams, LoopSettings
 from rlhf_pipeline.parameters import parse_parameters, section_class, suggest
-from rlhf_pipeline.policy.causal_lm import PromptFormat, load_prompt_format
+from rlhf_pipeline.policy.causal_lm import load_prompt_format
 from rlhf_pipeline.records import CalibrationReport, ModelVersion, TrainingOrder
 from rlhf_pipeline.retraining.parameters import read_strategy_params
-from rlhf_pipeline.retraining.row_checks import describe_rows, find_bad_rows
 from rlhf_pipeline.retraining.selection import SelectionParams, list_usable_pairs
 from rlhf_pipeline.retraining.strategies import STRATEGIES, check_batch
+from rlhf_pipeline.retraining.strategies.base import has_one_text
 
 CANDIDATE = "candidate_model"
 STAGES = ("retraining_set", CANDIDATE, "evaluation", "gate")  # of the job
@@ -101,20 +101,14 @@ def check_inputs(workspace: Workspace, order: TrainingOrder) -> list[str]:
     sets = workspace.store.evaluation_sets
     frozen = sets.latest()
     return check_pairs(
-        pairs,
-        order,
-        policy,
-        frozen_prompt_ids(sets.prompts(frozen.version)) if frozen else frozenset(),
+        pairs, order, frozen_prompt_ids(sets.prompts(frozen.version)) if frozen else frozenset()
     )
 
 
 def check_pairs(
-    pairs: pd.DataFrame,
-    order: TrainingOrder,
-    policy: PromptFormat,
-    frozen_prompt_ids: Collection[str] = (),
+    pairs: pd.DataFrame, order: TrainingOrder, frozen_prompt_ids: Collection[str] = ()
 ) -> list[str]:
-    """Lines about the rows: how many can be trained on, and those that the training will leave out.
+    """Lines about the rows: how many can be trained on, and what leaves none out.
 
     Raises ConfigurationError as `check_batch`, ExpectationFailed, naming each, for rows that would
     stop it, and NotEnoughVotes for too few others.
@@ -123,33 +117,22 @@ def check_pairs(
     training = cast(CandidateParams, _params(order, CANDIDATE)).training_params()
     check_batch(order.strategy, training)
     usable = list_usable_pairs(pairs, selection, frozen_prompt_ids)
-    bad = find_bad_rows(
-        usable,
-        policy.count_prompt_tokens,
-        room=training.max_new_tokens if STRATEGIES[order.strategy].needs_reward else 1,
-        limit=training.max_length,
-        context=policy.context_length,
-    )
-    stopping = [row for row in bad if row.stops]
-    if stopping:
-        ids = json.dumps([row.comparison_id for row in stopping])
+    same = usable.loc[has_one_text(usable), "comparison_id"].tolist()
+    if same:
         raise ExpectationFailed(
-            f"{len(stopping)} of {len(usable)} rows cannot be trained on, so nothing was started.\n"
-            + "\n".join(f"  {line}" for line in describe_rows(stopping))
-            + f"\nTo leave them out: --set 'retraining_set.leave_out={ids}'"
+            f"{len(same)} of {len(usable)} rows have one text as chosen and rejected, so there is "
+            "nothing to prefer, and nothing was started. Correct the import, or leave them out: "
+            f"--set 'retraining_set.leave_out={json.dumps(same)}'"
         )
     n_needed = max(selection.min_pairs, training.min_pairs, 2)
-    if len(usable) - len(bad) < n_needed:
+    if len(usable) < n_needed:
         raise NotEnoughVotes(
-            f"{len(usable) - len(bad)} of {len(pairs)} preference pairs can be trained on; "
-            f"{n_needed} are needed. Collect more votes, or lower retraining_set.min_pairs and "
-            f"min_pairs.{''.join(f'{chr(10)}  {line}' for line in describe_rows(bad))}"
+            f"{len(usable)} of {len(pairs)} preference pairs can be trained on; {n_needed} are "
+            "needed. Collect more votes, or lower retraining_set.min_pairs and min_pairs."
         )
     unknown = sorted({*selection.leave_out} - {*pairs["comparison_id"]})
     return [
-        f"{len(usable) - len(bad)} of {len(pairs)} preference pairs can be trained on",
-        *(["The training leaves these out:"] if bad else []),
-        *(f"  {line}" for line in describe_rows(bad)),
+        f"{len(usable)} of {len(pairs)} preference pairs can be trained on",
         *([f"leave_out names no current pair: {', '.join(unknown)}"] if unknown else []),
     ]
 

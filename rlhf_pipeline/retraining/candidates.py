@@ -4,10 +4,9 @@ trainer.
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import pandas as pd
 from pydantic import Field
@@ -77,23 +76,27 @@ class TrainingReport(Record):
     )
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The parts of a strategy: the trainer it builds, the logged numbers to plot, and how it
-    interprets its own log.
-    """
+class Trained(Protocol):
+    """What a strategy tells of itself: see `strategies.base.TrainedStrategy`."""
 
-    name: str
-    build: Callable[[Policy, pd.DataFrame, TrainingParams, Path], Any]
-    curves: Mapping[str, str]
-    health: Callable[[FinishedTraining, TrainingParams], tuple[dict[str, float], tuple[str, ...]]]
-    imitates: bool = False  # texts, not preferences: no reference, and a higher learning rate
-    is_online: bool = False  # trains on the reward, which is then part of the lineage
-    updates_per_step: int = 1  # of the weights, on one batch
+    name: ClassVar[str]
+    curves: ClassVar[Mapping[str, str]]
+    imitates: ClassVar[bool]
+    needs_reward: ClassVar[bool]
+
+    def count_updates(self, params: TrainingParams) -> int: ...
+
+    def build_trainer(
+        self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
+    ) -> Any: ...
+
+    def check_health(
+        self, done: FinishedTraining, params: TrainingParams
+    ) -> tuple[dict[str, float], tuple[str, ...]]: ...
 
 
 def train_and_report(
-    recipe: Recipe,
+    strategy: Trained,
     policy_folder: Path,
     *,
     pairs: pd.DataFrame,
@@ -120,11 +123,11 @@ def train_and_report(
         params,
         count_parameters(policy_folder),
         place,
-        imitates=recipe.imitates,
-        updates_per_step=recipe.updates_per_step,
+        imitates=strategy.imitates,
+        updates_per_step=strategy.count_updates(params),
     )
-    lineage = build_lineage(recipe.name, params, folder_hash(policy_folder), frame_hash(pairs))
-    if recipe.is_online and reward is not None:
+    lineage = build_lineage(strategy.name, params, folder_hash(policy_folder), frame_hash(pairs))
+    if strategy.needs_reward and reward is not None:
         lineage["reward_hash"] = reward.weights_hash
     fingerprint = content_hash(lineage)
     known = _load_finished_report(out, fingerprint, params)
@@ -134,23 +137,23 @@ def train_and_report(
     with silence_training_libraries(), limit_cpu_threads(params.cpu_threads):
         policy = open_policy(policy_folder, params)
         check_tokenizer(policy)
-        room = params.max_new_tokens if recipe.is_online else 1
+        room = params.max_new_tokens if strategy.needs_reward else 1
         fitting = _select_fitting_rows(policy, rows, params, room)
         watch = _open_watch(policy, pairs, params, checkpoints, reward)
         done = run_to_end(
-            lambda: recipe.build(policy, fitting, params, checkpoints),
+            lambda: strategy.build_trainer(policy, fitting, params, checkpoints),
             checkpoints,
             out / "model",
             {LINEAGE: json.dumps(lineage, indent=1, sort_keys=True)},
             watch=watch,
             progress=progress,
         )
-    metrics, warnings = recipe.health(done, params)
+    metrics, warnings = strategy.check_health(done, params)
     if done.stop is not None:
         warnings = (done.stop.diagnosis, *warnings)
     sentinel_curves = {} if watch is None else watch.curves()
     report = TrainingReport(
-        strategy=recipe.name,
+        strategy=strategy.name,
         params=params.model_dump(),
         parent_hash=lineage["parent_hash"],
         data_hash=lineage["data_hash"],
@@ -161,7 +164,7 @@ def train_and_report(
         n_too_long=len(rows) - len(fitting),
         n_steps=done.n_steps,
         loss_curve=done.curve("loss"),
-        curves={label: done.curve(logged) for label, logged in recipe.curves.items()}
+        curves={label: done.curve(logged) for label, logged in strategy.curves.items()}
         | sentinel_curves,
         metrics=metrics,
         warnings=warnings,

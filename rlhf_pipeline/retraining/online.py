@@ -17,6 +17,7 @@ from rlhf_pipeline.retraining.training import (
     FinishedTraining,
     TrainingParams,
     build_trl_arguments,
+    format_example,
 )
 
 CURVES = {"reward": "reward", "KL to the parent": "kl", "entropy": "entropy"}
@@ -78,27 +79,35 @@ def build_step_arguments(
     return arguments | {"max_steps": epochs * math.ceil(n_prompts / params.batch_size)}
 
 
-def build_online_arguments(
-    policy: Policy, n_prompts: int, params: TrainingParams, checkpoints: Path
-) -> dict[str, Any]:
-    """Keyword arguments common to TRL's online configs, which count completions per batch."""
+def prepare_trl_trainer(
+    policy: Policy,
+    rows: pd.DataFrame,
+    params: TrainingParams,
+    checkpoints: Path,
+    reward: RewardFunction,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keyword arguments common to TRL's online trainers, and those of their configs, which count
+    completions per batch. TRL reads the reference policy from the folder that the policy was
+    loaded from: the parent.
+    """
+    from datasets import Dataset
+
     online = select_params(OnlineParams, params)
-    arguments = build_step_arguments(policy, n_prompts, params, checkpoints)
+    arguments = build_step_arguments(policy, len(rows), params, checkpoints)
     arguments["per_device_train_batch_size"] *= online.n_samples
-    return arguments | {
+    given = {
+        "model": policy.model,
+        "reward_funcs": make_trl_reward(reward),
+        "train_dataset": Dataset.from_list([format_example(policy, p) for p in rows["prompt"]]),
+        "processing_class": policy.tokenizer,
+    }
+    return given, arguments | {
         "num_generations": online.n_samples,
         "max_completion_length": params.max_new_tokens,
         "temperature": online.sampling_temperature,
         "beta": online.kl_penalty,
         "shuffle_dataset": not params.curriculum,
     }
-
-
-def build_prompt_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """TRL's prompt-only type: messages if the tokenizer has a chat template, otherwise text."""
-    if policy.tokenizer.chat_template is None:
-        return [{"prompt": text} for text in rows["prompt"]]
-    return [{"prompt": [{"role": "user", "content": text}]} for text in rows["prompt"]]
 
 
 def make_trl_reward(reward: RewardFunction) -> Any:

@@ -42,15 +42,10 @@ class SelectionParams(Parameters):
         description="Label by members fitted on the votes of one half of the prompts; the votes of "
         "the other half judge the candidate and are not trained on. false = all votes do both",
     )
-    keep_wrong_answers: bool = Field(
-        False,
-        description="Keep pairs whose chosen completion gives a wrong answer and whose rejected "
-        "one the right answer, where the prompt has a reference",
-    )
     hard_negatives: int = Field(
         0,
         description="Most further pairs of completions that nobody compared and that the reward "
-        "model finds close, or of which the rejected one gives a wrong answer",
+        "model finds close",
         ge=0,
     )
     leave_out: list[str] = Field(
@@ -158,7 +153,7 @@ def select_pairs(
         (described["weight"] > 0)
         & (is_sure | ~is_reserved)
         & (is_current | (p_chosen >= 0.5))
-        & (params.keep_wrong_answers | ~_prefers_wrong_answer(described, references or {}))
+        & ~_prefers_wrong_answer(described, references or {})
     ]
     _require_enough_pairs(len(chosen), len(checked), params.min_pairs)
     ranked = chosen.assign(_rank=chosen["information"] * chosen["weight"]).sort_values(

@@ -6,7 +6,7 @@ against that of the parent.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +18,13 @@ from pydantic import Field
 
 from rlhf_pipeline.errors import BackendUnavailable, StoppedBySentinel, TrainingFailed
 from rlhf_pipeline.evaluation.divergence import kl_and_entropy
+from rlhf_pipeline.evaluation.diversity import distinct_share
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.retraining.rewards import RewardFunction, score_with_deviation
 
-NGRAM = 2
 SAMPLED_LENGTH = "completions/mean_length"  # of a batch, as TRL's online trainers log it
 
 
@@ -273,26 +273,12 @@ def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
         step=step,
         kl=float(kl.mean()),
         entropy=float(entropy.mean()),
-        diversity=distinct_share(texts),
+        diversity=distinct_share(texts) or 0.0,
         length=float(np.mean([one.n_tokens for one in made])),
         chosen_log_p=float(policy.log_likelihood(prompts, watch.rows["chosen"].tolist())[0].mean()),
         reward=None if rewards is None else float(rewards.mean()),
         disagreement=None if deviations is None else float(deviations.mean()),
     )
-
-
-def distinct_share(texts: Sequence[str], n: int = NGRAM) -> float:
-    """Share of distinct runs of `n` words among all of `texts`; 0 without any (Li et al. 2016).
-
-    >>> distinct_share(["a b c", "a b d"])
-    0.75
-    """
-    runs = [
-        tuple(words[i : i + n])
-        for words in (text.split() for text in texts)
-        for i in range(len(words) - n + 1)
-    ]
-    return len(set(runs)) / len(runs) if runs else 0.0
 
 
 def _times(value: float | None, factor: float | None) -> float | None:

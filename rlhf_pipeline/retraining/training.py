@@ -200,6 +200,17 @@ def build_trl_arguments(
     }
 
 
+def format_example(policy: Policy, prompt: str, **completions: str) -> dict[str, Any]:
+    """A row as TRL reads it: messages if the tokenizer has a chat template, as `Policy` reads
+    prompts, otherwise plain text.
+    """
+    if policy.tokenizer.chat_template is None:
+        spaced = {name: policy.space_completion(prompt, text) for name, text in completions.items()}
+        return {"prompt": prompt, **spaced}
+    said = {name: [{"role": "assistant", "content": text}] for name, text in completions.items()}
+    return {"prompt": [{"role": "user", "content": prompt}], **said}
+
+
 @contextmanager
 def limit_cpu_threads(n: int) -> Iterator[None]:
     """Limit torch to `n` CPU threads: another number changes the order of sums and thus the

@@ -2,8 +2,10 @@
 
 import json
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pandas as pd
@@ -12,12 +14,12 @@ from pydantic import BaseModel, Field
 from rlhf_pipeline.errors import ExpectationFailed, NotEnoughVotes
 from rlhf_pipeline.frames import RETRAINING_SET, check_frame
 from rlhf_pipeline.parameters import Parameters
+from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
-from rlhf_pipeline.retraining.candidates import TrainingReport
-from rlhf_pipeline.retraining.rewards import RewardFunction
-from rlhf_pipeline.retraining.row_checks import has_one_text
-from rlhf_pipeline.retraining.training import TrainingParams
+from rlhf_pipeline.retraining.candidates import TrainingReport, train_and_report
+from rlhf_pipeline.retraining.rewards import RewardFunction, require_reward
+from rlhf_pipeline.retraining.training import FinishedTraining, TrainingParams
 
 __all__ = ["Strategy", "TrainingParams", "TrainingReport"]
 
@@ -70,6 +72,65 @@ class Strategy(Protocol):
     ) -> TrainingReport: ...
 
 
+class TrainedStrategy(ABC):
+    """A Strategy around a trainer of transformers, which a subclass builds.
+
+    `train_and_report` does the rest: memory of finished trainings, checkpoints, sentinels, report.
+    """
+
+    name: ClassVar[str]
+    Params: ClassVar[type[BaseModel]]
+    needs_reward: ClassVar[bool] = False
+    imitates: ClassVar[bool] = False  # texts, not preferences: a higher learning rate
+    # label of a plotted curve -> the number that the trainer logs
+    curves: ClassVar[Mapping[str, str]] = {}
+
+    def draw_rows(self, pairs: pd.DataFrame, params: TrainingParams) -> pd.DataFrame:
+        """The examples to train on, from checked RETRAINING_SET rows; a row a pair by default."""
+        return sample_by_weight(pairs, seed=params.seed)
+
+    @abstractmethod
+    def build_trainer(
+        self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
+    ) -> Any:
+        """A trainer on the `rows` of `draw_rows` that fit; it writes to `checkpoints`."""
+
+    @abstractmethod
+    def check_health(
+        self, done: FinishedTraining, params: TrainingParams
+    ) -> tuple[dict[str, float], tuple[str, ...]]:
+        """Numbers that distinguish a healthy training from a broken one, and warnings in words."""
+
+    def count_updates(self, params: TrainingParams) -> int:
+        """How often one step updates the weights, each time at the learning rate."""
+        return 1
+
+    def train(
+        self,
+        policy_folder: Path,
+        pairs: pd.DataFrame,
+        out: Path,
+        params: TrainingParams,
+        *,
+        reward: RewardFunction | None = None,
+        progress: Progress = ignore_progress,
+    ) -> TrainingReport:
+        """See `Strategy.train`."""
+        if self.needs_reward:
+            self.reward = require_reward(self.name, reward)
+        checked = check_trainable_pairs(pairs, params.min_pairs)
+        return train_and_report(
+            self,
+            policy_folder,
+            pairs=checked,
+            rows=self.draw_rows(checked, params),
+            out=out,
+            params=params,
+            reward=reward,
+            progress=progress,
+        )
+
+
 def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
     """Check `pairs` and sort them canonically, so their original order does not matter."""
     checked = check_frame(pairs, RETRAINING_SET)
@@ -96,6 +157,11 @@ def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
     return checked.sort_values("comparison_id", ignore_index=True)
 
 
+def has_one_text(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether chosen and rejected are the same but for spaces around them."""
+    return rows["chosen"].str.strip() == rows["rejected"].str.strip()
+
+
 def sample_by_weight(rows: pd.DataFrame, *, seed: int, key: str = "comparison_id") -> pd.DataFrame:
     """Repeat or leave out rows so that a row of weight w is expected w times: TRL's losses take no
     weight per row.
@@ -115,7 +181,3 @@ def sample_by_weight(rows: pd.DataFrame, *, seed: int, key: str = "comparison_id
     passed = np.floor(start + np.cumsum(ordered["weight"].to_numpy(dtype=float)) + 1e-9)
     copies = np.diff(passed, prepend=math.floor(start)).astype(int)
     return ordered.loc[np.repeat(ordered.index.to_numpy(), copies)].reset_index(drop=True)
-
-
-def to_messages(role: str, text: str) -> list[dict[str, str]]:
-    return [{"role": role, "content": text}]

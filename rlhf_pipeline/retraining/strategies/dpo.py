@@ -8,24 +8,18 @@ from pydantic import BaseModel, Field
 
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy
-from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.retraining.adapters import load_reference
-from rlhf_pipeline.retraining.candidates import Recipe, train_and_report
-from rlhf_pipeline.retraining.rewards import RewardFunction
 from rlhf_pipeline.retraining.strategies.base import (
     PullParams,
-    TrainingReport,
-    check_trainable_pairs,
-    sample_by_weight,
-    to_messages,
+    TrainedStrategy,
 )
 from rlhf_pipeline.retraining.training import (
     FinishedTraining,
     TrainingParams,
     build_trl_arguments,
+    format_example,
 )
 
-CURVES = {"reward margin": "rewards/margins", "reward accuracy": "rewards/accuracies"}
 # Nats per completion; at beta 0.1 this is one unit of reward.
 LOSS_OF_LIKELIHOOD = 10.0
 FLIPPED_SHARE = 0.1  # Chowdhury et al. 2024 recommend it for the robust loss
@@ -43,7 +37,7 @@ class DPOParams(PullParams):
     )
 
 
-class DPO:
+class DPO(TrainedStrategy):
     """Raises the likelihood of the chosen completion over the rejected one, relative to the parent
     policy (Rafailov et al. 2023).
 
@@ -54,101 +48,58 @@ class DPO:
 
     name: ClassVar[str] = "dpo"
     Params: ClassVar[type[BaseModel]] = DPOParams
-    needs_reward: ClassVar[bool] = False
+    curves = {"reward margin": "rewards/margins", "reward accuracy": "rewards/accuracies"}
 
-    def train(
-        self,
-        policy_folder: Path,
-        pairs: pd.DataFrame,
-        out: Path,
-        params: TrainingParams,
-        *,
-        reward: RewardFunction | None = None,
-        progress: Progress = ignore_progress,
-    ) -> TrainingReport:
-        checked = check_trainable_pairs(pairs, params.min_pairs)
-        rows = sample_by_weight(checked, seed=params.seed)
-        recipe = Recipe(self.name, _build_trainer, CURVES, _check_health)
-        return train_and_report(
-            recipe,
-            policy_folder,
-            pairs=checked,
-            rows=rows,
-            out=out,
-            params=params,
-            reward=reward,
-            progress=progress,
+    def build_trainer(
+        self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
+    ) -> Any:
+        from datasets import Dataset
+        from trl import DPOConfig, DPOTrainer
+
+        own = select_params(DPOParams, params)
+        texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)
+        return DPOTrainer(
+            model=policy.model,
+            ref_model=load_reference(policy, params.dtype),
+            args=DPOConfig(
+                beta=own.beta,
+                loss_type=own.dpo_loss,
+                label_smoothing=FLIPPED_SHARE if own.dpo_loss == "robust" else 0.0,
+                disable_dropout=False,  # that of the policy is off; adapters keep theirs
+                **build_trl_arguments(policy, len(rows), params, checkpoints),
+            ),
+            train_dataset=Dataset.from_list(
+                [format_example(policy, p, chosen=good, rejected=bad) for p, good, bad in texts]
+            ),
+            processing_class=policy.tokenizer,
         )
 
-
-def _build_trainer(
-    policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
-) -> Any:
-    from datasets import Dataset
-    from trl import DPOConfig, DPOTrainer
-
-    own = select_params(DPOParams, params)
-    return DPOTrainer(
-        model=policy.model,
-        ref_model=load_reference(policy, params.dtype),
-        args=DPOConfig(
-            beta=own.beta,
-            loss_type=own.dpo_loss,
-            label_smoothing=FLIPPED_SHARE if own.dpo_loss == "robust" else 0.0,
-            disable_dropout=False,  # that of the policy is off; adapters keep theirs
-            **build_trl_arguments(policy, len(rows), params, checkpoints),
-        ),
-        train_dataset=Dataset.from_list(_build_examples(policy, rows)),
-        processing_class=policy.tokenizer,
-    )
-
-
-def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """TRL's preference type: messages if the tokenizer has a chat template, as `Policy` reads
-    prompts, otherwise plain text.
-    """
-    columns = ["prompt", "chosen", "rejected"]
-    texts: list[dict[str, str]] = rows[columns].to_dict("records")
-    if policy.tokenizer.chat_template is None:
-        return [
-            {
-                name: text if name == "prompt" else policy.space_completion(row["prompt"], text)
-                for name, text in row.items()
-            }
-            for row in texts
-        ]
-    roles = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
-    return [{name: to_messages(roles[name], row[name]) for name in columns} for row in texts]
-
-
-def _check_health(
-    done: FinishedTraining, params: TrainingParams
-) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Numbers that distinguish a healthy DPO run from a broken one, and warnings in words.
-
-    TRL logs implicit rewards = beta * (log p - log p of the reference): divided by beta they are
-    the change of the completions' summed log probability since the start.
-    """
-    beta = select_params(DPOParams, params).beta
-    metrics = {
-        "loss": done.mean_at_end("loss"),
-        "reward_margin": done.mean_at_end("rewards/margins"),
-        "reward_accuracy": done.mean_at_end("rewards/accuracies"),
-        "chosen_log_p_change": done.mean_at_end("rewards/chosen") / beta,
-        "rejected_log_p_change": done.mean_at_end("rewards/rejected") / beta,
-    }
-    worries = []
-    if metrics["reward_margin"] <= 0:
-        worries.append(
-            f"The reward margin is {metrics['reward_margin']:.3f} at the end: the policy did not "
-            "learn the preferences."
-        )
-    if metrics["chosen_log_p_change"] < -LOSS_OF_LIKELIHOOD:
-        # Razin et al. 2024, likelihood displacement: both completions of a pair can become less
-        # likely.
-        worries.append(
-            f"The chosen completions lost {-metrics['chosen_log_p_change']:.1f} nats each: mass "
-            "moves to completions nobody judged. Raise beta, or lower the learning rate or the "
-            "epochs."
-        )
-    return metrics, tuple(worries)
+    def check_health(
+        self, done: FinishedTraining, params: TrainingParams
+    ) -> tuple[dict[str, float], tuple[str, ...]]:
+        """TRL logs implicit rewards = beta * (log p - log p of the reference): divided by beta they
+        are the change of the completions' summed log probability since the start.
+        """
+        beta = select_params(DPOParams, params).beta
+        metrics = {
+            "loss": done.mean_at_end("loss"),
+            "reward_margin": done.mean_at_end("rewards/margins"),
+            "reward_accuracy": done.mean_at_end("rewards/accuracies"),
+            "chosen_log_p_change": done.mean_at_end("rewards/chosen") / beta,
+            "rejected_log_p_change": done.mean_at_end("rewards/rejected") / beta,
+        }
+        worries = []
+        if metrics["reward_margin"] <= 0:
+            worries.append(
+                f"The reward margin is {metrics['reward_margin']:.3f} at the end: the policy "
+                "did not learn the preferences."
+            )
+        if metrics["chosen_log_p_change"] < -LOSS_OF_LIKELIHOOD:
+            # Razin et al. 2024, likelihood displacement: both completions of a pair can become less
+            # likely.
+            worries.append(
+                f"The chosen completions lost {-metrics['chosen_log_p_change']:.1f} nats each: "
+                "mass moves to completions nobody judged. Raise beta, or lower the learning rate or "
+                "the epochs."
+            )
+        return metrics, tuple(worries)

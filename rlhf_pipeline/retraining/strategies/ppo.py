@@ -10,7 +10,6 @@ from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.retraining.online import CURVES, build_step_arguments
 from rlhf_pipeline.retraining.ppo_trainer import PPOParams, build_ppo_trainer
-from rlhf_pipeline.retraining.rewards import RewardFunction
 from rlhf_pipeline.retraining.strategies.online_strategy import OnlineStrategy
 from rlhf_pipeline.retraining.training import TrainingParams
 
@@ -29,15 +28,9 @@ class PPO(OnlineStrategy):
         return select_params(PPOParams, params).ppo_epochs
 
     def build_trainer(
-        self,
-        policy: Policy,
-        rows: pd.DataFrame,
-        params: TrainingParams,
-        checkpoints: Path,
-        *,
-        reward: RewardFunction,
+        self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
     ) -> Any:
         arguments = build_step_arguments(policy, len(rows), params, checkpoints)
         # The trainer splits its batch itself, after sampling.
         arguments["per_device_train_batch_size"] *= arguments.pop("gradient_accumulation_steps")
-        return build_ppo_trainer(policy, rows["prompt"].tolist(), arguments, params, reward)
+        return build_ppo_trainer(policy, rows["prompt"].tolist(), arguments, params, self.reward)

@@ -7,13 +7,7 @@ import pandas as pd
 from pydantic import BaseModel
 
 from rlhf_pipeline.policy.causal_lm import Policy
-from rlhf_pipeline.retraining.online import (
-    OnlineParams,
-    build_online_arguments,
-    build_prompt_examples,
-    make_trl_reward,
-)
-from rlhf_pipeline.retraining.rewards import RewardFunction
+from rlhf_pipeline.retraining.online import OnlineParams, prepare_trl_trainer
 from rlhf_pipeline.retraining.strategies.online_strategy import OnlineStrategy
 from rlhf_pipeline.retraining.training import TrainingParams
 
@@ -32,23 +26,9 @@ class RLOO(OnlineStrategy):
     Params: ClassVar[type[BaseModel]] = RLOOParams
 
     def build_trainer(
-        self,
-        policy: Policy,
-        rows: pd.DataFrame,
-        params: TrainingParams,
-        checkpoints: Path,
-        *,
-        reward: RewardFunction,
+        self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
     ) -> Any:
-        from datasets import Dataset
         from trl import RLOOConfig, RLOOTrainer
 
-        # TRL reads the reference policy from the folder that the policy was loaded from: the
-        # parent.
-        return RLOOTrainer(
-            model=policy.model,
-            reward_funcs=make_trl_reward(reward),
-            args=RLOOConfig(**build_online_arguments(policy, len(rows), params, checkpoints)),
-            train_dataset=Dataset.from_list(build_prompt_examples(policy, rows)),
-            processing_class=policy.tokenizer,
-        )
+        given, arguments = prepare_trl_trainer(policy, rows, params, checkpoints, self.reward)
+        return RLOOTrainer(args=RLOOConfig(**arguments), **given)

@@ -10,7 +10,6 @@ from rlhf_pipeline.retraining.sentinels import (
     Measurement,
     SentinelParams,
     SentinelWatch,
-    distinct_share,
     find_violation,
     make_sentinel_callback,
 )
@@ -112,8 +111,3 @@ def test_curves_have_a_label_and_leave_out_what_was_not_measured(tmp_path):
     curves = watch.curves()
     assert curves["sentinel: length"] == ((0, 20.0), (20, 40.0))
     assert "sentinel: reward" not in curves
-
-
-def test_texts_without_word_pairs_have_no_diversity():
-    assert distinct_share(["", "word"]) == 0.0
-    assert distinct_share(["a b a b"]) == pytest.approx(2 / 3)
