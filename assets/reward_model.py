@@ -18,7 +18,6 @@ from assets.delivery import (
     make_rule,
     open_tracked_run,
     unpartitioned_asset,
-    value_hash,
 )
 from assets.preference_pairs import find_last_decision
 from assets.votes import LearningRange
@@ -58,16 +57,11 @@ def reward_model(
 ) -> Iterator[Any]:
     """Fitted on the training split of all days, registered as candidate; calibration decides
     whether it becomes champion.
-
-    A killed training of kind transformer goes on where it was, whichever run does it again.
     """
     registry, champion = champions.registry, champions.judge()
     last_decision = find_last_decision(context.instance)
     data = config.select(champions.store, preference_pairs, votes, annotator_model)
-    # Named by content, as a candidate's: the same pairs and parent resume the same training.
-    parent = "anew" if champion is None else champion.version.content_hash[:12]
-    unfinished = settings.models / "reward_models" / f"{value_hash(data.pairs)[:12]}-{parent}"
-    model = build_reward_model(config, champions.encoder(), checkpoints=unfinished)
+    model = build_reward_model(config, champions.encoder())
     start = WarmStart.from_champion(champion, model)
     with open_tracked_run(context, registry) as run, tempfile.TemporaryDirectory() as folder:
         losses = LossLogger(run, progress("reward_model"))
@@ -113,7 +107,7 @@ def reward_model(
                 metrics=version.metrics | report.metrics(),
                 shown=[
                     *(f"test_accuracy{since}", f"noise_ceiling{since}", f"longer_wins{since}"),
-                    *(f"test_log_loss{since}", "n_learnt", "n_train"),
+                    *(f"test_log_loss{since}", "n_train"),
                 ],
                 figures={
                     "loss_curve": draw_png(chart_loss(curve, title=f"Loss of {version.label}"))

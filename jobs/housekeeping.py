@@ -31,7 +31,6 @@ from rlhf_pipeline.registry import (
     remove_files,
     stored_versions,
 )
-from rlhf_pipeline.reward_model.embedding_cache import CUT
 from rlhf_pipeline.store import Store, anchors
 
 RUNS_AT_ONCE = 2000  # oldest first
@@ -40,7 +39,7 @@ ENDED_STATUSES = [
     dg.DagsterRunStatus.FAILURE,
     dg.DagsterRunStatus.CANCELED,
 ]
-TRAINING_FOLDERS = ("candidates", "reward_models")  # folders of checkpoints below `Settings.models`
+TRAINING_FOLDERS = ("candidates",)  # folders of checkpoints below `Settings.models`
 JOB = "housekeeping"
 
 
@@ -144,8 +143,6 @@ class Retention:
         old = [path for path in old if path.suffix == ".emb"]
         for path in old:
             path.unlink(missing_ok=True)
-            # second: which texts were cut matters as long as there are embeddings of them
-            path.with_suffix(CUT).unlink(missing_ok=True)
         return len(old)
 
     def _delete_checkpoints(self) -> int:

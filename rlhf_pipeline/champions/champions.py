@@ -16,14 +16,13 @@ from filelock import FileLock
 
 from rlhf_pipeline.calibration import calibrator_from_json
 from rlhf_pipeline.champions.assessment import AcceptanceParams, assess
-from rlhf_pipeline.champions.encoders import Encoders
+from rlhf_pipeline.champions.encoders import find_encoder
 from rlhf_pipeline.champions.judge import Judge
 from rlhf_pipeline.champions.serving import serve
 from rlhf_pipeline.completions import CompletionBackend, open_backend
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.drift.reference import FOLDER, Window
 from rlhf_pipeline.errors import (
-    EncoderNotFound,
     InvalidScores,
     ModelError,
     ModelNotFound,
@@ -41,7 +40,7 @@ from rlhf_pipeline.records import (
     folder_hash,
 )
 from rlhf_pipeline.registry import Kind, Registry
-from rlhf_pipeline.reward_model import Encoder, RewardModel
+from rlhf_pipeline.reward_model import Encoder, RewardModel, load_reward_model
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
@@ -185,15 +184,9 @@ class Champions:
         """Load `version`, or the champion policy. Raises as `load_policy`."""
         return load_policy(self.policy_folder(version), device=self.device, dtype=self.dtype)
 
-    @property
-    def encoders(self) -> Encoders:
-        return Encoders(self.encoder_name, self.cache / "embeddings")
-
-    def encoder(self, start: RewardModel | None = None) -> Encoder:
-        """The encoder for fitting a reward model: see `Encoders.first` and, for a fit from `start`,
-        `of_start`.
-        """
-        return self.encoders.first() if start is None else self.encoders.of_start(start)
+    def encoder(self) -> Encoder:
+        """The first available encoder of the setting `encoder`. Raises EncoderNotFound."""
+        return find_encoder(self.encoder_name, self.cache / "embeddings")
 
     def judge(self, version: ModelVersion | None = None) -> Judge | None:
         """Load the champion reward model, or `version`; None before the first one is trained and
@@ -201,20 +194,18 @@ class Champions:
 
         If a `version` cannot be loaded, it raises (ModelNotFound, ModelHashMismatch, ModelError,
         InvalidScores). If the champion cannot be loaded, because of another encoder or damaged
-        files, the Judge has a `load_error`. Both raise EncoderNotFound if the encoder they were
-        fitted on may be one that is currently missing: such a model is not lost.
+        files, the Judge has a `load_error`. Both raise EncoderNotFound if the setting names none
+        that is there.
         """
         wanted = version or self.registry.get("reward_model", "champion")
         if wanted is None:
             return None
-        first = self.encoders.first()  # outside the try: not the champion's fault
+        encoder = self.encoder()  # outside the try: not the champion's fault
         loaded: RewardModel | None = None
         error: PipelineError | None = None
         try:
             folder = self.registry.fetch_folder(wanted, self.cache)
-            loaded = self.encoders.load_model(folder, wanted.label, first)
-        except EncoderNotFound:
-            raise
+            loaded = load_reward_model(folder, encoder=encoder)
         except (ModelError, InvalidScores) as cause:
             if version is not None:
                 raise

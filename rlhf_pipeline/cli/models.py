@@ -36,7 +36,6 @@ SHOWN: dict[Kind, tuple[str, ...]] = {
         "longer_wins",
         "test_log_loss",
         "n_train",
-        "n_learnt",
     ),
 }
 # If a version has both metrics, only the first is shown.

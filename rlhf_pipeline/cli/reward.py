@@ -14,7 +14,7 @@ from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
 from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
-from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
 from rlhf_pipeline.evaluation.error_memory import ErrorMemory
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.learning import (
@@ -36,6 +36,7 @@ from rlhf_pipeline.reward_model import (
     RewardModelParams,
     build_reward_model,
     fit_reward_model,
+    load_reward_model,
     params_class,
 )
 from rlhf_pipeline.votes import Quarantines, TasteChanges, judged_comparison_ids
@@ -109,9 +110,8 @@ def train(
     learnt_from = _read_data(workspace, data or files.training_data, change_seq)
     start = _load_start(workspace, retrain=retrain, checkpoint=checkpoint)
     params = _parse_fit(kind, preset, label, changes)
-    unfinished = folder.with_name(f"{folder.name}.training")
-    encoder = workspace.champions.encoder(start.model)
-    model = build_reward_model(params, encoder, checkpoints=unfinished)
+    encoder = workspace.champions.encoder()
+    model = build_reward_model(params, encoder)
     with progress_bar(f"reward model ({params.chosen_kind})") as progress:
         fitted = fit_reward_model(
             learnt_from,
@@ -270,16 +270,7 @@ def _load_start(workspace: Workspace, *, retrain: bool, checkpoint: Path | None)
             for v in workspace.registry.list_versions("reward_model")
             if v.content_hash == folder_hash(checkpoint)
         ]
-        try:
-            model = workspace.champions.encoders.load_model(checkpoint, str(checkpoint))
-        except ModelHashMismatch as cause:
-            used = same[-1].params.get("encoder_used") if same else None
-            if used is None:
-                raise
-            raise ModelHashMismatch(
-                f"{cause} {same[-1].label} was fitted on {used}: to start from it, name that "
-                f"encoder, RLHF_ENCODER={used}, or list it as a fallback after a comma."
-            ) from cause
+        model = load_reward_model(checkpoint, encoder=workspace.champions.encoder())
         return WarmStart(model, same[-1].label if same else f"weights {model.weights_hash[:12]}")
     if not retrain:
         return WarmStart()

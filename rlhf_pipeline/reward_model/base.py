@@ -22,26 +22,11 @@ from rlhf_pipeline.reward_model.encoder import Encoder
 Floats = npt.NDArray[np.float64]
 
 
-WINDOW = "window"  # the encoder's truncation rule, shared by every kind with an encoder
-
-
 class ModelFacts(Record):
     """A reward model's parameters and fit statistics; a field a kind does not have stays empty."""
 
     label: str = Field(default="votes", description="what was learnt from each pair")
     n_members: int = Field(default=1, description="of the ensemble")
-    n_learnt: int | None = Field(
-        default=None,
-        description="pairs of the train split that moved the weights; None where it is unknown",
-    )
-    n_new: int | None = Field(
-        default=None,
-        description="of these what the model it was started from had not seen; of a fit anew all",
-    )
-    n_replayed: int | None = Field(
-        default=None,
-        description="and what that had seen and a warm start of a transformer learnt again",
-    )
     loss_curve: tuple[float, ...] = Field(
         default=(), description="training objective after each step"
     )
@@ -76,13 +61,10 @@ class RewardModel(Protocol):
         self,
         params: Any = None,
         encoder: Encoder | None = None,
-        *,
-        checkpoints: Path | None = None,
     ) -> None:
         """Create an unfitted model with `params`, of class `Params`, or with the defaults.
 
-        `encoder` is the one from the settings; a kind without an encoder ignores it. A kind whose
-        `fit` takes hours resumes a killed fit from `checkpoints`.
+        `encoder` is the one from the settings; a kind without an encoder ignores it.
         """
 
     @property
@@ -168,10 +150,6 @@ class RewardModel(Protocol):
         between model versions.
         """
         return np.asarray(scores / self.score_std_)
-
-    def cut_texts(self) -> dict[str, int]:
-        """Number of texts so far that the model did not read to their end, by truncation rule."""
-        return {}
 
     @property
     def weights_hash(self) -> str:

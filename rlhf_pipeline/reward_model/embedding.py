@@ -18,7 +18,6 @@ from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
-    WINDOW,
     Floats,
     ModelFacts,
     RewardModel,
@@ -113,9 +112,7 @@ class EmbeddingRewardModel(RewardModel):
 
     The sentence embeddings are summed, so two kind sentences count twice and each stays distinct; a
     single embedding of the whole text blurs them. The context is the last `prompt_chars` characters
-    of the prompt, ` [SEP] ` and the completion. Text beyond the encoder's window is cut off the end
-    and counted (`encoder.n_truncated`); prompts cut to their end and completions with more than
-    `max_sentences` sentences are counted in `n_cut`, each distinct text once per call. Features are
+    of the prompt, ` [SEP] ` and the completion. Features are
     standardised on the training completions. The score is the mean of the members' scores. Beside
     it stands one linear head for each dimension of the rubric that enough votes judge. See
     `RewardModel` for the protocol.
@@ -129,20 +126,15 @@ class EmbeddingRewardModel(RewardModel):
         self,
         params: EmbeddingParams | None = None,
         encoder: Encoder | None = None,
-        *,
-        checkpoints: Path | None = None,
     ) -> None:
         self.params = EmbeddingParams() if params is None else params
         self.encoder = encoder or Encoder()
         self.loss_curve_: list[float] = []
-        self.n_learnt_: int | None = None
         self.held_out_loss_: dict[float, float] = {}
         self.l2_: float | None = None
         self.context_penalty_: float | None = None
         self.heads_: Floats = np.zeros((0, 0))  # (members, d)
         self.dimension_heads_: dict[str, Floats] = {}
-        # texts cut so far, by the parameter that cut them
-        self.n_cut = {"prompt_chars": 0, "max_sentences": 0}
 
     def fit(
         self,
@@ -155,7 +147,6 @@ class EmbeddingRewardModel(RewardModel):
         used = drop_unweighted_pairs(
             sort_weighted_pairs(pairs, weights), self.name, self.params.min_pairs
         )
-        self.n_learnt_ = len(used)
         both = self.features(*both_sides(used), progress=progress)
         chosen, rejected = np.split(both, 2)
         self.feature_mean_ = both.mean(axis=0)
@@ -218,9 +209,6 @@ class EmbeddingRewardModel(RewardModel):
         return ModelFacts(
             label=params.label,
             n_members=params.n_members,
-            n_learnt=self.n_learnt_,
-            n_new=self.n_learnt_,
-            n_replayed=None if self.n_learnt_ is None else 0,
             loss_curve=tuple(self.loss_curve_),
             held_out_loss={f"{l2:g}": loss for l2, loss in self.held_out_loss_.items()},
             l2=self.l2_,
@@ -279,14 +267,6 @@ class EmbeddingRewardModel(RewardModel):
         check_texts(prompts, completions)
         contexts = [self.join_prompt(p, c) for p, c in zip(prompts, completions, strict=True)]
         sentences = [self.split_sentences(c) for c in completions]
-        self._count_cut(
-            prompts,
-            {
-                c
-                for c, parts in zip(completions, sentences, strict=True)
-                if len(parts) == self.params.max_sentences
-            },
-        )
         n_sentences = np.array([len(parts) for parts in sentences])
         texts = [*contexts, *(sentence for parts in sentences for sentence in parts)]
         vectors = self.encoder.encode(texts, progress=progress).astype(np.float64)
@@ -305,24 +285,13 @@ class EmbeddingRewardModel(RewardModel):
         """Split the completion at full stops, question and exclamation marks and line ends; the
         whole text if it has none.
         """
-        return _sentences(completion)[: self.params.max_sentences] or [completion]
+        found = [part.strip() for part in SENTENCE.findall(completion) if part.strip()]
+        return found[: self.params.max_sentences] or [completion]
 
     def join_prompt(self, prompt: str, completion: str) -> str:
         """The text to embed for a completion in the context of its prompt."""
         tail = prompt[-self.params.prompt_chars :] if self.params.prompt_chars else ""
         return f"{tail} [SEP] {completion}"
-
-    def _count_cut(self, prompts: Sequence[str], long_completions: set[str]) -> None:
-        self.n_cut["prompt_chars"] += sum(
-            len(prompt) > self.params.prompt_chars for prompt in set(prompts)
-        )
-        self.n_cut["max_sentences"] += sum(
-            len(_sentences(completion)) > self.params.max_sentences
-            for completion in long_completions
-        )
-
-    def cut_texts(self) -> dict[str, int]:
-        return {WINDOW: self.encoder.n_truncated, **self.n_cut}
 
     @property
     def weights_hash(self) -> str:
@@ -413,10 +382,6 @@ class EmbeddingRewardModel(RewardModel):
             raise ModelError(
                 "This reward model is not fitted. Call fit, or load a folder that was saved."
             )
-
-
-def _sentences(completion: str) -> list[str]:
-    return [part.strip() for part in SENTENCE.findall(completion) if part.strip()]
 
 
 def _penalty(n_features: int, context_penalty: float) -> Floats:

@@ -1,4 +1,4 @@
-"""Caches embeddings by content hash in append-only files, and records which texts were cut.
+"""Caches embeddings by content hash in append-only files.
 
 Each batch is one file, written completely or not at all: a process killed midway leaves a temporary
 file that is never read. A file with a wrong length or checksum is ignored, and its embeddings are
@@ -7,7 +7,7 @@ computed again.
 
 import struct
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,6 @@ from rlhf_pipeline.records import content_hash
 MAGIC = b"RLHFEMB1"
 HEADER = struct.Struct("<8sQQI")  # magic, number of vectors, dimension, CRC-32 of the rest
 KEY_BYTES = 32
-CUT = ".cut"
 
 Vectors = npt.NDArray[np.float32]
 
@@ -36,7 +35,6 @@ class EmbeddingCache:
         self._index: dict[str, tuple[Path, int]] = {}
         self._shards: dict[Path, Vectors] = {}
         self._seen: set[Path] = set()
-        self._cut: set[str] = set()
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Vectors]:
         """Return the cached vectors among `keys`."""
@@ -45,13 +43,9 @@ class EmbeddingCache:
         found = {key: self._index[key] for key in keys if key in self._index}
         return {key: self._shards[path][row] for key, (path, row) in found.items()}
 
-    def n_cut(self, keys: Iterable[str]) -> int:
-        """Count the `keys` found by `get_many` whose texts are longer than the encoder's window."""
-        return len(self._cut.intersection(keys))
-
-    def put_many(self, keys: Sequence[str], vectors: Vectors, *, cut: Collection[str] = ()) -> None:
-        """Write one file with `vectors` (n, d) under `keys`, and next to it the keys of texts that
-        were `cut`. Raises ArtefactError if the disk refuses.
+    def put_many(self, keys: Sequence[str], vectors: Vectors) -> None:
+        """Write one file with `vectors` (n, d) under `keys`. Raises ArtefactError if the disk
+        refuses.
         """
         if not len(keys):
             return
@@ -65,8 +59,6 @@ class EmbeddingCache:
         )
         content = HEADER.pack(MAGIC, len(keys), vectors.shape[1], zlib.crc32(body)) + body
         path = self.folder / f"{content_hash(list(keys))[:32]}.emb"
-        if cut:  # before the vectors: cached embeddings are not computed again
-            write_atomically(path.with_suffix(CUT), "\n".join(sorted(cut)).encode())
         write_atomically(path, content)
         self._seen.discard(path)  # an existing file may have been damaged
 
@@ -79,10 +71,6 @@ class EmbeddingCache:
                 continue
             keys, self._shards[path] = shard
             self._index.update({key: (path, row) for row, key in enumerate(keys)})
-            if path.with_suffix(CUT).exists():
-                self._cut.update(
-                    path.with_suffix(CUT).read_text(encoding="utf-8", errors="replace").split()
-                )
 
 
 def _read_shard(path: Path) -> tuple[list[str], Vectors] | None:

@@ -44,8 +44,7 @@ class EncoderChoice:
     """The requested encoder and the one used, by their names in the setting; `instead` gives the
     reason if they differ.
 
-    `rest` holds the alternatives listed after the one used, not looked up yet; None stands for the
-    offline encoder.
+    A source of None stands for the offline encoder.
     """
 
     asked: str
@@ -53,7 +52,6 @@ class EncoderChoice:
     source: str | Path | None
     folder: Path
     instead: str | None = None
-    rest: tuple[str | Path | None, ...] = ()
 
     @classmethod
     def of(cls, source: str | Path | None) -> "EncoderChoice":
@@ -65,28 +63,17 @@ class EncoderChoice:
         """
         named = _parse_alternatives(source)
         missing: list[EncoderNotFound] = []
-        for place, one in enumerate(named):
+        for one in named:
             try:
                 folder = _find_folder(one)
             except EncoderNotFound as cause:
                 missing.append(cause)
                 continue
+            asked, used = _source_name(named[0]), _source_name(one)
             instead = "; ".join(cause.why for cause in missing) or None
             if instead:
-                log.warning(
-                    "The encoder is %s, not %s: %s.",
-                    _source_name(one),
-                    _source_name(named[0]),
-                    instead,
-                )
-            return cls(
-                _source_name(named[0]),
-                _source_name(one),
-                one,
-                folder,
-                instead,
-                tuple(named[place + 1 :]),
-            )
+                log.warning("The encoder is %s, not %s: %s.", used, asked, instead)
+            return cls(asked, used, one, folder, instead)
         if len(missing) == 1:
             raise missing[0]
         raise ModelNotFound(
@@ -104,9 +91,8 @@ class Encoder:
     """A sentence encoder by hub id or folder, or the first available of several (see
     `EncoderChoice`); the offline all-MiniLM-L6-v2 if none is named.
 
-    A text of more than `max_tokens` tokens keeps its first `max_tokens`. `n_truncated` counts such
-    texts, each distinct one once per call, whether they are encoded here or come from the cache,
-    which remembers them. Computation is in float32 with padding masked, so a batch of one equals a
+    A text of more than `max_tokens` tokens keeps its first `max_tokens`, and the log says how
+    many. Computation is in float32 with padding masked, so a batch of one equals a
     batch of many within 1e-5. The encoder loads at the first text that is not in the cache.
     """
 
@@ -123,19 +109,11 @@ class Encoder:
         self.cache = cache
         self.max_tokens = max_tokens
         self.batch_tokens = batch_tokens
-        self.n_truncated = 0
-        self._cut: set[str] = set()  # cache keys of the truncated texts encoded here
         self.folder = self.choice.folder
         self.hash = encoder_identity(
             self.folder, is_offline=self.source is None, max_tokens=max_tokens
         )
         self._loaded: tuple[Any, Any] | None = None
-
-    def hash_with(self, max_tokens: int) -> str:
-        """The value `hash` would have with another window."""
-        if max_tokens == self.max_tokens:
-            return self.hash
-        return encoder_identity(self.folder, is_offline=self.source is None, max_tokens=max_tokens)
 
     def encode(
         self, texts: Sequence[str], *, progress: Progress = ignore_progress
@@ -145,8 +123,6 @@ class Encoder:
         """
         keys = [content_hash(self.hash, text) for text in texts]
         known = self.cache.get_many(keys) if self.cache else {}
-        if self.cache:
-            self.n_truncated += self.cache.n_cut(known)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
         known |= self._encode_missing(missing, progress)
         if not keys:
@@ -167,7 +143,7 @@ class Encoder:
                 [self._forward([missing[key] for key in batch]) for batch in chunk]
             )
             if self.cache:
-                self.cache.put_many(keys, vectors, cut=self._cut.intersection(keys))
+                self.cache.put_many(keys, vectors)
             made |= dict(zip(keys, vectors, strict=True))
             progress(len(made), len(order), "texts embedded")
         return made
@@ -181,9 +157,9 @@ class Encoder:
             list(texts.values()), truncation=False, add_special_tokens=True, verbose=False
         )["input_ids"]
         n_tokens = {key: len(ids) for key, ids in zip(texts, found, strict=True)}
-        cut = {key for key, n in n_tokens.items() if n > self.max_tokens}
-        self.n_truncated += len(cut)
-        self._cut |= cut
+        n_cut = sum(n > self.max_tokens for n in n_tokens.values())
+        if n_cut:
+            log.warning("%d texts have more than %d tokens and are cut.", n_cut, self.max_tokens)
         batches: list[list[str]] = [[]]
         for key in sorted(texts, key=lambda key: (n_tokens[key], key)):
             if (

@@ -188,11 +188,9 @@ def reward_model_params(**given: Any) -> RewardModelParams:
     return launchpad_class()(**given)
 
 
-def build_reward_model(
-    params: RewardModelParams, encoder: Encoder | None = None, *, checkpoints: Path | None = None
-) -> RewardModel:
+def build_reward_model(params: RewardModelParams, encoder: Encoder | None = None) -> RewardModel:
     """Build the unfitted model that `params` describe; see `RewardModel.__init__`."""
-    return find_kind(params.chosen_kind)(params.kind_params(), encoder, checkpoints=checkpoints)
+    return find_kind(params.chosen_kind)(params.kind_params(), encoder)
 
 
 def load_reward_model(folder: Path, *, encoder: Encoder | None = None) -> RewardModel:

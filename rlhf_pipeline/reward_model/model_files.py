@@ -69,7 +69,16 @@ def replace_folder_atomically(folder: Path) -> Iterator[Path]:
     with translate_write_errors(target):
         if target.exists() and not target.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    refuse_foreign_files(target, MODEL_FILES, "a reward model")
+    foreign = [
+        path.name
+        for path in (sorted(target.iterdir()) if target.is_dir() else [])
+        if not MODEL_FILES.match(path.name)
+    ]
+    if foreign:
+        raise ConfigurationError(
+            f"{folder} holds {foreign[0]} and {len(foreign) - 1} more that are not of a reward "
+            "model; all in it would be replaced. Name a folder that is new or empty."
+        )
     made, old = (
         target.with_name(f".{target.name}.{uuid.uuid4().hex}{what}")
         for what in (".new", REPLACED_SUFFIX)
@@ -82,33 +91,6 @@ def replace_folder_atomically(folder: Path) -> Iterator[Path]:
             _swap(made, target, old)
     finally:
         shutil.rmtree(made, ignore_errors=True)
-
-
-def find_interrupted_folders(folder: Path) -> list[Path]:
-    """Previous contents of `folder` that a kill between the two renames left beside it; newest
-    last.
-    """
-    target = Path(folder).resolve()
-    return sorted(
-        target.parent.glob(f".{target.name}.*{REPLACED_SUFFIX}"),
-        key=lambda path: path.stat().st_mtime,
-    )
-
-
-def refuse_foreign_files(folder: Path, own: re.Pattern[str], of: str) -> None:
-    """Raise ConfigurationError if `folder` holds a name that `own` does not match: the file belongs
-    to someone else and would be deleted.
-    """
-    foreign = (
-        sorted(path.name for path in folder.iterdir() if not own.match(path.name))
-        if folder.is_dir()
-        else []
-    )
-    if foreign:
-        raise ConfigurationError(
-            f"{folder} holds {foreign[0]} and {len(foreign) - 1} more that are not of {of}; all in "
-            "it would be replaced. Name a folder that is new or empty."
-        )
 
 
 def _swap(made: Path, target: Path, old: Path) -> None:
@@ -133,7 +115,6 @@ class SavedEncoder:
         self.folder = folder
         self.hash = config["encoder_hash"]
         self.max_tokens = config["params"]["max_tokens"]
-        self.n_truncated = 0
 
 
 def read_backbone_files(folder: Path) -> dict[str, bytes]:
@@ -181,13 +162,10 @@ def read_config(folder: Path, kind: str | None = None) -> dict[str, Any]:
     """
     path = Path(folder) / CONFIG_FILE
     if not path.exists():
-        left = find_interrupted_folders(Path(folder))
-        cure = (
-            f"Rename {left[-1]} to it, which a kill left there."
-            if left
-            else "Fit one or fetch its version again."
+        raise ModelNotFound(
+            f"No reward model at {folder}: {CONFIG_FILE} is missing. Fit one or fetch its version "
+            "again."
         )
-        raise ModelNotFound(f"No reward model at {folder}: {CONFIG_FILE} is missing. {cure}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as cause:

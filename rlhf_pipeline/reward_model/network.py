@@ -38,11 +38,6 @@ class NetworkParams(BaseModel):
     lora_alpha: float = Field(
         default=32.0, gt=0, le=4096, description="Their scale is this over the rank"
     )
-    pooling: Literal["auto", "mean", "last"] = Field(
-        default="auto",
-        description="What of a text the head sees: the mean over its tokens, or its last token; "
-        "auto = last for a causal model",
-    )
     frozen_layers: int = Field(
         default=0,
         ge=0,
@@ -100,8 +95,8 @@ def wrap_backbone(backbone: Any, params: NetworkParams, *, seed: int) -> Any:
 
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None  # BERT's own: not trained with the sentence encoders
-    is_causal = is_causal_backbone(backbone.config)
-    pooling = params.pooling if params.pooling != "auto" else "last" if is_causal else "mean"
+    # of a causal model only the last token has read the whole text
+    pooling = "last" if is_causal_backbone(backbone.config) else "mean"
     _freeze(backbone, params.frozen_layers)
     if params.adapter == "lora":
         backbone = _add_adapters(backbone, params, seed)

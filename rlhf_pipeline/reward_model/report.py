@@ -60,14 +60,6 @@ class RewardModelReport(ModelFacts):
         description="the heads of the rubric's dimensions on test pairs; empty where no vote "
         "judges dimensions",
     )
-    n_truncated: int = Field(
-        description="texts of which something was left unread in this run, by whichever rule"
-    )
-    truncated: dict[str, int] = Field(
-        default={},
-        description="rule -> those texts: the encoder's window, prompt_chars (the end is read), "
-        "max_sentences (the first are)",
-    )
     encoder_hash: str | None = Field(
         default=None, description="of the frozen encoder, where there is one"
     )
@@ -111,10 +103,6 @@ class RewardModelReport(ModelFacts):
         """
         found: dict[str, float | None] = {
             "n_train": self.n_train,
-            "n_learnt": self.n_learnt,
-            "n_new": self.n_new,
-            "n_replayed": self.n_replayed,
-            "n_truncated": self.n_truncated,
             "n_before_change": self.n_before_change,
             "weight_before_change": self.weight_before_change,
         }
@@ -153,33 +141,13 @@ class RewardModelReport(ModelFacts):
 
     @property
     def summary(self) -> str:
-        """A readable summary: number of training pairs, number of truncated texts, and the encoder
-        if it is not the requested one.
+        """A readable summary: number of training pairs, and the encoder if it is not the requested
+        one.
         """
-        read = (
-            f"{describe_learnt_pairs(self.n_train, self.n_learnt, self.n_new, self.n_replayed)}, "
-            f"{describe_cut_texts(self.truncated)}"
-        )
+        read = f"{self.n_train:,} pairs"
         if self.encoder_instead_because is None:
             return read
         return (
             f"{read}, on encoder {self.encoder_used} instead of {self.encoder_asked} "
             f"({self.encoder_instead_because})"
         )
-
-
-def describe_cut_texts(truncated: dict[str, int]) -> str:
-    """A readable count: `12 texts cut (prompt_chars 10, max_sentences 2)`, or `no text cut`."""
-    by_rule = ", ".join(f"{rule} {n:,}" for rule, n in truncated.items() if n)
-    n = sum(truncated.values())
-    return f"{n:,} text{'s' if n > 1 else ''} cut ({by_rule})" if n else "no text cut"
-
-
-def describe_learnt_pairs(
-    n_train: int, n_learnt: int | None, n_new: int | None, n_replayed: int | None
-) -> str:
-    """A readable count: `400 pairs`, or `60 of 400 pairs (40 new, 20 replayed)`."""
-    if n_learnt is None or (n_learnt == n_train and not n_replayed):
-        return f"{n_train:,} pairs"
-    beside = f" ({n_new:,} new, {n_replayed:,} replayed)" if n_replayed else ""
-    return f"{n_learnt:,} of {n_train:,} pairs{beside}"

@@ -1,11 +1,14 @@
 """Encodes prompt and completion as a network's token ids, and truncates them to its window."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_pipeline.errors import ModelError
+
+logger = logging.getLogger(__name__)
 
 SEPARATOR = " [SEP] "
 # Share of the window reserved for the end of a prompt if the completion alone would fill it.
@@ -54,12 +57,8 @@ class TokenReader:
             tokenizer, min(max_tokens, tokenizer.model_max_length), prefix, suffix, int(pad_id)
         )
 
-    def encode(
-        self, prompts: Sequence[str], completions: Sequence[str]
-    ) -> tuple[list[list[int]], int]:
-        """Return the ids of each text and the number of truncated texts; prompts are first cut to
-        their end.
-        """
+    def encode(self, prompts: Sequence[str], completions: Sequence[str]) -> list[list[int]]:
+        """The ids of each text. It logs how many were truncated."""
         fronts = self._encode_distinct(prompts)
         backs = self._encode_distinct([f"{SEPARATOR}{completion}" for completion in completions])
         room = self.max_tokens - len(self.prefix) - len(self.suffix)
@@ -74,7 +73,11 @@ class TokenReader:
                 )
             else:
                 made.append([*self.prefix, *front, *back, *self.suffix])
-        return made, n_cut
+        if n_cut:
+            logger.warning(
+                "%d of %d texts have more than %d tokens and are cut.", n_cut, len(made), room
+            )
+        return made
 
     def _encode_distinct(self, texts: Sequence[str]) -> list[list[int]]:
         distinct = list(dict.fromkeys(texts))

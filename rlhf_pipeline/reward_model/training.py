@@ -117,7 +117,6 @@ def fit_reward_model(
         )
     before = choose_old_vote_weight(train, params, model, changes)
     weights = change_weights(train, changes, before.weight)
-    cut = model.cut_texts()
     model.fit(train, weights=weights, warm_start=warm_start, progress=progress)
     bootstrap = BootstrapParams(n_resamples=params.n_resamples, seed=params.seed)
     ceiling = data.ceiling
@@ -128,7 +127,6 @@ def fit_reward_model(
         record=record,
     )
     margins = margins_of(model, test, progress=progress) if len(test) else np.zeros(0)
-    truncated = {rule: n - cut.get(rule, 0) for rule, n in model.cut_texts().items()}
 
     def accuracy(rows: Bools, ceiling: Interval | None) -> TestAccuracy | None:
         if not rows.any():
@@ -148,8 +146,6 @@ def fit_reward_model(
         if changes
         else None,
         dimensions=measure_dimension_heads(model, train, test, bootstrap, progress=progress),
-        n_truncated=sum(truncated.values()),
-        truncated=truncated,
         encoder_hash=None if model.encoder is None else model.encoder.hash,
         **encoder_params(model),
         weights_hash=model.weights_hash,

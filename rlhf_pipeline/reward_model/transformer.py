@@ -1,8 +1,6 @@
 """Fits the fine-tuned reward model: an encoder, or a causal language model with adapters."""
 
 import json
-import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,6 @@ from rlhf_pipeline.files import open_atomically, write_atomically
 from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.reward_model.base import (
-    WINDOW,
     Floats,
     ModelFacts,
     RewardModel,
@@ -34,7 +31,6 @@ from rlhf_pipeline.reward_model.base import (
     sort_weighted_pairs,
 )
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.heads import HeadProblem, fit_head
 from rlhf_pipeline.reward_model.losses import targets_of, vote_weights
 from rlhf_pipeline.reward_model.model_files import (
     BACKBONE_FOLDER,
@@ -46,7 +42,6 @@ from rlhf_pipeline.reward_model.model_files import (
     read_backbone_files,
     read_config,
     read_tensors,
-    refuse_foreign_files,
     replace_folder_atomically,
     require_encoder,
     require_weights,
@@ -71,7 +66,8 @@ from rlhf_pipeline.reward_model.trainers import (
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
 MEMBER_FILE = "member-{}.safetensors"
-MEMBER_CHECKPOINTS = re.compile(r"^member-\d+$")
+# Votes imagined for each side, so that few votes are no certainty.
+IMAGINED_VOTES = 1.0
 
 
 class TransformerRewardModel(RewardModel):
@@ -79,12 +75,9 @@ class TransformerRewardModel(RewardModel):
     `RewardModel` for the protocol.
 
     The backbone comes from `encoder`, with a window of `max_tokens`: the model uses its folder and
-    hash and trains its weights. Longer texts are truncated as `TokenReader` describes and counted
-    (`encoder.n_truncated`).
+    hash and trains its weights. Longer texts are truncated as `TokenReader` describes.
 
-    `checkpoints` names a folder from which a killed `fit` resumes, with the trainer shared_text; a
-    complete fit removes it. `watch`, and `rank` of `world` processes, are passed to the trainer,
-    see `TrainingContext`.
+    `around` is passed to the trainer, see `TrainingContext`.
     """
 
     name: ClassVar[str] = "transformer"
@@ -96,20 +89,15 @@ class TransformerRewardModel(RewardModel):
         params: TransformerParams | None = None,
         encoder: Encoder | None = None,
         *,
-        checkpoints: Path | None = None,
         around: TrainingContext | None = None,
     ) -> None:
         self.params = TransformerParams() if params is None else params
         self.encoder = _set_encoder_window(encoder, self.params.max_tokens)
-        self.checkpoints = checkpoints
         self.around = around or TrainingContext()
         self.loss_curve_: list[float] = []
         self.records_: list[TrainingRecord] = []
         self.score_mean_, self.score_std_ = 0.0, 1.0
-        self.max_seq_ = 0
         self.networks_: list[Any] = []
-        self.n_new_: int | None = None  # of the last fit: pairs that its start had not seen
-        self.n_replayed_ = 0  # pairs that it learned again
         self._reader: TokenReader | None = None
         self._files: dict[str, bytes] = {}
 
@@ -129,38 +117,25 @@ class TransformerRewardModel(RewardModel):
             raise ConfigurationError(
                 f"device is {self.params.device}, but torch sees no CUDA here. Set device to cpu."
             )
-        if self.checkpoints is not None:
-            refuse_foreign_files(
-                self.checkpoints, MEMBER_CHECKPOINTS, "the checkpoints of a training"
-            )
-        used = self._select_replay(used, start)
         data = self._training_data(used)
         self.networks_, self.records_ = [], []
         self._files = read_backbone_files(self.encoder.folder)
         for member in range(self.params.n_members):
-            network = self._initial_network(member, data, start)
+            network = self._initial_network(member, start)
             params = self.params.model_copy(update={"seed": self.params.seed + member})
-            record = TRAINERS[params.trainer](
-                network, data, params, self._training_context(member, progress)
-            )
+            around = replace(self.around, progress=progress, tokenizer=self.reader.tokenizer)
+            record = TRAINERS[params.trainer](network, data, params, around)
             self.networks_.append(network)
             self.records_.append(record)
         self.loss_curve_ = list(self.records_[0].loss_curve)
-        self.max_seq_ = int(ordered["max_seq"].max())
         self._learn_score_scale(data)
-        if self.checkpoints is not None and self.around.rank == 0:
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
         return self
 
     @property
     def facts(self) -> ModelFacts:
-        params, n_new = self.params, self.n_new_
         return ModelFacts(
-            label=params.label,
-            n_members=params.n_members,
-            n_learnt=None if n_new is None else n_new + self.n_replayed_,
-            n_new=n_new,
-            n_replayed=None if n_new is None else self.n_replayed_,
+            label=self.params.label,
+            n_members=self.params.n_members,
             loss_curve=tuple(self.loss_curve_),
         )
 
@@ -201,9 +176,6 @@ class TransformerRewardModel(RewardModel):
             place
         ]
 
-    def cut_texts(self) -> dict[str, int]:
-        return {WINDOW: self.encoder.n_truncated}
-
     @property
     def reader(self) -> TokenReader:
         if self._reader is None:
@@ -234,7 +206,6 @@ class TransformerRewardModel(RewardModel):
             "encoder_hash": self.encoder.hash,
             "encoder_source": None if source is None else str(source),
             "backbone_hash": files_hash(self._files),
-            "max_seq": self.max_seq_,
             "loss_curve": self.loss_curve_,
             "records": [record.model_dump(mode="json") for record in self.records_],
             "weights_hash": self.weights_hash,
@@ -280,7 +251,7 @@ class TransformerRewardModel(RewardModel):
         model.score_mean_, model.score_std_ = (float(parts[0][name]) for name in SCALE)
         weights = [{name: part for name, part in of.items() if name not in SCALE} for of in parts]
         model.networks_ = [model._load_network(model.encoder.folder, of) for of in weights]
-        model.max_seq_, model.loss_curve_ = config["max_seq"], config["loss_curve"]
+        model.loss_curve_ = config["loss_curve"]
         model.records_ = [TrainingRecord.model_validate(record) for record in config["records"]]
         require_weights(model, config, folder)
         return model
@@ -302,51 +273,18 @@ class TransformerRewardModel(RewardModel):
         targets = targets_of(pairs, self.params.label)
         if self.params.label != "votes":
             return targets
-        n_votes, halves = pairs["n_votes"].to_numpy(dtype=np.float64), self.params.smoothing
-        if self._ties_are_halves and "n_ties" in pairs:
-            halves = halves + pairs["n_ties"].fillna(0).to_numpy(dtype=np.float64) / 2
+        n_votes = pairs["n_votes"].to_numpy(dtype=np.float64)
+        halves = IMAGINED_VOTES + _count_ties(pairs) / 2
         return np.asarray((targets * n_votes + halves) / (n_votes + 2 * halves))
 
     def vote_weights_of(self, pairs: pd.DataFrame) -> Floats:
-        """The number of judgements behind each pair, as for every kind, including ties if they
-        count as halves.
+        """The number of judgements behind each pair, as for every kind; of label votes with the
+        ties, which are half a vote for each side.
         """
         counts = vote_weights(pairs, self.params.label)
-        if self._ties_are_halves and "n_ties" in pairs:
-            counts = counts + pairs["n_ties"].fillna(0).to_numpy(dtype=np.float64)
-        return counts
+        return counts + _count_ties(pairs) if self.params.label == "votes" else counts
 
-    @property
-    def _ties_are_halves(self) -> bool:
-        return self.params.ties_as_halves and self.params.label == "votes"
-
-    def _select_replay(
-        self, pairs: pd.DataFrame, start: "TransformerRewardModel | None"
-    ) -> pd.DataFrame:
-        """Select the pairs the other model has not seen, and `replay` times as many older ones, or
-        as many as reach `min_pairs` in all; all pairs if none is new.
-        """
-        self.n_new_, self.n_replayed_ = len(pairs), 0
-        if start is None:
-            return pairs
-        is_new = (pairs["max_seq"] > start.max_seq_).to_numpy()
-        n_new = self.n_new_ = int(is_new.sum())
-        if not n_new:
-            self.n_replayed_ = len(pairs)
-            return pairs
-        old = np.flatnonzero(~is_new)
-        n_old = min(len(old), max(round(self.params.replay * n_new), self.params.min_pairs - n_new))
-        drawn = np.random.default_rng([self.params.seed, len(pairs)]).choice(
-            old, n_old, replace=False
-        )
-        self.n_replayed_ = n_old
-        return pairs.iloc[np.sort(np.concatenate([np.flatnonzero(is_new), drawn]))].reset_index(
-            drop=True
-        )
-
-    def _initial_network(
-        self, member: int, data: TrainingData, start: "TransformerRewardModel | None"
-    ) -> Any:
+    def _initial_network(self, member: int, start: "TransformerRewardModel | None") -> Any:
         """The network before its first step: the other model's, or the backbone with a new head."""
         if start is not None:
             start._require_fitted()
@@ -354,36 +292,7 @@ class TransformerRewardModel(RewardModel):
             return self._load_network(
                 self.encoder.folder, {name: part.clone() for name, part in parts.items()}
             )
-        network = build_network(self.encoder.folder, self.params, seed=self.params.seed + member)
-        if self.params.start_from_probe:
-            self._fit_probe(network, data)
-        return network
-
-    def _fit_probe(self, network: Any, data: TrainingData) -> None:
-        """Set the head to the best one on the unchanged backbone: fine-tuning then distorts
-        features less (Kumar et al. 2022).
-        """
-        import torch
-
-        network.to(self.params.device)
-        features = pool_texts(network, data.token_ids, data.pad_id, precision=self.params.precision)
-        spread = np.maximum(features.std(axis=0), 1e-6)
-        scaled = features / spread
-        problem = HeadProblem(
-            scaled[data.first] - scaled[data.second],
-            data.targets,
-            data.weights,
-            np.ones(features.shape[1]),
-        )
-        head, _ = fit_head(problem, self.params.probe_l2)
-        with torch.no_grad():
-            network.head.weight.copy_(torch.as_tensor(head / spread, dtype=torch.float32)[None])
-
-    def _training_context(self, member: int, progress: Progress) -> TrainingContext:
-        folder = None if self.checkpoints is None else self.checkpoints / f"member-{member}"
-        return replace(
-            self.around, checkpoints=folder, progress=progress, tokenizer=self.reader.tokenizer
-        )
+        return build_network(self.encoder.folder, self.params, seed=self.params.seed + member)
 
     def _load_network(self, folder: Path, parts: Mapping[str, Any]) -> Any:
         network = (
@@ -405,10 +314,7 @@ class TransformerRewardModel(RewardModel):
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
         number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        token_ids, n_cut = self.reader.encode(
-            [front for front, _ in number], [back for _, back in number]
-        )
-        self.encoder.n_truncated += n_cut
+        token_ids = self.reader.encode([front for front, _ in number], [back for _, back in number])
         return token_ids, np.array([number[text] for text in texts], dtype=np.int64)
 
     def _learn_score_scale(self, data: TrainingData) -> None:
@@ -464,3 +370,8 @@ def _set_encoder_window(encoder: Encoder | None, max_tokens: int) -> Encoder:
             max_tokens=max_tokens,
         )
     return encoder
+
+
+def _count_ties(pairs: pd.DataFrame) -> Floats:
+    ties = pairs["n_ties"].fillna(0) if "n_ties" in pairs else np.zeros(len(pairs))
+    return np.asarray(ties, dtype=np.float64)

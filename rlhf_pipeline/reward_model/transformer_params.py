@@ -19,31 +19,6 @@ class TransformerParams(TrainerParams, NetworkParams, LabelParams):
         le=131_072,
         description="Tokens of prompt and completion together; what is longer is cut",
     )
-    smoothing: float = Field(
-        default=1.0,
-        ge=0,
-        le=100,
-        description="Label votes: votes imagined for each side, so that few votes are no certainty",
-    )
-    ties_as_halves: bool = Field(
-        default=True,
-        description="Label votes: a tie counts as half a vote for each side",
-    )
-    start_from_probe: bool = Field(
-        default=False,
-        description="The head starts as the best one on the untrained backbone, not at random "
-        "(Kumar et al. 2022): it fits what is trained on sooner, and new topics no better",
-    )
-    probe_l2: float = Field(
-        default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features"
-    )
-    replay: float = Field(
-        default=1.0,
-        ge=0,
-        le=100,
-        description="Warm start: old pairs, drawn anew for each fit, per pair that the other model "
-        "has not seen",
-    )
     prompt_chars: int = Field(
         default=600,
         ge=0,

@@ -3,7 +3,6 @@ every step on record.
 """
 
 import base64
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -465,79 +464,6 @@ def test_a_new_encoder_starts_a_new_model_that_serves(
     assert project.champions.judge().load_error is None
     project.materialise(["reward_model"])  # now there is one to start from
     assert project.files.read_record("reward_model", ModelVersion).parent == project.judge
-
-
-def test_a_killed_fine_tuning_resumes_to_the_same_weights(
-    grown: Any, branch: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Another run does it, as after `Re-execute from failure`; the same pairs and champion lead it
-    to the checkpoint.
-    """
-    own = {
-        "max_tokens": 48,
-        "steps": 6,
-        "checkpoint_every": 2,
-        "texts_per_batch": 6,
-        "precision": "float32",
-    }
-    config = {
-        "ops": {
-            "reward_model": {"config": {"kind": "transformer", "n_members": 2, "fine_tuning": own}}
-        }
-    }
-    encoder = str(save_tiny_bert(tmp_path / "bert", positions=256))
-
-    def dies(done: int, total: int, note: str = "") -> None:
-        if note.startswith("loss") and done == 5:
-            raise RuntimeError("killed")
-
-    killed = branch(grown, encoder=encoder, overrides={"progress": lambda stage: dies})
-    assert "killed" in killed.errors(killed.materialise(["reward_model"], config=config, ok=False))
-    left = killed.settings.models / "reward_models"
-    assert sorted(path.name[:14] for path in left.rglob("step-*")) == [
-        "step-000000002",
-        "step-000000004",
-    ]
-    resumed = branch(killed)
-    resumed.materialise(["reward_model"], config=config)
-    whole = branch(grown, encoder=encoder)
-    whole.materialise(["reward_model"], config=config)
-    saved = [
-        json.loads((_reward_model_folder(project) / "config.json").read_text())
-        for project in (resumed, whole)
-    ]
-    assert [record["resumed_from"] for record in saved[0]["records"]] == [4, None]
-    assert [record["resumed_from"] for record in saved[1]["records"]] == [None, None]
-    assert saved[0]["weights_hash"] == saved[1]["weights_hash"]
-    assert {name: saved[0]["params"][name] for name in own} == own
-    version = resumed.files.read_record("reward_model", ModelVersion)
-    assert {name: version.params[name] for name in own} == own
-    assert "l2_grid" not in version.params
-    assert not list((resumed.settings.models / "reward_models").iterdir())
-    # the killed run has the losses it reached: they are logged while it trains
-    assert [_loss_steps(project) for project in (killed, resumed, whole)] == [
-        [1, 2, 3, 4, 5],
-        [5, 6],
-        [1, 2, 3, 4, 5, 6],
-    ]
-
-
-def _loss_steps(project: Any) -> list[int]:
-    """Steps of the losses of the newest run of the reward model in MLflow."""
-    tracking = project.registry.tracking
-    run = next(
-        run
-        for run in project.registry.latest_runs(20)
-        if run.tags.get("dagster.asset") == "reward_model"
-    )
-    return [one.step for one in tracking.client.get_metric_history(run.run_id, "training_loss")]
-
-
-def _reward_model_folder(project: Any) -> Path:
-    folder: Path = project.registry.fetch_folder(
-        project.files.read_record("reward_model", ModelVersion), project.champions.cache
-    )
-    return folder
 
 
 def test_recalibrated_champion_keeps_the_better_calibrator(

@@ -1,10 +1,4 @@
-import os
-import signal
 import socket
-import subprocess
-import sys
-import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +8,7 @@ from safetensors.torch import load_file, save_file
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, TrainingFailed
 from rlhf_pipeline.reward_model import TransformerParams, TransformerRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.network import pad
-from rlhf_pipeline.reward_model.trainers import TrainingContext, TrainingRecord, shared_text
+from rlhf_pipeline.reward_model.trainers import TrainingContext, TrainingRecord
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,12 +18,10 @@ SMALL = {
     "learning_rate": 3e-3,
     "epochs": 2,
     "precision": "float32",
-    "start_from_probe": True,
 }
 FOR_TRL = SMALL | {
     "trainer": "trl",
     "label": "majority",
-    "start_from_probe": False,
 }
 
 
@@ -39,11 +30,9 @@ def bert(tmp_path_factory):
     return save_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
-def model_on(folder, *, around=None, checkpoints=None, **given) -> TransformerRewardModel:
+def model_on(folder, *, around=None, **given) -> TransformerRewardModel:
     params = TransformerParams(**(SMALL | given))
-    return TransformerRewardModel(
-        params, Encoder(folder, max_tokens=24), around=around, checkpoints=checkpoints
-    )
+    return TransformerRewardModel(params, Encoder(folder, max_tokens=24), around=around)
 
 
 def accuracy(model) -> float:
@@ -75,28 +64,7 @@ def test_trl_learns_the_same_pairs_and_reports_the_same_fields(bert):
     for record in (by_ours, by_trl):
         assert len(record.loss_curve) == record.n_steps
         assert np.mean(record.loss_curve[-5:]) < 0.9 * record.loss_curve[0]
-        assert record.n_tokens <= record.n_padded_tokens
         assert record.cpu_s > 0
-
-
-def test_trl_is_the_same_for_the_same_seed(bert):
-    first, again = (model_on(bert, **FOR_TRL, steps=5).fit(word_pairs()) for _ in range(2))
-    assert first.weights_hash == again.weights_hash
-
-
-def test_trl_leaves_nothing_behind_but_weights(bert):
-    import torch
-
-    model = model_on(bert, **(FOR_TRL | {"precision": "bfloat16"}), steps=1).fit(word_pairs())
-    network = model.networks_[0]
-    texts = pad(model.reader.encode(["ask 1"], ["kind warm cold"])[0], model.reader.pad_id)
-    with torch.inference_mode():
-        assert network(*texts).logits.item() == network.score_pooled(network.pool(*texts)).item()
-
-
-def test_trl_learns_with_gradient_checkpointing(bert):
-    model = model_on(bert, **(FOR_TRL | {"gradient_checkpointing": True})).fit(word_pairs())
-    assert accuracy(model) > 0.9
 
 
 def test_settings_that_trl_cannot_learn_are_refused(bert):
@@ -109,19 +77,6 @@ def test_settings_that_trl_cannot_learn_are_refused(bert):
         model_on(bert, **FOR_TRL).fit(pairs.assign(agreement=0.5))
 
 
-def test_a_watch_sees_every_step_and_stops_it(bert):
-    for trainer in ({}, FOR_TRL):
-        seen: list[int] = []
-
-        def watch(step, network, seen=seen):
-            seen.append(step)
-            return step == 3
-
-        model = model_on(bert, around=TrainingContext(watch=watch), **trainer).fit(word_pairs())
-        assert seen == [1, 2, 3]
-        assert (model.records_[0].n_steps, model.records_[0].was_stopped) == (3, True)
-
-
 def test_progress_is_reported_at_every_step(bert):
     for trainer in ({}, FOR_TRL):
         told: list[tuple[int, int]] = []
@@ -132,9 +87,7 @@ def test_progress_is_reported_at_every_step(bert):
         assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-@pytest.mark.parametrize(
-    "trainer", [{"start_from_probe": False}, FOR_TRL], ids=["shared_text", "trl"]
-)
+@pytest.mark.parametrize("trainer", [{}, FOR_TRL], ids=["shared_text", "trl"])
 def test_a_nan_loss_stops_the_training(tmp_path, trainer):
     folder = save_tiny_bert(tmp_path)
     weights = load_file(folder / "model.safetensors")
@@ -150,17 +103,6 @@ def test_gradient_checkpointing_gives_the_same_weights(bert):
     )
     texts = (["ask 1"] * 2, ["kind warm", "curt cold"])
     np.testing.assert_allclose(plain.score(*texts), checkpointed.score(*texts), atol=1e-6)
-
-
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_plain_attention_learns_what_the_fused_one_does(bert, monkeypatch, checkpointing):
-    def learnt():
-        model = model_on(bert, steps=3, gradient_checkpointing=checkpointing).fit(word_pairs())
-        return model.score(["ask 1"] * 2, ["kind warm", "curt cold"])
-
-    plain = learnt()
-    monkeypatch.setattr(shared_text, "PLAIN_ATTENTION_WIDTH", 0)
-    np.testing.assert_allclose(plain, learnt(), atol=1e-6)
 
 
 def test_several_batches_a_step_are_one_larger_batch(bert):
@@ -191,53 +133,6 @@ KILLED = """
 """
 
 
-def test_killed_and_resumed_gives_the_weights_of_one_that_was_not(bert, tmp_path):
-    import torch
-
-    command = [
-        sys.executable,
-        "-c",
-        textwrap.dedent(KILLED),
-        str(bert),
-        str(tmp_path),
-        str(torch.get_num_threads()),
-    ]
-    victim = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    until = time.monotonic() + 300
-    while not list((tmp_path / "member-0").glob("step-*6-*.safetensors")):
-        assert time.monotonic() < until
-        assert victim.poll() is None, "it ended before it could be killed"
-        time.sleep(0.02)
-    victim.send_signal(signal.SIGKILL)
-    assert victim.wait() == -signal.SIGKILL
-    whole = model_on(bert, n_members=2).fit(word_pairs())
-    resumed = model_on(bert, n_members=2, checkpoints=tmp_path, checkpoint_every=3).fit(
-        word_pairs()
-    )
-    assert [record.resumed_from for record in resumed.records_] == [6, None]
-    assert resumed.weights_hash == whole.weights_hash
-    assert [record.loss_curve for record in resumed.records_] == [
-        record.loss_curve for record in whole.records_
-    ]
-    assert resumed.records_[0].n_pairs_seen == whole.records_[0].n_pairs_seen
-
-
-def stopped_at(bert, folder, step, **given):
-    """A training that was cut off after `step` steps, its checkpoints left behind."""
-
-    class Cut(Exception): ...
-
-    def watch(done, network):
-        if done == step:
-            raise Cut
-
-    model = model_on(
-        bert, around=TrainingContext(watch=watch), checkpoints=folder, checkpoint_every=3, **given
-    )
-    with pytest.raises(Cut):
-        model.fit(word_pairs())
-
-
 def resumed_from(bert, folder, **given):
     return (
         model_on(bert, checkpoints=folder, checkpoint_every=3, **given)
@@ -245,32 +140,6 @@ def resumed_from(bert, folder, **given):
         .records_[0]
         .resumed_from
     )
-
-
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(bert, tmp_path):
-    stopped_at(bert, tmp_path, 7)
-    newest = max((tmp_path / "member-0").glob("step-*.safetensors"))
-    content = bytearray(newest.read_bytes())
-    content[-1] ^= 1
-    newest.write_bytes(content)
-    assert resumed_from(bert, tmp_path) == 3
-
-
-def test_a_cut_checkpoint_leaves_nothing_to_resume_from_but_older_ones(bert, tmp_path):
-    stopped_at(bert, tmp_path, 4)
-    (only,) = (tmp_path / "member-0").glob("step-*.safetensors")
-    only.write_bytes(only.read_bytes()[:1000])
-    assert resumed_from(bert, tmp_path) is None
-
-
-def test_checkpoints_of_another_training_are_not_continued(bert, tmp_path):
-    stopped_at(bert, tmp_path, 4)
-    assert resumed_from(bert, tmp_path, learning_rate=1e-3) is None
-
-
-def test_at_most_two_checkpoints_are_kept(bert, tmp_path):
-    stopped_at(bert, tmp_path, 13)
-    assert len(list((tmp_path / "member-0").glob("step-*.safetensors"))) == 2
 
 
 def free_port() -> int:
@@ -298,7 +167,6 @@ def train_as(rank: int, world: int, port: int, bert: str, out: str) -> None:
         f"{out}-{rank}.npz",
         weights=flat(model),
         scores=scores(model),
-        padded=model.records_[0].n_padded_tokens,
     )
     dist.destroy_process_group()
 
@@ -333,9 +201,6 @@ def test_two_processes_learn_the_weights_of_one(bert, tmp_path):
     # all weights, those that no margin sees too
     np.testing.assert_allclose(first["scores"], scores(alone), atol=1e-3)
     np.testing.assert_array_equal(first["scores"], second["scores"])
-    # Each did a part of the work, and both together all of it.
-    assert min(first["padded"], second["padded"]) > 0
-    assert first["padded"] + second["padded"] == alone.records_[0].n_padded_tokens
     # The tolerances tell something: another order of the data ends farther away.
     other = model_on(bert, **FOUR, seed=1).fit(word_pairs())
     assert np.abs(flat(alone) - flat(other)).max() > 1e-2

@@ -5,7 +5,6 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.calibration import (
     CalibrationParams,
-    calibration_metrics,
     fit_calibrator,
     recalibrated_loss,
 )
@@ -16,15 +15,13 @@ from rlhf_pipeline.completions import AnthropicBackend, OpenAICompatibleBackend,
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import (
     ConfigurationError,
-    EncoderNotFound,
     ModelError,
     ModelHashMismatch,
     ModelNotFound,
 )
-from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
+from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import TasteChanges
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
@@ -120,25 +117,6 @@ def test_before_the_first_reward_model_nobody_judges(champions):
     assert champions.judge() is None
 
 
-def test_the_latest_calibration_gives_the_ceiling(champions):
-    assert champions.noise_ceiling() is None
-    p, y = np.tile([0.7, 0.6], 20), np.tile([1.0, 0.0, 1.0, 1.0], 10)
-    measured, ceiling = calibration_metrics(p, y), Interval(value=0.8, low=0.7, high=0.9, n=9)
-    report = CalibrationReport(
-        reward_model="demo.reward_model@1",
-        method="none",
-        params={},
-        raw=measured,
-        calibrated=measured,
-        candidates={},
-        noise_ceiling=ceiling,
-        data_hash="h",
-        n_fit=9,
-    )
-    champions.store.calibrations.add(report, {"method": "none"})
-    assert champions.noise_ceiling() == ceiling
-
-
 def test_an_unknown_version_is_named(champions):
     with pytest.raises(ModelNotFound, match=r"demo\.reward_model@7"):
         champions.version("demo.reward_model@7")
@@ -204,13 +182,6 @@ def test_overconfidence_alone_neither_wins_nor_loses():
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
-def test_with_too_few_calibration_pairs_raw_probabilities_decide():
-    assert recalibrated_loss(pairs(1, 1), SureOf(1.0)) == pytest.approx(
-        0.8 * np.log1p(np.exp(-1)) + 0.2 * np.log1p(np.e)
-    )
-    assert not compare_with_champion(judge(9.0, 2), judge(1.0, 1), pairs(1, 1))[0]
-
-
 def test_without_a_vote_to_compare_by_the_newer_serves():
     """Imported days can come without a single pair of the calib split."""
     for nothing in (pairs(0, 1), pairs(4, 1).assign(n_votes=0)):
@@ -251,7 +222,7 @@ def test_a_champion_wrong_after_a_reversal_yields_to_a_weak_model():
     assert promoted, reason
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_model_loses_to_itself(seed):
     """Though the champion's calibrator was fitted on the very pairs they are compared by."""
     fitted_on = make_pairs(160, seed=seed)
@@ -373,12 +344,6 @@ class Alternatives:
             champions.store, registry, folder / "cache", encoder_name=f"{self.first},{self.second}"
         )
 
-    def fit(self, encoder):
-        params = EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0])
-        EmbeddingRewardModel(params, Encoder(encoder)).fit(make_pairs(80)).save(
-            self.folder / "model"
-        )
-
     def outage(self):
         self.first.rename(self.folder / "away")
 
@@ -389,65 +354,6 @@ class Alternatives:
 @pytest.fixture
 def alternatives(champions, tmp_path):
     return Alternatives(champions, tmp_path)
-
-
-def test_an_encoder_outage_is_named_and_keeps_the_champion(alternatives):
-    alternatives.fit(alternatives.first)
-    alternatives.outage()
-    known = alternatives.champions
-    n_calibrations = len(known.store.calibrations.log())
-    measured = calibration_metrics(np.tile([0.7, 0.6], 20), np.tile([1.0, 0.0, 1.0, 1.0], 10))
-    report = CalibrationReport(
-        reward_model="demo.reward_model@2",
-        method="none",
-        params={},
-        raw=measured,
-        calibrated=measured,
-        candidates={},
-        noise_ceiling=None,
-        data_hash="h",
-        n_fit=9,
-    )
-    said = (
-        r"demo\.reward_model@1 .*second.*No encoder .*first.*take its name out of the setting "
-        r"`encoder`"
-    )
-    for asked in (
-        known.judge,
-        lambda: known.judge(version()),
-        lambda: known.record_calibration(
-            Judge(version(2), SureOf(0.0), NoCalibration(), "none"), report, make_pairs(80)
-        ),
-    ):
-        with pytest.raises(EncoderNotFound, match=said):
-            asked()
-    assert len(known.store.calibrations.log()) == n_calibrations
-    alternatives.back()
-    assert known.judge().load_error is None
-
-
-def test_a_champion_on_the_fallback_encoder_serves_until_beaten(alternatives):
-    alternatives.fit(alternatives.second)
-    champion = alternatives.champions.judge()
-    assert champion.load_error is None
-    assert (
-        alternatives.champions.judge(version()).reward_model.encoder.folder == alternatives.second
-    )
-    promoted, reason = compare_with_champion(judge(0.0, 2), champion, make_pairs(80))
-    assert not promoted
-    assert "worse than" in reason
-    alternatives.outage()
-    np.testing.assert_array_equal(
-        alternatives.champions.judge().p_chosen(make_pairs(20)), champion.p_chosen(make_pairs(20))
-    )
-
-
-def test_a_champion_on_an_encoder_missing_from_settings_is_dropped(
-    alternatives,
-):
-    save_tiny_bert(alternatives.folder / "third", seed=2)
-    alternatives.fit(alternatives.folder / "third")
-    assert isinstance(alternatives.champions.judge().load_error, ModelHashMismatch)
 
 
 def test_a_stand_in_stands_in_until_the_encoder_is_back_and_no_longer(alternatives):
@@ -489,42 +395,3 @@ def test_both_orders_of_a_pair_sum_to_one_exactly_whatever_the_model():
         one.p_raw + other.p_raw == 1.0 for one, other in zip(both[:60], both[60:], strict=True)
     )
     assert len({one.p_raw for one in there}) > 10
-
-
-def test_a_fit_continues_with_the_encoder_of_its_start(alternatives):
-    alternatives.fit(alternatives.second)
-    known = alternatives.champions
-    start = known.encoders.load_model(alternatives.folder / "model", "the checkpoint")
-    assert (known.encoder().folder, known.encoder(start).folder) == (
-        alternatives.first,
-        alternatives.second,
-    )
-    assert known.encoder(start).choice.to_params() == {
-        "encoder_asked": str(alternatives.first), "encoder_used": str(alternatives.second),
-        "encoder_instead_because": "the model that the fit starts from was fitted on it",
-    }  # fmt: skip
-    alternatives.fit(alternatives.first)
-    of_first = known.encoders.load_model(alternatives.folder / "model", "the checkpoint")
-    assert known.encoder(of_first) is known.encoder()
-    alternatives.outage()
-    elsewhere = Champions(
-        known.store,
-        known.registry,
-        alternatives.folder / "new",
-        encoder_name=f"{alternatives.folder / 'gone'},{alternatives.second}",
-    )
-    with pytest.raises(
-        EncoderNotFound,
-        match=r"not on .*second; it may be one that is missing: No encoder .*gone.*or fit anew",
-    ):
-        elsewhere.encoder(of_first)
-    without = Champions(
-        known.store,
-        known.registry,
-        alternatives.folder / "new",
-        encoder_name=str(alternatives.second),
-    )
-    with pytest.raises(
-        ModelHashMismatch, match=r"not on .*second\. Name it in the setting `encoder`"
-    ):
-        without.encoder(of_first)

@@ -99,7 +99,7 @@ class DPO(TrainedStrategy):
             # likely.
             worries.append(
                 f"The chosen completions lost {-metrics['chosen_log_p_change']:.1f} nats each: "
-                "mass moves to completions nobody judged. Raise beta, or lower the learning rate or "
-                "the epochs."
+                "mass moves to completions nobody judged. Raise beta, or lower the learning rate "
+                "or the epochs."
             )
         return metrics, tuple(worries)

@@ -1,8 +1,6 @@
 """Defines the inputs and outputs of every trainer."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -10,7 +8,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import Record, content_hash
+from rlhf_pipeline.records import Record
 from rlhf_pipeline.reward_model.losses import LabelParams
 
 Floats = npt.NDArray[np.float64]
@@ -78,11 +76,6 @@ class OptimisationParams(BaseModel):
     device: str = Field(
         default="cpu", description="Where it is trained and scored: cpu, cuda or cuda:1"
     )
-    checkpoint_every: int = Field(
-        default=50,
-        ge=1,
-        description="Steps between two checkpoints, where a folder for them is given",
-    )
 
 
 class TrainerParams(OptimisationParams, LabelParams):
@@ -110,59 +103,30 @@ class TrainingData:
     groups: Ints
     pad_id: int
 
-    def fingerprint(self) -> str:
-        """Content hash of all fields."""
-        return content_hash(
-            self.token_ids,
-            self.first.tolist(),
-            self.second.tolist(),
-            self.targets.tolist(),
-            self.weights.tolist(),
-            self.groups.tolist(),
-        )
-
 
 class TrainingRecord(Record):
-    """Outcome and cost of a training, the same for every trainer; a resumed training counts all
-    attempts.
-    """
+    """Outcome and cost of a training, the same for every trainer."""
 
     trainer: str
     n_steps: int
     n_pairs_seen: int = Field(description="labelled pairs whose loss was taken, repeats included")
     n_texts_encoded: int = Field(description="forward passes of a text, repeats included")
     n_tokens: int = Field(description="tokens of those texts")
-    n_padded_tokens: int = Field(
-        description="the same with padding, as far as this process encoded them"
-    )
     loss_curve: tuple[float, ...] = Field(description="mean loss of a pair in each step, nats")
     wall_s: float
-    cpu_s: float = Field(description="of this process, time spent in `watch` left out")
+    cpu_s: float = Field(description="of this process")
     precision: str
-    resumed_from: int | None = Field(
-        default=None, description="step of the checkpoint it was continued from"
-    )
-    was_stopped: bool = Field(default=False, description="`watch` had seen enough")
-
-
-def never_stop(step: int, network: Any) -> bool:
-    """The default watch, which never stops the training."""
-    return False
 
 
 @dataclass(frozen=True)
 class TrainingContext:
     """The environment of a training: everything besides data and parameters.
 
-    `checkpoints` is the folder of its checkpoints (None: none are written). After every step the
-    trainer calls `watch` with the network, which it may use for scoring; it stops the training by
-    returning True (in all processes alike). Only TRL needs the `tokenizer`. The process is `rank`
-    of `world` and does its share (torch.distributed is initialised).
+    Only TRL needs the `tokenizer`. The process is `rank` of `world` and does its share
+    (torch.distributed is initialised).
     """
 
-    checkpoints: Path | None = None
     progress: Progress = ignore_progress
-    watch: Callable[[int, Any], bool] = never_stop
     tokenizer: Any = None
     rank: int = 0
     world: int = 1
@@ -176,13 +140,11 @@ class TrainingCounts:
     n_pairs: int = 0
     n_texts: int = 0
     n_tokens: int = 0
-    n_padded: int = 0
 
-    def add(self, n_pairs: int, lengths: Ints, n_padded: int) -> None:
+    def add(self, n_pairs: int, lengths: Ints) -> None:
         self.n_pairs += n_pairs
         self.n_texts += len(lengths)
         self.n_tokens += int(lengths.sum())
-        self.n_padded += n_padded
 
 
 class Trainer(Protocol):

@@ -30,8 +30,7 @@ class TextBatch:
 
 
 class BatchPlan:
-    """Plans the batches of every step from the seed alone, so a training that resumes after a kill
-    finds its place by the step's number.
+    """Plans the batches of every step from the seed alone.
 
     In each epoch every pair is in at least one batch. A cluster starts with a random pair that was
     not in a batch yet, and grows by the completion of the same prompt that adds most such pairs,

@@ -7,18 +7,14 @@ processor supports it.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
 from rlhf_pipeline.policy.devices import has_bfloat16
-from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.losses import pair_losses
-from rlhf_pipeline.reward_model.model_files import hash_tensors
 from rlhf_pipeline.reward_model.network import autocast, pad
 from rlhf_pipeline.reward_model.trainers.base import (
     TrainerParams,
@@ -33,11 +29,6 @@ from rlhf_pipeline.reward_model.trainers.batches import (
     TextBatch,
     group_by_length,
 )
-from rlhf_pipeline.reward_model.trainers.checkpoints import (
-    open_checkpoints,
-    resume,
-    save_checkpoint,
-)
 
 # Padded widths are multiples of this. oneDNN caches a kernel for each shape: with every width, 20
 # steps took 1.49 GB instead of 1.24, at the same time per step.
@@ -48,29 +39,15 @@ WIDTH_STEP = 16
 PLAIN_ATTENTION_WIDTH = 512
 
 
-class Meter:
-    """Wall and CPU seconds of this process since creation, excluding those spent in `pause`."""
-
-    def __init__(self, wall_s: float = 0.0, cpu_s: float = 0.0) -> None:
-        self._wall, self._cpu = time.perf_counter() - wall_s, time.process_time() - cpu_s
-
-    @property
-    def elapsed(self) -> tuple[float, float]:
-        return time.perf_counter() - self._wall, time.process_time() - self._cpu
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Exclude the time spent in this block."""
-        wall, cpu = self.elapsed
-        yield
-        self._wall, self._cpu = time.perf_counter() - wall, time.process_time() - cpu
+def measure_time() -> tuple[float, float]:
+    """Wall and CPU seconds of this process, of which only differences count."""
+    return time.perf_counter(), time.process_time()
 
 
 def train_on_shared_texts(
     network: Any, data: TrainingData, params: TrainerParams, around: TrainingContext
 ) -> TrainingRecord:
-    """Train in place; see `Trainer`. A killed training resumes from its last checkpoint and reaches
-    the same weights.
+    """Train in place; see `Trainer`.
 
     With several processes each takes every `world`-th batch of a step and gradients are summed,
     which gives the weights of one process up to rounding. Raises ConfigurationError if a step has
@@ -109,55 +86,19 @@ class _Training:
         self.optimizer = torch.optim.AdamW(
             self.trained, lr=params.learning_rate, weight_decay=params.weight_decay, fused=True
         )
-        self.tally, self.meter = TrainingCounts(), Meter()
+        self.tally, self.started = TrainingCounts(), measure_time()
 
     def run(self) -> TrainingRecord:
-        begin = self._resume_step()
         self.network.train()  # dropout is 0 everywhere; gradient checkpointing needs train mode
         if self.params.gradient_checkpointing:
             self.network.activation_checkpointing_enable()
-        was_stopped, step = False, begin
-        for step in range(begin, self.plan.n_steps):
+        for step in range(self.plan.n_steps):
             loss = self._train_step(step)
             self.around.progress(step + 1, self.plan.n_steps, f"loss {loss:.3f}")
-            self._save_if_due(step + 1)
-            with self.meter.pause():
-                was_stopped = self._should_stop(step + 1)
-            if was_stopped:
-                break
         if self.params.gradient_checkpointing:
             self.network.activation_checkpointing_disable()
         self.network.eval()
-        wall_s, cpu_s = self.meter.elapsed
-        return TrainingRecord(
-            trainer="shared_text",
-            n_steps=len(self.tally.losses),
-            n_pairs_seen=self.tally.n_pairs,
-            n_texts_encoded=self.tally.n_texts,
-            n_tokens=self.tally.n_tokens,
-            n_padded_tokens=self.tally.n_padded,
-            loss_curve=tuple(self.tally.losses),
-            wall_s=wall_s,
-            cpu_s=cpu_s,
-            precision=effective_precision(self.params),
-            resumed_from=begin or None,
-            was_stopped=was_stopped,
-        )
-
-    def _resume_step(self) -> int:
-        """The first step to run: after the last checkpoint of this training, or 0."""
-        if self.around.checkpoints is None:
-            return 0
-        if self.around.rank == 0:
-            open_checkpoints(self.around.checkpoints, self._fingerprint())
-        self._wait_for_processes()
-        found = resume(self.around.checkpoints, self.network, self.optimizer)
-        if found is None:
-            return 0
-        counted = dict(found.counted)
-        self.meter = Meter(counted.pop("wall_s"), counted.pop("cpu_s"))
-        self.tally = TrainingCounts(**counted)
-        return found.step
+        return make_record("shared_text", self.tally, self.params, self.started)
 
     def _train_step(self, step: int) -> float:
         import torch
@@ -170,7 +111,7 @@ class _Training:
         weight = float(sum(self.data.weights[batch.pairs].sum() for batch in batches))
         total = 0.0
         for number, batch in enumerate(batches):
-            self.tally.add(len(batch.pairs), self.lengths[batch.texts], 0)
+            self.tally.add(len(batch.pairs), self.lengths[batch.texts])
             if number % self.around.world == self.around.rank:
                 with self._attention_context():
                     total += self._learn_from(batch, weight)
@@ -204,7 +145,6 @@ class _Training:
                     self.params.device,
                     width=int(self.widths[texts].max()),
                 )
-                self.tally.n_padded += ids.numel()
                 parts.append(self.network(ids, mask).logits.squeeze(-1).float())
         place = torch.from_numpy(np.concatenate(groups)).to(self.params.device)
         scores = torch.zeros_like(scores).index_copy(0, place, torch.cat(parts))
@@ -256,48 +196,23 @@ class _Training:
             at += part.numel()
         return float(flat[-1])
 
-    def _save_if_due(self, n_done: int) -> None:
-        is_due = n_done % self.params.checkpoint_every == 0 or n_done == self.plan.n_steps
-        if self.around.checkpoints is None or not is_due or self.around.rank:
-            return
-        wall_s, cpu_s = self.meter.elapsed
-        save_checkpoint(
-            self.around.checkpoints,
-            n_done,
-            self.network,
-            self.optimizer,
-            {**asdict(self.tally), "wall_s": wall_s, "cpu_s": cpu_s},
-        )
 
-    def _should_stop(self, n_done: int) -> bool:
-        self.network.eval()
-        enough = self.around.watch(n_done, self.network)
-        self.network.train()
-        return enough
-
-    def _wait_for_processes(self) -> None:
-        if self.around.world > 1:
-            import torch.distributed as dist
-
-            dist.barrier()
-
-    def _fingerprint(self) -> str:
-        import torch
-
-        start = hash_tensors(
-            {
-                name: part
-                for name, part in self.network.state_dict().items()
-                if torch.is_tensor(part)
-            }
-        )
-        return content_hash(
-            start,
-            self.data.fingerprint(),
-            self.params.model_dump(mode="json"),
-            torch.__version__,
-            torch.get_num_threads(),
-        )
+def make_record(
+    trainer: str, tally: TrainingCounts, params: TrainerParams, started: tuple[float, float]
+) -> TrainingRecord:
+    """The record of a training that began at `started`, as `measure_time` gave it."""
+    (wall_s, cpu_s), (wall_before, cpu_before) = measure_time(), started
+    return TrainingRecord(
+        trainer=trainer,
+        n_steps=len(tally.losses),
+        n_pairs_seen=tally.n_pairs,
+        n_texts_encoded=tally.n_texts,
+        n_tokens=tally.n_tokens,
+        loss_curve=tuple(tally.losses),
+        wall_s=wall_s - wall_before,
+        cpu_s=cpu_s - cpu_before,
+        precision=effective_precision(params),
+    )
 
 
 def effective_precision(params: TrainerParams) -> str:

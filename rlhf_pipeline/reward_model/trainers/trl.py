@@ -18,13 +18,17 @@ from rlhf_pipeline.reward_model.trainers.base import (
     TrainingData,
     TrainingRecord,
 )
-from rlhf_pipeline.reward_model.trainers.shared_text import Meter, effective_precision
+from rlhf_pipeline.reward_model.trainers.shared_text import (
+    effective_precision,
+    make_record,
+    measure_time,
+)
 
 
 def train_with_trl(
     network: Any, data: TrainingData, params: TrainerParams, around: TrainingContext
 ) -> TrainingRecord:
-    """Train in place; see `Trainer`. It writes no checkpoints: a killed training starts again.
+    """Train in place; see `Trainer`.
 
     TRL learns preferences as certain and with equal weights; pairs without a preferred side or with
     weight 0 are left out. Raises ConfigurationError for another label than majority, unequal
@@ -34,7 +38,7 @@ def train_with_trl(
     from trl import RewardTrainer
 
     _refuse_unsupported(data, params, around)
-    meter, tally = Meter(), TrainingCounts()
+    tally, started = TrainingCounts(), measure_time()
     with _silence_trl(), tempfile.TemporaryDirectory() as nowhere:
         trainer = RewardTrainer(
             model=network.to(params.device),
@@ -42,36 +46,22 @@ def train_with_trl(
             train_dataset=_build_dataset(data),
             processing_class=around.tokenizer,
             data_collator=_counting_collator(data.pad_id, tally),
-            callbacks=[_make_callback(around, around.progress, meter)],
+            callbacks=[_make_callback(around.progress)],
         )
         _remove_printing(trainer)
         trainer.train()
         # The trainer left `forward` in bfloat16.
         trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
-    losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
-    if not losses or not np.isfinite(losses).all():
+    tally.losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
+    if not tally.losses or not np.isfinite(tally.losses).all():
         raise TrainingFailed(
-            f"A loss of TRL's trainer is not finite ({losses[-1:]}). Lower learning_rate, or check "
-            "the labels for NaN."
+            f"A loss of TRL's trainer is not finite ({tally.losses[-1:]}). Lower learning_rate, or "
+            "check the labels for NaN."
         )
     network.eval()
     if params.gradient_checkpointing:
         network.activation_checkpointing_disable()
-    wall_s, cpu_s = meter.elapsed
-    n_steps = int(trainer.state.global_step)
-    return TrainingRecord(
-        trainer="trl",
-        n_steps=n_steps,
-        n_pairs_seen=tally.n_pairs,
-        n_texts_encoded=tally.n_texts,
-        n_tokens=tally.n_tokens,
-        n_padded_tokens=tally.n_padded,
-        loss_curve=tuple(losses),
-        wall_s=wall_s,
-        cpu_s=cpu_s,
-        precision=effective_precision(params),
-        was_stopped=n_steps < int(trainer.state.max_steps),
-    )
+    return make_record("trl", tally, params, started)
 
 
 def _refuse_unsupported(data: TrainingData, params: TrainerParams, around: TrainingContext) -> None:
@@ -150,25 +140,16 @@ def _counting_collator(pad_id: int, tally: TrainingCounts) -> Any:
 
     def collate_and_count(examples: list[dict[str, Any]]) -> Any:
         batch = collate(examples)
-        tally.add(len(examples), batch["attention_mask"].sum(1).numpy(), batch["input_ids"].numel())
+        tally.add(len(examples), batch["attention_mask"].sum(1).numpy())
         return batch
 
     return collate_and_count
 
 
-def _make_callback(around: TrainingContext, progress: Progress, meter: Meter) -> Any:
+def _make_callback(progress: Progress) -> Any:
     from transformers import TrainerCallback
 
     class ProgressCallback(TrainerCallback):  # type: ignore[misc]
-        def on_step_end(
-            self, args: Any, state: Any, control: Any, *, model: Any, **kwargs: Any
-        ) -> Any:
-            with meter.pause():
-                model.eval()
-                control.should_training_stop |= bool(around.watch(state.global_step, model))
-                model.train()
-            return control
-
         def on_log(
             self, args: Any, state: Any, control: Any, *, logs: dict[str, Any], **kwargs: Any
         ) -> None:

@@ -34,14 +34,13 @@ class LengthRewardModel(RewardModel):
     name: ClassVar[str] = "length"
     Params = LengthParams
 
-    def __init__(self, params=None, encoder=None, *, checkpoints=None):
+    def __init__(self, params=None, encoder=None):
         self.params = params or LengthParams()
         self.slope_ = 0.0
-        self.n_learnt_ = None
 
     @property
     def facts(self):
-        return ModelFacts(label="majority", n_learnt=self.n_learnt_)
+        return ModelFacts(label="majority")
 
     def fit(self, pairs, *, weights=None, warm_start=None, progress=None):
         used = drop_unweighted_pairs(
@@ -51,7 +50,6 @@ class LengthRewardModel(RewardModel):
         sign = 1.0 if ((chosen - rejected) * used["weight"]).sum() >= 0 else -1.0
         both = np.concatenate([chosen, rejected])
         self.slope_, self.mean_ = sign / max(both.std(), 1e-9), float(both.mean())
-        self.n_learnt_ = len(used)
         return self
 
     def member_scores(self, prompts, completions, *, progress=None):

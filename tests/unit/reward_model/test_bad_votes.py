@@ -8,8 +8,8 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.reward_model import LearningData, fit_reward_model, reward_model_params
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.votes import PairParams, joint_model, noise_ceiling, preference_pairs
-from tests.unit.reward_model.word_pairs import WithCeilings, WordEncoder
+from rlhf_pipeline.votes import PairParams, joint_model, preference_pairs
+from tests.unit.reward_model.word_pairs import WordEncoder
 
 FEW = {"l2_grid": [0.03], "context_penalty_grid": [3.0]}
 TEXTS = ["kind right", "curt right", "kind vague", "curt vague"]
@@ -78,19 +78,6 @@ def other(choices: list[str]) -> list[str]:
     return [{"a": "b", "b": "a"}.get(choice, choice) for choice in choices]
 
 
-def test_one_annotator_teaches_a_model_whose_ceiling_nobody_knows():
-    shown = comparisons(300)
-    cast = votes(shown, {"only": kind_side(shown)})
-    assert noise_ceiling(cast) is None
-    report = fit_reward_model(
-        WithCeilings(preference_pairs(cast, shown), ceiling=noise_ceiling(cast)),
-        reward_model_params(**FEW),
-        encoder=WordEncoder(),
-    ).report
-    assert report.test.ceiling is None
-    assert report.test.accuracy.value > 0.9
-
-
 def test_all_ties_teach_nothing_and_say_so():
     shown = comparisons(60)
     cast = votes(shown, {"x": ["tie"] * 60, "y": ["both_bad"] * 60})
@@ -100,15 +87,6 @@ def test_all_ties_teach_nothing_and_say_so():
     assert (kept["n_votes"].tolist(), kept["n_ties"].tolist()) == ([0] * 60, [2] * 60)
     with pytest.raises(NotEnoughData, match="label annotators"):
         EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(kept)
-
-
-def test_a_cycle_has_no_winner_and_does_no_harm():
-    """A over B, B over C, C over A: the best scores are equal ones."""
-    ring = [("kind 1", "curt 1"), ("curt 1", "vague 1"), ("vague 1", "kind 1")] * 20
-    shown = comparisons(60, ring)
-    pairs = preference_pairs(votes(shown, {"x": ["a"] * 60}), shown).assign(prompt="ask")
-    model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(pairs)
-    assert np.ptp(model.score(["ask"] * 3, ["kind 1", "curt 1", "vague 1"])) < 1e-3
 
 
 def test_the_annotator_model_corrects_an_inverted_annotator():
@@ -154,14 +132,3 @@ def test_opposite_votes_give_no_majority_and_cancel_out():
     for pairs in (kept.assign(prompt="ask"), opposite):
         model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(pairs)
         assert np.ptp(model.score(["ask"] * 2, ["kind 1", "curt 1"])) < 1e-3
-
-
-def test_one_sided_votes_teach_texts_and_not_the_side():
-    shown = comparisons(300)
-    said = kind_side(shown)
-    always_a = shown[[choice == "a" for choice in said]]
-    pairs = preference_pairs(votes(always_a, {"x": ["a"] * len(always_a)}), always_a)
-    assert set(pairs["chosen_side"]) == {"a"}
-    model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(pairs)
-    kind, curt = model.score(["q"] * 2, ["kind right", "curt right"])
-    assert kind > curt + 1

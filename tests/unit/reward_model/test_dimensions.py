@@ -16,8 +16,7 @@ from rlhf_pipeline.reward_model import (
     reward_model_params,
 )
 from tests.unit.reward_model.judged_dimensions import TRUTH, judged_pairs, true_scores
-from tests.unit.reward_model.length_model import LengthRewardModel
-from tests.unit.reward_model.word_pairs import WORDS, WordEncoder, make_pairs
+from tests.unit.reward_model.word_pairs import WORDS, WordEncoder
 
 FEW = {"l2_grid": [0.03, 0.3], "context_penalty_grid": [3.0]}
 
@@ -105,14 +104,6 @@ def test_a_dimension_that_few_pairs_are_judged_in_has_no_head(pairs):
     assert "style has no head, 20 training pairs are judged in it" in report.report.dimension_note
 
 
-def test_a_dimension_judged_on_one_prompt_has_no_head(pairs):
-    one = pairs.assign(prompt_id="p0", dimension_votes=None)
-    one.loc[one.index[:60], "dimension_votes"] = json.dumps({"style": [2, 1]})
-    one.loc[one.index[100:], "prompt_id"] = "p1"
-    model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(one)
-    assert model.dimension_heads_ == {}
-
-
 def test_heads_are_saved_with_the_model_and_leave_its_score_alone(fitted, pairs, tmp_path):
     fitted.model.save(tmp_path / "model")
     loaded = load_reward_model(tmp_path / "model", encoder=WordEncoder())
@@ -131,26 +122,3 @@ def test_heads_are_saved_with_the_model_and_leave_its_score_alone(fitted, pairs,
     np.testing.assert_array_equal(
         without.model.score(["q"] * 2, texts), loaded.score(["q"] * 2, texts)
     )
-
-
-def test_models_without_judged_dimensions_are_saved_as_before(tmp_path):
-    from safetensors.numpy import load_file
-
-    model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(make_pairs(100))
-    model.save(tmp_path / "model")
-    parts = load_file(tmp_path / "model" / "model.safetensors")
-    assert set(parts) == {"head", "feature_mean", "feature_std", "score_mean", "score_std"}
-    assert model.dimension_scores(["ask"], ["kind"]) == {}
-
-
-def test_heads_do_not_depend_on_the_order_of_pairs(fitted, pairs):
-    again = EmbeddingRewardModel(fitted.model.params, WordEncoder()).fit(
-        pairs[pairs["split"] == "train"].sample(frac=1, random_state=3)
-    )
-    assert again.weights_hash == fitted.model.weights_hash
-
-
-def test_other_kinds_have_no_heads(pairs):
-    report = fit_reward_model(LearningData(pairs), model=LengthRewardModel()).report
-    assert [head.has_head for head in report.dimensions] == [False] * 3
-    assert {head.n_train for head in report.dimensions} == {report.n_train}

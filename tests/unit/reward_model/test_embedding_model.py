@@ -7,22 +7,18 @@ from safetensors.numpy import load_file, save_file
 
 from rlhf_pipeline.errors import (
     ConfigurationError,
-    FrameError,
     InvalidScores,
     ModelError,
     ModelHashMismatch,
-    ModelNotFound,
     NotEnoughData,
 )
-from rlhf_pipeline.frames import PREFERENCE_PAIRS
 from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
     load_reward_model,
-    preference_probability,
     reward_model_params,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.training import DEFAULT_WEIGHT, LearningData, fit_reward_model
+from rlhf_pipeline.reward_model.training import LearningData, fit_reward_model
 from rlhf_pipeline.votes import TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
@@ -46,13 +42,6 @@ def test_training_scores_are_centred_and_standardised(fitted):
     assert fitted.standardise(scores).std() == pytest.approx(1.0)
 
 
-def test_both_probabilities_of_a_pair_sum_to_one_exactly():
-    margins = np.concatenate(
-        [np.random.default_rng(0).normal(0, 5, 10_000), [0.0, 1e-300, 40.0, 800.0, -800.0]]
-    )
-    assert (preference_probability(margins) + preference_probability(-margins) == 1.0).all()
-
-
 def test_a_warm_start_ends_where_a_cold_one_does_in_fewer_steps(fitted):
     more = make_pairs(600, seed=1)
     cold = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(more)
@@ -67,33 +56,12 @@ def test_a_warm_start_ends_where_a_cold_one_does_in_fewer_steps(fitted):
     assert len(same.loss_curve_) < len(fitted.loss_curve_)
 
 
-def test_the_loss_curve_falls(fitted):
-    assert fitted.loss_curve_[0] == pytest.approx(np.log(2))
-    assert all(
-        later <= earlier + 1e-12
-        for earlier, later in zip(fitted.loss_curve_, fitted.loss_curve_[1:], strict=False)
-    )
-
-
 def test_scoring_one_at_a_time_equals_scoring_together(fitted):
     texts = make_pairs()["chosen"].tolist()[:8]
     together = fitted.score(["ask"] * 8, texts)
     alone = [fitted.score(["ask"], [text])[0] for text in texts]
     np.testing.assert_allclose(together, alone, atol=1e-9)
     assert fitted.score([], []).shape == (0,)
-
-
-def test_the_same_fit_saves_the_same_bytes(fitted, tmp_path):
-    again = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs())
-    fitted.save(tmp_path / "one")
-    again.save(tmp_path / "two")
-    for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-
-
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(ModelNotFound, match="nothing-here"):
-        load_reward_model(tmp_path / "nothing-here")
 
 
 def test_a_wrong_encoder_is_refused(fitted, tmp_path):
@@ -145,11 +113,6 @@ def test_embeddings_of_nan_never_become_scores(fitted, tmp_path):
     broken = load_reward_model(tmp_path, encoder=BrokenEncoder())
     with pytest.raises(InvalidScores, match="scores"):
         broken.score(["q"], ["text"])
-
-
-def test_a_text_that_is_missing_is_named(fitted):
-    with pytest.raises(InvalidScores, match="Row 1"):
-        fitted.score(["q", "q"], ["text", float("nan")])
 
 
 def test_too_few_pairs_name_the_cure():
@@ -247,17 +210,6 @@ def test_the_weight_of_old_votes_is_chosen_on_new_ones():
         )
 
 
-def test_with_too_few_new_votes_old_ones_get_the_default_weight():
-    old, new = make_pairs(200, seed=3), make_pairs(20, seed=4)
-    pairs = pd.concat([old, new.assign(max_seq=new["max_seq"] + 10_000)], ignore_index=True)
-    report = fit_reward_model(
-        LearningData(pairs, taste_changes=TasteChanges(10_000)),
-        reward_model_params(),
-        encoder=WordEncoder(),
-    ).report
-    assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
-
-
 def test_mixed_kinds_of_annotators_are_refused_by_default():
     pairs = pd.concat(
         [make_pairs(200, seed=5), make_pairs(200, seed=6, kind="simulated")], ignore_index=True
@@ -273,58 +225,6 @@ def test_mixed_kinds_of_annotators_are_refused_by_default():
             reward_model_params(),
             encoder=WordEncoder(),
         )
-
-
-def test_duplicate_comparisons_are_refused():
-    pairs = make_pairs(60)
-    with pytest.raises(FrameError, match="duplicate"):
-        fit_reward_model(LearningData(pd.concat([pairs, pairs.iloc[:1]])), encoder=WordEncoder())
-
-
-def test_no_pairs_are_not_enough():
-    with pytest.raises(NotEnoughData, match="train split"):
-        fit_reward_model(LearningData(PREFERENCE_PAIRS.empty_frame()), encoder=WordEncoder())
-
-
-def test_pairs_are_scored_where_only_one_side_was_ever_chosen():
-    one_side = make_pairs(300)
-    one_side = one_side[one_side["chosen_side"] == "a"]
-    assert (
-        fit_reward_model(
-            LearningData(one_side), encoder=WordEncoder()
-        ).report.test.majority_side.value
-        == 1.0
-    )
-
-
-def test_the_context_penalty_is_chosen_by_held_out_prompts():
-    both, first, second = (
-        EmbeddingRewardModel(EmbeddingParams(context_penalty_grid=grid), WordEncoder()).fit(
-            make_pairs()
-        )
-        for grid in ([3.0, 0.3], [3.0], [0.3])
-    )
-    best = min((first, second), key=lambda model: min(model.held_out_loss_.values()))
-    assert both.context_penalty_ == best.context_penalty_
-    assert both.weights_hash == best.weights_hash
-
-
-def test_essays_are_scored_whole_and_short_texts_by_sentence():
-    """In the essays a word is liked once, however often it stands there; sums of sentences would
-    count it each time.
-    """
-
-    def lengthened(pairs: pd.DataFrame) -> pd.DataFrame:
-        rng = np.random.default_rng(0)
-        return pairs.assign(
-            **{
-                side: [". ".join([text] * int(rng.integers(1, 12))) for text in pairs[side]]
-                for side in ("chosen", "rejected")
-            }
-        )
-
-    essays = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(lengthened(make_pairs()))
-    assert essays.context_penalty_ == 0.3
 
 
 def test_two_prompts_are_two_folds() -> None:

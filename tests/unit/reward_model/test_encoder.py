@@ -54,26 +54,6 @@ def test_a_half_written_file_is_ignored_and_written_again(tmp_path, length):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_which_texts_were_cut_is_remembered(tmp_path):
-    cache, other = EmbeddingCache(tmp_path), EmbeddingCache(tmp_path)
-    cache.put_many(keys("a", "b", "c"), vectors(3), cut=keys("a", "c"))
-    cache.put_many(keys("d"), vectors(1))
-    for reader in (cache, other):
-        assert reader.n_cut(reader.get_many(keys("a", "b", "d"))) == 1
-    next(tmp_path.glob("*.cut")).write_bytes(b"\xff damaged")
-    again = EmbeddingCache(tmp_path)
-    assert again.n_cut(again.get_many(keys("a", "b", "d"))) == 0
-
-
-def test_a_flipped_byte_is_ignored(tmp_path):
-    EmbeddingCache(tmp_path).put_many(keys("a"), vectors(1))
-    (file,) = tmp_path.glob("*.emb")
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(bytes(content))
-    assert EmbeddingCache(tmp_path).get_many(keys("a")) == {}
-
-
 def test_a_killed_writer_leaves_complete_entries(tmp_path):
     killed = textwrap.dedent(
         f"""
@@ -94,55 +74,6 @@ def test_a_killed_writer_leaves_complete_entries(tmp_path):
     assert done.returncode == -9
     cache = EmbeddingCache(tmp_path)
     assert list(cache.get_many(keys("a", "b"))) == keys("a")
-    assert cache.n_ignored == 0
-
-
-WRITER = """
-import sys
-import numpy as np
-from pathlib import Path
-from rlhf_pipeline.records import content_hash
-from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
-cache, first = EmbeddingCache(Path(sys.argv[1])), int(sys.argv[2])
-print("ready", flush=True)
-sys.stdin.readline()
-for n in range(first, first + 40):
-    keys = [content_hash(f"{n}-{i}") for i in range(8)]
-    cache.put_many(keys, np.full((8, 4), n, dtype=np.float32))
-    assert len(cache.get_many(keys)) == 8
-    print(n, flush=True)
-"""
-
-
-def test_a_killed_writer_does_not_disturb_another_one(tmp_path):
-    # The second begins within the first one's keys: half of what they write is the same, under the
-    # same names.
-    command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    writers = [
-        subprocess.Popen(
-            [*command, first],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": "."},
-        )
-        for first in ("0", "20")
-    ]
-    for writer in writers:
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        writer.stdin.write("\n")
-        writer.stdin.flush()
-    said = [int(writers[1].stdout.readline()) for _ in range(10)]
-    writers[1].kill()
-    said += [int(line) for line in writers[1].communicate()[0].split()]
-    said += [int(line) for line in writers[0].communicate()[0].split()]
-    assert [writer.returncode for writer in writers] == [0, -9]
-    cache = EmbeddingCache(tmp_path)
-    for n in said:  # whatever a writer knew to be written is there, whole
-        got = cache.get_many(keys(*(f"{n}-{i}" for i in range(8))))
-        assert len(got) == 8
-        assert all((vector == n).all() for vector in got.values())
     assert cache.n_ignored == 0
 
 
@@ -181,14 +112,13 @@ def test_texts_share_a_batch_by_their_tokens_and_a_long_one_is_alone():
     assert sorted(key for batch in batches for key in batch) == sorted(texts)
     assert ["e"] in batches  # 400 words, cut to 64 tokens: it fills a batch
     assert {"a", "c", "d"} <= set(batches[0])
-    assert encoder.n_truncated == 1
     assert encoder._make_batches(dict(reversed(texts.items()))) == batches
 
 
-def test_texts_beyond_the_window_keep_their_beginning_and_are_counted():
+def test_texts_beyond_the_window_keep_their_beginning(caplog):
     encoder = Encoder(max_tokens=16)
     long, cut = encoder.encode(["word " * 400, "word " * 14])
-    assert encoder.n_truncated == 1
+    assert "1 texts have more than 16 tokens" in caplog.text
     np.testing.assert_allclose(long, cut, atol=1e-5)
     assert encoder.hash != Encoder().hash
 
@@ -199,14 +129,3 @@ def test_cached_texts_are_not_encoded_again(tmp_path):
     second = Encoder(cache=EmbeddingCache(tmp_path))
     np.testing.assert_array_equal(second.encode(TEXTS[::-1]), made[::-1])
     assert second._loaded is None  # the weights were not even read
-
-
-def test_texts_that_were_cut_are_counted_from_the_cache_too(tmp_path):
-    cold = Encoder(cache=EmbeddingCache(tmp_path), max_tokens=16)
-    cold.encode(["word " * 400, "word " * 400, "short"])
-    warm = Encoder(cache=EmbeddingCache(tmp_path), max_tokens=16)
-    warm.encode(["short", "word " * 400, "word " * 400])
-    assert (cold.n_truncated, warm.n_truncated) == (1, 1)
-    assert warm._loaded is None
-    cold.encode(["word " * 400])  # in the process that had encoded it
-    assert cold.n_truncated == 2

@@ -13,14 +13,12 @@ from rlhf_pipeline.reward_model import (
     LearningData,
     TransformerParams,
     TransformerRewardModel,
-    build_reward_model,
     encoder_params,
-    find_warm_start_obstacle,
     fit_reward_model,
     load_reward_model,
     reward_model_params,
 )
-from rlhf_pipeline.reward_model.encoder import Encoder, EncoderChoice
+from rlhf_pipeline.reward_model.encoder import Encoder
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
 HUB = "distilbert/distilbert-base-uncased"
@@ -93,18 +91,6 @@ def test_the_named_fallback_is_used_and_reported_with_its_reason(
     assert "'gone/too'" in str(offline.choice.instead)
 
 
-def test_no_second_encoder_is_looked_for_while_the_first_is_there(distilbert: Path, tmp_path: Path):
-    assert Encoder(f"{distilbert},{tmp_path / 'nowhere'}").choice.to_params() == {
-        "encoder_asked": str(distilbert),
-        "encoder_used": str(distilbert),
-    }
-    assert Encoder("offline").hash == Encoder().hash
-    assert EncoderChoice.of(None).to_params() == {
-        "encoder_asked": "offline",
-        "encoder_used": "offline",
-    }
-
-
 def test_names_that_are_none_and_alternatives_that_are_all_gone_are_named(
     hub: Path, tmp_path: Path
 ):
@@ -113,12 +99,6 @@ def test_names_that_are_none_and_alternatives_that_are_all_gone_are_named(
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelNotFound, match=r"None of the encoders gone/one, .*empty is there"):
         Encoder(f"gone/one,{tmp_path / 'empty'}")
-
-
-def test_a_folder_with_a_comma_in_its_name_is_one_encoder(distilbert: Path, tmp_path: Path):
-    folder = tmp_path / "mine,offline"
-    folder.symlink_to(distilbert)
-    assert Encoder(str(folder)).folder == folder
 
 
 @pytest.mark.parametrize("label", ["majority", "votes"])
@@ -159,9 +139,3 @@ def test_a_distilbert_is_fine_tuned_by_the_label_of_the_configuration(
     assert scores.tolist() == pytest.approx(
         fitted.model.score(["ask 1", "ask 1"], ["kind right", "vague cold"]).tolist()
     )
-
-
-def test_a_fit_that_restarts_on_the_fallback_reports_it(hub: Path, distilbert: Path):
-    before = build_reward_model(reward_model_params(), Encoder(distilbert))
-    now = build_reward_model(reward_model_params(), Encoder(f"{HUB},offline"))
-    assert f"(offline instead of {HUB})" in str(find_warm_start_obstacle(before, now))

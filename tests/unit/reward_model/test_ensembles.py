@@ -2,12 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from safetensors.numpy import load_file, save_file
-from threadpoolctl import threadpool_info, threadpool_limits
 
-from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch
+from rlhf_pipeline.errors import InvalidScores, ModelError
 from rlhf_pipeline.reward_model import disagreement, load_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.heads import HeadProblem, fit_head
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 FEW = {"l2_grid": [0.1], "context_penalty_grid": [3.0]}
@@ -37,22 +35,6 @@ def test_an_ensemble_depends_on_pairs_and_seed_only(ensemble):
         make_pairs()
     )
     assert other.weights_hash != again.weights_hash
-
-
-def test_the_threads_of_linear_algebra_show_in_the_last_digits_alone():
-    """Of enough pairs that it uses them: sums are then split differently."""
-    rng = np.random.default_rng(0)
-    differences = rng.normal(size=(3000, 400))
-    problem = HeadProblem(differences, rng.random(3000), np.ones(3000), np.ones(400))
-    found = []
-    for n in (1, 2):
-        with threadpool_limits(n, user_api="blas"):
-            assert {
-                pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"
-            } == {n}
-            found.append(fit_head(problem, 0.1)[0])
-    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-12)
-    assert np.abs(found[0]).max() > 1e-3
 
 
 def test_disagreement_is_symmetric_and_zero_for_identical_texts(ensemble):
@@ -87,18 +69,6 @@ def test_members_disagree_more_about_what_few_pairs_taught():
     assert np.mean(ratios) > 1.4
 
 
-def test_members_with_fewer_pairs_disagree_more():
-    few, many = (EmbeddingRewardModel(FOUR, WordEncoder()).fit(make_pairs(n)) for n in (80, 1200))
-    texts = make_pairs(100, seed=5)
-    of = [
-        disagreement(
-            m, texts["prompt"].tolist(), texts["chosen"].tolist(), texts["rejected"].tolist()
-        ).mean()
-        for m in (few, many)
-    ]
-    assert of[0] > 1.5 * of[1]
-
-
 def test_one_member_alone_has_no_disagreement():
     model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(make_pairs(100))
     with pytest.raises(ModelError, match="n_members"):
@@ -112,22 +82,4 @@ def test_weights_that_are_nan_are_refused(ensemble, tmp_path, part):
     parts[part].flat[0] = np.nan
     save_file(parts, tmp_path / "model.safetensors")
     with pytest.raises(InvalidScores, match=part):
-        load_reward_model(tmp_path, encoder=WordEncoder())
-
-
-def test_a_member_that_was_exchanged_is_refused(ensemble, tmp_path):
-    ensemble.save(tmp_path)
-    parts = load_file(tmp_path / "model.safetensors")
-    parts["head"] = np.ascontiguousarray(parts["head"][::-1])
-    save_file(parts, tmp_path / "model.safetensors")
-    with pytest.raises(ModelHashMismatch, match="weights"):
-        load_reward_model(tmp_path, encoder=WordEncoder())
-
-
-def test_heads_of_another_width_are_refused(ensemble, tmp_path):
-    ensemble.save(tmp_path)
-    parts = load_file(tmp_path / "model.safetensors")
-    parts["head"] = np.ascontiguousarray(parts["head"][:, :-1])
-    save_file(parts, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match="shapes"):
         load_reward_model(tmp_path, encoder=WordEncoder())

@@ -4,12 +4,11 @@ all.
 
 import pytest
 
-from rlhf_pipeline.errors import ArtefactError, ConfigurationError, ModelNotFound
+from rlhf_pipeline.errors import ArtefactError, ConfigurationError
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.reward_model import TransformerParams, TransformerRewardModel, load_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.model_files import replace_folder_atomically
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
@@ -66,40 +65,3 @@ def test_a_folder_that_holds_something_else_is_left_alone(embedding, tmp_path):
     with pytest.raises(ArtefactError, match="parents are folders"):
         embedding.save(tmp_path / "thesis.tex")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
-
-
-def test_a_model_left_by_a_kill_is_named(embedding, tmp_path, monkeypatch):
-    embedding.save(tmp_path / "model")
-    monkeypatch.setattr(
-        "rlhf_pipeline.reward_model.model_files.shutil.rmtree", lambda *args, **kwargs: None
-    )
-    embedding.save(tmp_path / "model")
-    (left,) = tmp_path.glob(".model.*.old")
-    (tmp_path / "model").rename(tmp_path / "away")
-    with pytest.raises(ModelNotFound, match=left.name):
-        load_reward_model(tmp_path / "model")
-    left.rename(tmp_path / "model")
-    assert (
-        load_reward_model(tmp_path / "model", encoder=WordEncoder()).weights_hash
-        == embedding.weights_hash
-    )
-
-
-def test_the_old_folder_comes_back_where_the_new_one_cannot_be_put(tmp_path, monkeypatch):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("old")
-    rename = type(tmp_path).rename
-
-    def refused(self, target):
-        if self.name.endswith(".new"):
-            raise OSError(28, "No space left on device")
-        return rename(self, target)
-
-    monkeypatch.setattr(type(tmp_path), "rename", refused)
-    with (
-        pytest.raises(ArtefactError, match="Free some space"),
-        replace_folder_atomically(tmp_path / "model") as made,
-    ):
-        (made / "config.json").write_text("new")
-    assert (tmp_path / "model" / "config.json").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]

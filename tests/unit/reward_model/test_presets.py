@@ -1,8 +1,6 @@
 import pytest
 
-from rlhf_pipeline.reward_model import PRESETS, build_reward_model, reward_model_params
-from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
-from tests.unit.reward_model.word_pairs import WordEncoder
+from rlhf_pipeline.reward_model import PRESETS, reward_model_params
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -19,13 +17,3 @@ def test_what_is_set_otherwise_wins_over_the_preset() -> None:
     assert (own.n_members, own.steps, own.learning_rate) == (2, 7, 1e-4)
     other = reward_model_params(preset="best", kind="transformer").kind_params()
     assert other.n_members == 3
-
-
-def test_without_a_preset_nothing_of_it_is_recorded() -> None:
-    assert "preset" not in reward_model_params().to_report()
-    assert reward_model_params().chosen_kind == "embedding"
-
-
-def test_the_preset_builds_a_model_of_its_kind() -> None:
-    model = build_reward_model(reward_model_params(preset="best"), WordEncoder())
-    assert isinstance(model, TransformerRewardModel)

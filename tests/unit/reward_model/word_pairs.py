@@ -31,7 +31,6 @@ class WordEncoder:
     """
 
     max_tokens = 256
-    n_truncated = 0
     folder = "nowhere"
     choice = None
 
