@@ -57,6 +57,7 @@ CONNECTION_OPTIONS = {
 # `file`: rlhf.yaml; `home`: what `rlhf init` or an import recorded in project.json.
 SettingSource = Literal["default", "environment", "file", "home", "program"]
 LOCAL_SCHEMES = {"", "sqlite", "file"}  # the rest is a path, which may contain any character
+MLFLOW_SCHEMES = ("sqlite:", "postgresql", "http:", "https:", "databricks")
 # relative ones in rlhf.yaml are relative to it, in the environment to the working directory
 FILE_SETTINGS = ("api_key_file", "prompts_file", "evaluation_file")
 # Dagster and MLflow put the path into an SQLite URL unescaped: /x/q?1 and /x/q?2 would be one file,
@@ -538,6 +539,16 @@ class Settings(BaseModel):
         plain = url.get_secret_value() if url is not None else ""
         if "://" in plain and plain.partition(":")[0].partition("+")[0] not in LOCAL_SCHEMES:
             split_url(plain)
+        return url
+
+    @field_validator("mlflow_url")
+    @classmethod
+    def _check_mlflow_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not url.get_secret_value().startswith(MLFLOW_SCHEMES):
+            raise ValueError(
+                "names nothing that MLflow can use: write http://HOST:PORT of a tracking server, or "
+                "sqlite:///PATH or postgresql://… of a database"
+            )
         return url
 
     @property

@@ -4,7 +4,6 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,12 +15,11 @@ from pydantic import Field, ValidationError
 from rlhf_pipeline import __version__
 from rlhf_pipeline.cli.check import find_faults
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.init import initialise, server_databases
+from rlhf_pipeline.cli.init import initialise, server_databases, write_facts
 from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts, Settings
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError
 from rlhf_pipeline.files import translate_write_errors, write_atomically
-from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, utc_now
 from rlhf_pipeline.store.database_copy import (
     copy_sqlite,
@@ -46,7 +44,14 @@ KEPT = (
     "audit_anchors.jsonl",
     "demo_state.json",
 )
-BESIDE_DATABASES = ("-wal", "-shm", "-journal", ".lock", ".tmp")  # copied with them, or not needed
+# copied with the databases, or not needed
+BESIDE_DATABASES = (
+    "*-wal",
+    "*-shm",
+    "*-journal",
+    "*.lock",
+    "*.tmp",
+)
 Folder = Annotated[Path, typer.Argument(help="Folder of the backup.", metavar="FOLDER")]
 
 
@@ -79,18 +84,20 @@ def backup(folder: Folder) -> None:
     """
     settings, folder = Settings.read(), folder.absolute()
     Workspace(settings).require_initialised()
-    _refuse_folder(folder, settings.home)
+    _refuse_nested(folder, settings.home)
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigurationError(
+            f"{folder} is not empty. Name a new folder: a backup never overwrites anything."
+        )
     with translate_write_errors(folder), progress_bar("backup") as progress:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _copy_home(settings.home, folder, progress)
+        for name in KEPT:
+            _copy(settings.home / name, folder / name)
         for kind, url in _server_urls(settings).items():
             dump_postgres(url, folder / f"{kind}.dump")
         copied = settings.model_copy(update={"home": folder})
         damage = [
-            f"{what}: {fault}"
-            for what, faults in find_faults(copied, progress)
-            for fault in faults
-            if what != "free disk"
+            f"{what}: {fault}" for what, faults in find_faults(copied, progress) for fault in faults
         ]
         facts = HomeFacts.load(folder) or HomeFacts.of(settings)
         # a backup holds no password
@@ -101,7 +108,7 @@ def backup(folder: Folder) -> None:
             organization=facts.organization,
             project=facts.project,
             version=__version__,
-            files={str(path): _hash(folder / path) for path in _list_files(folder, ".")},
+            files=_hash_files(folder),
             damage=tuple(damage),
         )
         write_atomically(folder / MANIFEST, manifest.model_dump_json(indent=1).encode())
@@ -127,40 +134,42 @@ def restore(
         update={"organization": manifest.organization, "project": manifest.project}
     )
     home, urls = settings.home, _server_urls(settings)
-    dumps = {kind: url for kind, url in urls.items() if (folder / f"{kind}.dump").exists()}
-    _refuse_other_engine(folder, urls, dumps)
-    if not replace and ((home / HOME_FACTS).exists() or any(map(has_tables, dumps.values()))):
+    _refuse_nested(folder, home)
+    if bool(urls) != any(folder.glob("*.dump")):
+        raise ConfigurationError(
+            f"The backup {folder} was taken of {'SQLite' if urls else 'Postgres'}. To restore it, "
+            f"{'unset RLHF_SERVER_URL' if urls else 'set RLHF_SERVER_URL to a server'}; a home on "
+            "SQLite moves to a server by `rlhf migrate --to URL`."
+        )
+    if not replace and ((home / HOME_FACTS).exists() or any(map(has_tables, urls.values()))):
         raise ConfigurationError(
             f"{home} or its databases hold data. Name an empty RLHF_HOME, or overwrite with "
             "--replace."
         )
     refuse_while_used(settings)
     _verify(folder, manifest)
-    _set_aside(home, keep=folder)
+    _set_aside(home)
     write_atomically(home / RESTORING, b"The restore into this folder is not complete.\n")
     if settings.server_url is not None:
         server_databases(settings, settings.server_url).make()
-    with translate_write_errors(home), progress_bar("restore") as progress:
-        for kind, url in dumps.items():
+    with translate_write_errors(home):
+        for kind, url in urls.items():
             load_postgres(url, folder / f"{kind}.dump")
-        names = [name for name in manifest.files if not name.endswith(".dump")]
-        for done, name in enumerate(names):
+        for name in KEPT:
             _copy(folder / name, home / name)
-            progress(done + 1, len(names), name)
     facts = HomeFacts.load(home)
-    assert facts is not None  # the manifest names it
-    on_server = {"server_url": settings.server_url, "database_prefix": settings.database_prefix}
-    is_lost = facts.config is not None and not facts.config.is_file()
-    config = settings.config or (None if is_lost else facts.config)
-    facts.model_copy(update={"config": config} | (on_server if settings.server_url else {})).write(
-        home
-    )
-    (home / RESTORING).unlink()
-    if is_lost and config is None:
+    assert facts is not None  # every backup holds them
+    config = settings.config or facts.config
+    if config is not None and not config.is_file():
         echo(
-            f"{facts.config}, the settings of the backed up home, is not on this machine: defaults "
+            f"{config}, the settings of the backed up home, is not on this machine: defaults "
             "apply. To name another file: RLHF_CONFIG=FILE rlhf init."
         )
+        config = None
+    write_facts(
+        settings.model_copy(update={"config": config}), facts.model_copy(update={"config": None})
+    )
+    (home / RESTORING).unlink()
     workspace = Workspace(settings)
     initialise(workspace, join=settings.server_url is not None)
     workspace.store.close()
@@ -203,60 +212,46 @@ def _server_urls(settings: Settings) -> dict[str, str]:
     }
 
 
-def _refuse_folder(folder: Path, home: Path) -> None:
-    inside = any(folder.resolve().is_relative_to((home / name).resolve()) for name in KEPT)
-    if inside or home.resolve().is_relative_to(folder.resolve()):
+def _refuse_nested(folder: Path, home: Path) -> None:
+    """Raises ConfigurationError where the backup and the home contain each other."""
+    backup, original = folder.resolve(), home.resolve()
+    if backup.is_relative_to(original) or original.is_relative_to(backup):
         raise ConfigurationError(
-            f"{folder} is inside what is backed up, or contains {home}. Name a separate folder, "
-            "ideally on another disk."
-        )
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigurationError(
-            f"{folder} is not empty. Name a new folder: a backup never overwrites anything."
+            f"{folder} is inside {home}, or contains it. Name a separate folder, ideally on "
+            "another disk."
         )
 
 
-def _refuse_other_engine(folder: Path, urls: dict[str, str], dumps: dict[str, str]) -> None:
-    if urls and not dumps:
-        raise ConfigurationError(
-            f"The backup {folder} was taken of SQLite, but a server is set. Unset RLHF_SERVER_URL, "
-            "restore, then `rlhf migrate --to URL`."
-        )
-    if not urls and any(folder.glob("*.dump")):
-        raise ConfigurationError(
-            f"The backup {folder} was taken of Postgres. Set RLHF_SERVER_URL to restore into."
-        )
+def _copy(source: Path, target: Path) -> None:
+    """A file or a folder; databases as SQLite copies them while they are in use."""
+    if source.is_dir():
+        beside = shutil.ignore_patterns(*BESIDE_DATABASES)
+        shutil.copytree(source, target, ignore=beside, copy_function=_copy_file)
+    elif source.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _copy_file(source, target)
 
 
-def _copy_home(home: Path, folder: Path, progress: Progress) -> None:
-    paths = [path for name in KEPT for path in _list_files(home, name)]
-    for done, path in enumerate(paths):
-        if path.suffix == ".db":
-            copy_sqlite(home / path, folder / path)
-        else:
-            _copy(home / path, folder / path)
-        progress(done + 1, len(paths), str(path))
+def _copy_file(source: str | Path, target: str | Path) -> None:
+    if Path(source).suffix == ".db":
+        copy_sqlite(Path(source), Path(target))
+    else:
+        shutil.copy2(source, target)
 
 
-def _list_files(root: Path, name: str) -> Iterator[Path]:
-    """Raises ConfigurationError for links to folders, which a copy would silently leave out."""
-    place = root / name
-    for path in [place] if place.is_file() else sorted(place.rglob("*")):
-        if path.is_symlink() and path.is_dir():
-            raise ConfigurationError(
-                f"{path} links to another folder, which a backup does not follow. Move the folder "
-                "itself there."
-            )
-        if path.is_file() and not path.name.endswith(BESIDE_DATABASES):
-            yield path.relative_to(root)
+def _hash_files(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file, by its path below `folder`."""
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        found[str(path.relative_to(folder))] = digest
+    return found
 
 
 def _verify(folder: Path, manifest: Manifest) -> None:
-    wrong = [
-        name
-        for name, known in manifest.files.items()
-        if not (folder / name).is_file() or _hash(folder / name) != known
-    ]
+    found = _hash_files(folder)
+    wrong = [name for name, known in manifest.files.items() if found.get(name) != known]
     if wrong:
         raise ArtefactError(
             f"The backup {folder} is damaged: {', '.join(wrong[:5])}{' …' if wrong[5:] else ''} "
@@ -264,30 +259,14 @@ def _verify(folder: Path, manifest: Manifest) -> None:
         )
 
 
-def _set_aside(home: Path, *, keep: Path) -> None:
+def _set_aside(home: Path) -> None:
     """Move the home's files away instead of deleting them, so that a restore can be undone."""
-    held = [
-        path
-        for path in (home.iterdir() if home.exists() else ())
-        if not path.name.startswith("replaced-")
-        and not keep.resolve().is_relative_to(path.resolve())
-    ]
-    if held:
-        aside = home / f"replaced-{time.strftime('%Y%m%d-%H%M%S')}"
-        with translate_write_errors(aside):
-            aside.mkdir()
-            for path in held:
-                path.rename(aside / path.name)
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(source, target)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    held = [path for path in home.glob("*") if not path.name.startswith("replaced-")]
+    aside = home / f"replaced-{time.strftime('%Y%m%d-%H%M%S')}"
+    with translate_write_errors(aside):
+        for path in held:
+            aside.mkdir(exist_ok=True)
+            path.rename(aside / path.name)
 
 
 def _summarise(folder: Path, manifest: Manifest) -> str:

@@ -1,11 +1,8 @@
 """`rlhf check`: names what is missing or damaged in a home, with its cure; changes nothing."""
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
-import pandas as pd
 import typer
 from rich.table import Table
 
@@ -28,10 +25,6 @@ from rlhf_pipeline.store.dagster_runs import DagsterRuns
 from rlhf_pipeline.store.database_copy import find_damage, is_sqlite, sqlite_file
 from rlhf_pipeline.store.registered_models import is_readable, list_models, read_champions
 
-LEAST_FREE_BYTES = 1 << 30
-# what a vote in a frame and in the store must agree in
-IDENTITY = ["vote_id", "comparison_id", "annotator_id", "choice"]
-AGAIN = "Materialise it again, or restore the file from a backup."
 # the checks, each under the name of what it looks at
 Check = tuple[str, Callable[[], Sequence[str]]]
 
@@ -60,7 +53,6 @@ def find_faults(
     """What was looked at and what is wrong with it, with its cure, part by part. A backup's folder
     is checked like a home.
     """
-    yield "free disk", _check_disk(settings.home)
     yield "project", list(_check_project(settings))
     damaged = list(_check_pages(settings))
     yield "pages of SQLite files", damaged
@@ -82,7 +74,7 @@ def find_faults(
             ("rows of the store", lambda: _check_rows(settings, store)),
             ("models", lambda: list(_check_models(settings, store, progress))),
             ("days of frames", lambda: list(_check_days(settings, files))),
-            ("frames", lambda: list(_check_frames(files, store, progress))),
+            ("frames", lambda: list(_check_frames(files, progress))),
             ("records", lambda: list(_check_records(files))),
             ("reference windows", lambda: list(_check_windows(settings))),
         )
@@ -95,15 +87,6 @@ def _attempt(find: Callable[[], Sequence[str]]) -> list[str]:
         return list(find())
     except PipelineError as error:
         return [str(error)]
-
-
-def _check_disk(home: Path) -> list[str]:
-    free = shutil.disk_usage(home).free
-    return (
-        []
-        if free >= LEAST_FREE_BYTES
-        else [f"{free / 1e6:,.0f} MB are free on the disk of {home}. Free at least 1 GB."]
-    )
 
 
 def _check_project(settings: Settings) -> Iterator[str]:
@@ -128,20 +111,17 @@ def _check_pages(settings: Settings) -> Iterator[str]:
 
 
 def _check_audit_chain(settings: Settings, store: Store) -> list[str]:
-    anchors = read_anchors(settings.home / FILE)
-    verify_with_anchors(store.audit, anchors)
+    verify_with_anchors(store.audit, read_anchors(settings.home / FILE))
     return []
 
 
 def _check_rows(settings: Settings, store: Store) -> list[str]:
-    faults = [f"{lost}. {homes.RESTORE}." for lost in integrity.find_orphans(store.database)]
-    faults += [
-        f"{changed} {homes.RESTORE}."
-        for changed in (
-            *integrity.find_changed_calibrators(store.database),
-            *integrity.changed_taste_changes(store.database),
-        )
-    ]
+    changed = (
+        *integrity.find_orphans(store.database),
+        *integrity.find_changed_calibrators(store.database),
+        *integrity.changed_taste_changes(store.database),
+    )
+    faults = [f"{fault} {homes.RESTORE}." for fault in changed]
     if ahead := integrity.find_votes_after(store.database, datetime.now(UTC)):
         named = ", ".join(f"{seq:,}" for seq in ahead[:3])
         faults.append(
@@ -156,51 +136,35 @@ def _check_rows(settings: Settings, store: Store) -> list[str]:
             f"{salt} is not the one that made the annotators' pseudonyms. Put it back from a "
             "backup before the next import."
         )
-    if not integrity.sorts_by_code_point(store.database):
-        faults.append(
-            "The database sorts text by a language: seeded draws differ from SQLite's. Make it "
-            "with LC_COLLATE 'C'."
-        )
     return faults
 
 
 def _check_models(settings: Settings, store: Store, progress: Progress) -> Iterator[str]:
-    """Files by their registered hash, the votes behind each version, and what was promoted."""
-    versions, max_seq = list_models(settings.tracking_uri), store.votes.max_seq()
-    ours = {f"{settings.project}.{kind}" for kind in ("policy", "reward_model")}
-    known = {model.label for model in versions}
-    promotions = {name: store.promotions.history(name) for name in sorted(ours)}
-    promoted = {one.label for history in promotions.values() for one in history}
-    for label in sorted(promoted - known):
-        if is_readable(settings.tracking_uri):
-            yield f"{label} was promoted, but MLflow does not know it. {homes.RESTORE}."
+    """Files by their registered hash, and what was promoted."""
+    versions = list_models(settings.tracking_uri)
     champions = read_champions(settings.tracking_uri)
-    for name, history in promotions.items():
-        if history and name in champions and champions[name] != history[-1].version:
+    ours = [f"{settings.project}.{kind}" for kind in ("policy", "reward_model")]
+    for name in ours:
+        promoted = [one.label for one in store.promotions.history(name)]
+        for label in sorted(set(promoted) - {model.label for model in versions}):
+            if is_readable(settings.tracking_uri):
+                yield f"{label} was promoted, but MLflow does not know it. {homes.RESTORE}."
+        champion = f"{name}@{champions[name]}" if name in champions else None
+        if promoted and champion not in (None, promoted[-1]):
             yield (
-                f"MLflow's champion is {name}@{champions[name]}, the store promoted "
-                f"{history[-1].label} last: `rlhf models promote {history[-1].label}`."
+                f"MLflow's champion is {champion}, the store promoted {promoted[-1]} last: `rlhf "
+                f"models promote {promoted[-1]}`."
             )
     for done, model in enumerate(versions):
         progress(done, len(versions), model.label)
-        if model.name not in ours:
+        if model.name not in ours or model.folder is None:
             continue
-        folder = settings.home / model.folder if model.folder else None
-        if model.has_deleted_run and model.label in promoted:
-            yield (
-                f"The MLflow run of {model.label} is deleted, and `mlflow gc` would remove its "
-                f"files: `mlflow runs restore --run-id {model.run_id}`."
-            )
-        if folder is not None and not folder.is_dir():
+        folder = settings.home / model.folder
+        if not folder.is_dir():
             if not model.is_removed:
                 yield f"The files of {model.label} are missing from {folder}. {homes.RESTORE}."
-        elif folder is not None and folder_hash(folder) != model.content_hash:
+        elif folder_hash(folder) != model.content_hash:
             yield f"{folder}, the files of {model.label}, was changed. {homes.RESTORE}."
-        if model.data_seq is not None and model.data_seq > max_seq:
-            yield (
-                f"{model.label} rests on votes up to {model.data_seq}, but the store ends at "
-                f"{max_seq}. {homes.RESTORE}."
-            )
 
 
 def _check_days(settings: Settings, files: Artefacts) -> Iterator[str]:
@@ -214,8 +178,8 @@ def _check_days(settings: Settings, files: Artefacts) -> Iterator[str]:
             )
 
 
-def _check_frames(files: Artefacts, store: Store, progress: Progress) -> Iterator[str]:
-    """Read every frame whole: page checksums, schema, and its agreement with the store."""
+def _check_frames(files: Artefacts, progress: Progress) -> Iterator[str]:
+    """Read every frame whole, with page checksums and schema."""
     whole = set(list_names(files.base))
     frames: list[tuple[str, str | None]] = [
         (stage, day) for stage in SCHEMAS for day in files.days(stage)
@@ -228,35 +192,11 @@ def _check_frames(files: Artefacts, store: Store, progress: Progress) -> Iterato
         except PipelineError as error:
             yield str(error)
             continue
-        yield from _find_disagreement(f"{files.path(stage, day)}", stage, day, frame, store)
-
-
-def _find_disagreement(
-    path: str, stage: str, day: str | None, frame: pd.DataFrame, store: Store
-) -> Iterator[str]:
-    if day is None or frame.empty:
-        return
-    if stage == "retraining_set" and frame_hash(frame) != day:
-        yield f"{path} does not hold the rows that its name is the hash of. {AGAIN}"
-    elif stage == "votes":
-        log = store.votes.log([day], up_to_seq=int(frame["seq"].max()))
-        yield from _compare(path, frame[IDENTITY], log[IDENTITY], "votes")
-    elif stage == "comparisons":
-        yield from _compare(path, frame, store.comparisons.for_days([day]), "comparisons")
-
-
-def _compare(path: str, here: pd.DataFrame, there: pd.DataFrame, what: str) -> Iterator[str]:
-    """As text, because a missing value equals no other."""
-    frame, store = (
-        set(rows.astype(str).itertuples(index=False, name=None)) for rows in (here, there)
-    )
-    if frame - store:
-        yield (
-            f"{path} holds {len(frame - store):,} {what} that the store lacks: the store is older. "
-            "Do not materialise it again; restore store and frames from one backup."
-        )
-    elif store - frame:
-        yield f"{path} lacks {len(store - frame):,} of the store's {what}. {AGAIN}"
+        if stage == "retraining_set" and day is not None and frame_hash(frame) != day:
+            yield (
+                f"{files.path(stage, day)} does not hold the rows that its name is the hash of. "
+                "Materialise it again, or restore the file from a backup."
+            )
 
 
 def _check_records(files: Artefacts) -> Iterator[str]:

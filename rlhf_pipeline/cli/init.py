@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pydantic import SecretStr
@@ -16,9 +16,6 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.store import database_copy, homes
 from rlhf_pipeline.store.server import ServerDatabases
-
-if TYPE_CHECKING:
-    pass
 
 STORAGE_ON_POSTGRES = f"""
 # Written by `rlhf init`. The URL holds a password, and Dagster's UI shows this file, so it comes \
@@ -113,11 +110,11 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
         )
     homes.make_private(settings.home)
     if facts is None and settings.server_url is not None:
-        _write_facts(settings, HomeFacts.of(settings))  # a kill leaves no databases without a home
+        write_facts(settings, HomeFacts.of(settings))  # a kill leaves no databases without a home
     workspace.store.migrate()
     if facts is None and settings.server_url is None and settings.database_url is None:
         facts = _derive_facts(workspace)
-    _write_facts(settings, HomeFacts.load(settings.home) or facts or HomeFacts.of(settings))
+    write_facts(settings, HomeFacts.load(settings.home) or facts or HomeFacts.of(settings))
     _make_dagster_home(settings)  # last: a home with it and without facts has lost them
 
 
@@ -160,7 +157,7 @@ def server_databases(settings: Settings, server_url: SecretStr) -> ServerDatabas
     )
 
 
-def _write_facts(settings: Settings, facts: HomeFacts) -> None:
+def write_facts(settings: Settings, facts: HomeFacts) -> None:
     on_server = {"server_url": settings.server_url, "database_prefix": settings.database_prefix}
     wanted = facts.model_copy(
         update={"config": facts.config or settings.config}

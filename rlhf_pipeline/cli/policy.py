@@ -84,7 +84,7 @@ def train(
         echo(f"This order is already job {number} ({known.state}). Nothing was started.")
         _echo_loss(known)
         if known.state in ENDED or known.state == "lost":
-            return
+            raise typer.Exit(int(wait and known.state != "succeeded"))
     if not wait:
         if known is None or known.state == "queued":
             echo(

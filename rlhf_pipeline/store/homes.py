@@ -14,7 +14,7 @@ from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.promotions import Promotions
 from rlhf_pipeline.store.registered_models import read_champions
 
-DATABASES = ("store.db", "mlflow/mlflow.db", "dagster/**/*.db")
+DATABASES = ("store.db*", "mlflow/mlflow.db*", "dagster/**/*.db*")
 STORE_LOG = "store.db-wal"
 RESTORE = "Restore the last backup with `rlhf restore FOLDER --replace`"
 
@@ -33,10 +33,7 @@ def refuse_broken(settings: Settings, *, initialising: bool = False) -> None:
             f"A restore into {home} was interrupted, so parts of it are missing. {RESTORE}."
         )
     facts = HomeFacts.load(home)
-    if facts is None:
-        _refuse_lost_facts(settings, initialising=initialising)
-    else:
-        _refuse_lost_store(settings, facts)
+    _refuse_lost_store(settings, facts, initialising=initialising)
     _refuse_lost_registry(settings, has_models=facts is not None and facts.has_models)
     if facts is not None:
         refuse_older_store(settings, facts)
@@ -102,13 +99,6 @@ def refuse_foreign(home: Path, uid: int | None = None) -> None:
             f"{_user_name(me)}. Run it as the owner (sudo -u {_user_name(owner)} …), or name "
             "another folder."
         )
-    if home.is_dir() and not os.access(
-        home, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
-    ):
-        raise ConfigurationError(
-            f"RLHF_HOME {home} cannot be written. Give its owner write permission (chmod u+rwx), "
-            "or name another folder."
-        )
 
 
 def refuse_other_dagster_home(settings: Settings, environ: Mapping[str, str]) -> None:
@@ -155,57 +145,45 @@ def keep_private(home: Path) -> None:
     of its database.
     """
     for pattern in DATABASES:
-        for database in home.glob(pattern):
-            for path in (database, Path(f"{database}-wal"), Path(f"{database}-shm")):
-                if path.exists():
-                    path.chmod(0o600)
+        for path in home.glob(pattern):
+            path.chmod(0o600)
 
 
-def _refuse_lost_facts(settings: Settings, *, initialising: bool) -> None:
-    home = settings.home
-    if (
-        settings.server_url is not None
-        or settings.database_url is not None
-        or not (home / "dagster" / "dagster.yaml").exists()
-    ):
-        return  # nothing was made here yet, or databases elsewhere name their home
-    if is_empty(home / "store.db"):
+def _refuse_lost_store(settings: Settings, facts: HomeFacts | None, *, initialising: bool) -> None:
+    home, store = settings.home, settings.home / "store.db"
+    if settings.server_url is not None or settings.database_url is not None:
+        return  # databases elsewhere name their home
+    is_lost = is_empty(store)
+    if facts is not None and is_lost:
         raise ConfigurationError(
-            f"{home} was initialised, but its {HOME_FACTS} and store.db are gone. {RESTORE}. If "
-            "its databases are on a server: RLHF_SERVER_URL=URL rlhf init --join. To start over, "
-            "move the folder away."
-        )
-    if not initialising:
-        raise ConfigurationError(
-            f"{home} was initialised, but its {HOME_FACTS} is gone. Put it back from a backup, or "
-            "let `rlhf init` write it from the store."
-        )
-
-
-def _refuse_lost_store(settings: Settings, facts: HomeFacts) -> None:
-    is_elsewhere = settings.server_url is not None or settings.database_url is not None
-    store = settings.home / "store.db"
-    if not is_elsewhere and is_empty(store):
-        state = "is empty" if store.exists() else "is missing"
-        raise ConfigurationError(
-            f"The store of {settings.home} {state}: {store} held the votes and all other rows of "
-            f"project {facts.project!r}. {RESTORE}; to start over, move the folder away. If the "
+            f"The store of {home} is missing or empty: {store} held the votes and all other rows "
+            f"of project {facts.project!r}. {RESTORE}; to start over, move the folder away. If the "
             "store is elsewhere, set RLHF_DATABASE_URL or RLHF_SERVER_URL."
+        )
+    was_made = (home / "dagster" / "dagster.yaml").exists()
+    if facts is None and was_made and (is_lost or not initialising):
+        raise ConfigurationError(
+            f"{home} was initialised, but its {HOME_FACTS} "
+            + (
+                f"and store.db are gone. {RESTORE}. If its databases are on a server: "
+                "RLHF_SERVER_URL=URL rlhf init --join. To start over, move the folder away."
+                if is_lost
+                else "is gone. Put it back from a backup, or let `rlhf init` write it from the "
+                "store."
+            )
         )
 
 
 def _refuse_lost_registry(settings: Settings, *, has_models: bool) -> None:
     if settings.server_url is not None or settings.mlflow_url is not None:
         return
-    folder = settings.home / "mlflow"
-    database, files = folder / "mlflow.db", folder / "artifacts"
-    was_there = has_models or (files.is_dir() and any(files.iterdir()))
+    database = settings.home / "mlflow" / "mlflow.db"
+    was_there = has_models or any(database.parent.glob("artifacts/*"))
     if was_there and is_empty(database):
-        state = "is empty" if database.exists() else "is missing"
         raise ConfigurationError(
-            f"MLflow's database of {settings.home} {state}: {database} held its models. {RESTORE}; "
-            "docs/operations.md, 'A lost part', says how to save the votes without one. If the "
-            "database is elsewhere, set RLHF_MLFLOW_URL or RLHF_SERVER_URL."
+            f"MLflow's database of {settings.home} is missing or empty: {database} held its "
+            f"models. {RESTORE}; docs/operations.md, 'A lost part', says how to save the votes "
+            "without one. If the database is elsewhere, set RLHF_MLFLOW_URL or RLHF_SERVER_URL."
         )
 
 
@@ -219,7 +197,6 @@ def is_empty(database: Path) -> bool:
 
 
 def _user_name(uid: int) -> str:
-    try:
+    with suppress(KeyError):
         return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return str(uid)

@@ -1,13 +1,14 @@
-"""Read-only checks of the store: references, calibrators, taste changes, clocks, text order."""
+"""Read-only checks of the store: references, calibrators, taste changes, clocks."""
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, exists, func, or_, select, text
+from sqlalchemy import or_, select
 
 from rlhf_pipeline.records import TasteChange, content_hash
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import audit, calibrations, metadata, votes
+from rlhf_pipeline.store.schema import audit, calibrations, votes
 from rlhf_pipeline.store.taste_changes import (
     ADD,
     RETRACT,
@@ -24,27 +25,13 @@ def find_votes_after(database: Database, moment: datetime) -> list[int]:
 
 
 def find_orphans(database: Database) -> list[str]:
-    """References to missing rows, one line per foreign key. A restored or hand-edited file may have
-    some.
-    """
-    found = []
+    """Rows of an edited or damaged SQLite file that refer to missing ones; Postgres has none."""
+    if not database.is_sqlite:
+        return []
     with database.read_transaction() as connection:
-        for table in metadata.sorted_tables:
-            for key in table.foreign_key_constraints:
-                parent = key.referred_table
-                same: list[ColumnElement[bool]] = [
-                    element.parent == element.column for element in key.elements
-                ]
-                given = and_(*(element.parent.is_not(None) for element in key.elements))
-                lost = (
-                    select(func.count())
-                    .select_from(table)
-                    .where(given, ~exists(select(1).select_from(parent).where(and_(*same))))
-                )
-                n = connection.execute(lost).scalar_one()
-                if n:
-                    found.append(f"{n} {table.name} refer to missing {parent.name}")
-    return found
+        found = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    numbers = Counter((table, parent) for table, _, parent, _ in found)
+    return [f"{n} {table} refer to missing {parent}." for (table, parent), n in numbers.items()]
 
 
 def find_changed_calibrators(database: Database) -> list[str]:
@@ -98,9 +85,3 @@ def _is_as_linked(change: TasteChange, linked: Mapping[tuple[str, str], str]) ->
     if taste_change_digest(change) != (retracted or taste_change_digest(as_added)):
         return False
     return taste_change_digest(as_added) == added
-
-
-def sorts_by_code_point(database: Database) -> bool:
-    """Whether the database sorts text as Python and SQLite do."""
-    with database.read_transaction() as connection:
-        return bool(connection.execute(text("SELECT 'a' > 'B' AND 'é' > 'z'")).scalar_one())

@@ -18,13 +18,12 @@ from rlhf_pipeline.store.faults import translate_errors
 ARTIFACTS = ("mlflow", "artifacts")  # folder of a home that holds the files
 CHAMPIONS = text("SELECT name, version FROM registered_model_aliases WHERE alias = 'champion'")
 VERSIONS = text(
-    "SELECT v.name, v.version, v.run_id, v.source, r.artifact_uri, r.lifecycle_stage, "
+    "SELECT v.name, v.version, v.run_id, v.source, r.artifact_uri, "
     "max(CASE WHEN t.key = 'content_hash' THEN t.value END) AS content_hash, "
-    "max(CASE WHEN t.key = 'data_seq' THEN t.value END) AS data_seq, "
     "max(CASE WHEN t.key = 'files_removed_at' THEN t.value END) AS removed_at "
     "FROM model_versions v JOIN runs r ON r.run_uuid = v.run_id "
     "LEFT JOIN model_version_tags t ON t.name = v.name AND t.version = v.version "
-    "GROUP BY v.name, v.version, v.run_id, v.source, r.artifact_uri, r.lifecycle_stage "
+    "GROUP BY v.name, v.version, v.run_id, v.source, r.artifact_uri "
     "ORDER BY v.name, v.version"
 )
 
@@ -37,9 +36,7 @@ class RegisteredModel(Record):
     run_id: str
     folder: str | None
     content_hash: str
-    data_seq: int | None
     is_removed: bool
-    has_deleted_run: bool
 
     @property
     def label(self) -> str:
@@ -65,9 +62,7 @@ def list_models(url: str) -> list[RegisteredModel]:
             run_id=row["run_id"],
             folder=_find_folder(row["artifact_uri"], row["source"], row["run_id"]),
             content_hash=row["content_hash"],
-            data_seq=row["data_seq"],
             is_removed=row["removed_at"] is not None,
-            has_deleted_run=row["lifecycle_stage"] == "deleted",
         )
         for row in _read(url, VERSIONS)
     ]

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store, database_copy
-from rlhf_pipeline.store.integrity import sorts_by_code_point
 from rlhf_pipeline.store.server import ServerDatabases
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
 
@@ -41,8 +41,9 @@ def test_many_may_make_them_at_once(postgres, prefix):
 
 def test_postgres_sorts_text_as_sqlite_does(postgres, prefix):
     databases(postgres.url, prefix).make()
-    with Store.open(postgres.database_url(f"{prefix}_store")) as store:
-        assert sorts_by_code_point(store.database)
+    url = postgres.database_url(f"{prefix}_store")
+    with database_copy.open_engine(url) as engine, engine.connect() as connection:
+        assert connection.execute(text("SELECT 'a' > 'B' AND 'é' > 'z'")).scalar_one()
 
 
 def test_another_projects_databases_are_not_shared(postgres, prefix):

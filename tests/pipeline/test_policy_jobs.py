@@ -103,6 +103,7 @@ def test_commands_order_show_and_cancel(trained: Any) -> None:
     assert "job 2: training by dpo is ordered" in first
     assert "This order is already job 2 (queued). Nothing was started." in second
     assert "job 2 cancelled" in rlhf("cancel", "2", "--reason", "enough").output
+    assert rlhf("train", *order, "--key", "again", "--wait").exit_code == 1
     assert "nothing to cancel" in str(rlhf("cancel", "2").exception)
     listed = json.loads(rlhf("jobs", "--json").output)
     assert [(job["job_id"], job["state"]) for job in listed] == [(2, "cancelled"), (1, "succeeded")]

@@ -17,8 +17,8 @@ from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.backup import Manifest
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts, Settings
-from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
+from rlhf_pipeline.config import RESTORING, HomeFacts, Settings
+from rlhf_pipeline.errors import ArtefactError, ConfigurationError
 from tests.used_home import DAY, N, damage_page, flip, used_home, weights_of
 
 
@@ -73,11 +73,6 @@ def test_restored_home_equals_the_backed_up_one(used: Path, backup: Path, tmp_pa
     assert "champion" in rlhf(restored, "models", "list").output
 
 
-def test_backup_is_of_its_owner_and_holds_no_password(backup: Path) -> None:
-    assert backup.stat().st_mode & 0o777 == 0o700
-    assert "server_url" not in (backup / HOME_FACTS).read_text()
-
-
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "page of the store": (lambda home: damage_page(home / "store.db"), "store.db is damaged"),
     "no database": (
@@ -126,14 +121,13 @@ def test_folder_without_a_finished_backup_is_refused(home: Path, tmp_path: Path)
 
 
 def test_folder_that_may_not_take_a_backup_is_refused(home: Path) -> None:
+    (home.parent / "other").mkdir()
+    (home.parent / "other" / "file").touch()
     with pytest.raises(ConfigurationError, match="is not empty"):
-        rlhf(home, "backup", str(home.parent / "home" / "dagster"))
+        rlhf(home, "backup", str(home.parent / "other"))
     for inside in (home / "frames" / "backup", home.parent):
-        with pytest.raises(ConfigurationError, match="is inside what is backed up, or contains"):
+        with pytest.raises(ConfigurationError, match=r"is inside .*, or contains it"):
             rlhf(home, "backup", str(inside))
-    (home / "frames" / "linked").symlink_to(home / "mlflow")
-    with pytest.raises(ConfigurationError, match="links to another folder"):
-        rlhf(home, "backup", str(home.parent / "backup"))
 
 
 def test_home_with_data_is_only_replaced_on_request(home: Path, backup: Path) -> None:
@@ -143,18 +137,6 @@ def test_home_with_data_is_only_replaced_on_request(home: Path, backup: Path) ->
     assert rlhf(home, "restore", str(backup), "--replace").exit_code == 0
     assert (home / "frames" / "votes" / f"{DAY}.parquet").exists()
     assert next(home.glob("replaced-*/store.db")).exists()
-
-
-@pytest.mark.parametrize("n_bytes", [100, 5000], ids=["header", "all"])
-def test_damaged_store_is_refused_until_a_backup_replaces_it(
-    home: Path, backup: Path, n_bytes: int
-) -> None:
-    with (home / "store.db").open("r+b") as file:
-        file.write(b"\xff" * n_bytes)
-    with pytest.raises(StoreError, match="file is not a database"):
-        rlhf(home, "users", "list")
-    assert rlhf(home, "restore", str(backup), "--replace").exit_code == 0
-    assert rlhf(home, "check").exit_code == 0
 
 
 def test_home_in_use_is_not_replaced(home: Path, backup: Path) -> None:
@@ -200,10 +182,3 @@ def test_home_is_restored_without_its_settings_file(configured: Path) -> None:
     facts = HomeFacts.load(configured / "elsewhere")
     assert facts is not None
     assert facts.config is None
-
-
-def test_restored_home_keeps_the_settings_file_that_is_there(configured: Path) -> None:
-    (configured / "rlhf.yaml").write_text("quiet_minutes: 7\n")
-    assert rlhf(configured / "elsewhere", "restore", str(configured / "backup")).exit_code == 0
-    elsewhere = {"RLHF_HOME": str(configured / "elsewhere")}
-    assert Settings.read(elsewhere, configured / "home").quiet_minutes == 7

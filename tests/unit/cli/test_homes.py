@@ -3,7 +3,6 @@ that are older.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
+from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError, StoreError
-from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.store import Store
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
 
@@ -32,21 +30,6 @@ def server(postgres: PostgresServer) -> Iterator[dict[str, object]]:
         postgres.drop_database(f"shared_{kind}")
 
 
-def promote(store: Store) -> None:
-    """One act of the project, so that it has rows."""
-    store.promotions.record(
-        Promotion(
-            model_name="m",
-            version=1,
-            previous_version=None,
-            data_seq=None,
-            reason="first",
-            actor="test",
-            promoted_at=datetime(2026, 1, 1, tzinfo=UTC),
-        )
-    )
-
-
 def test_a_home_on_sqlite_knows_its_project(tmp_path):
     prepared(tmp_path, project="mine")
     facts = HomeFacts.load(tmp_path)
@@ -55,25 +38,6 @@ def test_a_home_on_sqlite_knows_its_project(tmp_path):
     prepared(tmp_path, project="mine")
     assert HomeFacts.load(tmp_path) == facts
     assert "storage:" not in (tmp_path / "dagster" / "dagster.yaml").read_text()
-
-
-def test_preparing_again_keeps_imported_rows(tmp_path):
-    prepared(tmp_path)  # facts without a store are those of a home that lost it
-    HomeFacts(organization="default", project="demo", start_day=date(2016, 1, 31)).write(tmp_path)
-    prepared(tmp_path)
-    prepared(tmp_path)
-    facts = HomeFacts.load(tmp_path)
-    assert facts is not None
-    assert facts.start_day == date(2016, 1, 31)
-
-
-def test_an_older_home_of_this_project_learns_it(tmp_path):
-    settings = prepared(tmp_path)
-    with Workspace(settings).store as store:
-        promote(store)
-    (tmp_path / HOME_FACTS).unlink()
-    prepared(tmp_path)
-    assert HomeFacts.load(tmp_path) is not None
 
 
 def test_a_home_on_a_server_remembers_it_and_shows_no_password(tmp_path, postgres: PostgresServer):

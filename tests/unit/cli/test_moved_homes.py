@@ -1,20 +1,15 @@
 """A home that was copied or moved works where it lies now, and nothing is written anywhere else."""
 
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.demo import claim, delete
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.database_copy import copy_sqlite
-from rlhf_pipeline.web_servers import announce, find_web_address
-from tests.unit.cli.conftest import Rlhf
 
 STRANGE = "a b#c é~d@e:f&g+h'i;j"
 
@@ -47,30 +42,6 @@ def test_work_on_a_copy_leaves_the_original_alone(home: Path, tmp_path: Path) ->
     assert contents(home) == before
 
 
-def test_champion_of_a_moved_home_loads(home: Path, tmp_path: Path, rlhf: Rlhf) -> None:
-    moved = home.rename(tmp_path / "moved")
-    assert "champion" in rlhf("models", "list", home=moved).output
-    assert write_a_run(moved).is_relative_to(moved)
-    assert not home.exists()
-
-
-def test_home_behind_a_link_keeps_its_paths(home: Path, tmp_path: Path) -> None:
-    first = write_a_run(home)
-    link = tmp_path / "link"
-    link.symlink_to(home)
-    assert write_a_run(link) == first
-
-
-def test_demo_behind_a_link_is_deleted_with_its_link(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "disk")
-    workspace = Workspace(Settings(home=tmp_path / "link"))
-    claim(workspace)
-    workspace.store.close()
-    delete(workspace)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_models_of_a_home_with_strange_signs_load(home: Path, tmp_path: Path) -> None:
     strange = home.rename(tmp_path / STRANGE)
     before = contents(Path(shutil.copytree(strange, tmp_path / f"{STRANGE}2")))
@@ -79,7 +50,7 @@ def test_models_of_a_home_with_strange_signs_load(home: Path, tmp_path: Path) ->
     assert contents(tmp_path / f"{STRANGE}2") == before
 
 
-@pytest.mark.parametrize("sign", [" ", "#", "é", "~", "@", ":", "&", "+", "'", ";", "=", '"'])
+@pytest.mark.parametrize("sign", [" ", "#", "é", "@", "&", "+", '"'])
 def test_two_homes_with_a_strange_sign_are_two_stores(tmp_path: Path, sign: str) -> None:
     for name in (f"q{sign}1", f"q{sign}2"):
         settings = Settings.read({"RLHF_HOME": str(tmp_path / name)}, tmp_path)
@@ -94,14 +65,6 @@ def test_two_homes_with_a_strange_sign_are_two_stores(tmp_path: Path, sign: str)
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.fixture(params=[0o077, 0o000], ids=oct)
-def umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = os.umask(request.param)
-    yield request.param
-    os.umask(before)
-
-
-@pytest.mark.usefixtures("umask")
 def test_only_the_owner_reads_a_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
@@ -111,20 +74,3 @@ def test_only_the_owner_reads_a_home(tmp_path: Path) -> None:
     assert {name: (home / name).stat().st_mode & 0o777 for name in files} == dict.fromkeys(
         files, 0o600
     )
-
-
-def test_init_closes_the_databases_of_an_existing_home(rlhf: Rlhf, home: Path) -> None:
-    found = [home / "store.db", home / "mlflow" / "mlflow.db"]
-    home.chmod(0o755)
-    for path in found:
-        path.chmod(0o644)
-    rlhf("init", home=home)
-    assert [path.stat().st_mode & 0o777 for path in [home, *found]] == [0o700, 0o600, 0o600]
-
-
-def test_copy_does_not_send_people_to_the_server_of_the_original(tmp_path: Path) -> None:
-    home = tmp_path / "first"
-    with announce(home, "http://127.0.0.1:8123"):
-        copy = Path(shutil.copytree(home, tmp_path / "copy"))
-        assert find_web_address(Settings(home=home)) == "http://127.0.0.1:8123"
-        assert find_web_address(Settings(home=copy)) == Settings().web_url
