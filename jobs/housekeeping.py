@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -21,11 +20,10 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import RetentionParams, Settings
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.object_stores import list_written
-from rlhf_pipeline.records import ModelVersion, TriggerDecision
+from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.registry import (
     KINDS,
     Registry,
-    StoredVersion,
     needed_versions,
     removable_versions,
     remove_files,
@@ -58,8 +56,12 @@ class Retention:
         parts: dict[str, Callable[[], int]] = {
             "runs": self._delete_runs,
             "ticks": self._delete_ticks,
-            "alert messages": self._delete_messages,
-            "completions": self._delete_completions,
+            "alert messages": lambda: self.store.alert_messages.prune(
+                delivered_before=self._cutoff(self._keep.message_days)
+            ),
+            "completions": lambda: self.store.completions_cache.prune(
+                unused_since=self._cutoff(self._keep.cache_days)
+            ),
         }
         if not self._find_running_jobs():  # a run under way may be reading files
             parts |= {
@@ -129,15 +131,6 @@ class Retention:
                 self.instance.purge_ticks(*of, before, statuses)
         return n
 
-    def _delete_messages(self) -> int:
-        return self.store.alert_messages.prune(
-            delivered_before=self._cutoff(self._keep.message_days)
-        )
-
-    def _delete_completions(self) -> int:
-        before = self._cutoff(self._keep.cache_days)
-        return self.store.completions_cache.prune(unused_since=before)
-
     def _delete_embeddings(self) -> int:
         old = _find_old(self.settings.cache / "embeddings", self._cutoff(self._keep.cache_days))
         old = [path for path in old if path.suffix == ".emb"]
@@ -177,26 +170,17 @@ class Retention:
         return len(old)
 
     def _delete_model_files(self) -> int:
+        """Those of versions that never served and are not the newest."""
         n = 0
         for kind in KINDS:
             versions = stored_versions(self.registry, kind)
-            needed = self._find_needed(self.registry.model_name(kind), versions)
+            history = self.store.promotions.history(self.registry.model_name(kind))
+            needed = needed_versions(versions, history, self._unfinished_decisions())
             for stored in removable_versions(
                 versions, needed=needed, n_latest=self._keep.model_versions
             ):
-                is_needed = partial(self._is_needed, stored.version, versions)
-                cache = self.settings.cache
-                n += remove_files(
-                    self.registry, stored.version, cache, self.now, is_needed=is_needed
-                )
+                n += remove_files(self.registry, stored.version, self.settings.cache, self.now)
         return n
-
-    def _find_needed(self, name: str, versions: list[StoredVersion]) -> set[str]:
-        history = self.store.promotions.history(name)
-        return needed_versions(versions, history, self._unfinished_decisions())
-
-    def _is_needed(self, version: ModelVersion, versions: list[StoredVersion]) -> bool:
-        return version.label in self._find_needed(version.name, versions)
 
 
 def _find_old(folder: Path, before: datetime) -> list[Path]:
@@ -208,30 +192,20 @@ def _find_old(folder: Path, before: datetime) -> list[Path]:
     ]
 
 
-@dg.op(description="Deletes what the section `retention:` of rlhf.yaml no longer keeps.")
-def retain(
+@dg.op(description="Deletes what `retention:` no longer keeps; anchors the audit chain.")
+def keep_house(
     context: dg.OpExecutionContext,
     settings: dg.ResourceParam[Settings],
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> None:
-    retention = Retention(settings, store, registry, context.instance, datetime.now(UTC))
-    deleted = [f"{n} {kind}" for kind, n in retention.delete().items()]
-    context.log.info(f"Deleted {', '.join(deleted) or 'nothing'}.")
-
-
-@dg.op(description="Records the end of the audit chain, so that a lost tail is noticed.")
-def anchor_audit_chain(
-    context: dg.OpExecutionContext,
-    store: dg.ResourceParam[Store],
-    settings: dg.ResourceParam[Settings],
-) -> None:
+    now = datetime.now(UTC)
+    deleted = Retention(settings, store, registry, context.instance, now).delete()
     path = settings.home / anchors.FILE
-    dropped = anchors.add_daily_anchor(path, store.audit, datetime.now(UTC))
+    is_anchored = anchors.add_daily_anchor(path, store.audit, now) is not None
     context.log.info(
-        f"Anchored seq {dropped.seq} in {path}."
-        if dropped
-        else f"Nothing to anchor: the chain is empty, or {path} has today's."
+        f"Deleted {', '.join(f'{n} {kind}' for kind, n in deleted.items()) or 'nothing'}. "
+        f"{'Anchored' if is_anchored else 'No new link in'} the audit chain: {path}."
     )
 
 
@@ -241,8 +215,7 @@ def anchor_audit_chain(
     executor_def=light_executor,
 )
 def housekeeping() -> None:
-    retain()
-    anchor_audit_chain()
+    keep_house()
 
 
 def housekeeping_schedule(

@@ -546,8 +546,8 @@ class Settings(BaseModel):
     def _check_mlflow_url(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and not url.get_secret_value().startswith(MLFLOW_SCHEMES):
             raise ValueError(
-                "names nothing that MLflow can use: write http://HOST:PORT of a tracking server, or "
-                "sqlite:///PATH or postgresql://… of a database"
+                "names nothing that MLflow can use: write http://HOST:PORT of a tracking server, "
+                "or sqlite:///PATH or postgresql://… of a database"
             )
         return url
 

@@ -3,7 +3,6 @@ nor what people voted or imported.
 """
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,8 @@ from typer.testing import CliRunner
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
-from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
-from rlhf_pipeline.errors import ConfigurationError, StoreError
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import NewVote, utc_now
 from rlhf_pipeline.store import Store, database_copy
@@ -127,16 +126,6 @@ def test_the_databases_go_with_the_home(home: Path, postgres: PostgresServer, pr
     assert QUOTED_PASSWORD not in done.stdout + done.stderr
 
 
-def test_a_home_that_was_moved_loses_both(
-    home: Path, postgres: PostgresServer, prefix: str
-) -> None:
-    with Workspace(Settings(home=home)).store as left:  # what the move left
-        left.migrate()
-    assert clean(home).returncode == 0
-    assert not home.exists()
-    assert there(postgres, prefix) == []
-
-
 def test_nothing_is_deleted_while_a_client_is_connected(
     home: Path, postgres: PostgresServer, prefix: str
 ) -> None:
@@ -180,18 +169,6 @@ def test_simulated_votes_are(claimed: Path) -> None:
     assert not claimed.exists()
 
 
-def test_votes_of_people_in_another_project_of_the_store_are_not_deleted(tmp_path: Path) -> None:
-    home = tmp_path / "older"  # than homes that know their project
-    claim(Workspace(Settings(home=home, project="theirs")))
-    vote(home, "human")
-    (home / HOME_FACTS).unlink()
-    with pytest.raises(ConfigurationError, match="holds human votes"):
-        CliRunner().invoke(
-            app, ["demo", "--clean"], env={"RLHF_HOME": str(home)}, catch_exceptions=False
-        )
-    assert home.exists()
-
-
 def test_a_store_that_cannot_be_asked_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_text("damaged, perhaps with votes")
     (tmp_path / "demo_state.json").write_text("{}")
@@ -202,76 +179,6 @@ def test_a_store_that_cannot_be_asked_is_not_deleted(tmp_path: Path) -> None:
             app, ["demo", "--clean"], env={"RLHF_HOME": str(tmp_path)}, catch_exceptions=False
         )
     assert (tmp_path / "store.db").exists()
-
-
-def test_a_copy_of_a_home_does_not_drop_what_people_voted_in_the_first(
-    tmp_path: Path, home: Path
-) -> None:
-    copy = Path(shutil.copytree(home, tmp_path / "copy"))
-    vote(home, "human")
-    with pytest.raises(ConfigurationError, match="hold human votes"):
-        CliRunner().invoke(
-            app, ["demo", "--clean"], env={"RLHF_HOME": str(copy)}, catch_exceptions=False
-        )
-    assert copy.exists()
-
-
-@pytest.mark.parametrize("server", [False, True])
-def test_without_what_could_ask_the_store_make_deletes_nothing(
-    tmp_path: Path, server: bool
-) -> None:
-    home = tmp_path / "home"
-    claim(Workspace(Settings(home=home)))
-    if server:
-        (home / "store.db").unlink()
-        HomeFacts(
-            organization="default",
-            project="demo",
-            server_url=SecretStr("postgresql://nobody@127.0.0.1:9"),
-        ).write(home)
-    command = [
-        "make",
-        "-C",
-        str(tmp_path),
-        "-f",
-        str(ROOT / "Makefile"),
-        "demo-clean",
-        f"RLHF_HOME={home}",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "Run 'make install', then 'make demo-clean' again" in done.stdout
-    assert home.exists()
-
-
-def test_a_server_that_only_a_setting_names_is_left_alone(
-    tmp_path: Path, home: Path, postgres: PostgresServer, prefix: str
-) -> None:
-    other = tmp_path / "on sqlite"
-    claim(Workspace(Settings(home=other)))
-    environ = {
-        "RLHF_HOME": str(other),
-        "RLHF_SERVER_URL": postgres.url,
-        "RLHF_DATABASE_PREFIX": prefix,
-    }
-    CliRunner().invoke(app, ["demo", "--clean"], env=environ, catch_exceptions=False)
-    assert not other.exists()
-    assert there(postgres, prefix) == ["store"]
-
-
-def test_another_projects_databases_stay(home: Path, postgres: PostgresServer, prefix: str) -> None:
-    HomeFacts(
-        organization="default",
-        project="other",
-        server_url=SecretStr(postgres.url),
-        database_prefix=prefix,
-    ).write(home)
-    with pytest.raises(StoreError, match="belong to rlhf default/demo, not to rlhf default/other"):
-        CliRunner().invoke(
-            app, ["demo", "--clean"], env={"RLHF_HOME": str(home)}, catch_exceptions=False
-        )
-    assert home.exists()
-    assert there(postgres, prefix) == ["store"]
 
 
 def test_files_that_the_demo_did_not_make_are_kept(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import psutil
 import pytest
 from filelock import FileLock
@@ -45,17 +44,6 @@ def test_definitions_refuse_the_dagster_home_of_another_home(
     assert not list(tmp_path.iterdir())
 
 
-def test_definitions_refuse_a_home_without_its_store(
-    load: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
-    prepare(Workspace(Settings(home=tmp_path)))
-    for path in tmp_path.glob("store.db*"):
-        path.unlink()
-    with pytest.raises(ConfigurationError, match=r"The store of .* is missing"):
-        load(tmp_path, DAGSTER_HOME=str(tmp_path / "dagster"))
-    assert not (tmp_path / "store.db").exists()
-
-
 def test_definitions_load_with_the_dagster_home_of_their_home(
     load: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -63,16 +51,6 @@ def test_definitions_load_with_the_dagster_home_of_their_home(
     loaded = load(tmp_path, DAGSTER_HOME=str(tmp_path / "dagster"))
     assert loaded["settings"].home == tmp_path
     assert loaded["defs"].resolve_job_def("collection").name == "collection"
-
-
-def test_dagster_keeps_to_a_home_with_strange_signs(tmp_path: Path) -> None:
-    for name in (STRANGE, f"{STRANGE}2"):
-        prepare(Workspace(Settings(home=tmp_path / name)))
-        with dg.DagsterInstance.from_config(str(tmp_path / name / "dagster")) as instance:
-            assert instance.get_runs_count() == 0
-            instance.add_dynamic_partitions("days", [name])
-            assert instance.get_dynamic_partitions("days") == [name]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [STRANGE, f"{STRANGE}2"]
 
 
 @pytest.fixture

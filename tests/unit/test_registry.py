@@ -698,15 +698,6 @@ def test_a_version_promoted_during_removal_keeps_its_files(
     assert registry.removal_times("policy") == {}
 
 
-def test_version_that_is_needed_by_now_keeps_its_files(
-    registry: Registry, removable: ModelVersion, tmp_path: Path
-) -> None:
-    assert not remove_files(
-        registry, removable, tmp_path / "cache", REMOVED_AT, is_needed=lambda: True
-    )
-    assert registry.fetch_folder(removable, tmp_path / "cache").is_dir()
-
-
 class RemovedAfterTheLook(Registry):
     """Retention removes the files after a promotion verified them and before it sets the alias."""
 
