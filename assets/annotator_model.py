@@ -140,7 +140,6 @@ def annotator_model(
                 "annotators_over_time.csv": over_time.to_csv(index=False),
                 "agreement_over_time.csv": together.to_csv(index=False),
                 "annotator_model.json": learnt.report().model_dump_json(indent=1),
-                "pairwise_kappa.csv": learnt.kappas.to_csv(index=False),
             },
         ),
         checks=[
@@ -194,7 +193,6 @@ def _collect_metrics(learnt: AnnotatorModel) -> dict[str, float | int | None]:
         "n_comparisons": len(model.labels),
         "least_reliability": float(figures["reliability"].min()),
         "discrimination": model.discrimination,
-        "fleiss_kappa": learnt.kappa.value if learnt.kappa else None,
         "mean_certainty": float((labels["p_a"] - 0.5).abs().mean() + 0.5) if len(labels) else None,
         "is_converged": float(model.is_converged),
         "n_iterations": model.n_iterations,

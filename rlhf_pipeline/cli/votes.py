@@ -208,19 +208,12 @@ def annotators(
     up_to_seq: UpTo = None,
     since: Since = None,
     until: Until = None,
-    pairs: Annotated[
-        bool,
-        typer.Option(
-            "--pairs",
-            help="Agreement and Cohen's kappa of each two annotators with shared comparisons.",
-        ),
-    ] = False,
     over_time: Annotated[
         bool,
         typer.Option(
             "--over-time",
-            help="By window: kappa, gold, speed, side, consistency and confidence of each; alpha "
-            "of all.",
+            help="By window: agreement, gold, speed, side, consistency and confidence of each; "
+            "alpha of all.",
         ),
     ] = False,
     window_days: Annotated[
@@ -261,11 +254,6 @@ def annotators(
             "--over-time fits no model, so a change of taste has no effect: leave --change-seq "
             "out.",
             param_hint="--change-seq",
-        )
-    if over_time and pairs:
-        raise typer.BadParameter(
-            "--pairs uses all votes at once and cannot be combined with --over-time.",
-            param_hint="--pairs",
         )
     workspace = Workspace.open_current()
     store = workspace.store
@@ -316,20 +304,10 @@ def annotators(
             echo(
                 f"The consensus page already shows votes up to {kept:,}; these are older", err=True
             )
-    told = learnt.kappas if pairs else learnt.figures
     if csv is not None:
-        write_atomically(csv, told.to_csv(index=False).encode())
+        write_atomically(csv, learnt.figures.to_csv(index=False).encode())
     if as_json:
-        show_json(told)
-        return
-    if pairs:
-        least = learnt.kappas.sort_values("kappa").head(limit)
-        show(
-            [_build_pair_row(row) for _, row in least.iterrows()],
-            title=f"{len(learnt.kappas)} pairs of annotators with 10 comparisons or more in "
-            "common, least agreement first",
-            empty="No two annotators have 10 comparisons in common.",
-        )
+        show_json(learnt.figures)
         return
     agreed = learnt.agreement.noise_ceiling
     show(
@@ -427,7 +405,7 @@ def _build_window_row(row: "pd.Series") -> dict[str, str]:
         "window": str(row["first_day"]),
         "annotator": str(row["annotator_id"])[:16],
         "votes": f"{row['n_votes']:,}",
-        "kappa": _format_measure(row, "kappa"),
+        "agreement": _format_measure(row, "agreement"),
         "gold": _format_measure(row, "gold_accuracy"),
         "seconds": _format_measure(row, "median_seconds", 1),
         "too fast": _format_measure(row, "too_fast"),
@@ -444,14 +422,4 @@ def _build_overall_row(row: "pd.Series") -> dict[str, str]:
         "annotators": f"{row['n_annotators']:,}",
         "comparisons of several": f"{row['n_overlapping']:,}",
         "Krippendorff's alpha": format_interval(row["alpha"], row["alpha_low"], row["alpha_high"]),
-    }
-
-
-def _build_pair_row(row: "pd.Series") -> dict[str, str]:
-    return {
-        "one": str(row["annotator_1"])[:16],
-        "other": str(row["annotator_2"])[:16],
-        "comparisons": f"{row['n']:,}",
-        "agreement": f"{row['agreement']:.3f}",
-        "kappa": format_interval(row["kappa"], row["kappa_low"], row["kappa_high"]),
     }

@@ -85,8 +85,8 @@ FIGURES: dict[str, WeekFigure] = {
         "Agreement",
         (
             WeekPlot(
-                "kappa", "n_compared", "Agreement with other annotators of the same week",
-                "kappa", low=None, middle=0.0, middle_name="chance", is_share=False,
+                "agreement", "n_compared", "Agreement with other annotators of the same week",
+                "share of their votes",
             ),
             WeekPlot(
                 "self_consistency", "n_again", "Repeated judgements that equal the first",

@@ -65,7 +65,7 @@ def chart_annotators(figures: pd.DataFrame) -> Chart:
 # Figure, its label, its value by chance or for an ideal annotator, and the ends of its axis.
 Column = tuple[str, str, float | None, tuple[float, float | None]]
 OVER_TIME: tuple[Column, ...] = (
-    ("kappa", "kappa with the others", 0.0, (-1.0, 1.0)),
+    ("agreement", "agreement with the others", None, (0.0, 1.0)),
     ("gold_accuracy", "right on gold", 0.5, (0.0, 1.0)),
     ("median_seconds", "median seconds", None, (0.0, None)),
     ("share_left", "share of left", 0.5, (0.0, 1.0)),

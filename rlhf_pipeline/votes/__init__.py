@@ -17,10 +17,7 @@ from rlhf_pipeline.votes.ceilings import (
     noise_ceiling_or_repeats,
 )
 from rlhf_pipeline.votes.chance_corrected import (
-    PAIRWISE_KAPPA,
-    fleiss_kappa,
     krippendorff_alpha,
-    pairwise_kappa,
 )
 from rlhf_pipeline.votes.consensus import (
     CONSENSUS,
@@ -58,7 +55,6 @@ __all__ = [
     "CONSENSUS",
     "NO_CHANGES",
     "NO_QUARANTINES",
-    "PAIRWISE_KAPPA",
     "SOFT_LABELS",
     "SPLITS",
     "Agreement",
@@ -83,7 +79,6 @@ __all__ = [
     "count_pairs",
     "drop_machine_votes",
     "fit_annotator_model",
-    "fleiss_kappa",
     "gold_ceiling",
     "gold_pairs",
     "interval_of_mean",
@@ -95,7 +90,6 @@ __all__ = [
     "noise_ceiling",
     "noise_ceiling_or_repeats",
     "open_test_split",
-    "pairwise_kappa",
     "preference_pairs",
     "prompts_in_several_splits",
     "resampled_sums",

@@ -14,7 +14,7 @@ from rlhf_pipeline.frames import COMPARISONS, SOFT_LABELS, check_frame
 from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.votes.agreement import Agreement, agreement
 from rlhf_pipeline.votes.annotators import FiguresParams, annotator_figures
-from rlhf_pipeline.votes.chance_corrected import fleiss_kappa, krippendorff_alpha, pairwise_kappa
+from rlhf_pipeline.votes.chance_corrected import krippendorff_alpha
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.joint_model import JointModel, JointParams, joint_model
 from rlhf_pipeline.votes.judgements import judged_comparison
@@ -37,7 +37,6 @@ class AnnotatorReport(Record):
     alpha: Interval | None = Field(
         description="Krippendorff's nominal alpha: 1 is full agreement, 0 is chance"
     )
-    kappa: Interval | None = Field(description="Fleiss' kappa")
     agreement: Agreement
 
 
@@ -46,16 +45,13 @@ class AnnotatorModel:
     """The fitted models: `model` uses all votes; `teacher` only votes outside the test split (None
     without any).
 
-    `figures` is ANNOTATOR_FIGURES, least reliable first; `kappas` is PAIRWISE_KAPPA; `alpha` and
-    `kappa` are chance-corrected agreement.
+    `figures` is ANNOTATOR_FIGURES, least reliable first; `alpha` is chance-corrected agreement.
     """
 
     model: JointModel
     teacher: JointModel | None
     figures: pd.DataFrame
-    kappas: pd.DataFrame
     alpha: Interval | None
-    kappa: Interval | None
     agreement: Agreement
 
     @property
@@ -73,7 +69,6 @@ class AnnotatorModel:
             n_iterations=model.n_iterations,
             log_likelihoods=model.log_likelihoods,
             alpha=self.alpha,
-            kappa=self.kappa,
             agreement=self.agreement,
         )
 
@@ -102,9 +97,7 @@ def fit_annotator_model(
         model=model,
         teacher=teacher,
         figures=annotator_figures(votes, model, comparisons=comparisons, params=figures),
-        kappas=pairwise_kappa(counted),
         alpha=krippendorff_alpha(counted),
-        kappa=fleiss_kappa(counted),
         agreement=agreement(votes),
     )
 

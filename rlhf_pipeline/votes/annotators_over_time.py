@@ -11,8 +11,7 @@ uses only the votes of its own days:
 So a late vote changes only the window of its day. Only self-consistency looks back, to the
 annotator's earlier votes (by seq, so later votes do not change it).
 
-    kappa              agreement with the others in a, b and neither: 1 is full agreement, 0 is
-                       chance (Cohen 1960, each vote against all others)
+    agreement          share of the others' votes with the same answer: a, b or neither
     gold_accuracy      gold comparisons, in the window of the annotator's first vote on them
     median_seconds, too_fast, mean_confidence, confidence_gap, brier
                        as in `annotators`, for the votes of the window
@@ -26,12 +25,10 @@ figures without data are missing.
 from datetime import date
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.frames import COMPARISONS, VOTES, FrameSchema, check_frame, integer, text
-from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import SWAPPED
@@ -54,9 +51,6 @@ from rlhf_pipeline.votes.statistics import (
     interval_columns,
     measure_columns,
 )
-
-ANSWERS = {Choice.A: 0, Choice.B: 1, Choice.TIE: 2, Choice.BOTH_BAD: 2}
-N_ANSWERS = 3
 
 # Other columns are dropped: copying them for a million votes is costly.
 NEEDED = [
@@ -86,9 +80,7 @@ ANNOTATORS_OVER_TIME = FrameSchema(
         "n_compared": integer(
             "of these, votes on comparisons that others judged in the same window", low=0
         ),
-        **measure_columns(
-            "kappa", "chance-corrected agreement with the others", low=-1.0, high=1.0
-        ),
+        **measure_columns("agreement", "share of the others' votes with the same answer", **UNIT),
         "n_gold": integer(
             "gold comparisons that the annotator first judged in this window",
             low=0,
@@ -173,7 +165,7 @@ def annotators_over_time(
             "first_day": cells["first_day"],
             "last_day": said.groupby("cell")["last_day"].first(),
             "n_votes": tell.count(_codes(said["cell"])),
-            **_kappa(tell, said),
+            **_agreement(tell, said),
             **share(
                 "gold_accuracy",
                 "n_gold",
@@ -273,51 +265,18 @@ def _codes(cells: pd.Series) -> Ints:
     return np.asarray(cells, dtype=np.int64)
 
 
-def _kappa(tell: GroupStatistics, said: pd.DataFrame) -> Figures:
-    """Cohen's kappa of each vote against all others on its comparison in its window, without
-    repeats.
-
-    The interval is Wilson's of the agreement, corrected by the same chance agreement, which is
-    treated as known, as in Cohen's standard error.
+def _agreement(tell: GroupStatistics, said: pd.DataFrame) -> Figures:
+    """How many of the others on its comparison in its window gave each vote's answer, without
+    repeats; the interval is Wilson's.
     """
     first = said[said["repeat_of"].isna()]
-    answer = (
-        first["choice"]
-        .map({str(choice): number for choice, number in ANSWERS.items()})
-        .to_numpy(dtype=np.int64)
-    )
-    where = pd.factorize(first["in_window"])[0]
-    given = np.bincount(
-        where * N_ANSWERS + answer, minlength=(int(where.max(initial=-1)) + 1) * N_ANSWERS
-    ).reshape(-1, N_ANSWERS)[where]
-    own = np.eye(N_ANSWERS)[answer]
-    others = given - own
-    n_others = others.sum(axis=1)
+    answer = first["choice"].replace(Choice.BOTH_BAD, Choice.TIE)
+    n_others = first.groupby("in_window")["choice"].transform("size") - 1
+    n_same = first.groupby(["in_window", answer])["choice"].transform("size") - 1
     has = n_others > 0
-    code = _codes(first["cell"])[has]
-    own = own[has]
-    others = others[has] / n_others[has, None]
-    n = tell.count(code)
-    by_chance: npt.NDArray[np.float64] = np.zeros(tell.n)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        agreement = tell.sums(code, (own * others).sum(axis=1)) / n
-        for one, other in zip(own.T, others.T, strict=True):
-            by_chance += tell.sums(code, one) / n * (tell.sums(code, other) / n)
-        low, high = wilson_bounds(agreement, n, tell.level)
-        told = [
-            np.where(by_chance < 1 - 1e-12, (share - by_chance) / (1 - by_chance), np.nan)
-            for share in (agreement, np.minimum(low, agreement), np.maximum(high, agreement))
-        ]
-    return {
-        "n_compared": n,
-        **dict(
-            zip(
-                interval_columns("kappa"),
-                (np.clip(figure, -1.0, 1.0) for figure in told),
-                strict=True,
-            )
-        ),
-    }
+    code = _codes(first.loc[has, "cell"])
+    n, shares = tell.count(code), n_same[has] / n_others[has]
+    return {"n_compared": n, **tell.wilson("agreement", tell.sums(code, shares), n)}
 
 
 def _repeats_answer(cast: pd.DataFrame, said: pd.DataFrame) -> "pd.Series[bool]":

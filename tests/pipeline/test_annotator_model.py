@@ -71,7 +71,6 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
         "annotators.png",
         "annotators.csv",
         "annotator_model.json",
-        "pairwise_kappa.csv",
     } <= files
     assert {
         "annotators_over_time.png",

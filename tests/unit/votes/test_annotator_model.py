@@ -25,14 +25,12 @@ def test_everything_is_learnt_from_the_same_votes():
     assert report.alpha.low < report.alpha.value < report.alpha.high
     assert report.agreement.n_votes == len(truth.votes)
     assert len(report.log_likelihoods) == report.n_iterations
-    assert len(learnt.kappas) == 8 * 7 / 2
 
 
 def test_one_annotator_agrees_with_nobody():
     votes = votes_of([0, 1, 2], 0, ["a", "b", "a"])
     learnt = fit_annotator_model(votes, simulate(3).comparisons)
-    assert (learnt.alpha, learnt.kappa) == (None, None)
-    assert learnt.kappas.empty
+    assert learnt.alpha is None
     one = learnt.figures.iloc[0]
     # nobody to compare with: the population's, and wide
     assert one["reliability_high"] - one["reliability_low"] > 0.1
@@ -41,7 +39,7 @@ def test_one_annotator_agrees_with_nobody():
 def test_agreement_on_ties_alone_is_all_chance():
     votes = votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["tie"] * 4)
     learnt = fit_annotator_model(votes, simulate(2).comparisons)
-    assert (learnt.alpha, learnt.kappa) == (None, None)
+    assert learnt.alpha is None
     assert learnt.model.labels["p_a"].to_numpy() == pytest.approx(0.5, abs=1e-6)
 
 
@@ -62,8 +60,7 @@ def test_the_last_pass_teaches_and_earlier_ones_measure_consistency_alone():
     log = pd.concat([again, judged], ignore_index=True)
     learnt, last = (fit_annotator_model(v, truth.comparisons) for v in (log, counting(log)))
     pd.testing.assert_frame_equal(learnt.labels, last.labels, check_exact=True)
-    pd.testing.assert_frame_equal(learnt.kappas, last.kappas, check_exact=True)
-    assert (learnt.alpha, learnt.kappa) == (last.alpha, last.kappa)
+    assert learnt.alpha == last.alpha
     assert learnt.agreement.n_votes == last.agreement.n_votes == len(truth.votes)
     assert learnt.agreement.self_consistency is not None
     assert (learnt.agreement.self_consistency.value, last.agreement.self_consistency) == (0.0, None)

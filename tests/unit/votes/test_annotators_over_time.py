@@ -5,12 +5,11 @@ alone.
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import cohen_kappa_score
 
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.intervals import wilson_bounds
-from rlhf_pipeline.votes import krippendorff_alpha, pairwise_kappa
+from rlhf_pipeline.votes import krippendorff_alpha
 from rlhf_pipeline.votes.annotators_over_time import (
     AGREEMENT_OVER_TIME,
     ANNOTATORS_OVER_TIME,
@@ -107,7 +106,7 @@ def test_an_unmeasured_figure_is_missing_and_not_zero():
         == [0] * 7
     )
     for measure in (
-        "kappa",
+        "agreement",
         "gold_accuracy",
         "median_seconds",
         "too_fast",
@@ -143,7 +142,7 @@ def test_last_vote_of_a_window_counts_and_withdrawn_ones_do_not():
         )
     ).set_index("annotator_id")
     assert (found.loc["ann0000", "n_votes"], found.loc["ann0000", "n_compared"]) == (1, 1)
-    assert np.isnan(found.loc["ann0000", "kappa"])  # both said b: chance alone explains that
+    assert found.loc["ann0000", "agreement"] == 1.0
 
 
 def test_a_first_judgement_revised_after_the_second_does_not_count():
@@ -188,56 +187,16 @@ def test_the_order_of_rows_changes_nothing():
     )
 
 
-def test_kappa_of_two_is_cohens():
-    rng = np.random.default_rng(2)
-    one = rng.choice(["a", "b", "tie"], 60)
-    other = np.where(rng.random(60) < 0.6, one, rng.choice(["a", "b", "both_bad"], 60))
-    said = [
-        (MONDAY, i, who, str(choice[i]))
-        for who, choice in enumerate((one, other))
-        for i in range(60)
-    ]
-    found = annotators_over_time(casts(*said))
-    neither = {"both_bad": "tie"}
-    expected = cohen_kappa_score(one, [neither.get(c, c) for c in other])
-    known = pairwise_kappa(casts(*said)).iloc[0]
-    for _, row in found.iterrows():
-        assert row["kappa"] == pytest.approx(expected)
-        assert (row["kappa_low"], row["kappa_high"]) == pytest.approx(
-            (known["kappa_low"], known["kappa_high"])
-        )
-    assert found["n_compared"].tolist() == [60, 60]
-
-
-def test_random_voter_has_no_kappa_but_a_careful_one_has():
-    cast, shown, _ = of_world(spammers=0.25)
-    whole = (
-        annotators_over_time(cast, shown, AnnotatorWindowParams(window_days=366))
-        .groupby("annotator_id")[["kappa", "gold_accuracy"]]
-        .mean()
-    )
-    assert whole["kappa"].iloc[:3].abs().max() < 0.12 < whole["kappa"].iloc[3:].min()
-    assert whole["gold_accuracy"].iloc[:3].max() < whole["gold_accuracy"].iloc[3:].min()
-
-
-def test_the_intervals_of_kappa_cover():
-    """Two hundred windows of one annotator beside another; both say a with 0.5 and the same with
-    0.7: kappa is 0.4.
-    """
-    rng = np.random.default_rng(11)
-    days = pd.date_range("2024-01-01", periods=200).strftime("%Y-%m-%d")
-    one = rng.choice(["a", "b"], (200, 40))
-    other = np.where(rng.random((200, 40)) < 0.7, one, np.where(one == "a", "b", "a"))
-    said = [
-        (day, 40 * i + j, who, str(choice[i, j]))
-        for i, day in enumerate(days)
-        for j in range(40)
-        for who, choice in enumerate((one, other))
-    ]
-    found = annotators_over_time(casts(*said), params=AnnotatorWindowParams(window_days=1))
-    mine = found[found["annotator_id"] == "ann0000"]
-    assert len(mine) == 200
-    assert 0.91 <= ((mine["kappa_low"] <= 0.4) & (mine["kappa_high"] >= 0.4)).mean() <= 0.99
+def test_agreement_is_the_share_of_the_others_with_the_same_answer():
+    said = [(0, "a"), (0, "a"), (0, "b"), (1, "tie"), (1, "both_bad")]
+    found = annotators_over_time(
+        casts(*((MONDAY, at, who % 3, choice) for who, (at, choice) in enumerate(said)))
+    ).set_index("annotator_id")
+    assert found["agreement"].tolist() == pytest.approx([0.75, 0.75, 0.0])
+    assert found["n_compared"].tolist() == [2, 2, 1]
+    low, high = wilson_bounds(np.array([0.75]), np.array([2]))
+    one = found.loc["ann0000"]
+    assert (one["agreement_low"], one["agreement_high"]) == pytest.approx((low[0], high[0]))
 
 
 def test_a_leaning_to_one_side_is_seen_in_the_window_in_which_it_began():
