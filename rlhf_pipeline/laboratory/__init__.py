@@ -3,10 +3,8 @@
 from rlhf_pipeline.laboratory.base import LabScenario
 from rlhf_pipeline.laboratory.careless_bursts import CARELESS_BURSTS
 from rlhf_pipeline.laboratory.category_turn import CATEGORY_TURN
-from rlhf_pipeline.laboratory.changed_or_steady import CHANGED_OR_STEADY
 from rlhf_pipeline.laboratory.failing_topic import FAILING_TOPIC
 from rlhf_pipeline.laboratory.independent import INDEPENDENT
-from rlhf_pipeline.laboratory.mixtures import BURSTS_OF_FIVE, RHYTHM_AND_BURSTS, RHYTHM_OF_THREE
 from rlhf_pipeline.laboratory.named_causes import SINGLE_CAUSES, TWO_CAUSES
 from rlhf_pipeline.laboratory.taste_rise import LARGE_RISE, SMALL_RISE, YOUNG_MODEL
 from rlhf_pipeline.laboratory.votes_in_a_row import FIVE_IN_A_ROW, THREE_IN_A_ROW
@@ -20,14 +18,10 @@ SHIPPED: tuple[LabScenario, ...] = (
     FIVE_IN_A_ROW,
     WEEKLY_RHYTHM,
     CARELESS_BURSTS,
-    RHYTHM_OF_THREE,
-    RHYTHM_AND_BURSTS,
-    BURSTS_OF_FIVE,
     LARGE_RISE,
     SMALL_RISE,
     CATEGORY_TURN,
     YOUNG_MODEL,
-    CHANGED_OR_STEADY,
     *SINGLE_CAUSES,
     TWO_CAUSES,
     FAILING_TOPIC,

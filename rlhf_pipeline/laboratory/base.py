@@ -30,11 +30,6 @@ class Observation(Record):
     is_confirmed: bool | None = Field(None, description="detectors confirm the change in time")
     n_waited: int | None = Field(None, description="votes from the confirmation to the decision")
     retrains: bool | None = Field(None, description="a retraining answers the change")
-    n_named: int = Field(0, description="annotators whom a quarantine names")
-    n_careless_named: int = Field(0, description="careless ones among them")
-    peak: float | None = Field(
-        None, description="of a CUSUM that knows both rates, while the change should be noticed"
-    )
 
 
 class LabBar(Record):
@@ -50,21 +45,11 @@ class LabBar(Record):
         return figure <= self.limit if self.is_upper else figure >= self.limit
 
 
-class KnownRates(Record):
-    """What the CUSUM beside a scenario knows: the error rates before and after the change, and the
-    share of the votes that it reads.
-    """
-
-    before: float = Field(gt=0, lt=1)
-    after: float = Field(gt=0, lt=1)
-    share_read: float = Field(gt=0, le=1)
-
-
 class LabScenario(Protocol):
     """A world, drawn from ranges by a seed, and what the library makes of it.
 
     `observe` is deterministic and needs no home. `measure` sums observations up in the unit of
-    `bar`. `known_rates` is None where no CUSUM is set beside the scenario.
+    `bar`.
     """
 
     @property
@@ -77,8 +62,6 @@ class LabScenario(Protocol):
     def unit(self) -> str: ...
     @property
     def bar(self) -> LabBar: ...
-    @property
-    def known_rates(self) -> KnownRates | None: ...
 
     def observe(self, seed: int) -> Observation: ...
 

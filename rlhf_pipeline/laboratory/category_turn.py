@@ -1,10 +1,7 @@
 """The taste in one category turns round: a fifth of the votes, all others stay as they were."""
 
-from rlhf_pipeline.laboratory.base import KnownRates
-from rlhf_pipeline.laboratory.changes import BASE_RATE, SHARE_OF_FIRST_VOTES, ChangeScenario
-from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
-
-CATEGORY = "category 0"
+from rlhf_pipeline.laboratory.changes import ChangeScenario
+from rlhf_pipeline.simulation.vote_worlds import Change
 
 
 def turn_category(at: int) -> Change:
@@ -17,10 +14,4 @@ CATEGORY_TURN = ChangeScenario(
     turn_category,
     within=500,
     least_share=0.85,
-    known_rates=KnownRates(
-        before=BASE_RATE,
-        after=1 - BASE_RATE,
-        share_read=SHARE_OF_FIRST_VOTES * VoteWorld().first_category_share,
-    ),
-    reads=CATEGORY,
 )

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_pipeline.laboratory.base import (
-    KnownRates,
     LabBar,
     LabClaim,
     Observation,
     measure_share,
 )
-from rlhf_pipeline.laboratory.known_rates import find_peak
 from rlhf_pipeline.laboratory.steady import describe_world
 from rlhf_pipeline.laboratory.trigger_runs import Response, describe_response, find_responses
 from rlhf_pipeline.records import Interval
@@ -21,15 +19,14 @@ from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
 CHANGES = "Something changes"
 BASE_RATE = 0.25
 EARLIEST, LATEST = 2000, 3000  # vote of the change
-SHARE_OF_FIRST_VOTES = 0.9  # the rest repeats a comparison
 
 
 @dataclass(frozen=True)
 class ChangeScenario:
     """Share of worlds in which the trigger retrains within `within` votes of the change.
 
-    `change` makes the change at the drawn vote; `reads` names the only category that the CUSUM
-    beside it reads. With `is_young`, the change comes with the model's first vote.
+    `change` makes the change at the drawn vote. With `is_young`, it comes with the model's first
+    vote.
     """
 
     name: str
@@ -37,8 +34,6 @@ class ChangeScenario:
     change: Callable[[int], Change]
     within: int
     least_share: float
-    known_rates: KnownRates
-    reads: str | None = None
     is_young: bool = False
     group: str = CHANGES
 
@@ -58,17 +53,14 @@ class ChangeScenario:
     def observe(self, seed: int) -> Observation:
         world = self.draw_world(seed)
         at = world.changes[0].at
-        votes = draw_votes(world, seed)
-        responses = find_responses(world, votes, seed, until=at)
+        responses = find_responses(world, draw_votes(world, seed), seed, until=at)
         retraining = find_retraining(responses, at)
-        read = votes if self.reads is None else votes[votes["category"] == self.reads]
         return Observation(
             world=describe_world(world),
             claims=claim_changes(responses, at),
             n_counts=int(retraining is not None),
             is_confirmed=any(one.confirmed_seq > at and one.reports_rise for one in responses),
             n_waited=retraining and retraining.seq - retraining.confirmed_seq,
-            peak=find_peak(read, self.known_rates, at, at + self.within),
         )
 
     def measure(self, observations: Sequence[Observation]) -> Interval:

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlhf_pipeline.drift.clusters import semantic_clusters
-from rlhf_pipeline.laboratory.base import KnownRates, LabBar, LabClaim, Observation, measure_share
+from rlhf_pipeline.laboratory.base import LabBar, LabClaim, Observation, measure_share
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.simulation.topic_worlds import TOPICS, draw_topic_day
 
@@ -20,7 +19,6 @@ class FailingTopic:
     title: str = "one of eight topics errs in 65 % instead of 20 %"
     group: str = "Topics"
     unit: str = f"top cluster of purity > {LEAST_PURITY:g}"
-    known_rates: ClassVar[KnownRates | None] = None
 
     @property
     def bar(self) -> LabBar:

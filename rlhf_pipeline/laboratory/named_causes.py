@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import ClassVar
 
-from rlhf_pipeline.laboratory.base import KnownRates, LabBar, LabClaim, Observation, measure_share
+from rlhf_pipeline.laboratory.base import LabBar, LabClaim, Observation, measure_share
 from rlhf_pipeline.laboratory.cause_worlds import NAMES, draw_cause_world
 from rlhf_pipeline.laboratory.steady import describe_world
 from rlhf_pipeline.laboratory.trigger_runs import Response, describe_response, find_responses
 from rlhf_pipeline.records import CauseName, Interval
-from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes, list_careless
+from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
 
 CAUSES = "Causes of noticed changes"
 PAIRS = tuple(combinations([name for name in NAMES if name != "calibration"], 2))
@@ -36,7 +35,6 @@ class CauseScenario:
     choices: tuple[tuple[CauseName, ...], ...]
     group: str = CAUSES
     unit: str = "largest cause on top"
-    known_rates: ClassVar[KnownRates | None] = None
 
     @property
     def bar(self) -> LabBar:
@@ -51,8 +49,6 @@ class CauseScenario:
         responses = find_responses(drawn.world, votes, seed, until=drawn.at)
         after = [one for one in responses if one.seq > drawn.at and one.decision]
         first = after[0] if after else None
-        quarantine = first.decision.quarantine if first and first.decision else None
-        named = set(quarantine.annotator_ids) if quarantine else set()
         is_right = first is not None and first.cause == drawn.largest
         return Observation(
             world=describe_world(drawn.world),
@@ -69,8 +65,6 @@ class CauseScenario:
             is_confirmed=any(one.confirmed_seq > drawn.at for one in responses),
             n_waited=first and first.seq - first.confirmed_seq,
             retrains=any(one.retrains for one in after),
-            n_named=len(named),
-            n_careless_named=len(named & list_careless(drawn.world)),
         )
 
     def measure(self, observations: Sequence[Observation]) -> Interval:

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from rlhf_pipeline.drift.report import DriftParams
-from rlhf_pipeline.laboratory.base import KnownRates, LabBar, LabClaim, Observation
+from rlhf_pipeline.laboratory.base import LabBar, LabClaim, Observation
 from rlhf_pipeline.laboratory.trigger_runs import describe_response, find_responses
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
@@ -32,7 +31,6 @@ class SteadyScenario:
     learns_rhythm: bool = False
     group: str = NOTHING_HAPPENS
     unit: str = "false retrainings per 1,000 votes"
-    known_rates: ClassVar[KnownRates | None] = None
 
     @property
     def bar(self) -> LabBar:

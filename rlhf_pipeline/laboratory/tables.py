@@ -8,11 +8,10 @@ from rlhf_pipeline.laboratory.suite import SuiteReport, SuiteRow
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reports.laboratory import LabTable, render_laboratory_page
 
-OTHERS, CONFIRMED, WAITED, BESIDE = (
+OTHERS, CONFIRMED, WAITED = (
     "other remedies per 1,000 votes",
     "confirmed",
     "votes waited: median, 90 %",
-    "a CUSUM that knows the rates",
 )
 
 
@@ -29,7 +28,6 @@ def build_rows(rows: Sequence[SuiteRow]) -> list[dict[str, str]]:
             OTHERS: _format(row.others),
             CONFIRMED: _format(row.confirmed),
             WAITED: "-" if row.waited is None else "{:.0f}, {:.0f}".format(*row.waited),
-            BESIDE: _format(row.beside),
         }
         for row in rows
     ]
@@ -53,9 +51,7 @@ def describe_suite(report: SuiteReport) -> str:
     """What the figures are, in one paragraph."""
     return (
         f"{report.n_streams} streams a row, at the project's default settings; intervals are of "
-        "95 %. The CUSUM knows the error rates before and after the change; its threshold gives "
-        f"{report.false_rate:.3f} false alarms per 1,000 votes, as many as measured on independent "
-        "votes."
+        "95 %."
     )
 
 

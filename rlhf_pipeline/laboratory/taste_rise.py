@@ -5,17 +5,12 @@ A young model errs more from its first vote on than on the reference that it was
 
 from functools import partial
 
-from rlhf_pipeline.laboratory.base import KnownRates
-from rlhf_pipeline.laboratory.changes import BASE_RATE, SHARE_OF_FIRST_VOTES, ChangeScenario
+from rlhf_pipeline.laboratory.changes import ChangeScenario
 from rlhf_pipeline.simulation.vote_worlds import Change
 
 
 def raise_rate(at: int, size: float) -> Change:
     return Change(cause="taste", at=at, size=size)
-
-
-def know_rise(size: float) -> KnownRates:
-    return KnownRates(before=BASE_RATE, after=BASE_RATE + size, share_read=SHARE_OF_FIRST_VOTES)
 
 
 LARGE_RISE = ChangeScenario(
@@ -24,7 +19,6 @@ LARGE_RISE = ChangeScenario(
     partial(raise_rate, size=0.10),
     within=500,
     least_share=0.85,
-    known_rates=know_rise(0.10),
 )
 SMALL_RISE = ChangeScenario(
     "rise_of_5",
@@ -32,7 +26,6 @@ SMALL_RISE = ChangeScenario(
     partial(raise_rate, size=0.05),
     within=2500,
     least_share=0.80,
-    known_rates=know_rise(0.05),
 )
 YOUNG_MODEL = ChangeScenario(
     "young_model",
@@ -40,6 +33,5 @@ YOUNG_MODEL = ChangeScenario(
     partial(raise_rate, size=0.15),
     within=1000,
     least_share=0.90,
-    known_rates=know_rise(0.15),
     is_young=True,
 )

@@ -209,16 +209,6 @@ def _apply(
         votes["stretch"] = np.where(after, change.size, votes["stretch"])
 
 
-def list_careless(world: VoteWorld) -> set[str]:
-    """The annotators who are careless after a change."""
-    return {
-        f"annotator {i}"
-        for change in world.changes
-        if change.cause == "carelessness"
-        for i in range(_count_careless(change, world))
-    }
-
-
 def _count_careless(change: Change, world: VoteWorld) -> int:
     return max(1, round(change.size * world.n_annotators))
 
