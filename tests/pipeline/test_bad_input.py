@@ -3,7 +3,6 @@ last good file stays, a re-run completes.
 """
 
 import errno
-import json
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
@@ -18,8 +17,6 @@ import pytest
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.prompts.base import Draft
 from rlhf_pipeline.records import AnnotatorKind, Choice, ModelVersion, NewVote
-
-FEEDBACK = ("votes", "reflection_log", "drift_report")
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +74,6 @@ def refused(project: Any, job: str, *said: str, day: str | None = None, **config
     assert frames(project) == before
 
 
-def test_an_empty_day_is_reported_as_insufficient(small: Any, branch: Callable[..., Any]) -> None:
-    project = branch(small)
-    project.run("feedback", project.day(7))
-    for stage in FEEDBACK[:2]:
-        assert project.files.read_frame(stage, project.day(7)).empty
-    assert set(project.files.read_frame("drift_report", project.day(7))["verdict"]) == {
-        "insufficient"
-    }
-    refused(project, "learning", "NotEnoughData", "None of 0 preference pairs", "Collect votes")
-
-
 def test_a_day_without_votes_is_empty_and_its_votes_can_come_later(
     small: Any, branch: Callable[..., Any]
 ) -> None:
@@ -99,46 +85,6 @@ def test_a_day_without_votes_is_empty_and_its_votes_can_come_later(
     assert len(project.files.read_frame("votes", day)) == 3 * len(
         project.files.read_frame("comparisons", day)
     )
-
-
-def test_ties_alone_give_no_preferences(small: Any, branch: Callable[..., Any]) -> None:
-    project, day = branch(small), small.day(0)
-    vote(project, day, [Choice.TIE, Choice.BOTH_BAD])
-    project.run("feedback", day)
-    assert len(project.files.read_frame("votes", day)) > 0
-    refused(project, "learning", "NotEnoughData", "Collect votes")
-    assert project.files.read_frame("preference_pairs").empty
-
-
-def test_one_annotator_has_no_ceiling_but_gives_pairs(
-    small: Any, branch: Callable[..., Any]
-) -> None:
-    project, day = branch(small), small.day(0)
-    vote(project, day, [Choice.A, Choice.B, Choice.B], n_annotators=1)
-    result = project.run("feedback", day)
-    made = {
-        e.materialization.asset_key.to_user_string(): e.materialization.metadata
-        for e in result.get_asset_materialization_events()
-    }
-    assert "noise_ceiling" not in made["votes"]
-    assert "raw_agreement" not in made["votes"]
-    project.materialise(["preference_pairs"])
-    assert not project.files.read_frame("preference_pairs").empty
-
-
-def test_calibration_refuses_a_single_class(small: Any, branch: Callable[..., Any]) -> None:
-    """Everybody always says `a`: nothing tells a preference from a side."""
-    project = branch(small)
-    for index in range(2):
-        vote(project, project.day(index), [Choice.A])
-    project.run("feedback", project.day(0), project.day(1))
-    result = project.run(
-        "learning", ok=False, config={"ops": {"calibration": {"config": {"min_pairs": 10}}}}
-    )
-    assert "calibration: rlhf_pipeline.errors.NotEnoughData" in project.errors(result)
-    assert "prefer side a; votes for both sides are needed" in project.errors(result)
-    assert project.registry.get("reward_model", "champion") is None
-    assert project.store.calibrations.log() == []
 
 
 def test_nan_scores_stop_the_day_before_anything_is_published(
@@ -175,86 +121,6 @@ def test_nan_scores_stop_the_day_before_anything_is_published(
     assert project.store.comparisons.count() > n
 
 
-def test_duplicates_of_a_data_set_are_asked_once(
-    small: Any, branch: Callable[..., Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(
-        "".join(json.dumps({"prompt": f"Say {i % 5}."}) + "\n" for i in range(20)), encoding="utf-8"
-    )
-    project = branch(small, prompts_file=path)
-    project.run(
-        "collection",
-        project.day(3),
-        config={"ops": {"prompts": {"config": {"n": 5, "source": "dataset"}}}},
-    )
-    assert sorted(project.files.read_frame("prompts", project.day(3))["text"]) == [
-        f"Say {i}." for i in range(5)
-    ]
-    refused(
-        project,
-        "collection",
-        "PromptError",
-        "5 unused",
-        day=project.day(4),
-        prompts={"n": 6, "source": "dataset"},
-    )
-
-
-def test_a_prompt_over_100_kb_is_refused_by_its_line(
-    small: Any, branch: Callable[..., Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(
-        json.dumps({"prompt": "short"}) + "\n" + json.dumps({"prompt": "x" * 100_001}) + "\n",
-        encoding="utf-8",
-    )
-    project = branch(small, prompts_file=path)
-    refused(
-        project,
-        "collection",
-        "PromptError",
-        "line 2",
-        "limit is 100,000",
-        day=project.day(3),
-        prompts={"n": 2, "source": "dataset"},
-    )
-
-
-def test_a_prompt_that_fills_the_context_costs_its_own_completions_only(
-    grown: Any, branch: Callable[..., Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "prompts.jsonl"
-    rows = [
-        {"prompt": "Tell me of the sea. " * 4000},
-        {"prompt": "Hello there."},
-        {"prompt": "What is coal?"},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    project = branch(grown, prompts_file=path)
-    config = {"prompts": {"n": 3, "source": "dataset"}, "completions": {"max_new_tokens": 12}}
-    project.run(
-        "collection", project.day(3), config={"ops": {k: {"config": v} for k, v in config.items()}}
-    )
-    made = project.files.read_frame("completions", project.day(3))
-    asked = (
-        project.files.read_frame("prompts", project.day(3)).set_index("prompt_id")["text"].str.len()
-    )
-    is_long = made["prompt_id"].map(asked) > 1000
-    assert made.loc[is_long, "error"].str.contains("Shorten the prompt").all()
-    assert made.loc[~is_long, "error"].isna().any()
-
-
-def test_invalid_utf_8_is_named_by_file_and_line(
-    small: Any, branch: Callable[..., Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_bytes(b'{"prompt": "fine"}\n{"prompt": "caf\xe9"}\n')
-    project = branch(small, prompts_file=path)
-    said = ("PromptError", "prompts.jsonl, line 2", "not UTF-8", "Save the file as UTF-8")
-    refused(project, "collection", *said, day=project.day(0), prompts={"n": 2, "source": "dataset"})
-
-
 def test_a_deleted_partition_is_named_and_making_it_again_mends_the_chain(
     small: Any, branch: Callable[..., Any]
 ) -> None:
@@ -274,14 +140,6 @@ def test_a_deleted_partition_is_named_and_making_it_again_mends_the_chain(
     pd.testing.assert_frame_equal(
         project.files.read_frame("comparisons", day), small.files.read_frame("comparisons", day)
     )
-
-
-def test_a_damaged_partition_is_named_too(small: Any, branch: Callable[..., Any]) -> None:
-    project, day = branch(small), small.day(1)
-    Path(project.files.path("completions", day)).write_bytes(b"PAR1 no longer")
-    result = project.materialise(["comparisons"], day, ok=False)
-    assert "ArtefactError" in project.errors(result)
-    assert f"{day}.parquet" in project.errors(result)
 
 
 @pytest.fixture
@@ -396,18 +254,3 @@ def test_votes_of_people_and_of_a_simulation_are_not_learnt_from_together(
         "allow_mixed_annotators",
     )
     assert project.files.read_record("reward_model", ModelVersion).version == 1
-
-
-def test_too_few_pairs_for_a_retraining_change_nothing(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
-    project = branch(grown)
-    before = len(project.registry.list_versions("policy"))
-    result = project.materialise(
-        ["retraining_set", "candidate_model"],
-        ok=False,
-        config={"ops": {"retraining_set": {"config": {"min_pairs": 5000, "max_pairs": 6000}}}},
-    )
-    assert "NotEnoughVotes" in project.errors(result)
-    assert "Collect more votes or lower min_pairs" in project.errors(result)
-    assert len(project.registry.list_versions("policy")) == before

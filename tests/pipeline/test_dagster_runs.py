@@ -21,10 +21,7 @@ from dagster._core.scheduler.instigation import (
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from definitions import definitions_for
-from rlhf_pipeline.automations import SCHEDULES, SENSORS
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.loop_settings import ScheduleParams
 from rlhf_pipeline.store.dagster_runs import DagsterRuns
 from tests.project import QUIET, ROOT
 
@@ -121,22 +118,3 @@ def test_states_are_those_of_the_instance(settings: Settings, instance: dg.Dagst
     )
     votes = found["votes"]
     assert (votes.kind, votes.is_on, votes.ticked_at) == ("sensor", None, ticked_at)
-
-
-def test_a_home_in_which_nothing_ran_has_no_runs(tmp_path: Path) -> None:
-    runs = DagsterRuns(Settings(home=tmp_path))
-    assert (runs.page(limit=5), runs.list_jobs(), runs.list_automations()) == ([], [], [])
-    assert runs.find_last_by_schedule() == {}
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_listed_schedules_and_sensors_are_those_of_the_definitions(settings: Settings) -> None:
-    defined = definitions_for(settings)
-    schedules = {each.name: each for each in defined.schedules or ()}
-    assert {each.name: (each.job, ScheduleParams().cron(each.parameter)) for each in SCHEDULES} == {
-        name: (each.job.name, each.cron_schedule) for name, each in schedules.items()
-    }
-    assert {
-        each.name: settings.sensor_seconds if each.is_quick else settings.slow_sensor_seconds
-        for each in SENSORS
-    } == {each.name: each.minimum_interval_seconds for each in defined.sensors or ()}

@@ -19,7 +19,6 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import SCHEMAS
-from rlhf_pipeline.web.home.stages import STAGE_JOBS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -159,18 +158,6 @@ def test_jobs_are_selections_of_the_graph(simulated: dg.Definitions) -> None:
         assert job.description, name
 
 
-def test_the_start_page_knows_which_jobs_make_each_stage(simulated: dg.Definitions) -> None:
-    made_by: dict[str, set[str]] = {stage: set() for stage in STAGE_JOBS}
-    for job in graph_jobs(simulated):
-        for key in job.asset_layer.executable_asset_keys:
-            made_by.get(key.to_user_string(), set()).add(job.name)
-    assert made_by == {stage: set(jobs) for stage, jobs in STAGE_JOBS.items()}
-
-
-def graph_jobs(defs: dg.Definitions) -> list[dg.JobDefinition]:
-    return [defs.resolve_job_def(job.name) for job in defs.jobs or ()]
-
-
 def config_fields(kind: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Every field of a config schema, nested ones too."""
     for name, field in (getattr(kind, "fields", None) or {}).items():
@@ -203,43 +190,6 @@ def test_one_setting_stops_all_sensors_and_schedules(
         }
         assert {s.default_status.value == "RUNNING" for s in repository.sensor_defs} == {running}
         assert {s.default_status.value == "RUNNING" for s in repository.schedule_defs} == {running}
-
-
-def test_votes_and_retraining_tick_every_10_s_the_others_every_60_s(human: dg.Definitions) -> None:
-    intervals = {s.name: s.minimum_interval_seconds for s in human.get_repository_def().sensor_defs}
-    assert intervals == {
-        "votes": 10,
-        "retraining": 10,
-        "replay": 60,
-        "learning": 60,
-        "run_health": 60,
-        "paused_runs": 60,
-        "alerts": 60,
-    }
-
-
-def test_sensor_declares_no_resource(human: dg.Definitions) -> None:
-    """For one that does, Dagster opens its instance at each tick: half the CPU of a tick."""
-    assert {
-        s.name: s.required_resource_keys
-        for s in human.get_repository_def().sensor_defs
-        if s.required_resource_keys
-    } == {}
-
-
-def test_simulated_voting_exists_only_where_annotators_are_simulated(
-    simulated: dg.Definitions, human: dg.Definitions
-) -> None:
-    names = [
-        {j.name for j in defs.get_repository_def().get_all_jobs()} for defs in (simulated, human)
-    ]
-    assert names[0] - names[1] == {"simulated_voting"}
-    assert {s.name for s in human.get_repository_def().schedule_defs} == {
-        "collection_morning",
-        "close_yesterday",
-        "housekeeping_nightly",
-    }
-    assert "annotators" not in human.resources
 
 
 def test_no_secret_is_part_of_what_the_ui_shows(tmp_path: Path) -> None:

@@ -23,9 +23,8 @@ from rlhf_pipeline.cli import dev as dev_command
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent, NewVote
-from sensors.runs import find_run
 
 ROOT = Path(__file__).resolve().parents[2]
 DAILY = (
@@ -128,12 +127,6 @@ def unbroken(make_project: Callable[..., Any]) -> dict[str, Any]:
     return made(project)
 
 
-def test_a_day_leaves_every_stage_once(unbroken: dict[str, Any], project: Any) -> None:
-    assert unbroken["days"] == {stage: [project.day(0)] for stage in DAILY}
-    assert unbroken["votes"] > 0
-    assert unbroken["feedback"] == unbroken["collection"] == 1
-
-
 @pytest.mark.parametrize(
     "moment",
     [
@@ -155,16 +148,6 @@ def test_interrupted_day_is_completed_without_duplicates(
     assert made(project) | {"collection": 1} == unbroken
 
 
-def test_a_failed_feedback_does_not_keep_its_day_from_being_reported(
-    project: Any, unbroken: dict[str, Any]
-) -> None:
-    with pytest.raises(PipelineError, match=r"feedback of .* failed"):
-        demo(project, failing="feedback")
-    assert project.files.days("drift_report") == []
-    demo(project)
-    assert made(project) == unbroken
-
-
 def test_a_killed_feedback_does_not_keep_its_day_from_being_reported(
     project: Any, unbroken: dict[str, Any]
 ) -> None:
@@ -180,14 +163,6 @@ def test_a_killed_feedback_does_not_keep_its_day_from_being_reported(
     demo(project)
     assert project.instance.get_run_by_id(killed).status == dg.DagsterRunStatus.FAILURE
     assert made(project) == unbroken
-
-
-def test_a_day_with_too_few_votes_for_the_sensor_is_reported_too(
-    make_project: Callable[..., Any],
-) -> None:
-    project = make_project(completion_backend="template", votes_per_request=1_000_000)
-    demo(project)
-    assert project.files.days("drift_report") == [project.day(0)]
 
 
 def started(
@@ -217,18 +192,6 @@ def test_only_runs_of_dead_processes_of_this_host_are_buried(project: Any) -> No
     started(project, "feedback", {}, host="elsewhere")
     assert fail_dead_runs(project.instance, project.store, timedelta(seconds=60)) == [dead]
     assert project.store.heartbeats.get(dead) is None
-
-
-def test_a_killed_run_frees_its_key_unless_it_is_a_retraining(
-    project: Any,
-) -> None:
-    asked = {"learning": "learning:demo:0:7", "retraining": "retraining:demo:1:1"}
-    for job, key in asked.items():
-        started(project, job, {"dagster/run_key": key, "dagster/sensor_name": job})
-    for _ in range(2):
-        demo_of(project).resume()
-        assert find_run(project.instance, asked["learning"]) is None
-        assert find_run(project.instance, asked["retraining"]) is not None
 
 
 def test_an_interrupted_run_leaves_nothing_for_a_daemon_to_retry(
@@ -314,22 +277,6 @@ def test_dev_simulates_annotators_in_a_demo_home_by_default(
     )
 
 
-def test_claiming_a_home_again_keeps_the_demos_state(tmp_path: Path) -> None:
-    workspace = Workspace(Settings(home=tmp_path / "new"))
-    claim(workspace)
-    state = DemoState(finished="2026-01-03", collected="2026-01-03", cursors={"votes": "{}"})
-    state.write(workspace.settings.demo_state)
-    claim(workspace)
-    assert DemoState.read(workspace.settings.demo_state) == state
-
-
-def test_a_damaged_state_is_named_with_its_cure(tmp_path: Path) -> None:
-    path = tmp_path / "demo_state.json"
-    path.write_text("{nonsense", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r"demo_state\.json.*demo-clean"):
-        DemoState.read(path)
-
-
 def test_the_demo_refuses_a_home_with_votes_of_people(project: Any) -> None:
     claim(Workspace(project.settings))
     project.collect(project.day(0), n=3)
@@ -381,22 +328,3 @@ def test_demo_clean_deletes_nothing_that_the_demo_did_not_make(
     assert done.returncode != 0
     assert "was not made by the demo" in done.stdout
     assert sorted(p.name for p in home.iterdir()) == sorted(files)
-
-
-@pytest.mark.parametrize("files", [["store.db", "demo_state.json", "more"], [], None], ids=str)
-def test_demo_clean_deletes_a_demos_home_and_minds_no_missing_one(
-    tmp_path: Path, files: list[str] | None
-) -> None:
-    home = tmp_path / "a home"
-    if files is not None:
-        home.mkdir()
-        for name in files:
-            (home / name).touch()
-    assert clean(home).returncode == 0
-    assert not home.exists()
-
-
-def test_a_home_is_the_demos_before_anything_long_begins(tmp_path: Path) -> None:
-    workspace = Workspace(Settings(home=tmp_path / "home"))
-    claim(workspace)
-    assert {"store.db", "demo_state.json"} <= {p.name for p in (tmp_path / "home").iterdir()}

@@ -7,34 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from tests.unit.reports.test_drift_page import Page
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
-
-
-def test_after_a_change_of_encoder_the_day_is_reported_without_embeddings(
-    grown: Any, branch: Callable[..., Any], tmp_path: Path
-) -> None:
-    day = grown.day(2)
-    before = grown.files.read_frame("drift_report", day)
-    project = branch(grown, encoder=str(save_tiny_bert(tmp_path / "another")))
-    project.materialise(["drift_report"], day)
-    report = project.files.read_frame("drift_report", day)
-    is_embedded = report["space"] == "embeddings"
-    assert is_embedded.sum() == 1
-    lost = report[is_embedded].iloc[0]
-    assert (lost["verdict"], lost["n_current"]) == ("insufficient", 0)
-    reason = json.loads(lost["evidence"])["reason"]
-    assert reason.startswith("Left out: demo.reward_model@1 cannot be loaded")
-    assert "Set `encoder` back, or fit the reward model again" in reason
-    of_others = report.index[~is_embedded & (report["space"] != "overall")]
-    told = ["space", "detector", "statistic", "n_reference", "n_current"]
-    pd.testing.assert_frame_equal(report.loc[of_others, told], before.loc[of_others, told])
-    page = Page(Path(project.files.report_path(day)).read_text(encoding="utf-8")).text
-    # of the clusters and of the embeddings' test
-    assert page.count("Left out. demo.reward_model@1 cannot be loaded") == 2
-    assert f"{before.loc[before['space'] == 'overall', 'n_current'].iloc[0]:,} " in page
 
 
 def test_day_is_reported_without_embeddings_if_the_encoder_is_missing(

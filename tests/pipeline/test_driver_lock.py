@@ -11,10 +11,7 @@ import dagster as dg
 import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
-from driver.lock import HEARTBEAT_SECONDS, SLACK_SECONDS, HomeInUse, lock_home, refuse_daemon
-from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
+from driver.lock import HomeInUse, lock_home, refuse_daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
@@ -76,23 +73,6 @@ def test_killed_holder_releases_the_lock(holder: "subprocess.Popen[str]", tmp_pa
         pass
 
 
-def test_import_leaves_its_days_to_the_process_that_drives_the_home(
-    holder: "subprocess.Popen[str]", tmp_path: Path
-) -> None:
-    workspace = Workspace(Settings.read({"RLHF_HOME": str(tmp_path)}, tmp_path, initialising=True))
-    prepare(workspace)
-    with workspace.store as store:
-        store.replays.request(["2026-01-02"])
-    file = tmp_path / "votes.csv"
-    file.write_text("comparison_id,annotator_id,choice,voted_at\n")
-    after_import = drive(tmp_path, "import", "votes", str(file))
-    assert after_import.returncode == 0, after_import.stderr
-    assert "1 imported days wait for their replay. The process that uses" in after_import.stdout
-    by_hand = drive(tmp_path, "replay")
-    assert by_hand.returncode == 1
-    assert "HomeInUse: " in by_hand.stderr
-
-
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     (tmp_path / "dagster").mkdir()
@@ -122,12 +102,6 @@ def refuse(
     return reports, waited
 
 
-def test_home_without_a_daemon_is_driven_at_once(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
-    assert refuse(instance, tmp_path) == ([], 0)
-
-
 def test_daemon_of_this_machine_is_refused_at_once(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
@@ -143,22 +117,3 @@ def test_daemon_of_this_machine_is_refused_at_once(
         finally:
             daemon.kill()
             daemon.wait()
-
-
-def test_daemon_elsewhere_is_refused_once_it_beats_again(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
-    beat(instance, 20)
-    with pytest.raises(HomeInUse, match="daemon runs on"):
-        refuse(instance, tmp_path, beats=True)
-
-
-@pytest.mark.parametrize(("seconds_ago", "wait"), [(20, 15), (-3600, 35), (40, 0)])
-def test_heartbeat_of_a_dead_daemon_delays_by_one_interval_at_most(
-    instance: dg.DagsterInstance, tmp_path: Path, seconds_ago: float, wait: float
-) -> None:
-    beat(instance, seconds_ago)
-    reports, waited = refuse(instance, tmp_path)
-    assert waited == pytest.approx(wait, abs=1)
-    assert waited <= HEARTBEAT_SECONDS + SLACK_SECONDS
-    assert len(reports) == (wait > 0)

@@ -1,7 +1,6 @@
 """Runs of training jobs: waited for, interrupted and recorded. Nothing is trained."""
 
 import signal
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import pytest
 from assets.retraining_decision import DECISION_TAG
 from driver.job_runs import wait_for_end
 from driver.loop import Loop
-from driver.runner import RunCancelled, Runner
+from driver.runner import Runner
 from jobs import cancellation
 from jobs.cancellation import CancellationWatch
 from jobs.retraining import policy_training
@@ -35,13 +34,7 @@ def train(context: dg.OpExecutionContext) -> None:
     raise dg.Failure("diverged")
 
 
-@dg.op
-def finish() -> None:
-    pass
-
-
 FAILING = dg.GraphDefinition(name=policy_training.name, node_defs=[train]).to_job()
-FINISHING = dg.GraphDefinition(name=policy_training.name, node_defs=[finish]).to_job()
 
 
 @pytest.fixture
@@ -130,21 +123,6 @@ def test_job_that_was_cancelled_too_late_has_succeeded(
     assert store.decisions.last_error(job) is None
 
 
-class BrokenStorage:
-    """An instance whose storage is out of reach."""
-
-    def get_run_by_id(self, run_id: str) -> Any:
-        raise ConnectionError(run_id)
-
-
-def test_cancellation_interrupts_although_the_storage_of_runs_fails(store: Store) -> None:
-    watch = CancellationWatch(store, BrokenStorage(), "r", place(store))  # type: ignore[arg-type]
-    cancel(store, 1)
-    with pytest.raises(KeyboardInterrupt), watch.watch():
-        time.sleep(5)
-    assert watch.is_cancelled
-
-
 def test_process_of_a_background_job_is_interrupted_too(
     instance: dg.DagsterInstance, store: Store
 ) -> None:
@@ -161,35 +139,8 @@ def test_process_of_a_background_job_is_interrupted_too(
         signal.signal(signal.SIGINT, before)
 
 
-def test_finished_run_is_not_interrupted(instance: dg.DagsterInstance, store: Store) -> None:
-    run = add_run(instance, Status.SUCCESS)
-    watch = CancellationWatch(store, instance, run.run_id, place(store))
-    cancel(store, 1)
-    with watch.watch():
-        watching = [each for each in threading.enumerate() if each.name.startswith("cancellation")]
-        for thread in watching:
-            thread.join(5)
-    assert not watch.is_cancelled
-
-
 def runner_of(instance: dg.DagsterInstance, store: Store, *definitions: Any) -> Runner:
     return Runner(Settings(), dg.Definitions(jobs=definitions), instance, store)
-
-
-def test_interrupt_outside_of_steps_is_a_cancellation(
-    instance: dg.DagsterInstance, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hang(*_: object, **__: object) -> None:
-        cancel(store, 1)
-        time.sleep(5)
-
-    runner = runner_of(instance, store, FINISHING)
-    place(store)
-    monkeypatch.setattr(dg.JobDefinition, "execute_in_process", hang)
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(RunCancelled, match="Job 1 was cancelled"):
-        runner.run(policy_training.name, "2026-01-01", tags={DECISION_TAG: "1"})
-    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_failed_job_is_reported_and_the_sensor_goes_on(

@@ -5,8 +5,6 @@ sensor asks for.
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from html import escape, unescape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import pytest
 
 from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.records import AnnotatorKind, CalibrationReport, Choice, ModelVersion, NewVote
-from rlhf_pipeline.reports.drift_page import PROMPT_WIDTH
 from tests.unclear_change import unclear_rise
 
 DAILY = (
@@ -154,36 +151,6 @@ def test_every_day_has_an_offline_drift_report_in_mlflow(grown: Any) -> None:
     )
 
 
-def test_clusters_of_the_day_show_the_prompts(grown: Any, branch: Callable[..., Any]) -> None:
-    project, day = branch(grown), grown.day(2)
-    assert "No clusters: the reference window has" in project.files.read_report(day).decode()
-    project.materialise(
-        ["drift_report"], day, config={"ops": {"drift_report": {"config": {"min_reference": 10}}}}
-    )
-    page = project.files.read_report(day).decode()
-    asked = project.store.comparisons.with_ids(
-        project.files.read_frame("comparisons", day)["comparison_id"].tolist()
-    )["prompt"]
-    assert sum(escape(prompt, quote=False)[:PROMPT_WIDTH] in page for prompt in set(asked)) >= 4
-    clusters = project.files.read_clusters([day])[day]
-    assert clusters.day == day
-    assert all(one.cluster_id in page and one.comparison_ids for one in clusters.clusters)
-    config = {"min_reference": 10, "cluster_days": 3}
-    project.materialise(["drift_report"], day, config={"ops": {"drift_report": {"config": config}}})
-    assert project.files.read_clusters([day])[day].n_current >= clusters.n_current
-
-
-def test_all_checks_ran_and_no_blocking_one_failed(grown: Any) -> None:
-    nodes = [*grown.defs.get_repository_def().asset_graph.asset_check_nodes]
-    stages = {dg.AssetKey(stage) for stage in (*DAILY, *LEARNING)}
-    keys = [node.key for node in nodes if node.key.asset_key in stages]
-    blocking = {node.key for node in nodes if node.blocking}
-    latest = grown.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-    found = {key: latest[key].status.value for key in keys}
-    assert {status for key, status in found.items() if key in blocking} == {"SUCCEEDED"}
-    assert set(found.values()) <= {"SUCCEEDED", "FAILED"}  # what is unusual on so small a day warns
-
-
 def test_predictions_are_written_before_their_votes(grown: Any) -> None:
     rows = grown.files.read_frame("reflection_log", grown.day(2)).dropna(subset=["vote_id"])
     assert len(rows) > 300
@@ -215,28 +182,9 @@ def test_every_prediction_and_every_vote_on_one_is_in_the_reflection_log(grown: 
     assert set(rows["reward_model"]) == {grown.judge}
 
 
-def test_days_before_the_first_reward_model_have_no_predictions(grown: Any) -> None:
-    for index in range(2):
-        assert grown.files.read_frame("reflection_log", grown.day(index)).empty
-        report = grown.files.read_frame("drift_report", grown.day(index))
-        # completions of the policy are watched without a reward model
-        assert set(report.loc[report["space"] != "policy", "verdict"]) == {"insufficient"}
-    assert (grown.files.read_frame("drift_report", grown.day(2))["n_current"] > 0).any()
-
-
 def test_no_model_is_judged_on_votes_it_was_fitted_to(grown: Any) -> None:
     rows = grown.files.read_frame("reflection_log", grown.day(2)).dropna(subset=["seq"])
     assert rows["seq"].min() > grown.registry.get("reward_model", "champion").data_seq
-
-
-def test_repeats_do_not_enter_training(grown: Any) -> None:
-    days = [grown.day(i) for i in range(3)]
-    comparisons = grown.files.read_days("comparisons", days)
-    pairs = grown.files.read_frame("preference_pairs")
-    repeats = set(comparisons.loc[comparisons["repeat_of"].notna(), "comparison_id"])
-    assert len(repeats) > 20
-    assert not repeats & set(pairs["comparison_id"])
-    assert repeats & set(grown.files.read_days("votes", days)["comparison_id"])  # they are voted on
 
 
 def test_frozen_evaluation_prompts_are_never_asked(grown: Any) -> None:
@@ -304,52 +252,6 @@ def test_late_votes_for_an_old_day_touch_that_day_alone(
         len(project.files.read_frame("votes", project.day(0)))
         == len(grown.files.read_frame("votes", project.day(0))) + 60
     )
-
-
-def test_late_votes_change_only_windows_with_their_day(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
-    project = branch(grown)
-    old = grown.day(2)
-    later = grown.day(3)
-    ids = project.files.read_frame("comparisons", old)["comparison_id"].tolist()
-    alone = {"ops": {"drift_report": {"config": {"window_days": 1}}}}
-    cast(project, ids[40:80], later, by="next", times=2)
-    project.run("feedback", later, config=alone)
-    before = project.files.read_windows([old, later])
-    assert [before[day].n_comparisons for day in (old, later)] == [len(ids), 40]
-    assert all(
-        window.brier is not None and window.noise_ceiling is not None for window in before.values()
-    )
-    cast(project, ids[:30], old, times=2)
-    project.run("feedback", old, config=alone)
-    project.run("feedback", later, config=alone)
-    after = project.files.read_windows([old, later])
-    assert after[later] == before[later]
-    assert after[old].n_votes == before[old].n_votes + 60
-    assert after[old].last_seq == project.store.votes.max_seq() > after[later].last_seq
-    assert after[old].brier != before[old].brier
-    project.materialise(["drift_report"], later)  # both days in one window
-    both = project.files.read_windows([later])[later]
-    assert both.n_votes == after[old].n_votes + after[later].n_votes
-    page = project.files.read_report(later).decode().replace("\n", "")
-    rows = [
-        f'<span class="line">{day}</span></th><td class="number">{n:,}<'
-        for day, n in ((later, both.n_votes), (old, after[old].n_votes))
-    ]
-    assert page.index(rows[0]) < page.index(rows[1])
-
-
-def test_broken_frame_of_another_day_only_drops_the_series(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
-    project, day = branch(grown), grown.day(2)
-    before = project.files.read_frame("drift_report", day)
-    Path(project.files.path("votes", project.day(1))).write_bytes(b"no Parquet")
-    project.materialise(["drift_report"], day)
-    page = unescape(project.files.read_report(day).decode())
-    assert "Left out. </strong>a day's frames cannot be read." in page
-    pd.testing.assert_frame_equal(project.files.read_frame("drift_report", day), before)
 
 
 def test_vote_of_a_later_day_is_in_that_days_log(grown: Any, branch: Callable[..., Any]) -> None:
@@ -493,9 +395,3 @@ def test_detectors_read_every_vote_once(grown: Any, branch: Callable[..., Any]) 
     assert {s["last_seq"] for s in states.values()} == {
         project.store.detectors.errors_after(project.judge)["seq"].max()
     }
-
-
-def test_days_follow_each_other(grown: Any) -> None:
-    for a, b in pairwise([grown.day(i) for i in range(3)]):
-        asked = [set(grown.files.read_frame("completions", day)["completion_id"]) for day in (a, b)]
-        assert not asked[0] & asked[1]

@@ -125,21 +125,6 @@ def test_runs_use_the_file_as_it_is_and_record_its_version(runner: Runner) -> No
     assert run.tags["mlflow.parentRunId"] == registry.parent_run("again", f"day:{day}")
 
 
-def test_asset_page_shows_a_headline_six_numbers_and_all_as_json(runner: Runner) -> None:
-    day = DAYS.get_partition_keys()[-1]
-    runner.run("collection", day, partition_key=day)
-    event = runner.instance.get_latest_materialization_event(dg.AssetKey("completions"))
-    assert event is not None
-    assert event.asset_materialization is not None
-    metadata = event.asset_materialization.metadata
-    numbers = [n for n, e in metadata.items() if isinstance(e, dg.FloatMetadataValue)]
-    assert next(iter(metadata)) == "headline"
-    assert len(numbers) == 6
-    assert set(numbers) < set(metadata["numbers"].value)  # type: ignore[arg-type]
-    stages = {run.stage: run.metrics for run in runner.history}
-    assert stages["completions"] == metadata["numbers"].value
-
-
 @pytest.mark.parametrize("sensor", ["votes", "learning", "retraining", "replay", "paused_runs"])
 def test_invalid_file_skips_the_tick_with_its_error(runner: Runner, sensor: str) -> None:
     definition = runner.repository.get_sensor_def(sensor)
@@ -175,9 +160,3 @@ def test_definitions_load_with_the_last_valid_settings(runner: Runner) -> None:
     assets = definitions_for(runner.settings).assets or ()
     prompts = next(asset for asset in assets if is_stage(asset, "prompts"))
     assert launchpad_default(prompts.op.config_schema.as_field(), ["n"]) == 7
-
-
-def test_schedules_follow_the_file(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path, "loop: {schedules: {collection: '6:45'}}\n")
-    repository = definitions_for(settings).get_repository_def()
-    assert repository.get_schedule_def("collection_morning").cron_schedule == "45 6 * * *"

@@ -59,36 +59,6 @@ def test_the_points_of_a_day_equal_what_its_stages_made(
     assert points["policy.length", policy.policy].value == pytest.approx(policy.length.mean)
 
 
-def test_a_range_of_days_leaves_the_points_of_single_days(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
-    project = branch(grown)
-    names = [*metrics_of_stage("votes"), *metrics_of_stage("drift_report")]
-
-    def figures() -> list[Any]:
-        return [
-            p.model_dump(exclude={"measured_at"}) for p in project.store.metric_points.read(names)
-        ]
-
-    before = figures()
-    project.materialise(["votes", "drift_report"], project.day(0), project.day(2))
-    assert figures() == before
-
-
-def test_versions_of_the_reward_model_are_measured_on_the_same_votes(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
-    project = branch(grown)
-    first = project.registry.get("reward_model", "champion")
-    project.run("learning")
-    points = project.store.metric_points.latest(["versions.accuracy", "versions.ece"])
-    newest = max(point.measured_at for point in points)
-    found = {p.labels["reward_model"]: p for p in points if p.measured_at == newest}
-    assert first.label in found
-    assert len(found) == 2
-    assert len({point.n for point in found.values()}) == 1
-
-
 def test_page_api_and_mlflow_show_the_same_figures(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     day, home = project.day(2), project.settings.home

@@ -100,22 +100,6 @@ def test_a_run_beats_for_the_project_its_definitions_were_made_for(project: Any)
     assert project.beat == {"collection"}
 
 
-def test_no_frame_lies_below_the_home(project: Any) -> None:
-    assert not list(project.settings.home.rglob("*.parquet"))
-
-
-def test_a_lost_file_inside_a_range_is_named_by_its_url(project: Any, s3: S3) -> None:
-    lost = project.files.path("votes", project.day(0))
-    content = lost.read_bytes()
-    lost.unlink()
-    said = project.errors(
-        project.materialise(["reflection_log"], project.day(0), project.day(1), ok=False)
-    )
-    assert f"the files are gone from {s3.url('two/days')}/votes" in said
-    lost.write_bytes(content)
-    project.materialise(["reflection_log"], project.day(0), project.day(1))
-
-
 def test_reward_model_is_fitted_with_frames_in_an_object_store(
     project: Any,
 ) -> None:

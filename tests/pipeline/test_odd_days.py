@@ -3,9 +3,7 @@ zones: no crash, no invented figure.
 """
 
 import math
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -136,39 +134,3 @@ def test_days_made_in_any_order_give_the_same_frames(
     for n in (2, 0, 1):
         mixed.run("feedback", days[n])
     assert_equal_frames(frames(straight, days), frames(mixed, days))
-
-
-@pytest.fixture
-def zone() -> Iterator[Callable[[str], None]]:
-    """Sets the time zone of this process, and takes it back afterwards."""
-    before = os.environ.get("TZ")
-
-    def change(name: str | None) -> None:
-        os.environ.pop("TZ", None)
-        if name is not None:
-            os.environ["TZ"] = name
-        time.tzset()
-
-    yield change
-    change(before)
-
-
-def test_days_begin_at_midnight_utc_in_any_time_zone(
-    collected: Any, branch: Callable[..., Any], zone: Callable[[str], None]
-) -> None:
-    days, made = [collected.day(3), collected.day(4)], []
-    for name in ("UTC", "Pacific/Kiritimati"):
-        zone(name)
-        project = branch(collected)
-        cast(project, days[0], [Choice.A, Choice.B], at=timedelta(hours=23, minutes=59))
-        cast(project, days[1], [Choice.B, Choice.A], at=timedelta(seconds=1))
-        project.run("feedback", *days)
-        assert {touched.day.isoformat() for touched in project.store.votes.touched_days()} >= set(
-            days
-        )
-        made.append(frames(project, days))
-        assert all(
-            len(made[-1]["votes", day]) == 3 * len(project.files.read_frame("comparisons", day))
-            for day in days
-        )
-    assert_equal_frames(made[0], made[1])

@@ -170,57 +170,7 @@ def test_a_paused_run_is_requested_again_and_makes_what_is_missing(
     assert tick(store, instance).run_requests == []
 
 
-def paused_run(
-    store: Store,
-    instance: dg.DagsterInstance,
-    collect: Callable[..., dg.ExecuteInProcessResult],
-    stub: StubProvider,
-) -> str:
-    """A run that waited for its provider and may go on; its number in the ledger."""
-    assert not collect(stub, CONFIG).success
-    [run] = store.generation.paused_runs()
-    store.generation.pause(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
-    return run.run_id
-
-
 LONG = Fault(kind="status", status=429, retry_after_ms=HOURS * 3_600_000, retry_after_as="seconds")
-
-
-def test_run_that_failed_before_the_ledger_is_requested_again(
-    store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
-) -> None:
-    with StubProvider(faults=[None, LONG]) as stub:
-        paused_run(store, instance, collect, stub)
-    [first] = tick(store, instance).run_requests or []
-
-    @dg.job
-    def fails_to_begin() -> None: ...
-
-    def began_and_failed(key: str) -> None:
-        run = instance.create_run_for_job(fails_to_begin, tags={RUN_KEY_TAG: key})
-        assert tick(store, instance).run_requests == [], "it is at it"
-        instance.report_run_failed(run, "the database was away")
-
-    began_and_failed(first.run_key or "")
-    assert tick(store, instance).run_requests == [], "not at once: what ended it may take a while"
-    [second] = tick(store, instance, first_wait=timedelta(0)).run_requests or []
-    assert second.run_key not in (None, first.run_key), "the daemon remembers a key for ever"
-    assert (second.partition_key, second.run_config) == (first.partition_key, first.run_config)
-    began_and_failed(second.run_key or "")
-    [third] = tick(store, instance, first_wait=timedelta(0)).run_requests or []
-    assert third.run_key not in (first.run_key, second.run_key)
-
-
-def test_completions_of_another_configuration_are_not_overwritten(
-    store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
-) -> None:
-    with StubProvider(faults=[None, LONG]) as stub:
-        paused_run(store, instance, collect, stub)
-        assert collect(
-            stub, {"ops": {"completions": {"config": {"k": 3, "concurrency": 1}}}}
-        ).success
-    assert tick(store, instance).run_requests == []
-    assert store.generation.paused_runs() == [], "nor is it told of as waiting"
 
 
 def spans(requests: Sequence[dg.RunRequest]) -> list[tuple[str | None, ...]]:

@@ -10,7 +10,6 @@ import pytest
 
 from rlhf_pipeline.comparisons.routing import n_places
 from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, NewVote
-from rlhf_pipeline.store import anchors
 from rlhf_pipeline.votes.counting import counting
 
 RATIO, THRESHOLD = 0.3, 0.6
@@ -84,10 +83,6 @@ def test_people_get_exactly_their_share_least_confident_first(project: Any) -> N
     assert set(made["comparison_id"]) - people - machine == set(unsure.index) - people
 
 
-def test_the_pipeline_does_not_repeat_votes_that_the_server_repeats(project: Any) -> None:
-    assert of_day(project)["repeat_of"].isna().all()
-
-
 def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:
     before = (project.store.assignments.remaining_work(), project.store.votes.count())
     project.collect(
@@ -127,10 +122,3 @@ def test_a_day_of_machine_votes_alone_is_kept_and_teaches_nothing(project: Any) 
     assert set(votes["annotator_kind"]) == {"machine"}
     assert not set(pairs["comparison_id"]) & set(votes["comparison_id"])
     assert log["vote_id"].isna().all()
-
-
-def test_housekeeping_drops_the_anchor_of_the_day(project: Any) -> None:
-    project.run("housekeeping")
-    settings = project.settings
-    (anchor,) = anchors.read_anchors(settings.home / anchors.FILE)
-    assert anchors.verify_with_anchors(project.store.audit, [anchor]) >= anchor.seq

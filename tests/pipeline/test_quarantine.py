@@ -8,23 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
-import pandas as pd
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
-from assets.calibration_windows import load_series
-from assets.day_clusters import cluster_window
 from driver.laboratory import WorldRun
 from driver.runner import Runner
-from rlhf_pipeline.calibration import OverTimeParams
-from rlhf_pipeline.drift.clusters import ClusterParams
-from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.learning import plan_next_fit
 from rlhf_pipeline.records import Quarantine, TriggerDecision
-from rlhf_pipeline.reports.drift_page import DayEvidence
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
-from rlhf_pipeline.votes import NO_QUARANTINES, Quarantines
 from tests.project import op_config
 
 CARELESS = [f"annotator {i}" for i in range(4)]
@@ -167,24 +159,3 @@ def test_a_quarantine_by_hand_makes_all_days_anew_and_the_model_due(
     assert project.judge == "demo.reward_model@3"
     assert project.store.promotions.champion(project.settings.reward_model).last_decision == 1
     assert not plan_next_fit(project.settings, project.store).cause
-
-
-def test_quarantined_votes_stay_out_of_clusters_and_calibration_windows(grown: Any) -> None:
-    files, day, before = grown.files, grown.day(2), grown.day(1)
-    one = str(files.read_days("votes", [before])["annotator_id"].iloc[0])
-    quarantines = Quarantines({one: 1})
-    windows = [
-        load_series([day], files, OverTimeParams(), each, grown.store).windows[day].n_votes
-        for each in (NO_QUARANTINES, quarantines)
-    ]
-    assert windows[0] > windows[1] > 0
-
-    log = files.read_days("reflection_log", [before, day])
-    label = str(log["reward_model"].mode().iloc[0])
-    current = Window(label, pd.DataFrame(), None)
-    found = DayEvidence("demo", day, pd.DataFrame(), current=current)
-    kept = quarantines.drop(log[(log["reward_model"] == label) & log["is_error"].notna()])
-    params = ClusterParams(cluster_days=2)
-    window = cluster_window(found, files, grown.champions, params, quarantines)
-    assert window is not None
-    assert window.rows["n_votes"].sum() == len(kept)

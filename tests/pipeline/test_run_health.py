@@ -3,7 +3,6 @@ process, sensor by sensor.
 """
 
 import os
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from resources.orphans import end_with_run, is_step_process
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, utc_now
@@ -150,38 +148,11 @@ def test_a_silent_process_that_still_lives_on_this_host_is_waited_for(world: Wor
     assert len(world.check_health(dead_after_seconds=0.01)) == 1, "but not for ever"
 
 
-def test_a_process_number_that_was_given_to_another_process_is_not_the_run(world: World) -> None:
-    run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
-    world.beat(run, seconds_ago=100_000, pid=os.getpid())  # this process did not exist then
-    assert len(world.check_health()) == 1
-
-
-def test_a_run_that_waited_long_in_the_queue_is_given_time_to_start(world: World) -> None:
-    run = world.run("feedback", Status.NOT_STARTED, minutes_ago=600)
-    world.instance.report_dagster_event(
-        dg.DagsterEvent(event_type_value="PIPELINE_STARTING", job_name="feedback"),
-        run_id=run.run_id,
-    )
-    assert world.status(run) == Status.STARTING
-    assert world.check_health() == []
-    assert world.status(run) == Status.STARTING
-
-
 def test_a_run_that_started_and_never_beat_is_dead(world: World) -> None:
     run = world.run("feedback", Status.STARTED, minutes_ago=30, dagster__partition=DAY)
     assert world.check_health() == []
     assert len(world.check_health(dead_after_seconds=0.001, start_seconds=0)) == 1
     assert world.status(run) == Status.FAILURE
-
-
-def test_a_slowly_starting_run_is_not_a_dead_run(world: World) -> None:
-    """On two busy cores a run took 15 s to its first beat: failed before, it went on beside the run
-    requested in its place.
-    """
-    run = world.run("feedback", Status.STARTING, dagster__partition=DAY)
-    time.sleep(0.01)
-    assert world.check_health(dead_after_seconds=0.001) == []
-    assert world.status(run) == Status.STARTING
 
 
 def test_killed_run_failed_by_dagster_frees_its_slots_and_is_retried(
@@ -237,11 +208,6 @@ def test_interrupted_run_leaves_its_heartbeat_but_a_failed_one_does_not(
     assert world.store.heartbeats.get("failed") is None
 
 
-def test_a_process_that_is_not_a_step_is_not_watched() -> None:
-    assert not is_step_process("run")
-    end_with_run("run")
-
-
 def test_a_run_that_was_made_but_never_launched_is_replaced(world: World) -> None:
     decision = fired(world)
     world.run(
@@ -250,17 +216,6 @@ def test_a_run_that_was_made_but_never_launched_is_replaced(world: World) -> Non
     [second] = world.tick(retraining_sensor(world.settings, RUNNING))
     assert second.tags["rlhf/attempt"] == "2"
     assert [run.status for run in world.instance.get_runs()] == [Status.FAILURE]
-
-
-def test_a_run_that_is_being_launched_is_waited_for(world: World) -> None:
-    decision = fired(world)
-    world.run(
-        "retraining",
-        Status.NOT_STARTED,
-        minutes_ago=0.1,
-        dagster__run_key=run_key("demo", decision),
-    )
-    assert world.tick(retraining_sensor(world.settings, RUNNING)) == []
 
 
 @pytest.mark.parametrize("lost", [Status.FAILURE, Status.CANCELED])

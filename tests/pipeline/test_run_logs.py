@@ -36,14 +36,3 @@ def test_json_lines_of_a_run_name_it(
     [said] = [record for record in told if record["message"] == "hello\nyou"]
     assert (said["level"], said["step"]) == ("info", "greet")
     assert any(record["level"] == "debug" for record in told)
-
-
-def test_the_level_holds_for_runs_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    run(Settings(log_level="info"), monkeypatch)
-    [first, second] = capsys.readouterr().err.splitlines()
-    assert first.endswith("hello")
-    assert second == "you"
-    run(Settings(log_level="warning"), monkeypatch)
-    assert capsys.readouterr().err == ""
