@@ -122,7 +122,7 @@ class HomeOut(Answer):
     figures: tuple[MetricPoint, ...] = Field(
         description="Metric points `model.*` of the newest day that has them."
     )
-    work: WorkNow | None = Field(description="Null while votes are counted after a start.")
+    work: WorkNow
     spending: SpendingNow | None = Field(description="Null where nothing was ever spent.")
     alerts: tuple[Alert, ...] | None = Field(
         description="At most 20: the newest open ones, then the newest acknowledged ones; null "

@@ -167,10 +167,6 @@ class ProbeOut(Answer):
         "for too few comparisons, and none where the request chooses a group.",
     )
     counted_at: datetime
-    is_current: bool = Field(
-        description="False if votes or predictions arrived after `counted_at`; a new count is "
-        "under way."
-    )
 
 
 class ProbedPair(Answer):

@@ -142,8 +142,6 @@ class Calibrations:
     def entry_keys(self, *, before: EntryKey | None = None, limit: int = 50) -> list[EntryKey]:
         """(fitted at, reward model, version) of the whole log, the last fitted first, at most
         `limit`; the next page is `before` the last one.
-
-        Reports are long and never change, so callers may cache them by key.
         """
         order = (calibrations.c.fitted_at, calibrations.c.reward_model, calibrations.c.version)
         earlier = () if before is None else (_is_before(before),)

@@ -20,11 +20,10 @@ from sqlalchemy import (
     union_all,
 )
 
-from rlhf_pipeline.records import Choice, Vote
-from rlhf_pipeline.store.casting import vote_of
+from rlhf_pipeline.records import Choice
 from rlhf_pipeline.store.counting import is_standing
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import comparisons, heads, votes
+from rlhf_pipeline.store.schema import comparisons, votes
 
 
 class GoldCount(NamedTuple):
@@ -37,18 +36,16 @@ class GoldCount(NamedTuple):
 
 @dataclass(frozen=True)
 class StandingSnapshot:
-    """The judgements that stood at `seq`: counts of earlier days; those of the day itself by
-    vote_id, in order, and its skips.
+    """An annotator's standing judgements: counts of earlier days, and the seconds of those of the
+    day itself, in order.
     """
 
-    seq: int
     by_day: dict[date, int]
     n_again: int
     n_same: int
     known: list[GoldCount]
     paces: list[float | None]
-    today: dict[str, float | None]
-    skips: frozenset[str]
+    today: list[float | None]
 
 
 class StandingJudgements:
@@ -65,7 +62,6 @@ class StandingJudgements:
         stands, today = is_standing_judgement(votes, annotator_id), day.isoformat()
         past, midnight = and_(stands, votes.c.day < today), datetime.combine(day, time(), UTC)
         with self._database.read_transaction() as connection:
-            seq = connection.execute(select(heads.c.vote_seq)).scalar() or 0
             by_day = connection.execute(
                 select(votes.c.day, func.count()).where(past).group_by(votes.c.day)
             ).all()
@@ -73,36 +69,17 @@ class StandingJudgements:
                 select(votes.c.duration_s).where(past).order_by(votes.c.seq.desc()).limit(n_paces)
             )
             of_today = (
-                select(votes.c.vote_id, votes.c.duration_s)
-                .where(stands, votes.c.day >= today)
-                .order_by(votes.c.seq)
-            )
-            skipped = select(votes.c.vote_id).where(
-                votes.c.annotator_id == annotator_id,
-                votes.c.choice == Choice.SKIP.value,
-                votes.c.day >= today,
+                select(votes.c.duration_s).where(stands, votes.c.day >= today).order_by(votes.c.seq)
             )
             n_again, n_same = self._count_repeats(connection, annotator_id, midnight)
             return StandingSnapshot(
-                seq=seq,
                 by_day={date.fromisoformat(row[0]): row[1] for row in by_day},
                 n_again=n_again,
                 n_same=n_same,
                 known=self._count_gold(connection, annotator_id, midnight),
                 paces=list(connection.execute(newest).scalars()),
-                today={row.vote_id: row.duration_s for row in connection.execute(of_today)},
-                skips=frozenset(connection.execute(skipped).scalars()),
+                today=list(connection.execute(of_today).scalars()),
             )
-
-    def votes_since(self, annotator_id: str, seq: int) -> list[Vote]:
-        """All votes above a seq in order, skips and superseded ones too."""
-        mine = (votes.c.annotator_id == annotator_id, votes.c.seq > seq)
-        return [
-            vote_of(row)
-            for row in self._database.fetch_mappings(
-                select(votes).where(*mine).order_by(votes.c.seq)
-            )
-        ]
 
     def _count_repeats(
         self, connection: Connection, annotator_id: str, at: datetime

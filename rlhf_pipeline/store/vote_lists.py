@@ -23,15 +23,15 @@ SEARCH_LOOKS_AT = 20_000  # votes that a page of a search reads at most
 VoteStatus = Literal["counting", "replaced", "not_counting"]
 
 
-class VoteTally(Record):
-    """Number of votes of one annotator on one day with one choice; `day` and `last_voted_at` are
-    None for imported votes without a time.
+class VoteTally(NamedTuple):
+    """Number of standing votes of one kind, choice and annotator or day; the other is None, and
+    so are the day and time of imported votes without a time.
     """
 
-    annotator_id: str
     annotator_kind: AnnotatorKind
-    day: date | None
     choice: Choice
+    annotator_id: str | None
+    day: date | None
     n: int
     last_voted_at: datetime | None
 
@@ -461,40 +461,61 @@ class VoteLists:
         return found
 
     def tallies(
-        self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None
+        self,
+        by: Literal["annotator_id", "day"],
+        after_seq: int = 0,
+        *,
+        up_to_seq: int | None = None,
+        seen_by: str | None = None,
     ) -> list[VoteTally]:
-        """Votes cast after a seq, counted by annotator, kind, day and choice; add the tallies of
+        """What the votes between two seqs add, and less what they supersede; add the tallies of
         later seqs instead of counting again.
         """
-        return self._count_tallies(votes, votes, after_seq, up_to_seq, seen_by)
-
-    def superseded_tallies(
-        self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None
-    ) -> list[VoteTally]:
-        """`tallies` of the votes that were superseded by votes cast after a seq."""
-        return self._count_tallies(votes.alias("replaced"), votes, after_seq, up_to_seq, seen_by)
-
-    def _count_tallies(
-        self, counted: Any, cast: Any, after_seq: int, up_to_seq: int | None, seen_by: str | None
-    ) -> list[VoteTally]:
         limit = LATEST if up_to_seq is None else up_to_seq
-        day = case((counted.c.voted_at.is_not(None), counted.c.day)).label("day")
-        by = *(counted.c[name] for name in ("annotator_id", "annotator_kind", "choice")), day
         # A vote that supersedes another is on the same comparison, so both are visible or neither
         # is.
-        among = (cast.c.seq > after_seq, cast.c.seq <= limit, *self._visibility_conditions(seen_by))
-        wanted = (
-            select(
-                *by, func.count().label("n"), func.max(counted.c.voted_at).label("last_voted_at")
-            )
-            .where(*among)
-            .group_by(*by)
+        among = (
+            votes.c.seq > after_seq,
+            votes.c.seq <= limit,
+            *self._visibility_conditions(seen_by),
         )
-        if counted is not cast:
-            wanted = wanted.where(supersedes(cast, counted))
-        return [
-            VoteTally.model_validate(dict(row)) for row in self._database.fetch_mappings(wanted)
-        ]
+        found = []
+        for counted, sign in ((votes, 1), (votes.alias("replaced"), -1)):
+            day = case((counted.c.voted_at.is_not(None), counted.c.day))
+            place = day if by == "day" else counted.c.annotator_id
+            columns = counted.c.annotator_kind, counted.c.choice, place
+            wanted = (
+                select(*columns, func.count(), func.max(counted.c.voted_at))
+                .where(*among, *([supersedes(votes, counted)] if counted is not votes else []))
+                .group_by(*columns)
+            )
+            for kind, choice, value, n, last_at in self._database.fetch_all(wanted):
+                found.append(
+                    VoteTally(
+                        AnnotatorKind(kind),
+                        Choice(choice),
+                        value if by == "annotator_id" else None,
+                        date.fromisoformat(value) if by == "day" and value else None,
+                        sign * n,
+                        last_at,
+                    )
+                )
+        return found
+
+    def count_of_day(self, day: date, *, seen_by: str | None = None) -> dict[str, int]:
+        """Standing votes other than skips that were cast on a day, by annotator."""
+        wanted = (
+            select(votes.c.annotator_id, func.count())
+            .where(
+                votes.c.day == day.isoformat(),
+                votes.c.voted_at.is_not(None),
+                votes.c.choice != Choice.SKIP.value,
+                is_standing(votes, up_to_seq=LATEST),
+                *self._visibility_conditions(seen_by),
+            )
+            .group_by(votes.c.annotator_id)
+        )
+        return {row[0]: row[1] for row in self._database.fetch_all(wanted)}
 
     def _visibility_conditions(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
         return () if seen_by is None else (is_visible_vote(self._database, seen_by),)

@@ -7,14 +7,12 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     Select,
     Subquery,
     Table,
     func,
-    literal,
     select,
     text,
 )
@@ -23,7 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from rlhf_pipeline.records import AnnotatorCell, AnnotatorKind, RatioSums, Record, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import (
     ONLY_ROW,
     annotator_groups,
@@ -41,7 +39,6 @@ SUMS = RatioSums._fields
 
 KEY = ("annotator_group", "category", "source", "model_version")  # after the measure
 KINDS = ("category", "source", "model_version")  # of comparisons
-FEW_DAYS = 100  # of an IN list, which is looked up for each annotator; more are read as a range
 
 
 class VoteCell(Record):
@@ -103,36 +100,26 @@ class VoteSums:
             _read_by_key(connection)
             return head, connection.execute(wanted).all() if head.seq else ()
 
-    def count_by_annotator(
-        self,
-        annotator_ids: Sequence[str],
-        cell: VoteCell,
-        by: str | None = None,
-        values: Sequence[str] = (),
-    ) -> tuple[SumsHead, dict[tuple[str, str], int]]:
-        """Votes other than skips by (annotator, value of the column `by`); without `by` the value
-        is "". Ignores the group of the cell. May return days that were not asked for.
-        """
-        columns = annotator_sums.c
-        place = literal("") if by is None else columns[by]
-        chosen = {kind: value for kind, value in cell.kinds.items() if value is not None}
+    def count_voters(self, cell: VoteCell, by: str) -> dict[str, int]:
+        """Annotators with a vote other than a skip in the cell, by the column `by`."""
+        columns, group = annotator_sums.c, annotator_groups.c.name
+        place = group if by == "annotator_group" else columns[by]
         wanted = (
-            select(columns.annotator_id, place.label("place"), func.sum(columns.n).label("n"))
+            select(place, func.count(columns.annotator_id.distinct()))
+            .join(annotator_groups, annotator_groups.c.annotator_id == columns.annotator_id)
             .where(
+                columns.n > 0,
                 *_day_conditions(columns, cell),
-                *(columns[kind] == value for kind, value in chosen.items()),
-                *([] if by is None else _value_conditions(columns[by], values)),
+                *(
+                    columns[kind] == value
+                    for kind, value in cell.kinds.items()
+                    if value is not None
+                ),
+                *([group == cell.annotator_group] if cell.annotator_group is not None else []),
             )
-            .group_by(columns.annotator_id, *([] if by is None else [place]))
+            .group_by(place)
         )
-        found: dict[tuple[str, str], int] = {}
-        with self._database.read_transaction() as connection:
-            head = self._read_head(connection)
-            _read_by_key(connection)
-            for some in batches(sorted(annotator_ids) if head.seq else [], MAX_PARAMETERS):
-                rows = connection.execute(wanted.where(columns.annotator_id.in_(some)))
-                found |= {(row.annotator_id, row.place): int(row.n) for row in rows}
-        return head, found
+        return {row[0]: row[1] for row in self._database.fetch_all(wanted)}
 
     def add(
         self,
@@ -174,14 +161,6 @@ class VoteSums:
         with self._database.read_transaction() as connection:
             rows = self._read_first_votes(connection, after_seq, up_to_seq)
             return {row.annotator_id: row.origin for row in rows}
-
-    def members(self, group: str) -> list[str]:
-        """The annotators of a group with a counted vote."""
-        wanted = select(annotator_groups.c.annotator_id).where(
-            annotator_groups.c.name == group,
-            annotator_groups.c.first_seq.is_not(None),
-        )
-        return sorted(self._database.fetch_scalars(wanted))
 
     def group_sizes(self) -> dict[str, int]:
         """Number of people with a counted vote by group."""
@@ -307,13 +286,6 @@ def _day_conditions(columns: Any, cell: VoteCell) -> list[ColumnElement[bool]]:
         *([columns.day >= cell.since.isoformat()] if cell.since else []),
         *([columns.day <= cell.until.isoformat()] if cell.until else []),
     ]
-
-
-def _value_conditions(column: Column[Any], values: Sequence[str]) -> list[ColumnElement[bool]]:
-    """The column has one of these values or, if they are many days, lies between them."""
-    if column.name == "day" and len(values) > FEW_DAYS:
-        return [column >= min(values), column <= max(values)]
-    return [column.in_(values)]
 
 
 def _upsert(

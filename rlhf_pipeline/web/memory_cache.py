@@ -53,10 +53,6 @@ class ExpiringCache(Generic[K, V]):
             self._entries.clear()
 
 
-OLD_S = 60.0
-MAX_CACHED_READERS = 100
-
-
 @dataclass(frozen=True)
 class CacheTimes:
     """Cache times in seconds, by content."""
@@ -65,135 +61,33 @@ class CacheTimes:
     terms_s: float = 0.5  # rules and guidelines
     work_s: float = 1.0  # what is left to judge
     champion_s: float = 1.0  # a query of MLflow takes longer than the route itself
-    fits_s: float = 10.0  # fits of the annotator model
+    figures_s: float = 10.0  # what is counted over many votes
     scrape_s: float = 5.0  # what Prometheus reads
     stages_s: float = 5.0  # the newest file of each stage; the state of schedules and sensors
-    # if reading takes longer, the previous value is returned while a new one is read
-    quick_s: float = 0.05
-    quick_probe_s: float = 0.3  # CPU time of a quick count of predictions beside their votes
-    probe_wait_s: float = 0.25  # to wait for a new count before the previous one is returned
-    # a slow count is repeated at the earliest after this many times its duration
-    rest: float = 20.0
 
 
 class CachedValue(Generic[V]):
-    """One value, read again when it is older than `seconds`.
-
-    With `may_lag`, callers get the previous value, at most a minute old, while a thread reads the
-    next.
-    """
+    """One value, read again when it is older than `seconds`; one thread reads at a time."""
 
     def __init__(
         self,
         read: Callable[[], V],
         seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
-        *,
-        may_lag: bool = False,
-        quick_s: float = CacheTimes.quick_s,
     ):
         self._read = read
         self._seconds = seconds
         self._now = monotonic
-        self._may_lag = may_lag
-        self._quick_s = quick_s
-        self._lock = threading.Lock()  # held by the reading thread
-        self._value: tuple[float, float, V] | None = None  # when reading began, how long it took
+        self._lock = threading.Lock()
+        self._value: tuple[float, V] | None = None  # with the time at which reading began
 
     def __call__(self) -> V:
-        known = self._value
-        if known is None:
-            return self._renew()
-        age = self._now() - known[0]
-        if age <= self._seconds:
-            return known[2]
-        if not self._may_lag or known[1] <= self._quick_s or age > OLD_S:
-            return self._renew()
-        if age > self._seconds + known[1] and not self._lock.locked():
-            threading.Thread(target=self._renew, daemon=True).start()
-        return known[2]
+        with self._lock:
+            now = self._now()
+            if self._value is None or now - self._value[0] > self._seconds:
+                self._value = now, self._read()
+            return self._value[1]
 
     def forget(self) -> None:
-        self._value = None
-
-    def _renew(self) -> V:
-        asked_at = self._now()
         with self._lock:
-            known = self._value
-            # another thread read it while this one waited
-            if known is not None and asked_at - known[0] <= self._seconds:
-                return known[2]
-            began = self._now()
-            value = self._read()
-            self._value = (began, self._now() - began, value)
-            return value
-
-
-@dataclass(frozen=True)
-class _Count(Generic[V]):
-    seq: int
-    took_s: float
-    again_at: float
-    value: V
-
-
-class _Slot(Generic[V]):
-    def __init__(self) -> None:
-        self.lock = threading.Lock()  # held while the reader's votes are counted
-        self.known: _Count[V] | None = None
-
-
-class ReaderCounts(Generic[V]):
-    """One count per reader, made again after a newer vote, but no sooner than `rest` times as long
-    as a slow count took.
-
-    One request of a reader counts at a time. No reader receives the count of another.
-    """
-
-    def __init__(
-        self, times: CacheTimes = CacheTimes(), monotonic: Callable[[], float] = time.monotonic
-    ):
-        self._quick_s = times.quick_s
-        self._rest = times.rest
-        self._now = monotonic
-        self._lock = threading.Lock()
-        self._slots = ExpiringCache[str, _Slot[V]](MAX_CACHED_READERS)
-
-    def get(self, reader_id: str, newest_seq: int, count: Callable[[], V]) -> V:
-        """The count for the reader, up to `newest_seq` or, if counting takes long, up to an earlier
-        vote.
-        """
-        slot = self._slot(reader_id)
-        known = slot.known
-        if known is not None and self._holds(known, newest_seq):
-            return known.value
-        if known is None or known.took_s <= self._quick_s:
-            slot.lock.acquire()
-        elif not slot.lock.acquire(blocking=False):
-            return known.value
-        try:
-            known = slot.known  # another request may have counted meanwhile
-            if known is None or not self._holds(known, newest_seq):
-                began = self._now()
-                value = count()
-                ended = self._now()
-                took = ended - began
-                again_at = ended + took * self._rest if took > self._quick_s else ended
-                slot.known = known = _Count(newest_seq, took, again_at, value)
-            return known.value
-        finally:
-            slot.lock.release()
-
-    def is_current(self, reader_id: str, newest_seq: int) -> bool:
-        """Whether the reader's count holds all votes up to this one."""
-        known = self._slot(reader_id).known
-        return known is not None and known.seq >= newest_seq
-
-    def _holds(self, known: _Count[V], newest_seq: int) -> bool:
-        return known.seq >= newest_seq or self._now() < known.again_at
-
-    def _slot(self, reader_id: str) -> _Slot[V]:
-        with self._lock:
-            slot = self._slots.get(reader_id) or _Slot[V]()
-            self._slots.put(reader_id, slot)
-            return slot
+            self._value = None

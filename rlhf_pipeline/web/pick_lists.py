@@ -36,8 +36,8 @@ def list_sources(site: Site) -> list[str]:
 
 @dataclass(frozen=True)
 class Annotators:
-    """Names by id of those with the most counted votes, by name; people without one have only an
-    id. `n`: how many have counted votes.
+    """Names by id of those with the most of the newest votes, by name; people without one have only
+    an id. `n`: how many have such votes.
     """
 
     names: Mapping[str, str]
@@ -46,10 +46,7 @@ class Annotators:
 
 def list_annotators(site: Site, principal: Principal, names: Mapping[str, str]) -> Annotators:
     """At most MAX_ANNOTATORS. Of blind readers, the votes that they see count."""
-    reader_id = blind_reader_id(principal)
-    counters = site.quality_counters
-    counted = counters.counts() if reader_id is None else counters.counts_for_reader(reader_id)
-    known = counted.by_annotator
+    known = site.quality_for(blind_reader_id(principal)).by_annotator
     most = heapq.nsmallest(MAX_ANNOTATORS, known, key=lambda who: (-known[who].n_votes, who))
     listed = sorted(((who, names.get(who, who)) for who in most), key=lambda one: one[1].casefold())
     return Annotators(dict(listed), len(known))

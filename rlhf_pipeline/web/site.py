@@ -20,7 +20,6 @@ from rlhf_pipeline.store.dagster_runs import DagsterRuns
 from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
 from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
-from rlhf_pipeline.web.calibration.log import CalibrationLog
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, ExpiringCache
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
 from rlhf_pipeline.web.readiness import ReadinessCheck
@@ -29,21 +28,19 @@ from rlhf_pipeline.web.streams import Streams
 if TYPE_CHECKING:
     from rlhf_pipeline.artefacts import Artefacts
     from rlhf_pipeline.web.annotate.known_answers import KnownAnswer
-    from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
+    from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery, ProbeResult
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
     from rlhf_pipeline.web.drift.reports import DriftReports
-    from rlhf_pipeline.web.evolution.cluster_days import ClusterDays
     from rlhf_pipeline.web.home.stages import StageFile
     from rlhf_pipeline.web.predictions.completer import Completer
     from rlhf_pipeline.web.predictions.predictor import Predictor
     from rlhf_pipeline.web.preferences.sums_reader import SumsReader
-    from rlhf_pipeline.web.quality.counters import QualityCounters
-    from rlhf_pipeline.web.quality.week_reader import WeekReader
+    from rlhf_pipeline.web.quality.counters import QualityCounts
 
 # a lease costs three times as much as a vote; SQLite has a single writer, so more would only
 # keep votes waiting
 LEASES_AT_ONCE = 8
-MAX_CACHED_SETS = 1000
+MAX_PROBES = 24
 # older points are no news, and bound the cost of a scrape however old the project is
 SCRAPED_DAYS = 30
 
@@ -72,10 +69,8 @@ class Site:
         self.auth = Auth(store, settings, known_for_s=cache_times.token_s)
         self.streams = Streams()
         self.cards = CardDealer(store)
-        self.vote_counter = VoteCounter(store, cache_times)
-        self.calibrations = CalibrationLog(store)
-        # pairs by origin, by the hash of their retraining set
-        self.pair_origins = ExpiringCache[str, dict[str, int]](MAX_CACHED_SETS)
+        self.vote_counter = VoteCounter(store)
+        self.work = CachedValue(store.assignments.remaining_work, cache_times.work_s)
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)
         self.readiness = ReadinessCheck(settings, store)
@@ -88,9 +83,12 @@ class Site:
             ),
             cache_times.stages_s,
         )
-        self.stage_files = CachedValue(self._find_stage_files, cache_times.stages_s, may_lag=True)
+        self.stage_files = CachedValue(self._find_stage_files, cache_times.stages_s)
         self.metrics_text = CachedValue(self._render_metrics, cache_times.scrape_s)
         self._cache_times = cache_times
+        self._probes: ExpiringCache[ProbeQuery, ProbeResult] = ExpiringCache(
+            MAX_PROBES, cache_times.figures_s
+        )
 
     @cached_property
     def files(self) -> Artefacts:
@@ -109,17 +107,19 @@ class Site:
 
         return find_stage_files(self.files)
 
+    def quality_for(self, blind_reader_id: str | None) -> QualityCounts:
+        """Of all votes, or of those that a blind reader sees."""
+        from rlhf_pipeline.web.quality.counters import count_quality
+
+        if blind_reader_id is None:
+            return self.quality()
+        return count_quality(self.store, seen_by=blind_reader_id)
+
     @cached_property
-    def quality_counters(self) -> QualityCounters:
-        from rlhf_pipeline.web.quality.counters import QualityCounters
+    def quality(self) -> CachedValue[QualityCounts]:
+        from rlhf_pipeline.web.quality.counters import count_quality
 
-        return QualityCounters(self.store, self._cache_times)
-
-    @cached_property
-    def annotator_weeks(self) -> WeekReader:
-        from rlhf_pipeline.web.quality.week_reader import WeekReader
-
-        return WeekReader(self.store)
+        return CachedValue(lambda: count_quality(self.store), self._cache_times.figures_s)
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -145,17 +145,15 @@ class Site:
 
         return DriftReports(self.files)
 
-    @cached_property
-    def cluster_days(self) -> ClusterDays:
-        from rlhf_pipeline.web.evolution.cluster_days import ClusterDays
+    def probe(self, asked: ProbeQuery) -> ProbeResult:
+        """The charts of a page share one count."""
+        from rlhf_pipeline.web.calibration.probe_counter import count_probe
 
-        return ClusterDays(self.files)
-
-    @cached_property
-    def probe_counter(self) -> ProbeCounter:
-        from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
-
-        return ProbeCounter(self.store, self._cache_times)
+        found = self._probes.get(asked)
+        if found is None:
+            found = count_probe(self.store, asked)
+            self._probes.put(asked, found)
+        return found
 
     @cached_property
     def annotator_fits(self) -> AnnotatorFits:

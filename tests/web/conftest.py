@@ -21,18 +21,14 @@ from rlhf_pipeline.web.server import WebServer
 
 DAY = "2026-01-02"
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
-# What is read is read anew: nothing is told as it was a moment ago, however long a busy machine
-# takes to read it.
+# What is read is read anew: nothing is told as it was a moment ago.
 UNCACHED = CacheTimes(
     token_s=0,
     terms_s=0,
     work_s=0,
     champion_s=0,
-    fits_s=0,
+    figures_s=0,
     stages_s=0,
-    quick_s=30,
-    quick_probe_s=30,
-    probe_wait_s=30,
 )
 MODELS = ("acme-chat-7b@3", "zeta_policy.v2@9")  # no annotator ever reads these
 

@@ -7,12 +7,8 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
-from concurrent import futures
-from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
-from threading import Event
 
 import httpx
 import pandas as pd
@@ -34,7 +30,6 @@ from rlhf_pipeline.records import (
 )
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.calibration import probe_counter
-from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter, ProbeQuery
 from rlhf_pipeline.web.pagination import make_cursor
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web, comparisons
@@ -339,97 +334,6 @@ def test_of_many_votes_the_newest_are_counted_and_it_is_said(
     probe = get_counted(engineer, "/calibrations/probe")
     assert (probe["n_votes"], probe["newest_only"]) == (2, True)
     assert {row["seq"] for value in (0.625, 0.725) for row in listed(engineer, bin=value)} == {3, 4}
-
-
-def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch):
-    ids = publish(web, [0.9, 0.8])
-    vote(web, ids[:1], "a")
-    gate, counting = Event(), ProbeCounter(web.store, replace(UNCACHED, probe_wait_s=0.1))
-    counted = counting._compute_probe
-
-    def slowly(asked: ProbeQuery) -> probe_counter.ProbeResult:
-        assert gate.wait(30)
-        return counted(asked)
-
-    monkeypatch.setattr(counting, "_compute_probe", slowly)
-    assert counting.get_probe(ProbeQuery(), wait_s=0.05) is None
-    gate.set()
-    first = counting.get_probe(ProbeQuery(), wait_s=30)
-    assert first is not None
-    assert first.is_current
-    assert first.probe is not None
-    gate.clear()
-    vote(web, ids[1:], "a")
-    began = time.monotonic()
-    before = counting.get_probe(ProbeQuery(), wait_s=30)
-    assert time.monotonic() - began < 20, (
-        "who can be given the count before does not wait for the next"
-    )
-    assert before is not None
-    assert (before.is_current, before.probe.n_votes) == (False, 1)
-    gate.set()
-    for _ in range(200):
-        now = counting.get_probe(ProbeQuery(), wait_s=1)
-        if now is not None and now.is_current:
-            break
-        time.sleep(0.02)
-    assert now.probe.n_votes == 2
-
-
-def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-):
-    """Whoever asks while somebody else's count is under way is given that count."""
-    ids = publish(web, [0.9, 0.8])
-    vote(web, ids[:1], "a")
-    read = Event()
-    gate = Event()
-    counting = ProbeCounter(web.store, UNCACHED)
-    counted = counting._compute_probe
-
-    def counted_and_slowly_told(asked: ProbeQuery) -> probe_counter.ProbeResult:
-        found = counted(asked)
-        read.set()
-        assert gate.wait(30)
-        return found
-
-    monkeypatch.setattr(counting, "_compute_probe", counted_and_slowly_told)
-    assert counting.get_probe(ProbeQuery(), wait_s=0) is None
-    assert read.wait(60), "one vote is counted, and nobody told yet"
-    vote(web, ids[1:], "a")
-    running = dict(counting._running)
-
-    class EndsWhenFound(dict):
-        def get(self, asked: ProbeQuery) -> object:
-            gate.set()
-            return running[asked]
-
-    monkeypatch.setattr(counting, "_running", EndsWhenFound(running))
-    before = counting.get_probe(ProbeQuery(), wait_s=30)
-    monkeypatch.setattr(counting, "_running", {})
-    assert (before.is_current, before.probe.n_votes) == (False, 1)
-    now = counting.get_probe(ProbeQuery(), wait_s=30)
-    assert (now.is_current, now.probe.n_votes) == (True, 2)
-
-
-def test_a_count_that_ends_while_it_is_being_begun_is_not_told_for_good(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-):
-    ids, counting = publish(web, [0.9, 0.8]), ProbeCounter(web.store, UNCACHED)
-    submit = counting._thread.submit
-
-    def submitted_and_done(*asked: object) -> Future:
-        running = submit(*asked)
-        futures.wait([running], timeout=0.5)
-        return running
-
-    monkeypatch.setattr(counting._thread, "submit", submitted_and_done)
-    assert counting.get_probe(ProbeQuery(), wait_s=30).probe is None
-    vote(web, ids, "aa")
-    now = counting.get_probe(ProbeQuery(), wait_s=30)
-    assert now.is_current
-    assert now.probe is not None
-    assert now.probe.n_votes == 2
 
 
 # --- who may see it

@@ -1,22 +1,15 @@
 """Votes counted as they come: each once, whatever happens between."""
 
-import asyncio
-import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import AnnotatorKind, NewVote, Role
+from rlhf_pipeline.records import AnnotatorKind, NewVote
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.progress import routes as progress
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
-from tests.web.conftest import NOON, UNCACHED, comparisons
+from tests.web.conftest import NOON, comparisons
 from tests.web.databases import on_sqlite
 
 pytestmark = on_sqlite
@@ -43,7 +36,7 @@ def vote(store: Store, i: int, **more: object) -> str:
     ).vote_id
 
 
-@pytest.mark.parametrize("fails", ["tallies", "superseded_tallies", "paces"])
+@pytest.mark.parametrize("fails", ["tallies", "paces"])
 def test_what_was_read_before_the_store_failed_is_not_counted_twice(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, fails: str
 ):
@@ -77,54 +70,4 @@ def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[...
     counted = VoteCounter(store).counts()
     assert (counted.n_votes, counted.by_day) == (3, {last_year.date(): 1})
     assert counted.last_at == {"ann": last_year}
-    assert counted.by_annotator[("ann", AnnotatorKind.HUMAN)] == {last_year.date(): 1, None: 1}
-
-
-def test_votes_of_a_blind_reader_are_read_again_only_after_another_vote(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-):
-    store = open_store()
-    store.comparisons.publish(comparisons(4), published_at=NOON)
-    for i in range(3):
-        vote(store, i)
-    vote(store, 0, annotator_id="bob", idempotency_key="bob")
-    reads, read = [], store.votes.tallies
-    monkeypatch.setattr(
-        store.votes,
-        "tallies",
-        lambda *given, **more: reads.append(more["seen_by"]) or read(*given, **more),
-    )
-    counting = VoteCounter(store, UNCACHED)
-    assert [counting.counts(seen_by=who).n_votes for who in ("ann", "bob", "cyd") * 2] == [
-        4,
-        2,
-        0,
-    ] * 2
-    assert reads == ["ann", "bob", "cyd"]
-    vote(store, 3)
-    assert [counting.counts(seen_by=who).n_votes for who in ("ann", "bob", "cyd")] == [5, 2, 0]
-
-
-def test_stream_reports_votes_that_were_counted_late(
-    settings: Settings, open_store: Callable[..., Store]
-):
-    """While a slow count rests, its reader receives the previous one."""
-    store = open_store()
-    ann = store.users.add(
-        email="ann@example.org", name="Ann", roles=[Role.CURATOR], actor="test"
-    ).user_id
-    secret, _ = store.tokens.issue(ann, kind="api", lifetime=timedelta(days=1), actor="test")
-    store.comparisons.publish(comparisons(2), published_at=NOON)
-    site = create_app(settings, store, cache_times=replace(UNCACHED, quick_s=0, rest=10)).state.site
-
-    async def read_counts() -> list[int]:
-        events = progress.stream_progress(site, secret, from_cookie=False, look_s=0.001)
-        first = await anext(events)
-        vote(store, 0, annotator_id=ann)
-        second = await anext(events)
-        await events.aclose()
-        return [json.loads(one.partition("data: ")[2])["votes"] for one in (first, second)]
-
-    # a browser test before it may have left a running loop in this thread
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: asyncio.run(read_counts())).result(timeout=60) == [0, 1]
+    assert counted.by_annotator[("ann", AnnotatorKind.HUMAN)] == 2

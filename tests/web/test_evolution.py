@@ -11,7 +11,6 @@ from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import Interval, NewVote, Promotion
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.evolution.cluster_days import ClusterDays
 from rlhf_pipeline.web.evolution.routes import NONE_CHOSEN, SHOWN
 from rlhf_pipeline.web.server import WebServer
 from tests.clusters import failing_cluster, write_clusters
@@ -170,27 +169,6 @@ def test_a_policy_names_the_clusters_it_learnt_from_and_what_is_right_since(web:
         404,
         403,
     )
-
-
-@on_sqlite
-def test_clusters_stay_in_memory_until_their_file_is_replaced(web: Web):
-    files = Artefacts(web.settings.frames)
-    known = ClusterDays(files)
-    parsed = []
-    files.read_clusters = lambda days: parsed.append(days) or Artefacts.read_clusters(files, days)
-
-    def read() -> list[tuple[str, str]]:
-        found = known.read(date(2026, 1, 2), date(2026, 1, 3))
-        return [(of.day, of.clusters[0].comparison_ids[0]) for of in found]
-
-    for n in range(1, 5):
-        write_clusters(files, f"2026-01-0{n}", failing_cluster("A", (f"c{n}",)))
-    first = [("2026-01-02", "c2"), ("2026-01-03", "c3")]
-    assert (read(), read(), parsed) == (first, first, [["2026-01-02", "2026-01-03"], []])
-    write_clusters(files, "2026-01-03", failing_cluster("A", ("new",)))
-    assert (read()[1], parsed[-1]) == (("2026-01-03", "new"), ["2026-01-03"])
-    files.clusters_path("2026-01-02").unlink()
-    assert read() == [("2026-01-03", "new")]
 
 
 @on_sqlite

@@ -18,7 +18,6 @@ from rlhf_pipeline.records import (
     TriggerDecision,
 )
 from rlhf_pipeline.web.home.stages import StageFile, describe_stages
-from rlhf_pipeline.web.progress.vote_counter import VoteCounter
 from tests.policy_versions import put_versions
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
@@ -398,12 +397,3 @@ def test_a_stage_made_after_its_run_failed_is_made_and_a_running_one_runs(web: W
     assert state(StageFile(now, None, None), [], [failed]) == "today"
     yesterday = failed.model_copy(update={"day": now.date() - timedelta(days=1)})
     assert state(old, [], [yesterday]) == "earlier"
-
-
-@on_sqlite
-def test_the_start_page_does_not_wait_until_all_votes_are_counted(web: Web):
-    vote(web, web.publish(1)[0])
-    counter = VoteCounter(web.store)
-    with counter._lock:
-        assert counter.counts_within(0.01) is None
-    assert counter.counts_within(0.01).n_votes == 1

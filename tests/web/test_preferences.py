@@ -292,12 +292,10 @@ def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
 
 
 @on_sqlite
-@pytest.mark.parametrize("few", [0, 100])
-def test_the_voters_of_a_day_are_found_among_many_members(web: Web, monkeypatch, few: int):
+def test_the_voters_of_a_day_are_found_among_many_members(web: Web):
     """Six of eight people vote on the second day, two others on the first, and two on the third. On
     a day before the third one comparison is judged.
     """
-    monkeypatch.setattr("rlhf_pipeline.store.vote_sums.FEW_DAYS", few)
     people = [f"p{n}" for n in range(8)]
     voters = (people[6:], people[:6], people[5:7])
     days = [NOON + timedelta(days=n) for n in (0, 1, 3, 4)]
@@ -326,27 +324,12 @@ def test_the_voters_of_a_day_are_found_among_many_members(web: Web, monkeypatch,
 @on_sqlite
 def test_nothing_is_called_withheld_before_it_is_counted(web: Web, monkeypatch):
     cast(web)
-    monkeypatch.setattr("rlhf_pipeline.web.preferences.sums_reader.LIVE_VOTES", 5)
+    monkeypatch.setattr("rlhf_pipeline.web.preferences.sums_reader.AT_ONCE", 5)
     reader = web.client("auditor")
     early = read(reader, "ties", group="page")
     assert (early.panels, early.notes) == ((), ("Being counted: 0 of 180 votes so far.",))
     count_new_votes(web.store)
     assert read(reader, "ties", group="page").panels != ()
-
-
-@on_sqlite
-def test_many_votes_are_counted_by_a_thread(web: Web):
-    cast(web, 120)
-    reader = web.client("auditor")
-    chart = read(reader, "ties")
-    assert sum(n for _, n in points(chart, "equally good or both bad").values()) == 360
-    for _ in range(200):
-        _, rows = web.store.vote_sums.read(["choice.skip"])
-        if rows and rows[0].n == 360:
-            break
-        reader.get(f"{PATH}/ties")
-    assert rows[0].n == 360
-    assert read(reader, "ties") == chart
 
 
 @on_sqlite

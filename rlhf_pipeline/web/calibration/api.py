@@ -25,7 +25,6 @@ from rlhf_pipeline.web.routing import api_router, problem_responses
 
 router = api_router("calibration")
 Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
-WAIT_S = 5.0  # to wait for a count before the caller must retry
 
 
 def read_probe_query(
@@ -70,15 +69,12 @@ def read_all(
 @router.get("/calibrations/probe")
 def probe(site: AnySite, _: Reader, asked: Asked) -> ProbeOut:
     """A reliability diagram of predictions made before their votes: stated confidence against the
-    share that was right, with counts and Wilson intervals. For a model with more than ten thousand
+    share that was right, with counts and Wilson intervals. For a model with more than 2,500
     votes, the newest ones of the days are used; `category`, `source` and `group` (of annotators)
     choose among these. Chosen votes on fewer than 10 comparisons are withheld, and those of a group
     in which fewer than 3 annotators voted.
     """
-    found = queries.probe_of(site, asked, wait_s=WAIT_S)
-    if found is None:
-        raise queries.counting_problem()
-    return found
+    return queries.probe_of(site, asked)
 
 
 @router.get("/calibrations/probe/pairs", responses=problem_responses(404))
@@ -93,9 +89,7 @@ def pairs(
     limit: Limit = 50,
 ) -> Page[ProbedPair]:
     """The votes in a bin of the diagram, wrong predictions first."""
-    return queries.pairs(site, principal, asked, value, cursor=cursor, limit=limit, wait_s=WAIT_S)[
-        1
-    ]
+    return queries.pairs(site, principal, asked, value, cursor=cursor, limit=limit)[1]
 
 
 @router.get("/calibrations/{reward_model}/{version}")

@@ -32,7 +32,6 @@ from rlhf_pipeline.web.site import Site
 api = api_router("charts")
 Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
 DRAWN = 40  # calibrators
-WAIT_S = 1.0  # to wait for a first count before a page or chart answers without it
 NO_CALIBRATOR = "No calibrator yet. Each reward model gets one from the learning job."
 
 FigureName = Literal[
@@ -136,16 +135,11 @@ def _chart_later_groups(site: Site, selection: CalibrationSelection) -> Chart:
 
 
 def _read_probe(site: Site, selection: CalibrationSelection) -> ProbeOut | None:
-    """None for an imported calibrator, through which nothing here is predicted. Raises Problem 503
-    during the first count.
-    """
+    """None for an imported calibrator, through which nothing here is predicted."""
     chosen = queries.find_chosen(site, selection)
     if chosen is not None and chosen.is_imported:
         return None
-    probe = queries.probe_of(site, queries.build_probe_query(selection, chosen), wait_s=WAIT_S)
-    if probe is None:
-        raise queries.counting_problem()
-    return probe
+    return queries.probe_of(site, queries.build_probe_query(selection, chosen))
 
 
 def _why_no_probe(probe: ProbeOut | None, selection: CalibrationSelection) -> str:

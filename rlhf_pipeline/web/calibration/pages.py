@@ -10,7 +10,7 @@ from rlhf_pipeline.reports.calibration import describe_bin
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import queries
-from rlhf_pipeline.web.calibration.charts import WAIT_S, Selected
+from rlhf_pipeline.web.calibration.charts import Selected
 from rlhf_pipeline.web.calibration.queries import CALIBRATION
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
@@ -57,7 +57,7 @@ def read(
         if shown is None
         else queries.entry(site, shown.report.reward_model, shown.version),
         is_imported=is_imported,
-        probe=None if is_imported else queries.probe_of(site, asked, wait_s=WAIT_S),
+        probe=None if is_imported else queries.probe_of(site, asked),
     )
 
 
@@ -77,9 +77,7 @@ def pairs(
     cursor: Cursor = None,
 ) -> Response:
     asked = queries.build_probe_query(selection, queries.find_chosen(site, selection))
-    wanted, page = queries.pairs(
-        site, principal, asked, value, cursor=cursor, limit=SHOWN, wait_s=WAIT_S
-    )
+    wanted, page = queries.pairs(site, principal, asked, value, cursor=cursor, limit=SHOWN)
     return render(
         "calibration/pairs.html",
         request,

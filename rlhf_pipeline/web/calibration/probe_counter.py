@@ -1,15 +1,7 @@
-"""Compares served predictions with later votes, in a background thread.
+"""Compares served predictions with later votes: of each model those with its NEWEST votes."""
 
-Per model only the comparisons with its NEWEST votes are read. A caller waits briefly for the count
-and then gets the previous one, marked as such.
-"""
-
-import threading
-import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from importlib import import_module
 
 import pandas as pd
 
@@ -26,10 +18,8 @@ from rlhf_pipeline.store.predictions import (
 )
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS, name_annotator_groups
 from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
 
-NEWEST = 10_000  # votes for a side: enough to know a share within one percentage point
-KEPT = 24  # cached counts, and counts that may run at once
+NEWEST = 2_500  # votes for a side: enough to know a share within two percentage points
 
 
 @dataclass(frozen=True)
@@ -71,120 +61,56 @@ class ProbeResult:
     judged: pd.DataFrame | None = None
     probe: Probe | None = None
     by_group: tuple[GroupCalibration, ...] = ()  # without a chosen group of comparisons
-    is_current: bool = True
 
 
-@dataclass(frozen=True)
-class _CachedProbe:
-    head: int  # head of the chain when the count began: the count covers all links up to it
-    again_at: float
-    probed: ProbeResult
+def count_probe(store: Store, asked: ProbeQuery) -> ProbeResult:
+    """Raises StoreError."""
+    database, now = store.database, store.database.clock.now()
+    label = asked.reward_model or find_newest_predictor(database)
+    nothing = ProbeResult(label, has_predicted=False, counted_at=now)
+    if label is None or not has_predicted(database, label, asked.calibrator):
+        return nothing
+    ids, is_cut = find_newest_voted(
+        database, label, asked.calibrator, since=asked.since, until=asked.until, limit=NEWEST
+    )
+    nothing = replace(nothing, has_predicted=True, is_cut=is_cut)
+    groups = store.comparisons.groups_of(ids)
+    # among the newest votes: to find earlier ones of a rare group would take a scan
+    for by, group in asked.groups.items():
+        ids = [i for i in ids if groups[by].get(i) == group]
+    if not ids:
+        return nothing
+    predicted = store.predictions.for_comparisons(ids)
+    wanted = predicted["reward_model"] == label
+    if asked.calibrator is not None:
+        wanted &= predicted["calibrator"] == asked.calibrator
+    votes = store.votes.log(comparison_ids=ids)
+    counted = _select_votes(store, counting(votes), asked)
+    votes = _select_votes(store, votes, asked)
+    reflections = reflect(predicted[wanted], counted, strict=False)
+    try:
+        found = probe_model(reflections, votes)
+    except NotEnoughData:  # undone, or without a time
+        return nothing
+    judged = judged_rows(reflections)
+    has_few_people = asked.group is not None and judged["annotator_id"].nunique() < MIN_ANNOTATORS
+    if not asked.has_all_votes and (found.n_comparisons < MIN_PAIRS or has_few_people):
+        return replace(nothing, is_withheld=True)
+    shown = groups if asked.group is None else _drop_few_people(groups, judged)
+    by_group = () if asked.groups else probe_groups(reflections, votes, shown)
+    return replace(nothing, judged=judged, probe=found, by_group=by_group)
 
-    def as_of(self, head: int) -> ProbeResult:
-        """The result marked for a caller at that head: a count that began earlier may lack votes
-        the caller knows of.
-        """
-        return replace(self.probed, is_current=self.head >= head)
 
-
-class ProbeCounter:
-    """Runs one count at a time and keeps the newest result of each query."""
-
-    def __init__(self, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
-        self._store = store
-        self._times = cache_times
-        self._known = ExpiringCache[ProbeQuery, _CachedProbe](KEPT)
-        self._lock = threading.Lock()
-        self._running: dict[ProbeQuery, Future[_CachedProbe]] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="probing")
-
-    def get_probe(self, asked: ProbeQuery, *, wait_s: float) -> ProbeResult | None:
-        """The current count, or an earlier one marked as such; None during the first count. Raises
-        StoreError.
-        """
-        head = self._store.audit.head()[0]  # every vote, publication and replay advances it
-        known = self._known.get(asked)
-        if known is not None and (known.head >= head or time.monotonic() < known.again_at):
-            return known.as_of(head)
-        with self._lock:
-            running = self._running.get(asked)
-            if running is None and len(self._running) < KEPT:
-                running = self._running[asked] = self._thread.submit(self._count, asked)
-        if running is not None:
-            try:
-                return running.result(
-                    timeout=wait_s if known is None else min(wait_s, self._times.probe_wait_s)
-                ).as_of(head)
-            except TimeoutError:
-                pass
-        return None if known is None else known.as_of(head)
-
-    def _count(self, asked: ProbeQuery) -> _CachedProbe:
-        try:
-            head = self._store.audit.head()[0]
-            # takes a second, once in a process, so it is not part of the time of a count
-            import_module("scipy.stats")
-            began = time.thread_time()
-            probed = self._compute_probe(asked)
-            took = time.thread_time() - began
-            rests = took * self._times.rest if took > self._times.quick_probe_s else 0.0
-            known = _CachedProbe(head, time.monotonic() + rests, probed)
-            self._known.put(asked, known)
-            return known
-        finally:
-            # one that is counted at once is not forgotten before it is remembered, which would be
-            # for good
-            with self._lock:
-                self._running.pop(asked, None)
-
-    def _compute_probe(self, asked: ProbeQuery) -> ProbeResult:
-        database, now = self._store.database, self._store.database.clock.now()
-        label = asked.reward_model or find_newest_predictor(database)
-        nothing = ProbeResult(label, has_predicted=False, counted_at=now)
-        if label is None or not has_predicted(database, label, asked.calibrator):
-            return nothing
-        ids, is_cut = find_newest_voted(
-            database, label, asked.calibrator, since=asked.since, until=asked.until, limit=NEWEST
-        )
-        nothing = replace(nothing, has_predicted=True, is_cut=is_cut)
-        groups = self._store.comparisons.groups_of(ids)
-        # among the newest votes: to find earlier ones of a rare group would take a scan
-        for by, group in asked.groups.items():
-            ids = [i for i in ids if groups[by].get(i) == group]
-        if not ids:
-            return nothing
-        predicted = self._store.predictions.for_comparisons(ids)
-        wanted = predicted["reward_model"] == label
-        if asked.calibrator is not None:
-            wanted &= predicted["calibrator"] == asked.calibrator
-        votes = self._store.votes.log(comparison_ids=ids)
-        counted = self._select_votes(counting(votes), asked)
-        votes = self._select_votes(votes, asked)
-        reflections = reflect(predicted[wanted], counted, strict=False)
-        try:
-            found = probe_model(reflections, votes)
-        except NotEnoughData:  # undone, or without a time
-            return nothing
-        judged = judged_rows(reflections)
-        has_few_people = (
-            asked.group is not None and judged["annotator_id"].nunique() < MIN_ANNOTATORS
-        )
-        if not asked.has_all_votes and (found.n_comparisons < MIN_PAIRS or has_few_people):
-            return replace(nothing, is_withheld=True)
-        shown = groups if asked.group is None else _drop_few_people(groups, judged)
-        by_group = () if asked.groups else probe_groups(reflections, votes, shown)
-        return replace(nothing, judged=judged, probe=found, by_group=by_group)
-
-    def _select_votes(self, votes: pd.DataFrame, asked: ProbeQuery) -> pd.DataFrame:
-        """Those of the chosen days and group of annotators."""
-        if asked.since is not None:
-            votes = votes[votes["day"] >= asked.since.isoformat()]
-        if asked.until is not None:
-            votes = votes[votes["day"] <= asked.until.isoformat()]
-        if asked.group is None:
-            return votes
-        groups = self._store.vote_sums.groups(votes["annotator_id"].unique().tolist())
-        return votes[name_annotator_groups(votes, groups) == asked.group]
+def _select_votes(store: Store, votes: pd.DataFrame, asked: ProbeQuery) -> pd.DataFrame:
+    """Those of the chosen days and group of annotators."""
+    if asked.since is not None:
+        votes = votes[votes["day"] >= asked.since.isoformat()]
+    if asked.until is not None:
+        votes = votes[votes["day"] <= asked.until.isoformat()]
+    if asked.group is None:
+        return votes
+    groups = store.vote_sums.groups(votes["annotator_id"].unique().tolist())
+    return votes[name_annotator_groups(votes, groups) == asked.group]
 
 
 def _drop_few_people(groups: Groups, judged: pd.DataFrame) -> Groups:

@@ -23,10 +23,11 @@ from rlhf_pipeline.records import CalibrationMetrics, ReliabilityBin
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.calibration.log import describe_entries, find_serving_version
 from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery, ProbeResult
 from rlhf_pipeline.web.charts import DayFilter
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
-from rlhf_pipeline.web.problems import RETRY_SOON, Problem
+from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 CALIBRATION = "calibration"  # how a refusal to blind readers names this
@@ -120,7 +121,7 @@ def find_shown(site: Site, selection: CalibrationSelection) -> LoggedCalibration
     model = selection.model or _champion_label(site)
     if model is not None:
         versions = calibrations.versions(model)
-        version = site.calibrations.find_serving_version(model) or next(iter(versions), None)
+        version = find_serving_version(site.store, model) or next(iter(versions), None)
         if version is not None or selection.model is not None:
             return None if version is None else calibrations.entry(model, version)
     newest = calibrations.entry_keys(limit=1)
@@ -148,8 +149,10 @@ def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:
         fitted_at, reward_model, version = found[-1]
         following = make_cursor(fitted_at.isoformat(), reward_model, version)
     return Page(
-        items=site.calibrations.entries(
-            [(reward_model, version) for _, reward_model, version in found], _champion_label(site)
+        items=describe_entries(
+            site.store,
+            [(reward_model, version) for _, reward_model, version in found],
+            _champion_label(site),
         ),
         next=following,
     )
@@ -157,7 +160,7 @@ def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:
 
 def entry(site: Site, reward_model: str, version: int) -> CalibrationOut:
     """Raises Problem 404 for one that is not in the log."""
-    found = site.calibrations.entries([(reward_model, version)], _champion_label(site))
+    found = describe_entries(site.store, [(reward_model, version)], _champion_label(site))
     if not found:
         raise Problem(
             404, f"The log has no calibrator {version} of {reward_model!r}.", kind="not_found"
@@ -184,10 +187,8 @@ def _champion_label(site: Site) -> str | None:
     return None if champion is None else f"{champion.model_name}@{champion.version}"
 
 
-def probe_of(site: Site, asked: ProbeQuery, *, wait_s: float) -> ProbeOut | None:
-    """None while the first count takes longer than `wait_s`."""
-    probed = site.probe_counter.get_probe(asked, wait_s=wait_s)
-    return None if probed is None else _build_probe(asked, probed)
+def probe_of(site: Site, asked: ProbeQuery) -> ProbeOut:
+    return _build_probe(asked, site.probe(asked))
 
 
 def pairs(
@@ -198,16 +199,13 @@ def pairs(
     *,
     cursor: str | None,
     limit: int,
-    wait_s: float,
 ) -> tuple[ReliabilityBin, Page[ProbedPair]]:
     """The bin that contains a stated confidence, and its votes, wrong predictions first.
 
-    Raises Problem 404 for an empty bin, 503 during the first count.
+    Raises Problem 404 for an empty bin.
     """
     place = parse_cursor(cursor, int, int)
-    probed = site.probe_counter.get_probe(asked, wait_s=wait_s)
-    if probed is None:
-        raise counting_problem()
+    probed = site.probe(asked)
     try:
         wanted = find_bin(() if probed.probe is None else probed.probe.bins, value)
     except NotEnoughData as none:
@@ -224,15 +222,6 @@ def pairs(
         else None
     )
     return wanted, Page(items=_build_pairs(site, principal, shown), next=following)
-
-
-def counting_problem() -> Problem:
-    return Problem(
-        503,
-        "The predictions and their votes are being counted. Retry in a moment.",
-        kind="being_counted",
-        headers=RETRY_SOON,
-    )
 
 
 def _parse_log_cursor(cursor: str | None) -> tuple[datetime, str, int] | None:
@@ -269,7 +258,6 @@ def _build_probe(asked: ProbeQuery, probed: ProbeResult) -> ProbeOut:
         bins=() if found is None else found.bins,
         by_group=probed.by_group,
         counted_at=probed.counted_at,
-        is_current=probed.is_current,
     )
 
 

@@ -38,9 +38,7 @@ class AnnotatorFits:
     def __init__(self, settings: Settings, store: Store, cache_times: CacheTimes):
         self._files = Artefacts(settings.frames)
         self._known: tuple[str, AnnotatorFit | None] | None = None  # hash and content of the file
-        self._newest = CachedValue(
-            self._read, cache_times.fits_s, may_lag=True, quick_s=cache_times.quick_s
-        )
+        self._newest = CachedValue(self._read, cache_times.figures_s)
 
     def get_newest(self) -> AnnotatorFit | None:
         """None without a fit. Raises Problem 503 if the fit cannot be read."""

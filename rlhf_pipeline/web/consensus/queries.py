@@ -120,7 +120,7 @@ def count_since(site: Site, up_to_seq: int) -> tuple[int, int | None]:
     upper = up_to_seq + COUNTS_AT_MOST
     people = sum(
         one.n
-        for one in site.store.votes.tallies(up_to_seq, up_to_seq=upper)
+        for one in site.store.votes.tallies("day", up_to_seq, up_to_seq=upper)
         if one.annotator_kind != AnnotatorKind.MACHINE
     )
     return people, COUNTS_AT_MOST if site.store.votes.max_seq() > upper else None

@@ -21,6 +21,7 @@ from rlhf_pipeline.records import (
     ModelVersion,
     Promotion,
 )
+from rlhf_pipeline.web.calibration.log import describe_entries
 from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes
 from rlhf_pipeline.web.evolution.filters import VersionFilter
 from rlhf_pipeline.web.site import Site
@@ -221,16 +222,11 @@ def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
 
 def _count_origins(site: Site, data_hash: str) -> dict[str, int]:
     """Pairs of a retraining set by origin; empty if its file was deleted."""
-    known = site.pair_origins.get(data_hash)
-    if known is not None:
-        return known
     try:
         found = site.files.count_values("retraining_set", data_hash, "origin")
     except MissingPartition:  # retention deletes old sets
         return {}
-    counted = {str(origin): n for origin, n in found.items()}
-    site.pair_origins.put(data_hash, counted)
-    return counted
+    return {str(origin): n for origin, n in found.items()}
 
 
 def _read_reward_models(
@@ -323,7 +319,7 @@ def _read_calibrations(site: Site, name: str, champion: str | None) -> dict[int,
         if label.rpartition("@")[0] == name and label.rpartition("@")[2].isdecimal()
     ]
     newest: dict[int, CalibrationOut] = {}
-    for one in site.calibrations.entries(list(dict(reversed(keys)).items()), champion):
+    for one in describe_entries(site.store, list(dict(reversed(keys)).items()), champion):
         if one.state != "imported":
             newest[version_of(one.reward_model)] = one
     return newest

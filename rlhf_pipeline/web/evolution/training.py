@@ -40,7 +40,8 @@ def describe_training(site: Site, version: PolicyVersionOut | RewardModelVersion
     first = version.day - timedelta(days=DAYS_FOLLOWED - 1)
     began = max(first, changed_at.date()) if changed_at else first
     until = version.day + timedelta(days=DAYS_FOLLOWED)
-    days = site.cluster_days.read(first, until)
+    wanted = [day for day in site.files.cluster_days() if str(first) <= day <= str(until)]
+    days = list(site.files.read_clusters(wanted).values())
     learnt_from: Iterable[str] | None = None
     served = None
     if isinstance(version, PolicyVersionOut):

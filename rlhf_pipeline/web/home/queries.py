@@ -41,7 +41,6 @@ VERDICT, OVERALL, WARNING = "drift.verdict", {"space": "overall"}, 1.0
 MOST_SHOWN = 20  # alerts, and drift events
 VOTING_NOW = timedelta(minutes=10)
 SILENT_S = 900  # of the daemon: a busy one ticks at least every few minutes
-WAIT_S = 0.5  # for votes that are being counted
 
 
 def read_home(site: Site, principal: Principal) -> HomeOut:
@@ -56,7 +55,7 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     alerts = _read_alerts(site, principal)
     n_alerts = 0 if alerts is None else site.store.alerts.count_open()
     open_events = site.store.events.find_open()
-    steps = () if work is None or work.n_votes else tuple(_list_next_steps(site, principal))
+    steps = () if work.n_votes else tuple(_list_next_steps(site, principal))
     automations = read_automations(site)
     decision, fire = _read_decisions(site)
     return HomeOut(
@@ -173,7 +172,7 @@ def _find_low_accuracy(figures: Sequence[MetricPoint], served: str | None) -> It
 
 def _list_next_steps(site: Site, principal: Principal) -> Iterator[NextStep]:
     has_comparisons = site.store.comparisons.first_day() is not None
-    is_offered = site.vote_counter.work().n_comparisons > 0
+    is_offered = site.work().n_comparisons > 0
     if has_comparisons and not is_offered:
         yield NextStep(
             title="Offer comparisons",
@@ -217,11 +216,9 @@ def _read_figures(site: Site, served: str | None) -> tuple[MetricPoint, ...]:
     return tuple(point for point in found if point.labels["reward_model"] == shown)
 
 
-def _read_work(site: Site, now: datetime) -> WorkNow | None:
-    counted = site.vote_counter.counts_within(WAIT_S)
-    if counted is None:
-        return None
-    left = site.vote_counter.work()
+def _read_work(site: Site, now: datetime) -> WorkNow:
+    counted = site.vote_counter.counts()
+    left = site.work()
     return WorkNow(
         n_votes=counted.n_votes,
         n_simulated=counted.n_simulated,

@@ -16,6 +16,7 @@ from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.me import queries
+from rlhf_pipeline.web.me.statistics import read_statistics
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render, see_other
@@ -46,7 +47,7 @@ def me(site: AnySite, principal: SignedIn) -> Me:
 @api.get("/me/statistics")
 def my_statistics(site: AnySite, principal: Voter) -> Statistics:
     """Your pace, and your agreement with yourself and with known answers."""
-    return site.vote_counter.figures.for_annotator(principal.user_id)
+    return read_statistics(site.store, principal.user_id)
 
 
 @charts.get("/charts/me/confidence", response_model=Chart)
@@ -55,7 +56,7 @@ def my_confidence(site: AnySite, principal: Voter) -> Response:
     # voting in the terminal starts without numpy
     from rlhf_pipeline.reports.stated_confidence import chart_stated_confidence
 
-    mine = site.vote_counter.figures.for_annotator(principal.user_id)
+    mine = read_statistics(site.store, principal.user_id)
     counts = [(one.stated, one.n, one.right) for one in mine.confidence]
     return answer_chart(chart_stated_confidence(counts))
 
@@ -208,7 +209,7 @@ def _render_page(
     secret: str | None = None,
 ) -> Response:
     votes = principal.may(Permission.VOTES_READ_OWN)
-    mine = site.vote_counter.figures.for_annotator(principal.user_id) if votes else None
+    mine = read_statistics(site.store, principal.user_id) if votes else None
     return render(
         "me/page.html",
         request,

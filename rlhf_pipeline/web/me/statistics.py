@@ -1,71 +1,33 @@
 """Computes an annotator's statistics: pace, agreement with repeats and with known answers."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from datetime import date, timedelta
 from statistics import median
 
 from rlhf_pipeline.api_types.votes import Confidence, GoldShare, Repeats, Statistics
-from rlhf_pipeline.records import Choice, Vote
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.judgements import (
     GoldCount,
     StandingJudgements,
     StandingSnapshot,
 )
-from rlhf_pipeline.web.memory_cache import ExpiringCache
 
 PACE_OF = 200  # newest judgements used for the median time
-MAX_CACHED_ANNOTATORS = 1000
 
 
-class AnnotatorStatistics:
-    """Counts days before today once and reads only the new votes of today."""
-
-    def __init__(self, store: Store):
-        self._store = store
-        self._judgements = StandingJudgements(store.database)
-        self._at_hand = ExpiringCache[str, tuple[date, StandingSnapshot]](MAX_CACHED_ANNOTATORS)
-
-    def for_annotator(self, annotator_id: str) -> Statistics:
-        """Statistics of all standing judgements; hidden cards only of days before today."""
-        today = self._store.database.clock.now().date()
-        at_hand = self._at_hand.get(annotator_id)
-        judged = None
-        if at_hand is not None and at_hand[0] == today:
-            judged = apply_votes(
-                at_hand[1], self._judgements.votes_since(annotator_id, at_hand[1].seq), today
-            )
-        if judged is None:
-            judged = self._judgements.snapshot_before(annotator_id, today, n_paces=PACE_OF)
-        self._at_hand.put(annotator_id, (today, judged))
-        return build_statistics(judged, today)
-
-
-def apply_votes(
-    judged: StandingSnapshot, cast: Sequence[Vote], today: date
-) -> StandingSnapshot | None:
-    """The counts after further votes; None if they change an earlier day, which needs a recount."""
-    if not cast:
-        return judged
-    standing, skips = dict(judged.today), set(judged.skips)
-    for vote in cast:
-        if vote.day < today or not (
-            vote.supersedes is None or vote.supersedes in standing or vote.supersedes in skips
-        ):
-            return None
-        standing.pop(vote.supersedes or "", None)
-        if vote.choice == Choice.SKIP:
-            skips.add(vote.vote_id)
-        else:
-            standing[vote.vote_id] = vote.duration_s
-    return replace(judged, seq=cast[-1].seq, today=standing, skips=frozenset(skips))
+def read_statistics(store: Store, annotator_id: str) -> Statistics:
+    """Statistics of all standing judgements; hidden cards only of days before today."""
+    today = store.database.clock.now().date()
+    judged = StandingJudgements(store.database).snapshot_before(
+        annotator_id, today, n_paces=PACE_OF
+    )
+    return build_statistics(judged, today)
 
 
 def build_statistics(judged: StandingSnapshot, today: date) -> Statistics:
     """Build the API record."""
-    paces = [*reversed(judged.today.values()), *judged.paces][:PACE_OF]
+    paces = [*reversed(judged.today), *judged.paces][:PACE_OF]
     seconds = [pace for pace in paces if pace is not None]
     days = set(judged.by_day) | ({today} if judged.today else set())
     n_right = sum(one.n for one in judged.known if one.is_right)

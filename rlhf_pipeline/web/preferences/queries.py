@@ -1,6 +1,6 @@
 """Reads what people prefer as charts, and which filters have votes."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
@@ -75,11 +75,10 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
     figure = figures(site.terms().dimensions)[name]
     first, last = filters.days.resolve(_find_newest_day(site, filters))
     cell = filters.cell(first, last)
-    members = None if filters.group is None else site.preference_sums.members(filters.group)
     read = site.preference_sums.read([COUNTED, *figure.measures], [COLUMNS[by]], cell)
     notes = _describe_progress(read)
-    if members is not None and by not in KINDS:
-        n_people = site.preference_sums.count_voters(members, cell, read.seq)[""]
+    if filters.group is not None and by not in KINDS:
+        n_people = sum(site.store.vote_sums.count_voters(cell, "annotator_group").values())
         if n_people < MIN_ANNOTATORS:
             note = (
                 f"Withheld: {format_count(n_people, 'annotator')} of the group {filters.group!r} "
@@ -96,7 +95,10 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
         for measure, found in sums.items()
     }
     drawn = {name for measure in figure.measures for name in large.get(measure, {})}
-    people = _count_people(site, by, members, cell, drawn, read.seq)
+    people: dict[str, int] = {}
+    if by == "group" or filters.group is not None:
+        voters = site.store.vote_sums.count_voters(cell, COLUMNS[by])
+        people = {name: voters.get(name, 0) for name in drawn}
     if by == "day":
         n_comparisons = [one.n_groups for found in sums.values() for one in found.values()]
         if any(0 < n < MIN_COMPARISONS for n in n_comparisons):
@@ -160,23 +162,6 @@ def _find_newest_day(site: Site, filters: Filters) -> date | None:
     found = site.preference_sums.read([COUNTED], ["day"], filters.cell())
     days = [place[0] for place, one in found.by_measure.get(COUNTED, {}).items() if one.n > 0]
     return date.fromisoformat(max(days)) if days else None
-
-
-def _count_people(
-    site: Site,
-    by: By,
-    members: set[str] | None,
-    cell: VoteCell,
-    names: Collection[str],
-    up_to_seq: int,
-) -> dict[str, int]:
-    """Annotators of each of these days or groups, at most MIN_ANNOTATORS. Empty where everybody's
-    votes are shown: `members` are those of the chosen group of annotators.
-    """
-    sums = site.preference_sums
-    if by == "group":
-        return {name: sums.count_voters(sums.members(name), cell, up_to_seq)[""] for name in names}
-    return {} if members is None else sums.count_voters(members, cell, up_to_seq, by, names)
 
 
 def _find_small(

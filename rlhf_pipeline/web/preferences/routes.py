@@ -20,7 +20,6 @@ Reader = Annotated[
     Principal, Depends(needs_all_votes(Permission.METRICS_READ, "what people prefer"))
 ]
 FigureName = Literal["choices", "ties", "strength", "agreement", "preferred"]
-WAIT_S = 0.1  # for votes that are being counted
 WORDS: dict[By, str] = {
     "day": "over time",
     "category": "by category",
@@ -73,7 +72,7 @@ def show_page(
         principal,
         has_votes=site.store.votes.max_seq() > 0,
         filters=chosen.chosen,
-        left_out=chosen.days.find_left_out(site.vote_counter.days_within(WAIT_S)),
+        left_out=chosen.days.find_left_out(site.vote_counter.counts().by_day),
         choices=choices,
         by=by,
         views=WORDS,

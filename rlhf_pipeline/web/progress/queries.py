@@ -1,7 +1,6 @@
 """Computes progress and metrics for pages and the API."""
 
 from collections.abc import Iterable
-from datetime import date
 from statistics import median
 
 from rlhf_pipeline.api_types.project import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
@@ -30,13 +29,14 @@ def project_progress(site: Site, principal: Principal) -> ProgressOut:
         else {}
     )
     days = sorted(counted.by_day.items())[-MAX_DAYS:]
+    of_today = site.store.votes.count_of_day(today, seen_by=seen_by)
     people = [
-        _build_annotator(counted, who, kind, days, today, names)
-        for (who, kind), days in list(counted.by_annotator.items())
+        _build_annotator(counted, who, kind, n, of_today.get(who, 0), names)
+        for (who, kind), n in list(counted.by_annotator.items())
     ]
     return ProgressOut(
         # Numbers of done and leased slots depend on others' votes and reveal hidden cards.
-        work=build_work(site.vote_counter.work()) if seen_by is None else None,
+        work=build_work(site.work()) if seen_by is None else None,
         votes=counted.n_votes,
         machine_votes=counted.n_machine,
         votes_by_day=[DayCount(day=day, n=n) for day, n in days],
@@ -44,16 +44,10 @@ def project_progress(site: Site, principal: Principal) -> ProgressOut:
     )
 
 
-def is_current(site: Site, principal: Principal) -> bool:
-    """Whether `project_progress` is complete: counts for blind readers may lag."""
-    reader_id = blind_reader_id(principal)
-    return reader_id is None or site.vote_counter.is_current(reader_id)
-
-
 def metrics(site: Site, principal: Principal) -> Metrics:
     seen_by = blind_reader_id(principal)
     counted = site.vote_counter.counts(seen_by=seen_by)
-    left = site.vote_counter.work() if seen_by is None else None
+    left = site.work() if seen_by is None else None
     version, _ = site.store.rules.latest()
     return Metrics(
         votes=counted.n_votes,
@@ -82,8 +76,8 @@ def _build_annotator(
     counted: VoteCounts,
     who: str,
     kind: AnnotatorKind,
-    days: dict[date | None, int],
-    today: date,
+    n: int,
+    n_today: int,
     names: dict[str, str],
 ) -> AnnotatorProgress:
     paces = counted.paces.get(who)
@@ -91,8 +85,8 @@ def _build_annotator(
         annotator_id=who,
         name=names.get(who),
         kind=kind,
-        n=sum(days.values()),
-        n_today=days.get(today, 0),
+        n=n,
+        n_today=n_today,
         median_seconds=median(paces) if paces else None,
         last_at=counted.last_at.get(who),
     )

@@ -104,8 +104,7 @@ async def stream_progress(
             now = (
                 await run_in_threadpool(queries.project_progress, site, principal)
             ).model_dump_json()
-            if await run_in_threadpool(queries.is_current, site, principal):
-                seen_seq = newest[0]
+            seen_seq = newest[0]
             # otherwise the time of an event would reveal votes that are hidden from a blind reader
             if now != sent:
                 sent, quiet = now, 0.0

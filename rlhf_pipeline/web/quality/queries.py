@@ -35,11 +35,7 @@ def project_quality(site: Site, principal: Principal, asked: QualityList) -> Qua
     A cursor holds the last annotator's id: the next page follows their place of that moment.
     """
     reader_id = blind_reader_id(principal)
-    found = (
-        site.quality_counters.counts()
-        if reader_id is None
-        else site.quality_counters.counts_for_reader(reader_id)
-    )
+    found = site.quality_for(reader_id)
     names = names_for(site, principal)
     if asked.sort in MARKS:
         check_mark(principal, asked.sort)
@@ -57,9 +53,6 @@ def project_quality(site: Site, principal: Principal, asked: QualityList) -> Qua
     has_more = start + len(page) < len(people)
     return QualityOut(
         up_to_seq=found.up_to_seq,
-        newest_seq=max(found.up_to_seq, site.store.votes.max_seq())
-        if reader_id is None
-        else found.up_to_seq,
         annotators=[_build_annotator(who, one, principal, names) for who, one in page],
         n_annotators=len(people),
         next=make_cursor(page[-1][0]) if has_more else None,
@@ -70,7 +63,7 @@ def annotator_quality(
     site: Site, principal: Principal, annotator_id: str
 ) -> AnnotatorQuality | None:
     """Of one annotator, for readers who see all votes; None without a counting vote."""
-    found = site.quality_counters.counts().by_annotator.get(annotator_id)
+    found = site.quality().by_annotator.get(annotator_id)
     if found is None:
         return None
     return _build_annotator(annotator_id, found, principal, names_for(site, principal))

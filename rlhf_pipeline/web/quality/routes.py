@@ -17,6 +17,7 @@ from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import queries
 from rlhf_pipeline.web.quality.queries import QualityList, Sort
+from rlhf_pipeline.web.quality.week_reader import draw_weeks
 from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router
 
@@ -50,7 +51,8 @@ def read(
     limit: Annotated[int, Query(ge=1, le=500)] = 500,
 ) -> QualityOut:
     """Marked votes per annotator: too fast, same side as before, or duplicate pair, each with an
-    interval. `GET votes` with `mark` lists the votes. Votes by machines are not counted."""
+    interval. `GET votes` with `mark` lists the votes. Of the newest 10,000 votes; those by machines
+    are not counted."""
     return queries.project_quality(site, principal, QualityList(_clean(q), sort, cursor, limit))
 
 
@@ -66,7 +68,7 @@ def read_chart(
     themselves, as in `rlhf votes annotators --over-time`. Weeks with fewer than 5 such votes are
     withheld. Without `until`, up to the annotator's newest vote; without `since`, 90 days.
     """
-    return answer_chart(site.annotator_weeks.draw(annotator_id, figure, days))
+    return answer_chart(draw_weeks(site.store, annotator_id, figure, days))
 
 
 @pages.get("/quality")

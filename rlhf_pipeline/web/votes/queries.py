@@ -8,7 +8,7 @@ from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store.vote_lists import ListedVote, VoteFilter
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged, refuse_blind
+from rlhf_pipeline.web.blindness import blind_reader_id, refuse_blind
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality.queries import check_mark
@@ -47,19 +47,11 @@ def votes(
                 errors=wrong,
             )
         check_mark(principal, mark)
-        seqs = site.quality_counters.find_marked(
-            mark, only.annotator_id, before_seq=before, limit=limit, seen_by=seen_by
+        seqs = site.quality_for(seen_by).find_marked(
+            mark, only.annotator_id, before_seq=before, limit=limit
         )
         found = site.store.votes.with_seqs(seqs)
         following = seqs[-1] if len(seqs) == limit else None
-        # the marks may have been counted before the reader undid a judgement
-        if seen_by is not None:
-            hidden = filter_unjudged(site, principal, [vote.comparison_id for vote in found])
-            found = [
-                vote
-                for vote in found
-                if vote.comparison_id not in hidden or vote.annotator_id == seen_by
-            ]
     else:
         found, following = site.store.votes.search(
             only, before_seq=before, seen_by=seen_by, limit=limit

@@ -74,8 +74,8 @@ def read(store: Store) -> tuple[Any, ...]:
         votes.search(VoteFilter(), seen_by=READER, limit=100)[0],
         votes.search(VoteFilter(words="x"), seen_by=READER),
         votes.judged_comparisons(seen_by=READER, limit=100),
-        sorted(map(repr, votes.tallies(seen_by=READER))),
-        sorted(map(repr, votes.superseded_tallies(seen_by=READER))),
+        sorted(map(repr, votes.tallies("annotator_id", seen_by=READER))),
+        sorted(map(repr, votes.tallies("day", seen_by=READER))),
         votes.paces(0, up_to_seq=votes.max_seq(), seen_by=READER),
         votes.signals(up_to_seq=votes.max_seq(), seen_by=READER),
     )
