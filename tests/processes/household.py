@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from standardwebhooks import Webhook
 
 from rlhf_pipeline.alert_targets import parse_targets
 from rlhf_pipeline.monitoring import Alert
-from rlhf_pipeline.records import NewVote
 from tests.processes.daemon_home import Server, daemons, runs_of
 from tests.processes.network_watch import watch_network
 from tests.unit.alerts.receivers import Hook
@@ -94,26 +93,3 @@ def read_signed(headers: Mapping[str, str], body: bytes | str) -> dict[str, Any]
     assert signature in named["webhook-signature"].split()
     found: dict[str, Any] = json.loads(text)
     return found
-
-
-def late_votes(project: Any, day: str, n: int) -> list[NewVote]:
-    """Votes of an annotator who comes late, cast within the day they are for."""
-    at = datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(hours=20)
-    return [
-        NewVote(
-            comparison_id=comparison,
-            annotator_id="late",
-            annotator_kind="simulated",
-            choice="a",
-            voted_at=at,
-            origin="simulation",
-            idempotency_key=f"late:{comparison}",
-        )
-        for comparison in project.store.comparisons.for_days([day])["comparison_id"].head(n)
-    ]
-
-
-def read_write_times(project: Any, day: str) -> dict[str, int]:
-    """When each stage last wrote the day."""
-    stages = ("votes", "reflection_log", "drift_report")
-    return {stage: Path(project.files.path(stage, day).path).stat().st_mtime_ns for stage in stages}

@@ -29,7 +29,7 @@ from tests.processes.daemon_home import (
     ticked_again,
     ticks,
 )
-from tests.processes.household import Household, late_votes, read_write_times
+from tests.processes.household import Household
 from tests.processes.network_watch import attempts
 from tests.unit.alerts.receivers import Hook, serve_hook
 
@@ -255,26 +255,6 @@ def test_the_alert_ends_once_a_policy_serves(household: Household, retried: dg.D
     assert kinds == ["alert.opened", "alert.resolved"]
 
 
-def test_late_votes_for_an_old_day_re_make_only_that_day(
-    household: Household, retried: dg.DagsterRun
-) -> None:
-    project, (old, new) = household.project, (household.project.day(0), household.project.day(1))
-    before = {run.run_id for run in runs_of(household.instance, "feedback")}
-    made = {day: read_write_times(project, day) for day in (old, new)}
-    n_votes = len(project.files.read_frame("votes", old))
-    project.store.votes.cast_many(late_votes(project, old, n=20))
-    eventually(
-        lambda: read_write_times(project, old)["drift_report"] > made[old]["drift_report"],
-        seconds=90,
-        what="a new drift report",
-    )
-    eventually(ticked_again(household.instance, "votes", 2), seconds=30, what="two more ticks")
-    again = [run for run in runs_of(household.instance, "feedback") if run.run_id not in before]
-    assert [run.tags.get("dagster/partition") for run in again] == [old]
-    assert len(project.files.read_frame("votes", old)) == n_votes + 20
-    assert read_write_times(project, new) == made[new]
-
-
 def test_no_process_of_all_this_tried_to_reach_outside(
     household: Household, retried: dg.DagsterRun
 ) -> None:
@@ -301,22 +281,3 @@ def test_no_tick_of_all_this_has_failed(household: Household, retried: dg.Dagste
         assert failed == [], sensor
     measured = household.project.store.metric_points.latest(["sensors.lag_seconds"])
     assert set(SENSORS) <= {point.labels["sensor"] for point in measured}
-
-
-def test_with_sensors_off_nothing_runs(household: Household, retried: dg.DagsterRun) -> None:
-    household.end()
-    before = {run.run_id for run in household.instance.get_runs()}
-    ticked = {sensor: len(ticks(household.instance, sensor)) for sensor in SENSORS}
-    project = household.project
-    project.store.votes.cast_many(late_votes(project, project.day(1), n=5))
-    household.start(sensors_running=False)
-    looked = "Checking for new runs"
-    eventually(
-        lambda: "SensorDaemon" in household.running[0].text,
-        seconds=60,
-        what="a daemon that is awake",
-    )
-    time.sleep(10)  # three ticks' time with the code loaded
-    assert looked not in household.running[0].text
-    assert {sensor: len(ticks(household.instance, sensor)) for sensor in SENSORS} == ticked
-    assert {run.run_id for run in household.instance.get_runs()} == before

@@ -21,7 +21,6 @@ from tests.processes.daemon_home import BINARIES, ROOT, Server, eventually
 pytestmark = pytest.mark.timeout(600)
 
 LOCATION = {"repositoryLocationName": "rlhf_pipeline", "repositoryName": "__repository__"}
-GAPS = (2, 3, 6)  # days of the range that already exist
 
 
 @dataclass
@@ -159,47 +158,6 @@ def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
     }
     assert set(timed.values()) == {"RUNNING"}
     assert len(timed) == 4
-
-
-def test_days_with_gaps_backfill_in_one_run(dev: Dev) -> None:
-    project, stages = dev.project, ["prompts", "completions", "comparisons"]
-    days = [project.day(index) for index in range(8)]
-    for index in GAPS:
-        project.materialise(
-            ["prompts"], days[index], config={"ops": {"prompts": {"config": {"n": 6}}}}
-        )
-    before = {run.run_id for run in project.instance.get_runs()}
-    launch = """mutation($p: LaunchBackfillParams!) {launchPartitionBackfill(backfillParams: $p) {
-        __typename ... on LaunchBackfillSuccess {backfillId} ... on PythonError {message}}}"""
-    config = {"ops": {"prompts": {"config": {"n": 6}}}}
-    answer = dev.ask(
-        launch,
-        p={
-            "assetSelection": [{"path": [stage]} for stage in stages],
-            "partitionNames": days,
-            "runConfigData": config,
-        },
-    )["launchPartitionBackfill"]
-    assert answer["__typename"] == "LaunchBackfillSuccess", answer
-    finished = eventually(
-        lambda: (
-            (b := project.instance.get_backfill(answer["backfillId"]))
-            and b.status.value.startswith(("COMPLETED", "FAILED"))
-            and b
-        ),
-        seconds=180,
-        what="the end of the backfill",
-        every=1,
-    )
-    assert finished.status.value == "COMPLETED_SUCCESS"
-    new = [
-        run
-        for run in project.instance.get_runs()
-        if run.run_id not in before and "dagster/backfill" in run.tags
-    ]
-    assert [run.status.value for run in new] == ["SUCCESS"]
-    for stage in stages:
-        assert project.files.days(stage) == days
 
 
 def test_a_failed_run_is_re_executed_from_the_step_that_failed(dev: Dev) -> None:

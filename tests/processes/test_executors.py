@@ -19,7 +19,6 @@ from assets.retraining_decision import DECISION_TAG
 from jobs.cancellation import GRACE_S, POLL_S
 from rlhf_pipeline.config import ENV_PREFIX
 from rlhf_pipeline.records import TrainingOrder, utc_now
-from tests.collector import check_trace, collecting
 from tests.processes.daemon_home import eventually, lives, step_pids
 
 IN_PROCESSES = Path(__file__).with_name("step_processes.py")
@@ -178,35 +177,6 @@ def test_a_step_that_is_killed_each_time_is_given_up(start: Callable[..., Run]) 
     assert started.project.store.heartbeats.get(run.run_id) is None, (
         "nobody asks again for what was tried enough"
     )
-
-
-def test_a_step_that_fails_by_an_error_of_its_own_is_not_tried_again(
-    start: Callable[..., Run],
-) -> None:
-    started = start(6, mishap="raise", executor="multiprocess")
-    run = started.end()
-    assert run.status == dg.DagsterRunStatus.FAILURE
-    assert len(started.attempts) == 1
-    assert started.events(run, Types.STEP_UP_FOR_RETRY) == []
-
-
-def test_a_run_and_its_step_processes_leave_one_trace(start: Callable[..., Run]) -> None:
-    config = {
-        "ops": {stage: {"config": values} for stage, values in SMALL.items()},
-        "execution": {"config": {"multiprocess": {"max_concurrent": 1}}},
-    }
-    with collecting() as collector:
-        started = start(8, "collection", config=config, otlp_endpoint=collector.url)
-        run = started.end()
-    assert run.status == dg.DagsterRunStatus.SUCCESS, started.said[-3000:]
-    check_trace(collector.spans, run.run_id)
-
-
-def test_no_step_at_a_time_is_refused(start: Callable[..., Run]) -> None:
-    started = start(7, config={"execution": {"config": {"multiprocess": {"max_concurrent": 0}}}})
-    started.end()
-    assert started.process.returncode != 0
-    assert "max_concurrent is 0: no step could start. Give 1 or more" in started.said
 
 
 @pytest.mark.parametrize(("index", "mishap"), [(8, "wait"), (9, "hang")])

@@ -3,17 +3,13 @@ message, nothing doubled, nothing lost.
 """
 
 import csv
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from datetime import datetime, timedelta
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
@@ -89,19 +85,6 @@ def states(home):
         return [i.state for i in store.imports.all()]
 
 
-def test_half_a_parquet_file_imports_nothing(rlhf, home, tmp_path):
-    with_pairs(rlhf, tmp_path)
-    path = tmp_path / "votes.parquet"
-    pq.write_table(pa.Table.from_pylist([vote(n) for n in range(200)]), path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DatasetError, match="is truncated or not a Parquet file"):
-        rlhf("votes", path, "--no-replay")
-    assert counts(home) == (40, 0)
-    path.write_bytes(whole)
-    assert rlhf("votes", path, "--no-replay").startswith("200 imported")
-
-
 def test_truncated_file_casts_no_votes_until_corrected(rlhf, home, tmp_path):
     with_pairs(rlhf, tmp_path)
     path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(5_000)])
@@ -116,92 +99,6 @@ def test_truncated_file_casts_no_votes_until_corrected(rlhf, home, tmp_path):
     assert rlhf("votes", path, "--no-replay").startswith(
         "5,000 imported, 0 already known, 0 merged, 0 rejected"
     )
-
-
-def test_comparisons_before_a_break_are_known_after_correction(rlhf, home, tmp_path):
-    rows = [{**PAIRS[0], "pair_id": f"p{n}", "prompt": f"prompt {n}"} for n in range(3_000)]
-    path = write_csv(tmp_path / "pairs.csv", rows)
-    whole = path.read_text()
-    path.write_text(whole + 'p1,"prompt')
-    with pytest.raises(DatasetError, match="line 3002"):
-        rlhf("comparisons", path, "--project", "real")
-    n_before = counts(home)[0]
-    with store_of(home) as store:
-        (failed,) = store.imports.all()
-    assert json.loads(failed.record)["imported"] == n_before
-    path.write_text(whole)
-    assert rlhf("comparisons", path).startswith(
-        f"{3_000 - n_before:,} imported, {n_before:,} already known"
-    )
-
-
-def test_a_wrong_delimiter_is_named_before_anything_is_made(rlhf, home, tmp_path):
-    path = write_csv(tmp_path / "pairs.csv", PAIRS, delimiter=";")
-    with pytest.raises(DatasetError, match="Add --delimiter ';'"):
-        rlhf("comparisons", path, "--project", "real")
-    assert not home.exists()
-    assert rlhf("comparisons", path, "--project", "real", "--delimiter", ";").startswith(
-        "40 imported"
-    )
-
-
-def test_a_missing_column_is_named_with_the_existing_ones(rlhf, home, tmp_path):
-    rows = [{name: row[name] for name in ("pair_id", "prompt", "response_a")} for row in PAIRS]
-    with pytest.raises(
-        DatasetError,
-        match=r"no column for completion_b\. The file has: pair_id, prompt, response_a.*--map "
-        r"completion_b=COLUMN",
-    ):
-        rlhf("comparisons", write_csv(tmp_path / "pairs.csv", rows), "--project", "real")
-    assert counts(home) == (0, 0)
-
-
-def test_a_byte_order_mark_and_two_encodings_cost_the_odd_rows_only(rlhf, home, tmp_path):
-    lines = [f"p{n},prüfe {n},ja,nein\r\n" for n in range(4)]
-    path = tmp_path / "pairs.csv"
-    header = b"\xef\xbb\xbfpair_id,prompt,response_a,response_b\r\n"
-    path.write_bytes(
-        header
-        + b"".join(line.encode("latin-1" if n == 2 else "utf-8") for n, line in enumerate(lines))
-    )
-    output = rlhf("comparisons", path, "--project", "real").splitlines()
-    assert output[:2] == [
-        "3 imported, 0 already known, 0 merged, 1 rejected",
-        "line 4: prompt is not UTF-8 (byte 0xFC after 2 characters). Save the file as UTF-8",
-    ]
-
-
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_a_cell_of_ten_megabytes_costs_its_row_only(rlhf, tmp_path, kind):
-    rows = [PAIRS[0], {**PAIRS[1], "response_a": "x" * 10 * MEGABYTE}, PAIRS[2]]
-    path = tmp_path / f"pairs.{kind}"
-    if kind == "csv":
-        write_csv(path, rows)
-    elif kind == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    output = rlhf("comparisons", path, "--project", "real")
-    assert output.startswith("2 imported, 0 already known, 0 merged, 1 rejected")
-    assert "completion_a has 10,000,000 bytes, the limit is 1,000,000. Shorten or drop it" in output
-    assert Path(f"{path}.rejected.jsonl").stat().st_size < 10_000
-
-
-def test_times_with_and_without_zones_in_one_file_are_counted(rlhf, tmp_path):
-    with_pairs(rlhf, tmp_path)
-    rows = [
-        vote(0),
-        vote(1) | {"submitted_at": "2016-02-01T12:00:00+05:30"},
-        vote(2) | {"submitted_at": "2016-02-01T12:00:00Z"},
-    ]
-    output = rlhf(
-        "votes",
-        write_csv(tmp_path / "votes.csv", rows),
-        "--no-replay",
-        "--timezone",
-        "America/New_York",
-    )
-    assert "1 time without a zone read as America/New_York, 2 with one converted to UTC" in output
 
 
 @pytest.fixture
@@ -273,37 +170,6 @@ def test_a_second_import_is_refused_and_names_the_first(rlhf, home, tmp_path):
         assert store.votes.count() == 0
     assert rlhf("votes", path, "--no-replay").startswith("10 imported")
     assert states(home) == ["finished", "failed", "finished"]
-
-
-def test_concurrent_imports_of_one_file_import_it_once(rlhf, home, tmp_path):
-    with_pairs(rlhf, tmp_path)
-    path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(2_000)])
-    command = [
-        sys.executable,
-        "-c",
-        "from rlhf_pipeline.cli import main; main()",
-        "import",
-        "votes",
-        str(path),
-        "--no-replay",
-    ]
-    environ = {**os.environ, "RLHF_HOME": str(home)}
-    both = [
-        subprocess.Popen(
-            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    said = ["".join(process.communicate()) for process in both]
-    assert sum("2,000 imported" in text for text in said) == 1, said
-    assert (
-        sum(
-            "Another import into" in text or "0 imported, 2,000 already known" in text
-            for text in said
-        )
-        == 1
-    ), said
-    assert counts(home) == (40, 2_000)
 
 
 class Ended(BaseException):
@@ -378,25 +244,6 @@ def test_days_imported_without_a_replay_can_be_requested_later(rlhf, home, tmp_p
         CliRunner().invoke(app, ["replay", "--never-asked"]).output
         == "no imported day was left out\n"
     )
-
-
-def test_unfinished_imports_are_not_accepted_while_one_runs(rlhf, home, tmp_path):
-    with_pairs(rlhf, tmp_path)
-    with store_of(home) as store:
-        store.imports.mark_casting(
-            store.imports.start("votes", "/data/votes.csv", {}), ["2016-01-31"]
-        )
-        with (
-            FileLock(home / "imports" / ".lock"),
-            pytest.raises(DatasetError, match="is running, so its days are incomplete"),
-        ):
-            CliRunner().invoke(
-                app,
-                ["replay", "--unfinished"],
-                env={"RLHF_HOME": str(home)},
-                catch_exceptions=False,
-            )
-        assert len(store.imports.find_unfinished()) == 1
 
 
 KILLER = """

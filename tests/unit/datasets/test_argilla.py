@@ -115,14 +115,6 @@ def test_only_last_words_that_judge_are_written():
     assert record["responses"]["preference"] == [{"value": "b", "user_id": "u1"}]
 
 
-def test_a_comparison_nobody_judged_is_a_record_without_answers():
-    found = records(record_rows(comparisons(2), votes()))
-    assert [(r["id"], r["responses"], r["suggestions"]) for r in found] == [
-        ("c0", {}, {}),
-        ("c1", {}, {}),
-    ]
-
-
 def test_records_of_the_frame_come_back_as_the_frame():
     frame = record_rows(
         comparisons(3),
@@ -179,18 +171,6 @@ def test_foreign_records_become_comparisons_and_votes(tmp_path):
         "annotator_kind",
         "stated_confidence",
     }
-
-
-def test_the_question_that_is_the_choice_may_have_another_name(tmp_path):
-    record = {
-        "id": "r",
-        "fields": {},
-        "responses": {},
-        "suggestions": {"better": {"value": "a", "score": None, "agent": "j"}},
-    }
-    _, cast = rows_of(tmp_path, [record], "votes", ColumnMapping(columns={"choice": "better"}))
-    assert [row.cells["better"] for row in cast] == ["a"]
-    assert rows_of(tmp_path, [record], "votes")[1] == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ so.
 import io
 import json
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import jsonschema
@@ -16,12 +15,11 @@ from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.datasets.preference import (
     KINDS,
     comparison_rows,
-    is_exported,
     json_schema,
     tuple_rows,
     vote_rows,
 )
-from rlhf_pipeline.errors import FrameError, UnknownComparison
+from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
 from rlhf_pipeline.votes.splits import split_of
 
@@ -145,13 +143,6 @@ def test_the_json_schema_matches_the_frame_schema(kind):
             assert (field.get("minimum"), field.get("maximum")) == (column.low, column.high), name
 
 
-def test_the_json_schema_is_unique_and_states_its_version():
-    schema = json_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["$id"].endswith("preference-v1")
-    assert [ref["$ref"] for ref in schema["oneOf"]] == [f"#/$defs/{kind}" for kind in KINDS]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_row_of_an_export_is_valid(kind):
     file = io.BytesIO()
@@ -220,17 +211,6 @@ def test_a_file_of_another_version_is_refused_by_reading_it():
         )
 
 
-def test_unknown_version_of_the_format_is_refused():
-    assert [is_exported(schema.name) for schema in KINDS.values()] == [True] * 3
-    assert not any(
-        is_exported(value) for value in (None, "", "preference", 7, float("nan"), "pairs-v1")
-    )
-    with pytest.raises(
-        FrameError, match=r"preference-v2/vote.*known: preference-v1/comparison.*Install"
-    ):
-        is_exported("preference-v2/vote")
-
-
 def test_comparisons_made_here_leave_with_the_project_as_their_source():
     rows = EVERY_KIND["comparison"]
     assert rows["source"].tolist() == ["demo", "demo", "set", "set", "set"]
@@ -276,33 +256,6 @@ def test_a_tuple_is_one_vote_with_its_texts():
 )
 def test_a_vote_that_gives_no_pair_is_not_a_tuple(vote):
     assert tuple_rows(votes(vote), comparisons(), "demo").empty
-
-
-def test_a_vote_on_a_comparison_that_is_not_handed_in_is_refused():
-    with pytest.raises(UnknownComparison, match="v1 is on comparison elsewhere"):
-        tuple_rows(votes(("elsewhere", "a", {})), comparisons(), "demo")
-
-
-def test_tuples_are_in_the_order_of_votes():
-    cast = votes(
-        ("c3", "a", {}), ("c0", "a", {}), ("c2", "b", {}), ("c0", "tie", {"annotator_id": "ann_b"})
-    )
-    one = tuple_rows(cast, comparisons(), "demo")
-    two = tuple_rows(cast, comparisons()[::-1], "demo")
-    pd.testing.assert_frame_equal(one, two)
-    assert one["comparison_id"].tolist() == ["c3", "c0", "c2", "c0"]
-
-
-def test_no_votes_give_no_rows():
-    for rows in (
-        vote_rows(votes()),
-        tuple_rows(votes(), comparisons(), "demo"),
-        comparison_rows(COMPARISONS.empty_frame(), "demo"),
-    ):
-        assert rows.empty
-    assert all(
-        one != two for one, two in pairwise(sorted(schema.name for schema in KINDS.values()))
-    )
 
 
 def test_each_column_is_in_the_table_of_the_documents():

@@ -59,29 +59,6 @@ def test_a_cluster_keeps_its_id_and_collects_its_days() -> None:
     assert [d.day for d in third.clusters[0].trend] == ["2026-01-01", "2026-01-03"]
 
 
-def test_two_clusters_do_not_continue_one() -> None:
-    first = follow(day_of("2026-01-01", SOUP, TRAIN), [])
-    halves = follow(day_of("2026-01-02", SOUP, (*SOUP, "soup spoon"), LAW), [first])
-    ids = [c.cluster_id for c in halves.clusters]
-    assert len(set(ids)) == 3
-    assert ids.count("2026-01-01-A") == 1
-
-
-def test_later_days_and_the_same_day_are_not_history() -> None:
-    today = day_of("2026-01-02", SOUP, TRAIN)
-    others = [day_of("2026-01-02", SOUP, TRAIN), day_of("2026-01-03", SOUP, TRAIN)]
-    assert [c.cluster_id for c in follow(today, others).clusters] == [
-        "2026-01-02-A",
-        "2026-01-02-B",
-    ]
-
-
-def test_clusters_without_words_are_not_followed() -> None:
-    first = follow(day_of("2026-01-01", (), ()), [])
-    second = follow(day_of("2026-01-02", (), ()), [first])
-    assert [len(c.trend) for c in second.clusters] == [1, 1]
-
-
 def test_failing_comparisons_are_those_of_clusters_that_failed_last() -> None:
     days = [day_of("2026-01-01", SOUP, TRAIN), day_of("2026-01-02", SOUP, TRAIN)]
     states = [(("a", True), ("b", True)), (("c", True), ("d", False))]

@@ -89,14 +89,6 @@ def test_equal_windows_have_no_changed_cluster() -> None:
     assert changed <= 1  # 80 clusters at a false discovery rate of 1 %
 
 
-def test_the_same_windows_give_the_same_clusters_in_any_order_of_rows() -> None:
-    before, now = window(0, (60, 60), (0.2, 0.2), name="r"), window(1, (90, 30), (0.2, 0.5))
-    shuffled = Window(MODEL, now.rows.sample(frac=1, random_state=3), now.embeddings)
-    assert (
-        find_clusters(before, now) == find_clusters(before, now) == find_clusters(before, shuffled)
-    )
-
-
 def test_clusters_are_of_meaning_not_of_length() -> None:
     """A common factor on all columns, as of longer completions, does not move a point to another
     cluster.
@@ -124,36 +116,6 @@ def test_a_prompt_counts_once_however_many_comparisons_it_has() -> None:
     assert all(
         a.error_current == b.error_current and a.share_current == b.share_current for a, b in pairs
     )
-
-
-@pytest.mark.parametrize("kinds", [2, 3, 4])
-def test_as_many_clusters_are_made_as_there_are_kinds(kinds: int) -> None:
-    sizes = (240 // kinds,) * kinds
-    made = semantic_clusters(
-        window(0, sizes, (0.2,) * kinds, name="r"), window(1, sizes, (0.2,) * kinds)
-    )
-    found_kinds = sorted((kind_of(c.examples) for c in made.clusters), key=min)
-    assert found_kinds == [{str(k)} for k in range(kinds)]
-    assert sum(c.share_current.value for c in made.clusters) == pytest.approx(1)
-
-
-@pytest.mark.parametrize(("n", "at_most"), [(30, 2), (40, 3), (400, 5)])
-def test_few_prompts_make_few_clusters(n: int, at_most: int) -> None:
-    kinds = (n // 4,) * 4
-    made = semantic_clusters(
-        window(0, kinds, (0.2,) * 4, name="r"),
-        window(1, kinds, (0.2,) * 4),
-        ClusterParams(min_prompts=10, max_clusters=5),
-    )
-    assert 2 <= len(made.clusters) <= at_most
-
-
-def test_few_prompts_in_a_cluster_give_no_error_rate() -> None:
-    made = find_clusters(window(0, (60, 60), (0.2, 0.2), name="r"), window(1, (60, 5), (0.2, 0.2)))
-    small = next(c for c in made.clusters if kind_of(c.examples) == {"1"})
-    assert (small.error_current, small.p_error, small.is_worse) == (None, None, False)
-    assert small.error_reference is not None
-    assert small.change == "shrank"
 
 
 def test_too_little_is_said_by_name() -> None:

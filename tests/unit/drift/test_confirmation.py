@@ -39,12 +39,6 @@ def test_a_detector_that_fires_again_afterwards_dates_nothing_anew() -> None:
     assert find_confirming_events([*later, *change], PARAMS) == tuple(change)
 
 
-def test_more_detectors_beat_a_shorter_span() -> None:
-    early = [event("ddm", 100), event("adwin", 110)]
-    wide = [event("ddm", 1000), event("adwin", 1200), event("hddm_a", 1450)]
-    assert find_confirming_events([*early, *wide], PARAMS) == tuple(wide)
-
-
 def test_the_change_is_dated_by_the_median_of_the_detectors_first_guesses() -> None:
     events = [
         event("hddm_a", 3307, 3306),

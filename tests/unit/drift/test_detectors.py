@@ -58,12 +58,6 @@ def test_the_hash_of_a_detector_ignores_the_parameters_of_others():
     assert len(set(before.values())) == len(DETECTORS)
 
 
-def test_kswin_leaves_the_global_generator_of_numpy_alone():
-    before = np.random.get_state()[1].tolist()
-    assert find_drifts(read_errors(make("kswin"), draw_errors(0, (500, 0.2), (200, 0.7))))
-    assert np.random.get_state()[1].tolist() == before
-
-
 def test_rddm_drops_old_votes_and_restarts_exactly_around_it():
     kind = DETECTORS["rddm"]
     params = kind.Params(rddm_max_votes=300, rddm_kept_votes=100, rddm_max_warned=60)

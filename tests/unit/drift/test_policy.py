@@ -178,22 +178,6 @@ def test_a_steady_policy_differs_at_the_stated_rate():
     assert np.all(np.mean(p < 0.01, axis=0) <= 0.03)
 
 
-def test_only_days_of_the_same_policy_and_reward_model_are_compared():
-    earlier = [
-        policy_day(1),
-        policy_day(2, policy="demo.policy@0", reward=9),
-        policy_day(3, model="demo.reward_model@1", reward=9),
-        policy_day(4),
-        policy_day(9),
-    ]
-    tests = {test.detector: test for test in policy_tests(policy_day(5), earlier, PARAMS)}
-    assert tests["mean_length"].n_reference == 120
-    assert tests["mean_reward"].n_reference == 60
-    assert tests["mean_reward"].evidence["reward_model"] == MODEL
-    far = PARAMS.model_copy(update={"policy_days": 1})
-    assert [t.n_reference for t in policy_tests(policy_day(5), earlier, far)] == [60, 60, 60]
-
-
 def test_missing_days_have_no_verdict_but_a_reason():
     reasons = [t.evidence["reason"] for t in policy_tests(None, [policy_day(1)], PARAMS)]
     assert set(reasons) == {"no completions by a policy of this project on this day"}
@@ -204,9 +188,3 @@ def test_missing_days_have_no_verdict_but_a_reason():
     unscored = policy_tests(policy_day(2, model=None), [policy_day(1)], PARAMS)
     assert [t.result is None for t in unscored] == [True, False, False]
     assert unscored[0].evidence["reason"] == "no reward model scored the completions of this day"
-
-
-def test_the_first_refusals_ever_are_found():
-    """No refusal before: the variance of the sample is 0, that of the share is not."""
-    earlier = [policy_day(n, refused=0) for n in range(1, 8)]
-    assert verdicts(policy_day(8, refused=1.0), earlier)["refusals"] == Verdict.DRIFT

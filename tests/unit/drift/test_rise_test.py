@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.drift.category_rises import CategoryParams, CategoryRises
-from rlhf_pipeline.drift.change_date import ChangeDate
 from rlhf_pipeline.drift.rise_test import RiseTest, RiseTestParams
 from rlhf_pipeline.testing.drift import draw_errors, find_drifts, read_errors
 
@@ -33,32 +32,6 @@ def test_an_abrupt_rise_is_found_and_dated(rate: float, delay: float, off: float
     assert abs(np.median(dates)) < off / 2
 
 
-def test_a_slow_rise_is_dated_within_its_beginning() -> None:
-    steps = [(100, 0.25 + 0.2 * i / 8) for i in range(1, 9)]
-    delays, dates = find_rises(*steps, (700, 0.45))
-    assert len(delays) >= 39
-    assert 0 < np.median(dates) < np.median(delays) / 2
-
-
-def test_a_change_of_the_distant_past_is_dated_no_earlier_than_blocks_are_kept() -> None:
-    date = ChangeDate()
-    for seq in range(1, 4001):
-        date.add(float(seq > 500 and seq % 2 == 0), seq)
-    assert 1501 <= date.estimate() <= 1521
-    again = ChangeDate.from_state(date.state())
-    for one in (date, again):
-        one.add(1.0, 4001)
-    assert again.state() == date.state()
-    assert again.estimate() == date.estimate()
-
-
-def test_without_a_rise_the_last_block_is_its_date() -> None:
-    date = ChangeDate(1000, 900)
-    for seq in range(1, 101):
-        date.add(0.0, seq)
-    assert date.estimate() == 91
-
-
 def test_a_reference_makes_a_change_at_the_first_vote_visible() -> None:
     found = 0
     for seed in range(20):
@@ -76,12 +49,6 @@ def test_steady_streams_rarely_fire() -> None:
         for seed in range(20)
     )
     assert fired <= 7  # two in 100,000 votes are expected
-
-
-def test_a_rate_near_one_does_not_rise() -> None:
-    for rate in (0.95, 1.0):
-        detector = RiseTest(RiseTestParams())
-        assert not find_drifts(read_errors(detector, draw_errors(1, (3000, rate))))
 
 
 def stream_of_categories(seed: int, n: int, turned: str | None) -> list[tuple[str, int]]:

@@ -13,7 +13,7 @@ from rlhf_pipeline.drift.two_sample import (
     population_stability,
     share_difference,
 )
-from rlhf_pipeline.errors import InvalidScores, NotEnoughData
+from rlhf_pipeline.errors import InvalidScores
 
 
 def directions(rng: np.random.Generator, n: int, centre: float = 0.0, d: int = 64) -> np.ndarray:
@@ -52,19 +52,6 @@ def test_p_values_are_small_no_more_often_than_they_say(test):
     assert np.mean(p <= 0.01) <= 0.02
 
 
-def test_mmd_p_values_are_small_no_more_often_than_they_say():
-    rng = np.random.default_rng(4)
-    p = np.array(
-        [
-            maximum_mean_discrepancy(
-                directions(rng, 40), directions(rng, 50), n_permutations=199
-            ).p_value
-            for _ in range(150)
-        ]
-    )
-    assert np.mean(p <= 0.05) <= 0.08
-
-
 @pytest.mark.parametrize("test", [kolmogorov_smirnov, population_stability])
 def test_a_shifted_distribution_is_found(test):
     rng = np.random.default_rng(5)
@@ -80,29 +67,6 @@ def test_mmd_finds_a_new_topic_in_384_dimensions():
     assert result.effect > 0.02
 
 
-def test_psi_of_one_distribution_has_no_effect_at_any_size():
-    rng = np.random.default_rng(7)
-    for n in (50, 500, 5000):
-        effects = [
-            population_stability(rng.normal(size=n), rng.normal(size=n)).effect for _ in range(50)
-        ]
-        assert np.median(effects) < 0.05
-
-
-@pytest.mark.parametrize("value", [7.0, 9.0])
-def test_a_constant_reference_shows_a_move_to_either_side(value):
-    constant = np.full(100, 8.0)
-    assert population_stability(constant, constant).effect == 0
-    assert population_stability(constant, np.full(100, value)).p_value < 1e-6
-
-
-def test_equal_embeddings_are_no_drift():
-    same = np.ones((30, 8))
-    result = maximum_mean_discrepancy(same, same)
-    assert result.statistic == pytest.approx(0, abs=1e-12)
-    assert result.p_value == 1
-
-
 def test_an_error_rate_that_falls_is_no_rise():
     assert error_rate_rise(np.repeat([0.0, 1.0], 100), np.repeat([0.0, 0.0, 1.0], 60)).p_value > 0.5
     assert error_rate_rise(np.zeros(60), np.zeros(60)).p_value == 1
@@ -114,16 +78,6 @@ def test_nan_and_infinity_are_refused_with_their_row(test, bad):
     values = np.linspace(0, 1, 50)
     with pytest.raises(InvalidScores, match="current sample is not finite at row 3"):
         test(values, np.where(np.arange(50) == 3, bad, values))
-
-
-def test_embeddings_of_two_encoders_cannot_be_compared():
-    with pytest.raises(InvalidScores, match="384 and 256"):
-        maximum_mean_discrepancy(np.zeros((5, 384)), np.zeros((5, 256)))
-
-
-def test_one_row_is_not_a_sample():
-    with pytest.raises(NotEnoughData, match="1 rows"):
-        kolmogorov_smirnov(np.zeros(1), np.zeros(50))
 
 
 def test_equal_shares_of_labels_differ_at_the_stated_rate():
@@ -146,12 +100,6 @@ def test_shares_of_labels_move_by_their_distance():
     assert share_difference({"a": 90}, {"b": 50}).statistic == 1
 
 
-def test_rare_labels_are_counted_as_one():
-    before = {"often": 300} | {f"rare{i}": 1 for i in range(20)}
-    now = {"often": 100} | {f"other{i}": 1 for i in range(6)}
-    assert share_difference(before, now).p_value > 0.5
-
-
 def test_means_differ_by_welch():
     from scipy.stats import ttest_ind
 
@@ -163,10 +111,3 @@ def test_means_differ_by_welch():
     assert mean_difference((2, 0, 30), (2, 0, 30)).p_value == 1
     assert mean_difference((2, 0, 30), (5, 0, 30)).p_value == 0
     assert mean_difference((2, 0, 30), (5, 0, 30)).effect == pytest.approx(2)
-
-
-def test_one_label_or_value_is_not_a_sample():
-    with pytest.raises(NotEnoughData, match="1 and 20 labels"):
-        share_difference({"a": 1}, {"a": 20})
-    with pytest.raises(NotEnoughData, match="1 and 20 rows"):
-        mean_difference((0, 0, 1), (0, 1, 20))

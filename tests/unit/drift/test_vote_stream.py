@@ -7,17 +7,14 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.drift.haste import find_hasty_votes
-from rlhf_pipeline.drift.rhythm import expected_excess, remove_rhythm
-from rlhf_pipeline.drift.stream import Level, scan, votes_for
+from rlhf_pipeline.drift.rhythm import expected_excess
+from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.drift.vote_stream import (
-    HASTY,
     READ,
     REPEATED,
     StreamParams,
-    mark_hasty_votes,
     prepare_stream,
 )
-from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
 
 MODEL = "world.reward_model@1"
@@ -29,15 +26,6 @@ def test_later_votes_on_a_comparison_are_left_out() -> None:
     assert prepared["left_out"].tolist() == [READ, REPEATED, REPEATED] * 300
     everything = prepare_stream(votes, StreamParams(max_hasty_share=0, first_votes_only=False))
     assert set(everything["left_out"]) == {READ}
-
-
-def test_votes_are_marked_as_left_out_where_detectors_leave_them_out() -> None:
-    votes = draw_votes(VoteWorld(n_bursts=5, n_votes=3000, repeats=0), 2)
-    marked = mark_hasty_votes(votes)
-    left_out = prepare_stream(votes, StreamParams(first_votes_only=False))["left_out"]
-    assert (marked["is_left_out"] == (left_out == HASTY)).all()
-    assert 0 < marked["is_left_out"].sum() <= marked["is_hasty"].sum()
-    assert not mark_hasty_votes(votes, StreamParams(max_hasty_share=0))["is_left_out"].any()
 
 
 def test_a_hurried_session_is_left_out_and_ordinary_votes_are_not() -> None:
@@ -63,23 +51,6 @@ def test_everybody_in_a_hurry_is_a_change() -> None:
     assert marked.hasty[1100:1300].mean() > 0.8
 
 
-def test_an_annotator_who_stays_fast_is_read_again() -> None:
-    votes = draw_votes(VoteWorld(n_votes=6000, repeats=0), 3)
-    ids = votes["annotator_id"].to_numpy(dtype=object)
-    spams = np.isin(ids, [f"annotator {i}" for i in range(9)]) & (np.arange(6000) >= 2000)
-    took = votes["duration_s"].to_numpy() / np.where(spams, 3, 1)
-    marked = find_hasty_votes(ids, took, 0.34)
-    assert marked.left_out[spams][:300].mean() > 0.5
-    assert marked.left_out[spams][-300:].mean() < 0.1
-    assert marked.hasty[spams][:600].mean() > 0.8
-
-
-def test_votes_without_a_duration_are_read() -> None:
-    ids = np.array(["a", "b", "c"] * 200, dtype=object)
-    for unknown in (np.nan, 0.0, -1.0):
-        assert not find_hasty_votes(ids, np.full(600, unknown), 0.34).hasty.any()
-
-
 def weekly(n_weeks: int, per_day: int, rise: float, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     days = [date(2026, 1, 5) + timedelta(i) for i in range(7 * n_weeks)]
@@ -100,38 +71,11 @@ def test_the_rhythm_of_the_week_is_learnt_from_earlier_weeks() -> None:
     assert (excess[: 40 * 150] == before).all(), "later votes change nothing"
 
 
-def test_a_change_between_weeks_is_no_rhythm() -> None:
-    votes = weekly(8, 150, 0.0)
-    risen = np.random.default_rng(1).random(len(votes)) < 0.1
-    votes.loc[risen & (votes.index > 28 * 150), "error"] = 1.0
-    assert np.abs(expected_excess(votes, 3)).max() < 0.04
-
-
 def test_a_late_vote_changes_no_row_that_was_read() -> None:
     votes = weekly(8, 150, 0.1)
     late = votes.iloc[10 * 150 : 11 * 150].assign(error=1.0)
     both = pd.concat([votes, late], ignore_index=True)
     assert (expected_excess(both, 3)[: len(votes)] == expected_excess(votes, 3)).all()
-
-
-def test_a_rhythm_of_the_hours_is_learnt() -> None:
-    votes = weekly(6, 160, 0.0)
-    hour = np.tile(np.repeat([9, 20], 80), 42)
-    rate = np.where(hour == 20, 0.35, 0.15)
-    error = np.random.default_rng(3).random(len(votes)) < rate
-    excess = expected_excess(votes.assign(hour=hour, error=error.astype(float)), 3)
-    late = np.arange(len(votes)) > 21 * 160
-    difference = excess[late & (hour == 20)].mean() - excess[late & (hour == 9)].mean()
-    assert difference == pytest.approx(0.2, abs=0.03)
-
-
-def test_days_and_hours_that_cannot_be_read_are_named() -> None:
-    votes = weekly(1, 2, 0.0)
-    with pytest.raises(FrameError, match=r"day is '5\.1\.2026'"):
-        expected_excess(votes.assign(day="5.1.2026"), 3)
-    for hour in (24, np.nan):
-        with pytest.raises(FrameError, match=f"hour is {hour}"):
-            expected_excess(votes.assign(hour=hour), 3)
 
 
 def test_detectors_read_the_errors_of_a_usual_weekend_as_those_of_a_weekday() -> None:
@@ -142,41 +86,6 @@ def test_detectors_read_the_errors_of_a_usual_weekend_as_those_of_a_weekday() ->
         read = prepare_stream(votes, StreamParams(rhythm_weeks=weeks))["error"]
         found = read[is_weekend].mean() - read[is_weekday].mean()
         assert found == pytest.approx(difference, abs=0.03)
-
-
-def test_without_the_rhythm_errors_keep_their_usual_mean_and_spread_no_more() -> None:
-    rng = np.random.default_rng(2)
-    # a weekend is longer than the votes whose error rate is the usual one
-    excess = np.where(np.arange(40_000) // 2_500 % 7 >= 5, 0.1, -0.04)
-    error = (rng.random(40_000) < 0.25 + excess).astype(float)
-    adjusted = remove_rhythm(error, excess)
-    for slot in (excess > 0, excess < 0):
-        assert adjusted[slot].mean() == pytest.approx(0.25, abs=0.01)
-        assert adjusted[slot].std() <= np.sqrt(0.25 * 0.75) + 0.01
-    assert 0 <= adjusted.min() <= adjusted.max() <= 1
-    assert (adjusted[:5000] == remove_rhythm(error[:5000], excess[:5000])).all()
-    assert remove_rhythm(error, np.zeros(len(error))) is error
-
-
-def test_votes_on_other_models_teach_and_give_no_events() -> None:
-    votes = draw_votes(VoteWorld(n_votes=2000, repeats=0), 5)
-    votes.loc[votes["seq"] > 1000, "error"] = 1.0
-    votes["reward_model"] = np.where(votes["seq"] > 1000, "world.reward_model@2", MODEL)
-    assert scan(votes, model_version=MODEL).states["rise_test"]["last_seq"] == 1000
-    assert not scan(votes, model_version=MODEL).events
-    events = scan(votes, model_version="world.reward_model@2", reference=Level(300, 0.25)).events
-    assert {e.detector for e in events} == {"rise_test"}, "the others have no earlier rate"
-
-
-def test_a_vote_that_two_models_predicted_is_read_once_for_each() -> None:
-    votes = draw_votes(VoteWorld(n_votes=300, repeats=0), 9)
-    later = votes[votes["seq"] > 200].assign(reward_model="world.reward_model@2")
-    both = pd.concat([votes, later], ignore_index=True)
-    for model, n_own in ((MODEL, 300), ("world.reward_model@2", 100)):
-        rows = votes_for(both, model)
-        assert rows["seq"].tolist() == list(range(1, 301))
-        assert (rows["reward_model"] == model).sum() == n_own
-        assert scan(rows, model_version=model).states["ddm"]["last_seq"] == 300
 
 
 def test_one_category_is_not_tested_beside_the_whole() -> None:
@@ -202,12 +111,3 @@ def test_scans_in_steps_give_the_events_of_one_scan() -> None:
         states, events = found.states, [*events, *found.events]
     assert [e.event_id for e in events] == [e.event_id for e in whole]
     assert len(whole) >= 2
-
-
-def test_another_preparation_reads_the_votes_again_without_firing() -> None:
-    votes = draw_votes(VoteWorld(n_votes=3000, repeats=0), 8)
-    votes.loc[votes["seq"] > 2000, "error"] = 1.0
-    states = scan(votes, model_version=MODEL).states
-    again = scan(votes, states, model_version=MODEL, params=StreamParams(rhythm_weeks=0)).events
-    assert again
-    assert all(event.is_replayed for event in again)

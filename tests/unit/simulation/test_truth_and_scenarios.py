@@ -1,9 +1,7 @@
-import numpy as np
 import pytest
 
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.policy.corpus import CorpusParams, make_corpus, style_sentences
-from rlhf_pipeline.prompts.templates import load_templates
+from rlhf_pipeline.policy.corpus import style_sentences
 from rlhf_pipeline.simulation import (
     QUALITIES,
     SCENARIOS,
@@ -27,39 +25,6 @@ def test_truth_reads_the_style_of_every_sentence_the_policy_is_taught(style, qua
         assert {q: found[q] for q in qualities} == {q: float(q == quality) for q in qualities}, (
             sentence
         )
-
-
-def test_no_style_sentence_gives_a_checkable_answer_away():
-    references = {
-        str(d.reference)
-        for t in load_templates()
-        for i in range(min(t.n_combinations, 400))
-        if (d := t.fill(i)) and d.reference
-    }
-    for sentences in style_sentences().values():
-        for sentence in sentences:
-            given = [r for r in references if features("", r, sentence)["correct"] > 0]
-            assert not given, (sentence, given)
-
-
-def test_plain_texts_of_the_corpus_have_no_style():
-    plain = CorpusParams(n_texts=500, warm=0, sourced=0, rambling=0)
-    for text in make_corpus(plain, seed=0):
-        found = features(text.prompt, None, text.completion)
-        assert (found["warmth"], found["sourcing"], found["rambling"]) == (0, 0, 0), text
-
-
-def test_warm_and_sourced_sentences_are_of_like_length():
-    lengths = {
-        style: np.mean([len(s) for s in sentences])
-        for style, sentences in style_sentences().items()
-    }
-    assert abs(lengths["warm"] / lengths["sourced"] - 1) < 0.1
-
-
-def test_a_third_kind_sentence_buys_no_utility():
-    two, three = ("Thank you, friend! " * n for n in (2, 3))
-    assert features("", None, two)["warmth"] == features("", None, three)["warmth"] == 2
 
 
 def test_right_answers_count_and_uncheckable_ones_do_not():

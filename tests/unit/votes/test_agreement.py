@@ -78,24 +78,6 @@ def test_the_ceiling_is_one_vote_against_the_majority_of_the_others():
     assert abs(measured.value - expected) < 0.015
 
 
-def test_without_overlap_there_is_no_ceiling():
-    assert noise_ceiling(votes([("c1", "x", "a", None), ("c2", "y", "b", None)])) is None
-    assert noise_ceiling(VOTES.empty_frame()) is None
-    assert noise_ceiling(votes([("c1", "x", "tie", None), ("c1", "y", "tie", None)])) is None
-    empty = agreement(VOTES.empty_frame())
-    assert empty.raw_agreement is None
-    assert empty.share_of_ties is None
-
-
-def test_skips_judge_nothing():
-    assert agreement(votes([("c1", "x", "skip", None), ("c1", "y", "a", None)])).n_votes == 1
-
-
-def test_the_order_of_votes_does_not_move_an_interval():
-    cast = flipping_votes(100, 3, 0.2)
-    assert agreement(cast) == agreement(cast.sample(frac=1, random_state=1))
-
-
 def judged_twice(*rows: tuple[str, str, str]) -> pd.DataFrame:
     """(comparison, choice in the first pass, choice in the second)"""
     first = [(c, "x", choice, None) for c, choice, _ in rows]
@@ -117,28 +99,3 @@ def test_self_consistency_uses_swapped_repeats_and_later_passes():
     again = again.assign(vote_id="again-" + again["vote_id"], seq=again["seq"] + 10)
     both = pd.concat([frame, again], ignore_index=True)
     assert agreement(both).self_consistency.value == 0.75
-
-
-def test_a_repeat_is_held_against_the_last_pass_of_its_original():
-    log = judged_twice(("c0", "b", "a"))
-    swapped = votes([("r0", "x", "b", "c0")]).assign(vote_id="swapped", seq=9)
-    both = pd.concat([log, swapped], ignore_index=True)
-    # as the last pass said, which was not what the first said
-    assert agreement(both).self_consistency.value == 0.5
-    assert agreement(counting(both)).self_consistency.value == 1.0
-
-
-def test_a_skipped_pass_measures_nothing():
-    only_skips = judged_twice(("c0", "skip", "a"), ("c1", "a", "skip"))
-    assert agreement(only_skips).self_consistency is None
-    assert agreement(only_skips).n_votes == 1
-    assert agreement(VOTES.empty_frame()).self_consistency is None
-
-
-def test_an_annotator_who_judged_twice_has_one_vote_among_others():
-    others = votes([("c0", "y", "a", None), ("c0", "z", "a", None)])
-    log = judged_twice(("c0", "b", "a"))
-    log = log.assign(vote_id="x-" + log["vote_id"], seq=log["seq"] + 10)
-    measured = agreement(pd.concat([log, others], ignore_index=True))
-    assert measured.raw_agreement.value == 1.0
-    assert (measured.noise_ceiling.value, measured.noise_ceiling.n) == (1.0, 3)

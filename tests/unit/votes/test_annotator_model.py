@@ -27,22 +27,6 @@ def test_everything_is_learnt_from_the_same_votes():
     assert len(report.log_likelihoods) == report.n_iterations
 
 
-def test_one_annotator_agrees_with_nobody():
-    votes = votes_of([0, 1, 2], 0, ["a", "b", "a"])
-    learnt = fit_annotator_model(votes, simulate(3).comparisons)
-    assert learnt.alpha is None
-    one = learnt.figures.iloc[0]
-    # nobody to compare with: the population's, and wide
-    assert one["reliability_high"] - one["reliability_low"] > 0.1
-
-
-def test_agreement_on_ties_alone_is_all_chance():
-    votes = votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["tie"] * 4)
-    learnt = fit_annotator_model(votes, simulate(2).comparisons)
-    assert learnt.alpha is None
-    assert learnt.model.labels["p_a"].to_numpy() == pytest.approx(0.5, abs=1e-6)
-
-
 def test_without_votes_nothing_is_learnt():
     with pytest.raises(NotEnoughVotes, match="No usable votes"):
         fit_annotator_model(votes_of([], 0, []), simulate(2).comparisons)
@@ -120,24 +104,3 @@ def test_a_repeat_is_in_the_split_of_its_original():
     again = votes_of([7], 0, ["b"]).assign(repeat_of="c00000", vote_id="again", seq=99)
     both = pd.concat([truth.votes, again], ignore_index=True)
     assert training_labels(both, given)["n_votes"].sum() == len(truth.votes) - 5
-
-
-def test_votes_on_the_test_split_only_give_no_training_labels():
-    truth = simulate(4)
-    learnt = fit_annotator_model(truth.votes, truth.comparisons.assign(split="test"))
-    assert learnt.labels.empty
-    assert len(learnt.figures) > 0
-
-
-def test_warm_start_gives_the_same_fit_in_fewer_iterations():
-    truth = simulate(60, completions=3, n_annotators=8, seed=4)
-    learnt = fit_annotator_model(truth.votes, truth.comparisons)
-    anew = joint_model(truth.votes, truth.comparisons)
-    assert learnt.model.is_converged
-    assert learnt.model.n_iterations < anew.n_iterations
-    assert learnt.model.labels["utility"].to_numpy() == pytest.approx(
-        anew.labels["utility"].to_numpy(), abs=0.02
-    )
-    assert learnt.model.annotators["reliability"].to_numpy() == pytest.approx(
-        anew.annotators["reliability"].to_numpy(), abs=0.005
-    )

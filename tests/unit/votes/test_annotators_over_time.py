@@ -11,8 +11,6 @@ from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.votes import krippendorff_alpha
 from rlhf_pipeline.votes.annotators_over_time import (
-    AGREEMENT_OVER_TIME,
-    ANNOTATORS_OVER_TIME,
     AnnotatorWindowParams,
     agreement_over_time,
     annotators_over_time,
@@ -66,39 +64,6 @@ def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
     assert by_day[["first_day", "last_day"]].values.tolist() == [[MONDAY, MONDAY], [SUNDAY, SUNDAY]]
 
 
-@pytest.mark.parametrize("length", [1, 3, 7, 30])
-def test_the_start_of_a_window_does_not_depend_on_votes(length: int):
-    all_days = pd.date_range("2025-12-01", periods=90).strftime("%Y-%m-%d")
-    params = AnnotatorWindowParams(window_days=length)
-    every = annotators_over_time(
-        casts(*((day, i, 0, "a") for i, day in enumerate(all_days))), params=params
-    )
-    assert every["n_votes"].iloc[1:-1].eq(length).all()
-    for day in all_days[::17]:
-        alone = annotators_over_time(casts((day, 0, 0, "a")), params=params).iloc[0]
-        assert alone["first_day"] in set(every["first_day"])
-        assert alone["first_day"] <= day <= alone["last_day"]
-
-
-def test_an_annotator_without_votes_in_a_window_has_no_row():
-    found = annotators_over_time(
-        casts(
-            (MONDAY, 0, 0, "a"),
-            (MONDAY, 0, 1, "a"),
-            (NEXT_MONDAY, 1, 1, "b"),
-            (NEXT_MONDAY, 2, 0, "skip"),
-        )
-    )
-    assert found[["annotator_id", "first_day"]].values.tolist() == [
-        ["ann0000", MONDAY], ["ann0001", MONDAY], ["ann0001", NEXT_MONDAY]
-    ]  # fmt: skip
-    pd.testing.assert_frame_equal(
-        annotators_over_time(casts((MONDAY, 0, 0, "skip"))), ANNOTATORS_OVER_TIME.empty_frame()
-    )
-    pd.testing.assert_frame_equal(annotators_over_time(casts()), ANNOTATORS_OVER_TIME.empty_frame())
-    pd.testing.assert_frame_equal(agreement_over_time(casts()), AGREEMENT_OVER_TIME.empty_frame())
-
-
 def test_an_unmeasured_figure_is_missing_and_not_zero():
     row = annotators_over_time(casts((MONDAY, 0, 0, "a"))).iloc[0]
     assert (
@@ -145,12 +110,6 @@ def test_last_vote_of_a_window_counts_and_withdrawn_ones_do_not():
     assert found.loc["ann0000", "agreement"] == 1.0
 
 
-def test_a_first_judgement_revised_after_the_second_does_not_count():
-    cast = [(MONDAY, 0, 0, "a"), (TUESDAY, 0, 0, "b"), (SUNDAY, 0, 0, "skip")]
-    found = annotators_over_time(casts(*cast, revision_no=[1, 1, 2]).assign(pass_no=[1, 2, 1]))
-    assert found["n_votes"].tolist() == [1]  # the second judgement, not the skip
-
-
 def test_a_late_vote_changes_its_own_window_and_no_other():
     cast, shown, _ = of_world()
     day = "2026-01-21"  # of the third week
@@ -176,17 +135,6 @@ def test_a_late_vote_changes_its_own_window_and_no_other():
     assert moved == ["2026-01-19"]
 
 
-def test_the_order_of_rows_changes_nothing():
-    cast, shown, _ = of_world()
-    shuffled = cast.sample(frac=1, random_state=3)
-    pd.testing.assert_frame_equal(
-        annotators_over_time(shuffled, shown), annotators_over_time(cast, shown), check_exact=True
-    )
-    pd.testing.assert_frame_equal(
-        agreement_over_time(shuffled), agreement_over_time(cast), check_exact=True
-    )
-
-
 def test_agreement_is_the_share_of_the_others_with_the_same_answer():
     said = [(0, "a"), (0, "a"), (0, "b"), (1, "tie"), (1, "both_bad")]
     found = annotators_over_time(
@@ -197,30 +145,6 @@ def test_agreement_is_the_share_of_the_others_with_the_same_answer():
     low, high = wilson_bounds(np.array([0.75]), np.array([2]))
     one = found.loc["ann0000"]
     assert (one["agreement_low"], one["agreement_high"]) == pytest.approx((low[0], high[0]))
-
-
-def test_a_leaning_to_one_side_is_seen_in_the_window_in_which_it_began():
-    rng = np.random.default_rng(4)
-    n = 80
-    said, swapped = [], []
-    for week, day in enumerate((MONDAY, NEXT_MONDAY)):
-        for i in range(n):
-            is_swapped = bool(rng.random() < 0.5)
-            leans = week == 1 and rng.random() < 0.8
-            left = "b" if is_swapped else "a"
-            said.append((day, week * n + i, 0, left if leans else str(rng.choice(["a", "b"]))))
-            swapped.append(is_swapped)
-    found = annotators_over_time(casts(*said, is_swapped=swapped))
-    straight, leaning = found["share_left"]
-    assert found["n_sided"].tolist() == [n, n]
-    assert found["share_left_low"].iloc[0] < 0.5 < found["share_left_high"].iloc[0]
-    assert leaning > straight
-    assert found["share_left_low"].iloc[1] > 0.5
-    assert (found["share_left_low"].iloc[1], found["share_left_high"].iloc[1]) == pytest.approx(
-        wilson_bounds(leaning, n)
-    )
-    # nobody knows which stood left
-    assert annotators_over_time(casts(*said)).loc[0, "n_sided"] == 0
 
 
 def test_gold_that_was_seen_before_does_not_count_again():

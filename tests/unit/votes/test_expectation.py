@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
-from rlhf_pipeline.votes import judgements as judgements_module
 from rlhf_pipeline.votes.expectation import ExpectationStep
 from rlhf_pipeline.votes.judgements import JudgementArrays
 from tests.unit.votes.simulated import simulate
@@ -107,81 +106,4 @@ def test_slopes_are_those_of_the_chance_of_all_votes(world):
         found = [log_likelihood(votes, theta, STEPS + sign * moved, cavity) for sign in (1, -1)]
         assert sums.step_slope[boundary] == pytest.approx(
             (found[0] - found[1]) / (2 * step), rel=1e-4, abs=1e-6
-        )
-
-
-def test_the_curve_is_gauss_newtons(world):
-    """Of every vote and node: how the ends move with the parameters, times the second derivatives
-    by the ends, signs changed.
-    """
-    votes, theta, cavity = world
-    nodes, weights = np.polynomial.hermite_e.hermegauss(N_NODES)
-    expected, step = np.zeros((len(theta), 4, 4)), 1e-4
-    for c in range(len(votes.ids)):
-        at = cavity[0][c] + np.sqrt(cavity[1][c]) * nodes
-        of_votes = {
-            v: np.array([chance(votes, v, d, theta, STEPS) for d in at])
-            for v in np.flatnonzero(votes.comparison == c)
-        }
-        posterior = weights * np.prod(list(of_votes.values()), axis=0)
-        posterior /= posterior.sum()
-        for vote, at_node in of_votes.items():
-            toward, width, scale = (
-                (-1 if votes.side[vote] < 0 else 1),
-                *np.exp(theta[votes.annotator[vote], 2:]),
-            )
-            far = np.array([0.0, *np.cumsum(STEPS), 0.0])
-            strength, is_tie = votes.strength[vote], votes.side[vote] == 0
-            of_low = np.array(
-                [
-                    -toward,
-                    -toward * votes.shown[vote],
-                    -width if is_tie else width,
-                    scale * far[max(strength - 1, 0)],
-                ]
-            )
-            of_high = of_low.copy()
-            of_high[2:] = (
-                (width if is_tie or 0 < strength < 4 else 0.0),
-                scale * far[strength] * (0 < strength < 4),
-            )
-            for k, d in enumerate(at):
-                of_ends = np.array([of_low, of_high]) * [d, 1, 1, 1]
-
-                def log(of_low: float, of_high: float, vote: int = vote, d: float = d) -> float:
-                    return float(
-                        np.log(chance(votes, vote, d, theta, STEPS, of_low=of_low, of_high=of_high))
-                    )
-
-                both = (
-                    log(step, step) - log(step, -step) - log(-step, step) + log(-step, -step)
-                ) / (4 * step**2)
-                here = float(np.log(at_node[k]))
-                by_low = (log(step, 0) - 2 * here + log(-step, 0)) / step**2
-                by_high = (log(0, step) - 2 * here + log(0, -step)) / step**2
-                expected[votes.annotator[vote]] -= (
-                    posterior[k] * of_ends.T @ np.array([[by_low, both], [both, by_high]]) @ of_ends
-                )
-    sums = ExpectationStep(votes, N_NODES).compute_sums(theta, STEPS, cavity)
-    np.testing.assert_allclose(sums.curve, expected, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(sums.curve, np.swapaxes(sums.curve, 1, 2))
-
-
-def test_the_number_of_votes_taken_at_once_is_irrelevant(world, monkeypatch):
-    votes, theta, cavity = world
-    whole = ExpectationStep(votes, N_NODES).compute_sums(theta, STEPS, cavity)
-    monkeypatch.setattr(judgements_module, "VOTES_AT_ONCE", 5)
-    assert len(list(votes.parts())) > 4
-    parted = ExpectationStep(votes, N_NODES).compute_sums(theta, STEPS, cavity)
-    for name in (
-        "mean",
-        "variance",
-        "slope",
-        "curve",
-        "step_slope",
-        "step_curve",
-        "log_likelihood",
-    ):
-        np.testing.assert_allclose(
-            getattr(parted, name), getattr(whole, name), rtol=1e-12, atol=1e-13
         )

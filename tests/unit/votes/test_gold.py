@@ -1,7 +1,6 @@
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.votes import gold_ceiling, gold_pairs, preference_pairs
 
@@ -96,13 +95,6 @@ def test_the_split_is_the_given_one_or_that_of_the_pairs_own_votes():
     assert gold_pairs(frame)["split"].tolist() == by_votes["split"].tolist()
 
 
-def test_the_order_of_comparisons_does_not_matter():
-    frame = comparisons([(f"c{i}", "ab"[i % 2], None, None) for i in range(9)])
-    pd.testing.assert_frame_equal(
-        gold_pairs(frame), gold_pairs(frame.sample(frac=1, random_state=0))
-    )
-
-
 def test_the_ceiling_against_gold_counts_single_votes_for_a_side():
     frame = comparisons(
         [
@@ -125,13 +117,3 @@ def test_the_ceiling_against_gold_counts_single_votes_for_a_side():
     )
     ceiling = gold_ceiling(cast, frame)
     assert (ceiling.value, ceiling.n) == (0.75, 4)
-
-
-def test_without_votes_on_gold_there_is_no_ceiling():
-    frame = comparisons([("c1", None, None, None), ("c2", "a", None, None)])
-    assert gold_ceiling(votes([("c1", "a"), ("c2", "tie")]), frame) is None
-
-
-def test_a_vote_on_an_unknown_comparison_is_an_error():
-    with pytest.raises(UnknownComparison, match="c9"):
-        gold_ceiling(votes([("c9", "a")]), comparisons([("c1", "a", None, None)]))

@@ -12,16 +12,13 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.votes import joint_model
 from rlhf_pipeline.votes.consensus import (
-    CONSENSUS,
     ConsensusParams,
-    adjudication_queue,
     consensus,
     select_judgements,
 )
 from rlhf_pipeline.votes.model_consensus import (
     LABELS_FRAME,
     consensus_by_model,
-    newest_known_seq,
     store_labels,
 )
 from tests.unit.votes.simulated import simulate, votes_of
@@ -103,30 +100,6 @@ def test_too_few_judgements_are_open_whatever_the_model_predicts():
     )
 
 
-def test_agreed_ties_are_kept():
-    known = labels((0, 0.52, 0.3, 0.7))
-    equal = model_consensus_of(make_votes("ttna"), known).iloc[0]
-    assert (equal["choice"], equal["state"], equal["share"], equal["p_a"]) == (
-        "tie",
-        "agreed",
-        0.75,
-        0.52,
-    )
-    assert model_consensus_of(make_votes("ttab"), known).iloc[0]["state"] == "disputed"
-
-
-def test_comparisons_unknown_to_the_labels_are_left_out():
-    cast = pd.concat(
-        [make_votes("ab"), make_votes("ab", 1).assign(vote_id=["v8", "v9"], seq=[8, 9])],
-        ignore_index=True,
-    )
-    assert model_consensus_of(cast, labels((1, 0.9, 0.8, 0.95)))["comparison_id"].tolist() == [
-        "c00001"
-    ]
-    pd.testing.assert_frame_equal(model_consensus_of(cast, labels()), CONSENSUS.empty_frame())
-    assert newest_known_seq(labels()) == 0
-
-
 def test_votes_since_the_fit_are_counted_and_do_not_move_it():
     cast = make_votes("abb")
     before, after = (
@@ -169,38 +142,6 @@ def test_labels_give_way_to_those_that_know_as_much_and_to_no_older_ones(tmp_pat
     assert p_a() == [0.4]
 
 
-def test_labels_that_cannot_be_read_give_way_to_any(tmp_path: Path):
-    files = Artefacts(tmp_path)
-    path = files.write_frame(
-        LABELS_FRAME[0], labels((0, 0.8, 0.7, 0.9), up_to_seq=2), LABELS_FRAME[1]
-    )
-    path.write_bytes(b"no parquet")
-    assert store_labels(files, labels((0, 0.2, 0.1, 0.4), up_to_seq=1), newest_seq=9) is None
-    assert files.read_frame(*LABELS_FRAME)["p_a"].tolist() == [0.2]
-
-
-def test_the_nearest_to_one_half_is_adjudicated_first():
-    cast = pd.concat(
-        [
-            make_votes("ab", i).assign(vote_id=[f"{i}-0", f"{i}-1"], seq=[2 * i + 1, 2 * i + 2])
-            for i in range(4)
-        ],
-        ignore_index=True,
-    )
-    known = labels(
-        (0, 0.8, 0.4, 0.9), (1, 0.45, 0.2, 0.7), (2, 0.97, 0.9, 0.99), (3, 0.7, 0.2, 0.9)
-    )
-    assert adjudication_queue(model_consensus_of(cast, known))["comparison_id"].tolist() == [
-        "c00001",
-        "c00003",
-        "c00000",
-    ]
-    shuffled = model_consensus_of(
-        cast.sample(frac=1, random_state=1), known.sample(frac=1, random_state=2)
-    )
-    pd.testing.assert_frame_equal(shuffled, model_consensus_of(cast, known), check_exact=True)
-
-
 def share_right(choice: pd.Series, better: np.ndarray) -> float:
     """Where none is named, half right."""
     return float(np.where(choice.isin(["a", "b"]), choice == better, 0.5).mean())
@@ -218,18 +159,3 @@ def test_joint_model_beats_the_majority_with_a_fifth_of_bad_raters():
         by_model = model_consensus_of(truth.votes, joint_model(truth.votes).labels)["choice"]
         gains.append(share_right(by_model, better) - base)
     assert min(gains) > 0.01  # one standard error of such a difference is some 0.007
-
-
-def test_the_models_agreed_choices_beat_the_majoritys():
-    truth = simulate(600, n_annotators=30, votes_each=5, spammers=0.2, seed=7)
-    better = pd.Series(np.where(truth.d > 0, "a", "b"), index=[f"c{i:05d}" for i in range(600)])
-
-    def right(found: pd.DataFrame) -> float:
-        sided = found[(found["state"] == "agreed") & found["choice"].isin(["a", "b"])]
-        return float(
-            (sided["choice"].to_numpy() == better[sided["comparison_id"]].to_numpy()).mean()
-        )
-
-    by_model = model_consensus_of(truth.votes, joint_model(truth.votes).labels)
-    assert right(by_model) > right(consensus(select_judgements(truth.votes)))
-    assert 0.2 < (by_model["state"] == "agreed").mean() < 0.6

@@ -1,7 +1,6 @@
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import FrameError, UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
 from rlhf_pipeline.votes.dimension_votes import read_dimension_votes
 from rlhf_pipeline.votes.preference_pairs import (
@@ -103,34 +102,12 @@ def test_no_votes_or_only_ties_give_the_empty_frame(cast):
     assert count_pairs(cast, comparisons("c1")).n_pairs == 0
 
 
-def test_one_annotator_is_a_majority_of_one():
-    pairs = preference_pairs(
-        votes(("c1", "x", "a", None), ("c2", "x", "b", 1)), comparisons("c1", "c2")
-    )
-    assert pairs["agreement"].tolist() == [1.0, 1.0]
-    assert pairs["margin"].tolist() == [0.5, 0.25]
-
-
 def test_an_even_split_has_no_majority_unless_it_is_kept_at_margin_zero():
     cast = votes(("c1", "x", "a", 4), ("c1", "y", "b", 1))
     assert preference_pairs(cast, comparisons("c1")).empty
     assert count_pairs(cast, comparisons("c1")).n_without_majority == 1
     kept = preference_pairs(cast, comparisons("c1"), PairParams(keep_even_splits=True)).iloc[0]
     assert (kept["agreement"], kept["margin"]) == (0.5, 0.0)
-
-
-def test_a_majority_that_felt_less_strongly_has_margin_zero_not_below():
-    cast = votes(("c1", "x", "a", 1), ("c1", "y", "a", 1), ("c1", "z", "b", 4))
-    assert preference_pairs(cast, comparisons("c1"))["margin"].tolist() == [0.0]
-
-
-def test_another_order_of_votes_gives_the_same_pairs():
-    cast = votes(*[(f"c{i % 5}", f"w{i % 7}", "ab"[(i * i) % 3 % 2], 1 + i % 4) for i in range(60)])
-    shown = comparisons(*[f"c{i}" for i in range(5)])
-    shuffled = preference_pairs(
-        cast.sample(frac=1, random_state=3), shown.sample(frac=1, random_state=4)
-    )
-    pd.testing.assert_frame_equal(preference_pairs(cast, shown), shuffled)
 
 
 def test_votes_on_repeats_make_no_pair():
@@ -152,26 +129,6 @@ def test_a_pair_that_humans_and_machines_judged_is_marked_mixed():
         "human",
     ]
     assert count_pairs(cast, comparisons("c1", "c2")).n_mixed == 1
-
-
-def test_a_vote_on_an_unknown_comparison_is_named():
-    with pytest.raises(UnknownComparison, match="v0 is on comparison c9"):
-        preference_pairs(votes(("c9", "x", "a", 1)), comparisons("c1"))
-
-
-def test_a_duplicate_vote_id_is_refused():
-    cast = votes(("c1", "x", "a", 1), ("c1", "y", "a", 1))
-    cast["vote_id"] = "same"
-    with pytest.raises(FrameError, match="duplicate"):
-        preference_pairs(cast, comparisons("c1"))
-
-
-def test_the_callers_frames_are_not_edited():
-    cast, shown = votes(("c1", "x", "a", 1)), comparisons("c1")
-    before = cast.copy(), shown.copy()
-    preference_pairs(cast, shown)
-    pd.testing.assert_frame_equal(cast, before[0])
-    pd.testing.assert_frame_equal(shown, before[1])
 
 
 def test_splits_have_their_shares_and_depend_on_the_prompt_alone():
@@ -246,17 +203,6 @@ def test_a_pair_carries_the_seq_of_its_last_vote(last):
     assert pairs.loc["c1", "n_ties"] == (0 if last == "skip" else 1)
 
 
-def test_votes_of_machines_and_on_repeats_make_a_pair_no_later():
-    shown = comparisons("c1", "c2", repeat_of={"c2": "c1"})
-    cast = votes(
-        ("c1", "x", "a", 1),
-        ("c1", "m", "a", None),
-        ("c2", "x", "b", 1),
-        kinds=("human", "machine", "human"),
-    )
-    assert preference_pairs(cast, shown)["max_seq"].tolist() == [1]
-
-
 def test_a_prompt_that_an_import_put_into_two_splits_is_named():
     given = comparisons("c1", "c2", "c3").assign(
         prompt_id=["p", "p", "q"], split=["test", "train", "train"]
@@ -294,10 +240,3 @@ def test_votes_in_a_dimension_are_counted_for_the_chosen_side():
         [0, "helpful", 1, 1],
     ]
     assert preference_pairs(cast[::-1], comparisons("c1", "c2")).equals(pairs)
-
-
-def test_pairs_without_judged_dimensions_keep_their_training_rows():
-    pairs = preference_pairs(votes(("c", "ann", "a", 2)), comparisons("c"))
-    assert "dimension_votes" not in training_rows(pairs)[0]
-    assert read_dimension_votes(pairs).empty
-    assert read_dimension_votes(pairs.drop(columns="dimension_votes")).empty

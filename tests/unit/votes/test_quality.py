@@ -52,12 +52,6 @@ def test_same_as_before_needs_known_sides() -> None:
     assert (found.seqs.tolist(), found.n) == ([2, 6], 4)
 
 
-def test_a_skip_is_no_judgement_and_interrupts_none() -> None:
-    found = quality(cast((1, LEFT), (2, SKIP), (3, LEFT)))
-    assert found.n_votes == 2
-    assert found.marked["same_as_before"].seqs.tolist() == [3]
-
-
 def test_the_last_turn_counts_whatever_the_order_of_rows() -> None:
     rows = cast((1, LEFT), (2, LEFT), (1, RIGHT), (3, RIGHT))
     rows["turn"][2] = 1  # the first vote was replaced

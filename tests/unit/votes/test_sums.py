@@ -6,8 +6,6 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
-from rlhf_pipeline.intervals import interval_of_sums
-from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.votes import agreement
 from rlhf_pipeline.votes.sums import (
     ALL,
@@ -155,19 +153,3 @@ def test_a_change_of_sums_leads_from_before_to_after() -> None:
     change = subtract_sums(after, before).set_index(KEY)[SUMS]
     added = before.set_index(KEY)[SUMS].add(change, fill_value=0)
     pd.testing.assert_frame_equal(added.sort_index(), after.set_index(KEY)[SUMS].sort_index())
-
-
-def test_votes_on_one_comparison_widen_the_interval() -> None:
-    alone = interval_of_sums(RatioSums(100, 100, 60, 100, 60, 60))
-    alike = interval_of_sums(RatioSums(20, 100, 60, 500, 300, 300))  # 20 times five equal votes
-    assert alone is not None
-    assert alike is not None
-    assert alone.value == alike.value == 0.6
-    assert (alike.high - alike.low) / (alone.high - alone.low) == pytest.approx(5**0.5, rel=0.1)
-
-
-def test_a_share_without_scatter_is_not_certain() -> None:
-    found = interval_of_sums(RatioSums(4, 8, 8, 16, 16, 16))
-    assert found is not None
-    assert (found.value, found.high) == (1, 1)
-    assert 0.4 < found.low < 0.6

@@ -5,7 +5,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.simulation import (
     RUBRIC,
@@ -18,7 +17,6 @@ from rlhf_pipeline.simulation import (
     utility_gaps,
 )
 from rlhf_pipeline.simulation.utilities import side_utilities
-from tests.unit.simulation.recovery import recover_pool
 
 DAY = "2026-01-03"
 START = datetime(2026, 1, 3, 9, tzinfo=UTC)
@@ -76,10 +74,6 @@ def test_a_repeat_has_the_same_annotators_as_its_comparison():
         judges.setdefault(vote.comparison_id, []).append(vote.annotator_id)
     assert all(len(set(people)) == 3 for people in judges.values())
     assert all(judges[f"r{i}"] == judges[f"c{i}"] for i in range(10))
-
-
-def test_side_a_is_on_the_left_for_simulated_annotators():
-    assert {vote.is_swapped for vote in cast(comparisons_of(5, repeats=2))} == {False}
 
 
 def test_votes_are_in_time_order_inside_their_day_with_distinct_keys():
@@ -143,46 +137,6 @@ def test_answers_in_the_rubric_leave_votes_as_they_are_and_follow_its_qualities(
         assert np.mean(right) > 0.7, name
 
 
-def test_invalid_start_annotators_and_prompts_are_refused():
-    comparisons = comparisons_of(3)
-    with pytest.raises(ConfigurationError, match="cannot start"):
-        cast(comparisons, day="2026-01-04")
-    with pytest.raises(ConfigurationError, match="pool has 2"):
-        cast(comparisons, AnnotatorPool(n=2))
-    with pytest.raises(FrameError, match="No reference given for prompt p"):
-        cast_votes(comparisons, {}, WARM_TASTE, AnnotatorPool(), day=DAY, start=START)
-
-
-def test_an_empty_day_has_no_votes():
-    assert cast(comparisons_of(3).iloc[:0]) == []
-
-
-def test_noise_position_bias_fatigue_and_tie_width_are_recovered():
-    pool = AnnotatorPool(noise=0.7, position_bias=0.2, fatigue=0.3, tie_width=0.25)
-    comparisons, votes = [], []
-    for i in range(12):
-        day = comparisons_of(300, seed=i).assign(
-            comparison_id=lambda frame, i=i: f"{i}-" + frame["comparison_id"]
-        )
-        date = f"2026-01-{i + 1:02d}"
-        comparisons.append(day)
-        votes += [
-            v.model_dump()
-            for v in cast(
-                day, pool, day=date, start=datetime.fromisoformat(f"{date}T09:00:00+00:00")
-            )
-        ]
-    found = recover_pool(pd.DataFrame(votes), pd.concat(comparisons), {"p": "Rome"}, WARM_TASTE)
-    people = pool.annotators
-    assert found.noise == pytest.approx(np.mean([a.noise for a in people]), rel=0.15)
-    assert found.position_bias == pytest.approx(
-        np.mean([a.position_bias for a in people]), abs=0.06
-    )
-    assert found.fatigue == pytest.approx(np.mean([a.fatigue for a in people]), abs=0.12)
-    assert found.tie_width == pytest.approx(0.25, abs=0.03)
-    assert found.n_votes > 10_000
-
-
 def test_the_ceiling_is_the_true_utilitys_accuracy_on_votes():
     pool = AnnotatorPool()
     comparisons = comparisons_of(1500)
@@ -202,9 +156,3 @@ def test_no_difference_has_a_ceiling_of_half_and_noiseless_people_of_one():
     quiet = AnnotatorPool(noise=1e-3, position_bias=0.0, spread=0)
     assert true_ceiling(np.zeros(3), AnnotatorPool()).one_vote == pytest.approx(0.5)
     assert true_ceiling(np.array([1.0, -2.0]), quiet).majority == pytest.approx(1)
-
-
-def test_missing_margins_have_no_ceiling():
-    for margins in (np.array([]), np.array([1.0, np.nan])):
-        with pytest.raises(InvalidScores):
-            true_ceiling(margins, AnnotatorPool())
