@@ -64,8 +64,8 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
         )
         # a hold that claims nothing new is not stored
         is_new = decision is not None and decision.decision_id is not None
-        if is_new:  # now, and not with the next tick of the alerts sensor
-            report_changes(store, settings, now())
+        # now, and not with the next tick of the alerts sensor: a demo and `rlhf run` have none
+        report_changes(store, settings, now())
         requests = list(_request_pending(settings, context.instance, store))
         # Commands that answer a decision know no Dagster; `rlhf run` reports its own.
         begun = [

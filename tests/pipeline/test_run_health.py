@@ -231,6 +231,8 @@ def test_a_failed_retraining_is_tried_three_times_and_then_given_up(
             world.run("retraining", lost, dagster__run_key=str(request.run_key))
     assert attempts == ["1", "2", "3"]
     assert world.store.decisions.get(decision.decision_id or 0).state == "failed"
+    (alert,) = world.store.alerts.page(rule="drift")
+    assert alert.progress == "its run failed", "the sensor that retrains moves the alert on"
 
 
 def fired(world: World) -> TriggerDecision:
@@ -249,7 +251,11 @@ def fired(world: World) -> TriggerDecision:
 
     def always(evidence: Any) -> TriggerDecision:
         return TriggerDecision(
-            action="fire", reasons=("test",), event_ids=(event.event_id,), decided_at=evidence.now
+            action="fire",
+            reasons=("test",),
+            event_ids=(event.event_id,),
+            decided_at=evidence.now,
+            remedy="retrain",
         )
 
     decision = world.store.decisions.decide(always, now=utc_now(), champion="m@1")
