@@ -2,12 +2,15 @@
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.telemetry.spans import EndedRun, EndedStep
 from rlhf_pipeline.telemetry.tracing import open_tracer
+
+if TYPE_CHECKING:
+    from rlhf_pipeline.telemetry.otlp import Tracer
 
 log = logging.getLogger(__name__)
 # Dagster's own tags; its public API has no names for them
@@ -22,36 +25,38 @@ def record_run(settings: Settings, instance: dg.DagsterInstance, run_id: str) ->
     if tracer is None:
         return
     try:
-        ended = _read_run(instance, run_id)
+        _record(tracer, instance, run_id)
     except Exception:
         log.exception("The run %s has no span: Dagster's record of it could not be read.", run_id)
-    else:
-        tracer.record_run(ended)
 
 
-def _read_run(instance: dg.DagsterInstance, run_id: str) -> EndedRun:
+def _record(tracer: "Tracer", instance: dg.DagsterInstance, run_id: str) -> None:
     record = instance.get_run_record_by_id(run_id)
     assert record is not None  # it has just ended
-    run, now = record.dagster_run, time.time()
-    steps = [
-        EndedStep(
-            key=step.step_key,
-            started_at=step.start_time,
-            ended_at=step.end_time or now,
-            has_failed=step.status is not None and step.status.value != "SUCCESS",
-            n_attempts=len(step.attempts_list),
+    run, now, has_failed = record.dagster_run, time.time(), False
+    shared = {"rlhf.run_id": run_id, "rlhf.job": run.job_name}
+    if partition := next((run.tags[tag] for tag in PARTITION_TAGS if tag in run.tags), ""):
+        shared["rlhf.partition"] = partition
+    for step in instance.get_run_step_stats(run_id):
+        if step.start_time is None:
+            continue
+        failed = step.status is not None and step.status.value != "SUCCESS"
+        has_failed |= failed
+        tracer.record_step(
+            run_id,
+            step.step_key,
+            (step.start_time, step.end_time or now),
+            shared | {"rlhf.step": step.step_key, "rlhf.attempts": len(step.attempts_list)},
+            name=f"step {step.step_key}",
+            error="step_failed" if failed else None,
         )
-        for step in instance.get_run_step_stats(run_id)
-        if step.start_time is not None
-    ]
+    has_failed |= run.status == dg.DagsterRunStatus.FAILURE
     began = record.start_time or record.create_timestamp.timestamp()
-    return EndedRun(
-        run_id=run_id,
-        job=run.job_name,
-        started_at=began,
-        ended_at=record.end_time or now,
-        has_failed=run.status == dg.DagsterRunStatus.FAILURE
-        or any(step.has_failed for step in steps),
-        partition=next((run.tags[tag] for tag in PARTITION_TAGS if tag in run.tags), ""),
-        steps=steps,
+    tracer.record_step(
+        run_id,
+        "",
+        (began, record.end_time or now),
+        shared,
+        name=f"run {run.job_name}",
+        error="run_failed" if has_failed else None,
     )

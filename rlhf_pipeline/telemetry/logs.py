@@ -5,17 +5,15 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
-from rlhf_pipeline.alert_targets import AlertTarget
 from rlhf_pipeline.config import Settings, keep_mlflow_from_logging
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.secret_files import provider_key, read_secret
@@ -34,39 +32,17 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 class SecretFilter:
     """Replaces the secrets of the settings, and of the files that they name, in lines of any
-    logger, and in alerts. A file that has changed is read again; its earlier secret stays hidden.
+    logger, and in alerts. The files are read once.
     """
 
-    def __init__(self, settings: BaseModel):
-        self._settings = settings
-        self._files = tuple(_find_files(settings))
-        self._secrets: list[str] = []
-        # of the files as they were read; None: never
-        self._states: list[tuple[int, int] | None] | None = None
+    def __init__(self, settings: Settings):
+        found = {s for s in _find_secrets(settings) if len(s) >= LEAST_SECRET}
+        self._secrets = sorted(found, key=len, reverse=True)
 
     def hide(self, text: str) -> str:
-        self._refresh()
         for secret in self._secrets:
             text = text.replace(secret, "…")
         return text
-
-    def _refresh(self) -> None:
-        states = [_find_state(file) for file in self._files]
-        if states == self._states:
-            return
-        found = {*self._secrets, *_find_secrets(self._settings)}
-        self._secrets = sorted((s for s in found if len(s) >= LEAST_SECRET), key=len, reverse=True)
-        self._states = states
-
-    def hide_in(self, value: Any) -> Any:
-        """The value with its texts hidden, those of nested mappings and lists too."""
-        if isinstance(value, str):
-            return self.hide(value)
-        if isinstance(value, Mapping):
-            return {key: self.hide_in(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.hide_in(item) for item in value]
-        return value
 
 
 class TextFormatter(logging.Formatter):
@@ -171,91 +147,47 @@ def _log_uncaught(
         )
 
 
-def _find_secrets(value: object) -> Iterator[str]:
-    """Values of secret fields and each word of them, also in nested records; of a URL its password
-    and its path, which is the secret of a webhook; of headers each value.
+def _find_secrets(settings: Settings) -> Iterator[str]:
+    """Secret values, each word of them, passwords and secret parameters of URLs, and whatever may
+    be a token in the address of a target.
     """
-    if isinstance(value, SecretStr):
-        plain = value.get_secret_value()
-        if "://" in plain:
-            try:
-                yield from _find_url_secrets(plain)
-                parts = urlsplit(plain)
-                if parts.scheme in ("http", "https"):
-                    yield plain.partition(parts.netloc)[2]
-            except ValueError:  # not an address: the code that connects to it says so
-                yield plain
-            return
-        yield from (plain, *plain.split())  # several secrets while they are rotated
-        for pair in plain.split(",") if "=" in plain else ():
-            header = unquote(pair.partition("=")[2])
-            yield from (header, header.rpartition(" ")[2])
-    elif isinstance(value, str) and "://" in value:  # base_url, which is no secret as a whole
-        with suppress(ValueError):  # not an address: the code that connects to it says so
-            yield from _find_url_secrets(value)
-    elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            item = getattr(value, name)
-            item = _read_secret_file(value, name, item) if isinstance(item, Path) else item
-            is_apprise = isinstance(value, AlertTarget) and value.channel == "apprise"
-            if is_apprise and isinstance(item, SecretStr):
-                yield from _find_tokens(item.get_secret_value())
-            yield from _find_secrets(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _find_secrets(item)
+    for target in settings.alert_targets:
+        with suppress(ConfigurationError):  # the code that uses the secret says so
+            yield from _split_address(read_secret(target.url, target.url_file))
+        with suppress(ConfigurationError):
+            yield from read_secret(target.secret, target.secret_file).split()
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        plain = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if isinstance(plain, str) and "://" in plain:
+            yield from _find_url_secrets(plain)
+        elif isinstance(value, SecretStr):
+            yield from (plain, *plain.split())
+            for header in [unquote(pair.partition("=")[2]) for pair in plain.split(",")]:
+                yield from (header, header.rpartition(" ")[2])
+    with suppress(ConfigurationError):
+        key = provider_key(settings)
+        yield "" if key is None else key.get_secret_value()
 
 
 def _find_url_secrets(url: str) -> Iterator[str]:
     """The password of a URL, and parameters whose names tell that they are secret."""
-    parts = urlsplit(url)
-    pairs = (pair.partition("=") for pair in parts.query.split("&"))
-    secrets = [value for name, _, value in pairs if SECRET_PARAMETER.search(name)]
-    for secret in (parts.password or "", *secrets):
-        yield from (secret, unquote(secret))
+    with suppress(ValueError):  # not an address: the code that connects to it says so
+        parts = urlsplit(url)
+        pairs = (pair.partition("=") for pair in parts.query.split("&"))
+        secrets = [value for name, _, value in pairs if SECRET_PARAMETER.search(name)]
+        for secret in (parts.password or "", *secrets):
+            yield from (secret, unquote(secret))
 
 
-def _read_secret_file(owner: BaseModel, name: str, file: Path) -> SecretStr | None:
-    """The secret in a file that takes the place of a secret field; None of other files, and of one
-    that holds no secret.
-    """
-    try:
-        if isinstance(owner, Settings):
-            return provider_key(owner) if name == "api_key_file" else None
-        return SecretStr(read_secret(None, file))
-    except ConfigurationError:  # the code that uses the secret says so
-        return None
-
-
-def _find_files(value: object) -> Iterator[Path]:
-    """The files that settings name, also in nested records."""
-    if isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            item = getattr(value, name)
-            if isinstance(item, Path) and name.endswith("_file"):
-                yield item
-            yield from _find_files(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _find_files(item)
-
-
-def _find_state(file: Path) -> tuple[int, int] | None:
-    """Changes with the content of a file; None if there is none."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
-def _find_tokens(url: str) -> Iterator[str]:
-    """A URL of apprise after its scheme, and its parts: any may be a token, even in the host's
-    place, unless that is the name or the number of a host.
+def _split_address(url: str) -> Iterator[str]:
+    """A target's address after its scheme and host, and its parts: any may be a token, in apprise
+    even in the host's place, unless that is the name or the number of a host.
     """
     rest = url.partition("://")[2]
-    host = rest.partition("/")[0].rpartition("@")[2]
-    parts = (part for part in re.split(r"[/@?&=]", rest) if len(part) >= LEAST_TOKEN)
-    is_host = "." in host or host.startswith(("localhost", "["))
-    for secret in (rest, *(part for part in parts if not (is_host and part == host))):
+    host, _, path = rest.partition("/")
+    parts = [part for part in re.split(r"[/@?&=:]", rest) if len(part) >= LEAST_TOKEN]
+    names = host.rpartition("@")[2].partition(":")[0]
+    is_host = "." in names or names.startswith(("localhost", "["))
+    for secret in (path, *(part for part in parts if not (is_host and part == names))):
         yield from (secret, unquote(secret))

@@ -27,17 +27,14 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 class LatencyHistogram:
     """Durations in seconds, counted by bucket. Counting is cheap; only one thread may do it."""
 
-    bounds: Sequence[float] = BOUNDS
-    counts: list[int] = field(default_factory=list)  # one more than bounds, for what is longer
+    # by bucket of BOUNDS, and one for what is longer
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     n: int = 0
     total: float = 0.0
     total_squares: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.counts = self.counts or [0] * (len(self.bounds) + 1)
-
     def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.n += 1
         self.total += seconds
         self.total_squares += seconds * seconds
@@ -99,7 +96,7 @@ def _of_process(n_votes: int, requests: RequestCounts) -> Iterator[Metric]:
     yield answered
     seconds = requests.vote_seconds
     buckets, n = [], 0
-    for bound, count in zip([*map(str, seconds.bounds), "+Inf"], list(seconds.counts), strict=True):
+    for bound, count in zip([*map(str, BOUNDS), "+Inf"], list(seconds.counts), strict=True):
         n += count
         buckets.append((bound, n))
     yield HistogramMetricFamily(

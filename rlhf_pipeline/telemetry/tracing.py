@@ -1,22 +1,25 @@
 """Opens the tracer of a home; there is none unless the settings name a collector."""
 
 import atexit
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from rlhf_pipeline import __version__
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import CallObserver, ignore_calls
-from rlhf_pipeline.telemetry.spans import Tracer
+
+if TYPE_CHECKING:
+    from rlhf_pipeline.telemetry.otlp import Tracer
 
 # Together below the second that a dead collector may cost a run: its process ends once, and of its
 # steps at most two make calls in processes of their own.
 EXIT_S = 0.4
 FLUSH_S = 0.25
 
-_opened: dict[tuple[str, str, str], Tracer] = {}
+_opened: "dict[tuple[str, str, str], Tracer]" = {}
 
 
-def open_tracer(settings: Settings) -> Tracer | None:
+def open_tracer(settings: Settings) -> "Tracer | None":
     """The tracer of this process for the collector in the settings, or None. Importing the SDK
     takes 0.1 s, so that only those who name a collector pay for it.
     """
@@ -25,7 +28,7 @@ def open_tracer(settings: Settings) -> Tracer | None:
     headers = settings.otlp_headers.get_secret_value() if settings.otlp_headers else ""
     key = (settings.otlp_endpoint, headers, settings.project)
     if key not in _opened:
-        from rlhf_pipeline.telemetry.otlp import OtlpReceiver
+        from rlhf_pipeline.telemetry.otlp import Tracer
 
         resource = {
             "service.name": "rlhf_pipeline",
@@ -33,8 +36,8 @@ def open_tracer(settings: Settings) -> Tracer | None:
             "service.namespace": settings.organization,
             "rlhf.project": settings.project,
         }
-        tracer = Tracer(OtlpReceiver(settings.otlp_endpoint, parse_headers(headers), resource))
-        atexit.register(tracer.receiver.close, EXIT_S)
+        tracer = Tracer(settings.otlp_endpoint, parse_headers(headers), resource)
+        atexit.register(tracer.close, EXIT_S)
         _opened[key] = tracer
     return _opened[key]
 
@@ -48,7 +51,7 @@ def find_call_observer(settings: Settings) -> CallObserver:
 def flush_spans() -> None:
     """Deliver the spans of this process, which ends without `atexit`, as step processes do."""
     for tracer in _opened.values():
-        tracer.receiver.flush(FLUSH_S)
+        tracer.flush(FLUSH_S)
 
 
 def parse_headers(text: str) -> dict[str, str]:

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from http import HTTPStatus
 from time import perf_counter, time
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_pipeline.telemetry.prometheus import RequestCounts
-from rlhf_pipeline.telemetry.spans import Tracer
 from rlhf_pipeline.web.routing import PREFIX
+
+if TYPE_CHECKING:
+    from rlhf_pipeline.telemetry.otlp import Tracer
 
 VOTES = {f"{PREFIX}/votes", f"{PREFIX}/votes:batch"}
 
@@ -23,7 +26,7 @@ class RequestMeter:
         self,
         app: ASGIApp,
         counts: RequestCounts,
-        tracer: Tracer | None = None,
+        tracer: "Tracer | None" = None,
         monotonic: Callable[[], float] = perf_counter,
     ):
         self._app = app
@@ -49,7 +52,7 @@ class RequestMeter:
                 self._counts.vote_seconds.observe(seconds)
                 if self._tracer is not None:
                     now = time()
-                    self._tracer.record_vote_request(scope["path"], status, now - seconds, now)
+                    self._tracer.record_request(scope["path"], status, now - seconds, now)
 
         async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -106,46 +104,32 @@ def test_secrets_of_the_settings_are_hidden_in_every_line(log_format: str, lines
     assert not [secret for secret in hidden if secret in written]
 
 
-def test_malformed_secret_address_is_hidden_as_a_whole(tmp_path: Path, lines: Any):
-    (tmp_path / "url").write_text("json://ann:pass@[chat/x")
-    target = {"channel": "apprise", "url_file": str(tmp_path / "url")}
-    configure_logs(Settings(alert_targets={"chat": target}))
-    ours.warning("failed at json://ann:pass@[chat/x")
-    assert lines()[0].endswith("failed at …")
-
-
-def test_secrets_in_files_are_hidden_and_new_ones_too(tmp_path: Path, lines: Any):
+def test_secrets_in_files_are_hidden(tmp_path: Path, lines: Any):
     sealing_key = generate_sealing_key()
-    files = {name: tmp_path / name for name in ("key", "secret", "url", "mail")}
+    files = {name: tmp_path / name for name in ("key", "secret", "url", "missing")}
     files["key"].write_text(seal(SecretStr("sk-sealed"), sealing_key))
     files["secret"].write_text(f"{WEBHOOK_SECRET} {NEXT_SECRET}\n")
     files["url"].write_text("slack://TokenA/TokenB/")
+    targets = {
+        "team": {
+            "channel": "webhook",
+            "url": "https://chat.example/x",
+            "secret_file": str(files["secret"]),
+        },
+        "slack": {"channel": "apprise", "url_file": str(files["url"])},
+        "mail": {"channel": "apprise", "url_file": str(files["missing"])},
+    }
     configure_logs(
         Settings(
             api_key_file=files["key"],
             sealing_key=sealing_key,
             base_url="https://ann:of-the-proxy@proxy.example/v1?api-key=k%2F1&version=2026",
-            alert_targets={
-                "team": {
-                    "channel": "webhook",
-                    "url": "https://chat.example/x",
-                    "secret_file": str(files["secret"]),
-                },
-                "slack": {"channel": "apprise", "url_file": str(files["url"])},
-                "mail": {"channel": "apprise", "url_file": str(files["mail"])},
-            },
+            alert_targets=targets,
         )
     )
     hidden = ("sk-sealed", WEBHOOK_SECRET, NEXT_SECRET, "TokenA", "TokenB", "of-the-proxy", "k%2F1")
-    ours.warning("said %s", " and ".join(hidden))
-    files["mail"].write_text(
-        "mailtos://ann:only-now@mx.x.org"
-    )  # read although it was missing at the start
-    files["key"].write_text("sk-next-key")
-    ours.warning("said %s", " and ".join((*hidden, "sk-next-key", "only-now", "version=2026")))
-    first, second = lines()
-    assert first.endswith("said " + " and ".join(["…"] * 7))
-    assert second.endswith("said " + " and ".join(["…"] * 9) + " and version=2026")
+    ours.warning("said %s", " and ".join((*hidden, "version=2026")))
+    assert lines()[0].endswith("said " + " and ".join(["…"] * 7) + " and version=2026")
 
 
 def test_other_libraries_write_warnings_and_errors_only(lines: Any):
@@ -166,20 +150,3 @@ def test_other_libraries_write_warnings_and_errors_only(lines: Any):
     ]
     configure_logs(Settings(log_level="error"))  # again: no line is written twice
     assert write() == ["ERROR rlhf_pipeline.store: error", "ERROR httpx: error"]
-
-
-def test_text_shows_control_characters_literally(lines: Any):
-    configure_logs(Settings())
-    ours.warning("a\x1b[31mred")
-    assert lines()[0].endswith("WARNING rlhf_pipeline.store: a\\u001b[31mred")
-
-
-def test_an_error_that_ends_a_command_is_a_json_line(tmp_path: Path):
-    command = [str(Path(sys.executable).with_name("rlhf")), "status"]
-    environ = os.environ | {"RLHF_HOME": str(tmp_path / "none"), "RLHF_LOG_FORMAT": "json"}
-    ended = subprocess.run(
-        command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 1
-    told = json.loads(ended.stderr)
-    assert told["message"].startswith("ConfigurationError: ")
