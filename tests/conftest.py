@@ -26,7 +26,6 @@ LONG = (
     "tests/processes",
     "tests/pipeline",
     "tests/training",
-    "tests/web/test_schemathesis",
     "tests/providers",
     "tests/on_postgres",
     "tests/browser",

@@ -18,9 +18,6 @@ GONE = (
 SECONDS = 18.75 + 15
 # titles of the page between two cards, where a machine is slow
 ON_ITS_WAY = ("Loading comparisons", "Sending your votes")
-# the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a
-# try
-UNTIL_TRIED_AGAIN = 18.75 + SECONDS
 
 
 def log_in(page: Any, site: People, user: User, path: str = "/annotate") -> None:

@@ -20,7 +20,6 @@ from rlhf_pipeline.records import (
     utc_now,
 )
 from tests.browser.hands import log_in
-from tests.browser.payloads import ALIVE, PAYLOADS
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults
 
@@ -187,38 +186,6 @@ def test_a_bin_in_drawing_and_table_leads_to_exactly_its_votes(site: People, bro
     page.context.close()
 
 
-def test_the_keyboard_reaches_every_bin(site: People, browser: Any) -> None:
-    furnish(site)
-    page = opened(browser, site)
-    open_bins(page).first.locator("a").focus()
-    for n in range(50, 100, 5):
-        address = page.evaluate("document.activeElement.getAttribute('href')")
-        assert address == f"/calibration/pairs?bin={n / 100 + 0.025:.3f}".rstrip("0")
-        page.keyboard.press("Tab")
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/calibration/pairs?bin=0.975")
-    page.context.close()
-
-
-def test_a_group_is_chosen_by_the_form_and_by_its_point(site: People, browser: Any) -> None:
-    furnish(site)
-    page = opened(browser, site)
-    settled(page)
-    groups = page.locator("[data-chart*=later_groups]")
-    groups.locator("summary").press("Enter")
-    groups.locator("tbody a").first.click()
-    page.wait_for_url("**/calibration?category=*")
-    settled(page)
-    category = page.get_by_role("combobox", name="Category").input_value()
-    assert category
-    page.get_by_text(f"votes on 36 comparisons of {category}").wait_for()
-    page.get_by_role("button", name="Show", exact=True).click()
-    page.wait_for_url(f"**/calibration?since=&until=&model=&category={category}*")
-    settled(page)
-    page.context.close()
-
-
 @pytest.mark.parametrize("size", ["desktop", "phone"])
 def test_full_pages_have_no_fault_that_axe_finds_and_fit(
     site: People, browser: Any, size: str
@@ -237,26 +204,3 @@ def test_full_pages_have_no_fault_that_axe_finds_and_fit(
         assert faults(page) == [], path
         assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size][0], path
     page.context.close()
-
-
-def test_nothing_hostile_comes_alive(site: People, browser: Any, context: Any) -> None:
-    furnish(site, [(payload, f"{payload} a", f"b {payload}") for payload in PAYLOADS])
-    page = context.new_page()
-    log_in(page, site, site.add("ada@example.org", Role.ENGINEER, name="Ada"), "/calibration")
-    settled(page)
-    alive: list[str] = []
-    page.on("dialog", lambda dialog: (alive.append(dialog.message), dialog.dismiss()))
-    page.on("request", lambda request: alive.append(request.url) if "evil" in request.url else None)
-    for value in (0.925, 0.525, 0.975):
-        page.goto(f"{site.url}/calibration/pairs?bin={value}")
-        while page.get_by_role("link", name="More").count():
-            n = page.locator("article.row").count()
-            page.get_by_role("link", name="More").click()
-            page.wait_for_function(
-                "n => document.querySelectorAll('article.row').length > n", arg=n
-            )
-        assert page.locator("article.row").count()
-        inside = ", ".join(f"article.row .quoted {one}" for one in ALIVE.split(", "))
-        assert page.locator(inside).count() == 0
-        assert page.locator("article.row header a > b > *").count() == 0
-    assert alive == []

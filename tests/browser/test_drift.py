@@ -65,18 +65,3 @@ def test_an_event_is_listed_within_ten_seconds_of_its_detection(site: People, co
     event = page.locator(".row", has_text="rise test")
     event.wait_for(timeout=10_000)
     assert event.count() == 1
-
-
-def test_a_verdict_is_shown_within_ten_seconds_of_its_report(site: People, context: Any) -> None:
-    page = context.new_page()
-    log_in(page, site, site.add("eve@example.org", Role.ENGINEER, name="Eve"), "/drift")
-    page.get_by_text("No drift report yet").wait_for()
-    write_report(site, DAYS[0], "stable")
-    page.get_by_text(f"The report of {DAYS[0]}").wait_for(timeout=10_000)
-    page.wait_for_selector("[data-chart] canvas")
-    page.locator("[name=since]").focus()
-    write_report(site, DAYS[1], "drift")
-    page.get_by_text(f"The report of {DAYS[1]}").wait_for(timeout=10_000)
-    assert page.locator("#verdict").get_by_text("rise test (drift)").is_visible()
-    assert page.evaluate("document.activeElement.name") == "since", "the form keeps the focus"
-    assert page.locator("[data-chart] canvas").count() == 1

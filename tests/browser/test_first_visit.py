@@ -60,23 +60,3 @@ def test_a_first_visit_shows_the_guidelines_and_a_round_that_is_not_counted(
     press(page, "1")
     all_sent(page)
     assert len(site.votes(ann)) == 1
-
-
-def test_a_round_can_be_ended_and_is_missing_where_no_answer_is_known(
-    site: People, context: Any
-) -> None:
-    site.furnish(12)
-    page = context.new_page()
-    log_in(page, site, site.add("ann@example.org"))
-    at_the_desk(page)
-    assert page.is_hidden("#practice")
-    know(site, 4)
-    site.rules(gold_share=0)
-    other = context.browser.new_context()
-    page = other.new_page()
-    log_in(page, site, site.add("bob@example.org"))
-    at_the_desk(page)
-    assert "Practice 1 of 1" in page.inner_text("#practice")
-    page.get_by_role("button", name="End practice").click()
-    until(lambda: "Explain to a curious" in page.inner_text("#prompt"), "a card that counts")
-    other.close()

@@ -1,25 +1,19 @@
 """A dead network, a closed tab, a refused vote: nothing is lost, nothing is doubled."""
 
 import json
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from rlhf_pipeline.api_types.votes import Batch, VoteInBatch
-from rlhf_pipeline.votes.counting import counting
 from tests.browser.hands import (
     GONE,
     all_sent,
     at_the_desk,
-    discard,
     log_in,
-    look,
     press,
     read_card,
-    refuse,
     until,
     vote,
     voted,
@@ -50,54 +44,6 @@ def page(context: Any) -> Any:
 
 def unsent(page: Any) -> int:
     return int(page.inner_text("#outbox").split()[0]) if page.is_visible("#outbox") else 0
-
-
-def test_votes_cast_without_a_network_are_sent_when_it_is_back(
-    site: People, context: Any, page: Any
-) -> None:
-    site.furnish(12)
-    site.rules(prefetch=8)
-    ann = site.add("ann@example.org")
-    log_in(page, site, ann)
-    at_the_desk(page)
-    until(lambda: site.store.assignments.remaining_work().n_leased >= 8, "cards leased ahead")
-    page.wait_for_timeout(200)
-    context.set_offline(True)
-    for key in "12345":
-        vote(page, key)
-    assert unsent(page) == 5
-    page.get_by_text("No connection. Keep judging").wait_for()
-    press(page, "u")
-    vote(page, "9")
-    assert site.votes(ann) == []
-    context.set_offline(False)
-    all_sent(page)
-    votes = site.votes(ann)
-    assert len(votes) == 7, "five votes, one taken back, one cast anew"
-    assert len({v.idempotency_key for v in votes}) == 7
-    assert [v.strength for v in votes] == [4, 3, 2, 1, None, None, 4]
-    assert len(counting(site.store.votes.log([votes[0].day.isoformat()]))) == 5
-    assert page.inner_text("#today") == "5"
-    assert not page.is_visible("#banner")
-
-
-def test_votes_wait_through_a_reload(site: People, context: Any, page: Any) -> None:
-    site.furnish(10)
-    ann = site.add("ann@example.org")
-    log_in(page, site, ann)
-    at_the_desk(page)
-    page.wait_for_timeout(300)
-    context.route("**/api/v1/votes", lambda route: route.abort())
-    judged = [vote(page, key) for key in "19"]
-    until(lambda: unsent(page) == 2, "two unsent votes")
-    page.reload()
-    at_the_desk(page)
-    assert unsent(page) == 2
-    assert read_card(page) not in judged, "what was judged is not shown again"
-    vote(page, "5")
-    context.unroute("**/api/v1/votes")
-    all_sent(page)
-    assert [v.strength for v in site.votes(ann)] == [4, 4, None]
 
 
 def test_a_lost_answer_does_not_double_a_vote(site: People, context: Any, page: Any) -> None:
@@ -246,80 +192,3 @@ def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(
     all_sent(page)  # what was kept goes as soon as the server takes it
     assert sorted(v.strength for v in site.votes(ann)) == [2, 3]
     assert not page.is_visible("#banner")
-
-
-def test_what_was_taken_back_is_not_in_the_file_and_the_file_is_taken_with_a_token_of_its_person(
-    site: People, context: Any, page: Any
-) -> None:
-    site.furnish(12)
-    ann = site.add("ann@example.org")
-    log_in(page, site, ann)
-    at_the_desk(page)
-    vote(page, "1")
-    vote(page, "2")
-    all_sent(page)
-    refuse(context, lambda sent: True)
-    press(page, "u")  # of the vote that was sent
-    vote(page, "6")
-    vote(page, "7")  # and never taken back
-    for key in "89":
-        vote(page, key)
-        press(page, "u")
-    vote(page, "=")  # in place of the last one
-    until(lambda: unsent(page) == 8, "an undo, four votes, two undos and a vote anew")
-    look(page)
-    assert ann.user_id in page.inner_text("#waiting")
-    with page.expect_download() as downloading:
-        page.get_by_role("button", name="Download all as JSON").click()
-    assert downloading.value.suggested_filename == f"unsent-votes-of-{ann.user_id}.json"
-    kept = json.loads(Path(downloading.value.path()).read_text())
-    secret, _ = site.store.tokens.issue(
-        ann.user_id, kind="api", lifetime=timedelta(hours=1), actor="test"
-    )
-    answer = httpx.post(
-        f"{site.url}/api/v1/votes:batch", json=kept, headers={"Authorization": f"Bearer {secret}"}
-    )
-    assert [one["status"] for one in answer.json()["results"]] == [201] * len(kept["votes"]), (
-        answer.text
-    )
-    votes = site.votes(ann)
-    assert [v.strength for v in votes] == [4, 3, None, 1, 2, None]
-    assert [v.choice.value for v in votes][2::3] == ["skip", "tie"]
-    assert (votes[2].supersedes, votes[3].supersedes) == (votes[1].vote_id, votes[2].vote_id)
-    assert len(counting(site.store.votes.log([votes[0].day.isoformat()]))) == 4, (
-        "of the two that were taken back nothing counts"
-    )
-
-
-def test_an_undo_that_is_discarded_lets_its_vote_stand_and_takes_what_was_to_replace_it_along(
-    site: People, context: Any, page: Any
-) -> None:
-    site.furnish(8)
-    ann = site.add("ann@example.org")
-    log_in(page, site, ann)
-    at_the_desk(page)
-    vote(page, "1")
-    all_sent(page)
-    refuse(context, lambda sent: "undone" in sent["flags"])
-    press(page, "u")
-    page.get_by_role("button", name="Show votes").wait_for()
-    vote(page, "2")  # in its place
-    vote(page, "3")
-    until(lambda: unsent(page) == 2 and len(site.votes(ann)) == 2, "the undo and what waits for it")
-    assert page.inner_text("#today") == "2"
-    discard(look(page), 0)
-    page.locator("#waiting").get_by_role("button", name="Close").click()
-    said = page.inner_text("#notice-text")
-    assert said == (
-        "Not taken back: the vote stands (A much better). Discarded with it, as it was to stand "
-        "in its place: A clearly better."
-    ), said
-    all_sent(page)
-    assert page.inner_text("#today") == "2"
-    context.unroute("**/api/v1/votes")
-    vote(page, "4")
-    all_sent(page)
-    assert [v.strength for v in site.votes(ann)] == [4, 2, 1], (
-        "nothing was sent of what was discarded"
-    )
-    assert len(counting(site.store.votes.log([site.votes(ann)[0].day.isoformat()]))) == 3

@@ -12,7 +12,6 @@ from tests.browser.hands import until
 
 WEB = Path(__file__).resolve().parents[2] / "rlhf_pipeline" / "web"
 ORIGIN = "http://localhost:9"  # nobody listens there: each request is answered from WEB
-HOUR_MS = 3_600_000
 OPEN = """async (user) => {
     const { Outbox } = await import("/static/annotate/outbox.js");
     Object.assign(window, { rules: [], sent: [], told: [] });
@@ -49,16 +48,6 @@ FAIL_TWICE = """(name) => {
         return usual.apply(this, given);
     };
 }"""
-AGE_ANSWERS = """(milliseconds) => new Promise((resolve) => {
-    const transaction = box.store.database.transaction("answers", "readwrite");
-    const cursor = transaction.objectStore("answers").openCursor();
-    cursor.onsuccess = () => {
-        if (!cursor.result) return;
-        cursor.result.update({ ...cursor.result.value, at: cursor.result.value.at - milliseconds });
-        cursor.result.continue();
-    };
-    transaction.oncomplete = resolve;
-})"""
 
 
 @dataclass
@@ -152,13 +141,6 @@ def test_a_busy_server_is_asked_again(box: Box, status: int) -> None:
     assert [sent["status"] for sent in box.page.evaluate("sent")] == [status, status, 201]
 
 
-def test_a_conflict_with_a_retry_time_is_asked_again(box: Box) -> None:
-    box.answer(status=409, headers={"Retry-After": "0.01"}, times=1)
-    box.add("1")
-    box.wait_for()
-    assert box.recorded == ["1"]
-
-
 @pytest.mark.parametrize(
     ("status", "kind"), [(401, "about:blank"), (403, "urn:rlhf:problem:other_login")]
 )
@@ -204,17 +186,6 @@ def test_a_vote_that_is_not_taken_lets_the_others_pass(box: Box, status: int) ->
     assert box.recorded == ["4", "1", "2", "3"]
 
 
-def test_a_vote_that_is_refused_is_struck_and_told_of(box: Box) -> None:
-    box.answer(keys=["1"], status=422)
-    box.add("1")
-    box.add("2")
-    box.wait_for()
-    assert box.page.evaluate("told") == [
-        {"name": "refused", "key": "1", "dependants": [], "isTakenBack": False},
-        {"name": "recorded", "key": "2", "dependants": [], "isTakenBack": False},
-    ]
-
-
 def test_a_vote_cast_anew_that_comes_too_late_is_kept(box: Box) -> None:
     box.add("1")
     box.wait_for()
@@ -231,31 +202,6 @@ def test_an_undo_names_the_vote_it_takes_back(box: Box) -> None:
     box.undo("2", of="1")
     box.wait_for()
     assert [sent["supersedes"] for sent in box.page.evaluate("sent")] == [None, "vote of 1"]
-
-
-def test_an_undo_of_a_vote_that_was_never_recorded_is_not_sent(box: Box) -> None:
-    box.answer(keys=["1"], status=422)
-    box.add("1")
-    box.undo("2", of="1")
-    box.wait_for()
-    assert box.recorded == []
-
-
-def test_a_discarded_vote_leaves_the_others(box: Box) -> None:
-    box.answer(keys=["1"], status=404)
-    box.add("1")
-    box.undo("2", of="1")
-    box.add("3", after="2")
-    box.wait_for("1", "2", "3")
-    box.page.evaluate("box.discard('1')")
-    box.wait_for()
-    assert box.recorded == ["3"]
-    assert box.page.evaluate("told")[0] == {
-        "name": "discarded",
-        "key": "1",
-        "dependants": [],
-        "isTakenBack": True,
-    }
 
 
 def test_a_discarded_undo_takes_along_what_was_to_replace_its_vote(box: Box) -> None:
@@ -322,21 +268,6 @@ def test_a_full_device_keeps_votes_in_the_tab_and_knows_its_answers(box: Box) ->
     assert box.page.evaluate("sent").pop()["supersedes"] == "vote of 1"
 
 
-def test_an_old_answer_is_kept_while_an_undo_waits_for_it(tab: Any) -> None:
-    anns = tab("ann")
-    anns.add("1")
-    anns.wait_for()
-    anns.answer(isDead=True)
-    anns.undo("2", of="1")
-    anns.page.evaluate(AGE_ANSWERS, 2 * HOUR_MS)
-    bos = tab("bo")
-    bos.add("3")
-    bos.wait_for()
-    anns.mend()
-    anns.wait_for()
-    assert anns.page.evaluate("sent").pop()["supersedes"] == "vote of 1"
-
-
 def test_two_tabs_empty_one_outbox_once(tab: Any) -> None:
     one, two = tab(), tab()
     for each in (one, two):
@@ -348,15 +279,3 @@ def test_two_tabs_empty_one_outbox_once(tab: Any) -> None:
     one.wait_for()
     two.wait_for()
     assert sorted(one.recorded + two.recorded) == ["1", "2"]
-
-
-def test_another_tabs_vote_is_struck_here_too(tab: Any) -> None:
-    one, two = tab(), tab()
-    two.answer(isDead=True)
-    one.answer(isDead=True)
-    one.add("1")
-    two.page.evaluate("box.look()")
-    assert two.unsent == ["1"]
-    one.mend()
-    one.wait_for()
-    two.wait_for()

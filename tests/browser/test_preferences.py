@@ -56,13 +56,3 @@ def test_views_and_filters_live_in_the_address(site: People, browser: Any, size:
     assert faults(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     context.close()
-
-
-def test_a_project_with_one_vote_reads_why_its_charts_are_empty(site: People, context: Any) -> None:
-    cast(site, 1)
-    page = context.new_page()
-    log_in(page, site, site.add("eve@example.org", Role.ENGINEER, name="Eve"), "/preferences")
-    page.get_by_text("days with fewer than 20 comparisons are withheld").first.wait_for()
-    page.get_by_role("link", name="by group").click()
-    page.get_by_text("1 comparison: too few").first.wait_for()
-    assert page.locator("[data-chart]").count() > 0

@@ -7,11 +7,8 @@ from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.reports.alignment import GROUP_METRICS
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.alignment.queries import ONE_GROUP
-from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.server import WebServer
-from tests.web.conftest import NOON, UNCACHED, Web
+from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
-from tests.web.test_evolution import put_reward_model
 from tests.web.test_preferences import cast
 
 DAY = date(2026, 1, 2)
@@ -107,27 +104,6 @@ def test_a_point_leads_to_the_votes_of_its_window_since_its_model_was_promoted(w
 
 
 @on_sqlite
-def test_a_window_of_a_replayed_model_begins_the_day_after_the_votes_it_learnt_from(web: Web):
-    put(web, 0.7, n_day=5)
-    put_reward_model(web)  # of votes of DAY, by a run of today
-    answer = web.client("auditor").get(PATH).json()
-    links = {link for series in answer["panels"][0]["series"] for link in series["links"]}
-    assert links == {"/votes?since=2026-01-03&until=2026-01-07"}
-
-
-@on_sqlite
-def test_the_figures_of_an_older_model_or_group_end_with_their_own_newest_day(web: Web):
-    put(web, 0.7)
-    put(web, 0.6, by="category", group="coding")
-    put(web, 0.8, n_day=200, model="demo.reward_model@2")
-    reader = web.client("auditor")
-    assert accuracy(read(reader)) == [0.8]
-    assert accuracy(read(reader, model=MODEL)) == [0.7]
-    assert accuracy(read(reader, category="coding")) == [0.6]
-    assert read(reader, model=MODEL, until="2026-01-01").panels == ()
-
-
-@on_sqlite
 def test_a_group_without_figures_says_why(web: Web):
     put(web, 0.7)
     cast(web, 3, people=("solo",), origin="api")
@@ -144,26 +120,3 @@ def test_two_groups_at_once_are_refused(web: Web):
     answer = web.client("auditor").get(PATH, params={"category": "coding", "source": "hh"})
     assert (answer.status_code, answer.json()["detail"]) == (422, ONE_GROUP)
     assert [one["path"] for one in answer.json()["errors"]] == ["query.category", "query.source"]
-
-
-@on_sqlite
-def test_the_page_keeps_the_group_of_its_address(web: Web):
-    put(web, 0.7)
-    put(web, 0.61, by="category", group="factual")
-    cast(web, 3)
-    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
-        pages = Web(web.store, web.settings, server.url, web.clock)
-        browser = pages.browser(pages.add("engineer"))
-        whole = browser.get(f"{server.url}/alignment").text
-        assert "70.0%" in whole
-        assert "/api/v1/charts/versions" in whole
-        assert "the model applies, the days\n  do not" in whole
-        of_group = browser.get(f"{server.url}/alignment", params={"category": "factual"}).text
-        assert "61.0%" in of_group
-        assert '<option value="factual" selected>' in of_group
-        assert "/api/v1/charts/versions" not in of_group, "it is of all votes"
-        unknown = browser.get(f"{server.url}/alignment", params={"group": "nobody"}).text
-        assert '<option value="nobody" selected>' in unknown
-        both = browser.get(f"{server.url}/alignment", params={"category": "a", "group": "b"})
-        assert (both.status_code, ONE_GROUP in both.text) == (422, True)
-        assert "data-chart" not in both.text

@@ -1,15 +1,9 @@
 """Pages of error clusters: one click from a cluster to its rows, and to an offer of them."""
 
-import re
-from html import unescape
-
-import pytest
-
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import ClusterDay
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.clusters import routes
 from rlhf_pipeline.web.server import WebServer
 from tests.clusters import failing_cluster, write_clusters
 from tests.web.conftest import UNCACHED, Web
@@ -50,38 +44,3 @@ def test_a_cluster_leads_to_its_rows_and_to_an_offer(web: Web):
         offered = browser.post(f"{server.url}/comparisons/offer", data=form).text
         assert "Requested 4 judgements of 2 comparisons" in offered
         assert browser.get(f"{server.url}/clusters/2026-01-05-Z").status_code == 404
-
-
-def test_a_cluster_without_a_trend_has_a_page(paged: Web):
-    files = Artefacts(paged.settings.frames)
-    write_clusters(files, "2026-01-06", failing_cluster(CLUSTER, paged.publish(1)))
-    page = paged.browser(paged.add("engineer")).get(f"{paged.url}/clusters/{CLUSTER}")
-    assert (page.status_code, f"{CLUSTER} on 2026-01-06" in page.text) == (200, True)
-
-
-def test_all_comparisons_of_a_cluster_are_listed(paged: Web, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(routes, "SHOWN", 2)
-    files = Artefacts(paged.settings.frames)
-    ids = paged.publish(3)
-    write_clusters(files, "2026-01-06", failing_cluster(CLUSTER, ids))
-    browser, path = paged.browser(paged.add("engineer")), f"/clusters/{CLUSTER}"
-    page = browser.get(f"{paged.url}{path}").text
-    assert "3 judged on 2026-01-06" in page
-    more = re.search(r'class="more"><a class="button" href="([^"]+)"', page)
-    assert more is not None
-    rest = browser.get(f"{paged.url}{unescape(more[1])}").text
-    linked = [re.findall(r'href="/comparisons/([^"]+)"', one) for one in (page, rest)]
-    assert linked == [ids[:2], ids[2:]]
-    assert ("day=2026-01-06" in more[1], 'class="more"' in rest) == (True, False)
-
-
-def test_clusters_of_a_day_stay_on_the_page_when_a_newer_day_comes(paged: Web):
-    files = Artefacts(paged.settings.frames)
-    write_clusters(files, "2026-01-06", failing_cluster(CLUSTER, paged.publish(1)))
-    browser, address = paged.browser(paged.add("engineer")), f"{paged.url}/clusters?day=2026-01-06"
-    page = browser.get(address).text
-    assert 'id="found" data-refresh' in page
-    write_clusters(files, "2026-01-07")
-    page = browser.get(address).text
-    assert 'class="list" id="found">' in page
-    assert "lentils" in page.split('id="found"')[1]

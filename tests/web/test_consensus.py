@@ -2,17 +2,14 @@
 it, and no page reads without end.
 """
 
-import html
 import itertools
-import re
 
 import httpx
 import pytest
 
-from rlhf_pipeline.records import Choice, NewVote, Role, utc_now
+from rlhf_pipeline.records import Choice, NewVote, utc_now
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.consensus import queries as consensus
-from rlhf_pipeline.web.consensus.routes import MOST_LOOKS
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
@@ -95,24 +92,6 @@ def test_a_page_of_disputes_reads_so_many_comparisons_and_goes_on_with_older_one
     )
 
 
-@on_sqlite
-def test_a_page_that_found_none_yet_looks_on_by_itself(paged: Web, judged, monkeypatch):
-    monkeypatch.setattr(consensus, "LOOKS_AT", 2)
-    paged.publish(4)
-    for c in ("c0000", "c0001", "c0002", "c0003"):
-        judged(c, "ab" if c == "c0000" else "aa")
-    browser = paged.browser(paged.add(Role.ENGINEER))
-    first = browser.get(f"{paged.url}/consensus").text
-    assert "Searching earlier comparisons" in first
-    assert 'hx-trigger="load, click"' in first
-    assert "None on this page" not in first
-    (onwards,) = re.findall(r'hx-get="([^"]+)"', first)
-    assert "/comparisons/c0000" in browser.get(paged.url + html.unescape(onwards)).text
-    by_hand = browser.get(f"{paged.url}/consensus?looked={MOST_LOOKS}").text
-    assert "None on this page" in by_hand
-    assert ">More</a>" in by_hand
-
-
 def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_seen(
     web: Web, judged, monkeypatch
 ):
@@ -133,19 +112,6 @@ def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_
         "/consensus", params={"state": "disputed", "limit": 2, "cursor": second["next"]}
     ).json()
     assert [item["comparison_id"] for item in third["items"]] == ["c0000", "c0001"]
-
-
-def test_the_cursor_of_one_list_is_none_of_another(web: Web, judged):
-    web.publish(3)
-    for c in ("c0000", "c0001", "c0002"):
-        judged(c, "ab")
-    curator = web.client("engineer")
-    newest = curator.get("/consensus", params={"limit": 1}).json()["next"]
-    disputed = curator.get("/consensus", params={"limit": 1, "state": "disputed"}).json()["next"]
-    assert (
-        curator.get("/consensus", params={"state": "disputed", "cursor": newest}).status_code == 422
-    )
-    assert curator.get("/consensus", params={"cursor": disputed}).status_code == 422
 
 
 def test_consensus_for_voters_holds_only_what_they_judged(web: Web, judged):
@@ -182,27 +148,6 @@ def test_consensus_for_voters_holds_only_what_they_judged(web: Web, judged):
     )
     web.store.votes.cast(judged_by_me)
     assert {one for page in pages(curator) for one in page} == {other}
-
-
-def test_another_overlap_leaves_past_consensus_as_it_was(web: Web, judged):
-    web.publish(2)
-    judged("c0000", "aa")
-    judged("c0001", "ab")
-    admin = web.client("admin")
-    before = admin.get("/consensus").json()
-    read = admin.get("/rules")
-    # as an older client sends them, and whole
-    for rules in ({"overlap": 5}, {**read.json()["rules"], "overlap": 4}):
-        put = admin.put(
-            "/rules", json=rules, headers={"If-Match": admin.get("/rules").headers["ETag"]}
-        )
-        assert (put.status_code, put.json()["rules"]["agreement_votes"]) == (200, 2)
-        assert admin.get("/consensus").json() == before
-    put = admin.put(
-        "/rules", json={"agreement_votes": 3}, headers={"If-Match": put.headers["ETag"]}
-    )
-    assert put.status_code == 200
-    assert {item["state"] for item in admin.get("/consensus").json()["items"]} == {"open"}
 
 
 @on_sqlite

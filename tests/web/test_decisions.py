@@ -1,14 +1,11 @@
 """Decisions and drift events by API and page: in words, answered by people, once, and audited."""
 
 from datetime import UTC, date, datetime
-from functools import partial
 
-from rlhf_pipeline.records import DriftEvent, Role, TriggerDecision
-from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.records import DriftEvent, TriggerDecision
 from rlhf_pipeline.store import Store
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
-from tests.web.test_hidden_cards import judge
 
 pytestmark = on_sqlite
 NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
@@ -84,27 +81,6 @@ def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
     assert {"text": "decision 1 waits for a person", "link": "/decisions/1"} in home["attention"]
 
 
-def test_conditions_name_detectors_as_the_reasons_do(paged: Web):
-    for i, detector in enumerate(("ddm", "page_hinkley")):
-        event = DriftEvent(
-            kind="drift",
-            model_version="demo.reward_model@1",
-            detector=detector,
-            params_hash="p",
-            stream="errors",
-            seq=300 + i,
-            day=NOW.date(),
-            change_seq=290,
-            evidence={"error_before": 0.2, "n_votes": 1848},
-            detected_at=NOW,
-        )
-        paged.store.events.add([event])
-    rule = partial(decide, params=TriggerParams(min_new_votes=10))
-    paged.store.decisions.decide(rule, now=NOW, champion="demo.reward_model@1", up_to_seq=350)
-    page = paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/decisions/1").text
-    assert '<td class="words">2 detectors (DDM, Page–Hinkley)' in page
-
-
 def test_a_person_answers_once_and_ends_the_quarantine(web: Web):
     number = ask_people(web.store)
     engineer = web.client("engineer")
@@ -122,33 +98,3 @@ def test_a_person_answers_once_and_ends_the_quarantine(web: Web):
     assert engineer.post(f"/decisions/{number}:lift", json={"reason": "no"}).status_code == 409
     actors = {link.actor for link in web.store.audit.page(action="decision.*")[0]}
     assert engineer.user.user_id in actors
-
-
-def test_the_page_asks_for_a_reason_and_a_confirmation(paged: Web):
-    number = ask_people(paged.store)
-    browser = paged.browser(paged.add(Role.APPROVER))
-    address = f"{paged.url}/decisions/{number}"
-    assert "Waiting for a person" in browser.get(f"{paged.url}/decisions").text
-    rise = " ".join(browser.get(f"{paged.url}/decisions/1").text.split())
-    assert "+30 points (+20 to +40), measured on 200 votes before the change and 100" in rise
-    paged.publish(1)
-    judge(paged.client("annotator"), 1)
-    # a decision about a past day has the time of that day, and no age
-    home = browser.get(f"{paged.url}/").text
-    assert f"{NOW:%Y-%m-%d %H:%M}</time>" in home
-    assert "; waits for a person</b>,\n" in home, "the state is not said twice"
-    form = {"answer": "nothing", "reason": REASON}
-    unsure = browser.post(f"{address}/answer", data=form)
-    assert unsure.status_code == 422
-    assert "tick the box" in unsure.text
-    assert len(paged.store.decisions.all()) == 1
-    sure = browser.post(f"{address}/answer", data={**form, "is_sure": "yes"})
-    listed = browser.get(f"{paged.url}/decisions").text
-    assert 'hx-get="/decisions"' in listed
-    assert 'id="waits" data-refresh' in listed
-    assert "data-refresh" not in browser.get(f"{paged.url}/decisions?cursor=WzJd").text
-    assert (sure.status_code, sure.headers["location"]) == (303, "/decisions/2")
-    assert "decided by a person; nothing is done" in browser.get(f"{paged.url}/decisions/2").text
-    assert "answered by decision 2" in browser.get(address).text
-    reader = paged.browser(paged.add(Role.AUDITOR))
-    assert "Answer it" not in reader.get(address).text

@@ -11,7 +11,7 @@ from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import Interval, NewVote, Promotion
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.evolution.routes import NONE_CHOSEN, SHOWN
+from rlhf_pipeline.web.evolution.routes import SHOWN
 from rlhf_pipeline.web.server import WebServer
 from tests.clusters import failing_cluster, write_clusters
 from tests.policy_versions import PAGE, put_versions
@@ -196,48 +196,6 @@ def test_a_policy_lists_the_pairs_it_was_trained_on(paged: Web):
     assert page.count('href="/comparisons/') == 1, "only what is stored"
 
 
-@on_sqlite
-def test_training_says_what_is_not_recorded(paged: Web):
-    put_versions(paged.store, paged.settings.frames)
-    for version, more in (
-        (1, {}),
-        (2, {"data_seq": 30}),
-        (3, {"data_seq": 40}),
-    ):
-        stored = report(version, model=f"demo.reward_model@{version}", **more)
-        paged.store.calibrations.add(stored, {"method": "none"})
-    browser = paged.browser(paged.add("engineer"))
-    listed = browser.get(f"{paged.url}/evolution").text
-
-    def read(label: str) -> str:
-        assert f"?model={label.replace('@', '%40')}" in listed or label == "demo.policy@1"
-        return browser.get(f"{paged.url}/evolution/training", params={"model": label}).text
-
-    assert "are not recorded" in read("demo.policy@1")
-    assert "is not kept any more" in read("demo.policy@3")
-    assert "Which votes it learnt from is not recorded" in read("demo.reward_model@1")
-    assert 'href="/votes?up_to=30"' in read("demo.reward_model@2")
-    third = read("demo.reward_model@3")
-    assert 'href="/votes?up_to=40"' in third
-    assert 'href="/evolution#reward-model-3"' in third
-
-
-@on_sqlite
-def test_the_page_of_training_leads_to_clusters_and_votes(paged: Web):
-    put_reward_model(paged)
-    put_versions(paged.store, paged.settings.frames)
-    files = Artefacts(paged.settings.frames)
-    write_clusters(files, "2026-01-02", failing_cluster("2026-01-02-A", ("c1", "c2")))
-    browser = paged.browser(paged.add("engineer"))
-    listed = browser.get(f"{paged.url}/evolution").text
-    assert 'href="/votes?up_to=1"' in listed
-    for label in ("demo.policy@2", "demo.reward_model@1"):
-        assert f'href="/evolution/training?model={label.replace("@", "%40")}"' in listed
-        page = browser.get(f"{paged.url}/evolution/training", params={"model": label}).text
-        assert 'href="/clusters/2026-01-02-A"' in page
-        assert ("This model<br>right since" in page) == ("reward" in label)
-
-
 def put_reward_model(web: Web) -> None:
     """Learnt from votes of 2026-01-02, by a run of today."""
     vote = NewVote(
@@ -260,56 +218,3 @@ def put_reward_model(web: Web) -> None:
             actor="run run-1",
         )
     )
-
-
-@on_sqlite
-def test_days_and_a_model_choose_versions_in_list_chart_and_page(web: Web):
-    put_versions(web.store, web.settings.frames)
-    put_reward_model(web)
-    reader = web.client("auditor")
-    before, after = {"until": "2026-01-02"}, {"since": "2026-01-03"}
-
-    def list_labels(**asked: str) -> list[str]:
-        found = reader.get("/evolution", params=asked).json()
-        return [one["label"] for one in (*found["policies"], *found["reward_models"])]
-
-    policies = [f"demo.policy@{n}" for n in (3, 2, 1)]
-    assert list_labels() == [*policies, "demo.reward_model@1"]
-    first = ["demo.policy@1", "demo.reward_model@1"]
-    assert list_labels(**before) == first, "before any vote, and the day of its votes"
-    assert list_labels(**after) == policies[:2], "the day of their gate"
-    assert list_labels(model="demo.policy", **after) == policies[:2]
-    assert list_labels(model="demo.policy@2") == ["demo.policy@2"]
-    assert list_labels(model="demo.policy@2", **before) == []
-
-    one = Chart.model_validate(
-        reader.get("/charts/evolution", params={"model": "demo.policy@2"}).json()
-    )
-    series = next(series for panel in one.panels if panel for series in panel.series)
-    assert series.x == (2,)
-    assert series.links == ("/evolution?model=demo.policy%402#policy-2",)
-    none = reader.get("/charts/evolution", params=before).json()
-    assert (none["panels"], none["notes"]) == ([], [NONE_CHOSEN])
-
-    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
-        pages = Web(web.store, web.settings, server.url, web.clock)
-        browser = pages.browser(pages.add("engineer"))
-        address = f"{server.url}/evolution"
-        shown = browser.get(address, params={"model": "demo.policy@2"}).text
-        assert 'id="policy-2"' in shown
-        assert 'id="policy-3"' not in shown
-        assert '<option value="demo.policy@2" selected>' in shown
-        assert "Reward models</h2>" not in shown
-        nothing = browser.get(address, params={"model": "demo.policy@2", **before}).text
-        assert "No version matches the filters." in nothing
-
-
-@on_sqlite
-def test_only_readers_of_votes_are_led_to_clusters(paged: Web):
-    put_versions(paged.store, paged.settings.frames)
-    pages = {
-        role: paged.browser(paged.add(role)).get(f"{paged.url}/evolution").text
-        for role in ("auditor", "approver")
-    }
-    found = {role: "/clusters?day=" in page for role, page in pages.items()}
-    assert found == {"auditor": True, "approver": False}

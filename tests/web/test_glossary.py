@@ -2,19 +2,16 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import NewVote, Role
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.glossary import LABELS, find_label
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
-ROOT = Path(__file__).parents[2]
 LABEL = re.compile(r'<small class="gloss">[^<]*</small>')
 TERMS = re.compile(r'\s*<script type="application/json" id="glossary">[^<]*</script>')
 
@@ -80,15 +77,3 @@ def test_the_glossary_adds_labels_and_changes_no_number(paged: Web):
 def test_annotators_have_no_switch(paged: Web):
     page = paged.browser(paged.add(Role.ANNOTATOR)).get(f"{paged.url}/me").text
     assert "glossary-switch" not in page
-
-
-def test_every_label_is_in_the_documents():
-    page = (ROOT / "docs" / "vocabulary.md").read_text(encoding="utf-8")
-    table = page.partition("## Glossary of the mission's words")[2]
-    assert [label for label in LABELS.values() if label not in table] == []
-
-
-def test_a_label_names_its_term_unless_it_is_the_whole_text():
-    assert find_label("Retraining set") == "retraining = collective tissue repair"
-    assert find_label("Drift") == "= morphogenetic cancer"
-    assert find_label("Drifting") == ""

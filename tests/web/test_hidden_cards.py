@@ -93,13 +93,6 @@ def test_what_is_left_tells_no_hidden_card(web: Web):
 
 
 @on_sqlite
-def test_what_is_left_is_counted_up_to_two_hundred(web: Web):
-    web.publish(231)
-    lease = web.client("annotator").post("/assignments:lease", json={"n": 1}).json()
-    assert lease["remaining"] == 200
-
-
-@on_sqlite
 def test_cards_that_are_given_back_and_leased_again_are_the_same_whatever_their_kind(web: Web):
     """As a page does that is loaded anew."""
     web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)
@@ -118,44 +111,6 @@ def test_cards_that_are_given_back_and_leased_again_are_the_same_whatever_their_
 
 
 @on_sqlite
-def test_the_seed_that_places_hidden_cards_is_random_and_told_to_nobody_who_judges_blind(web: Web):
-    ann = web.client("annotator")
-    curator = web.client("curator")
-    admin = web.client("admin")
-    seed = admin.get("/rules").json()["rules"]["seed"]
-    assert seed > 0
-    assert ann.get("/rules").json()["rules"]["seed"] is None
-    assert str(seed) not in ann.get("/rules").text + ann.post("/assignments:lease").text
-    etag = curator.get("/rules").headers["ETag"]
-    kept = curator.put("/rules", json={"overlap": 2}, headers={"If-Match": etag})
-    assert (kept.status_code, str(seed) in curator.get("/rules").text + kept.text) == (200, False)
-    # an edit that does not name it leaves it
-    assert admin.get("/rules").json()["rules"]["seed"] == seed
-
-
-def test_no_annotator_reads_the_name_of_a_model(web: Web):
-    web.publish(5)
-    web.store.guidelines.add("Be fair.", after=0, actor="test")
-    ann = web.client("annotator")
-    judge(ann, 5)
-    correction = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}
-    said = [ann.post("/feedback", json=correction).text, ann.post("/assignments:lease").text]
-    for path, methods in web.anonymous().get("/openapi.json").json()["paths"].items():
-        if "get" in methods and "{" not in path and not path.endswith("/events"):
-            said.append(ann.get(web.url + path).text)
-    said += [
-        ann.get("/comparisons/c0001").text,
-        ann.post(
-            "/votes", json={"assignment_id": "x", "choice": "a"}, headers={"Idempotency-Key": "k"}
-        ).text,
-    ]
-    for text in said:
-        for model in MODELS:
-            assert model not in text
-            assert model.partition("@")[0] not in text
-
-
-@on_sqlite
 def test_who_may_vote_reads_neither_names_nor_answers_and_who_may_not_reads_both(web: Web):
     web.publish(1, gold="b")
     curator = web.client("curator").get("/comparisons/c0000").json()
@@ -169,41 +124,6 @@ def test_who_may_vote_reads_neither_names_nor_answers_and_who_may_not_reads_both
         *MODELS,
         "b",
     )
-
-
-@on_sqlite
-def test_a_token_with_fewer_permissions_shows_no_more(web: Web):
-    web.publish(1, gold="b")
-    for role in ("curator", "admin"):
-        narrow = web.client(role, scopes=["comparisons.read", "rules.read"])
-        for told in (
-            narrow.get("/comparisons/c0000").json(),
-            narrow.get("/comparisons").json()["items"][0],
-        ):
-            assert (told["model_version_a"], told["model_version_b"], told["gold"]) == (
-                None,
-                None,
-                None,
-            ), role
-
-
-@on_sqlite
-def test_a_completion_that_names_its_maker_is_flagged(web: Web):
-    web.publish(1, prefix="n", completion_a="As ChatGPT, I cannot say.")
-    web.publish(1, prefix="m", completion_b="Served by acme-chat-7b with love")
-    web.publish(1, prefix="o", completion_a="OpenAI and Google compete.")
-    ann = web.client("annotator")
-    judge(ann, 3)
-    flags = {
-        item["comparison_id"]: item["flags"]
-        for item in web.client("auditor").get("/votes").json()["items"]
-    }
-    assert flags == {"n0000": ["identity"], "m0000": ["identity"], "o0000": []}
-    named = {
-        item["comparison_id"]: item["names_maker"]
-        for item in web.client("engineer").get("/comparisons").json()["items"]
-    }
-    assert named == {"n0000": True, "m0000": True, "o0000": False}
 
 
 @on_sqlite
@@ -259,25 +179,6 @@ def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
         vote.assignment_id
         for vote in web.store.votes.page(annotator_id=ann.user.user_id, limit=200)
     ]
-
-
-def test_others_votes_are_not_read_by_annotators(web: Web):
-    web.publish(3, overlap=2)
-    one, other = web.client("annotator"), web.client("annotator")
-    judge(one, 3)
-    for path in (
-        "/votes",
-        "/consensus",
-        "/comparisons",
-        "/progress",
-        "/quality",
-        "/users",
-        "/feedback",
-        "/audit",
-        "/metrics",
-    ):
-        assert other.get(path).status_code == 403, path
-    assert other.get("/me/votes").json()["items"] == []
 
 
 @on_sqlite

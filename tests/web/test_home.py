@@ -1,6 +1,5 @@
 """The start page: who sees it, what it says of an empty and of a living project."""
 
-import re
 from datetime import datetime, timedelta
 
 import pandas as pd
@@ -8,7 +7,7 @@ import pytest
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.frames import PROMPTS, check_frame
-from rlhf_pipeline.monitoring import Alert, AlertState, MetricPoint
+from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import (
     AnnotatorKind,
     DriftEvent,
@@ -17,7 +16,6 @@ from rlhf_pipeline.records import (
     Role,
     TriggerDecision,
 )
-from rlhf_pipeline.web.home.stages import StageFile, describe_stages
 from tests.policy_versions import put_versions
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
@@ -68,27 +66,6 @@ def put_event(web: Web, seq: int = 1) -> None:
             )
         ]
     )
-
-
-def put_alerts(web: Web, *states: AlertState) -> None:
-    """The oldest first."""
-    now = web.clock.now()
-
-    with web.store.alerts.advancing() as (_, _, number, put):
-        opened = [
-            Alert(
-                alert_id=number + i,
-                rule="queue_age",
-                subject=f"subject {number + i}",
-                severity="warning",
-                state=state,
-                title="The queue is old",
-                opened_at=now,
-                seen_at=now,
-            )
-            for i, state in enumerate(states)
-        ]
-        put(opened, [])
 
 
 @on_sqlite
@@ -194,93 +171,6 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
 
 
 @on_sqlite
-def test_figures_of_an_earlier_reward_model_name_it_and_need_no_attention(paged: Web):
-    vote(paged, paged.publish(1)[0])
-
-    def put(version: int, accuracy: float) -> None:
-        model = {"reward_model": f"demo.reward_model@{version}"}
-        values = {"model.accuracy": accuracy, "model.accuracy_ceiling": 0.9}
-        paged.store.metric_points.put(
-            [point(paged, name, value, **model) for name, value in values.items()]
-        )
-
-    for version in (1, 2):
-        paged.store.promotions.record(
-            Promotion(
-                model_name="demo.reward_model",
-                version=version,
-                previous_version=None,
-                data_seq=None,
-                reason="first",
-                actor="test",
-            )
-        )
-    put(1, 0.6)
-    reader, browser = paged.client("engineer"), paged.browser(paged.add(Role.AUDITOR))
-    assert not any("predicts worse" in a["text"] for a in reader.get("/home").json()["attention"])
-    assert ", of version 1" in browser.get(f"{paged.url}/").text
-    put(2, 0.7)  # the day is reported again
-    home = reader.get("/home").json()
-    assert [p["value"] for p in home["figures"] if p["name"] == "model.accuracy"] == [0.7]
-    assert any("predicts worse" in a["text"] for a in home["attention"])
-    assert ", of version" not in browser.get(f"{paged.url}/").text
-
-
-@on_sqlite
-def test_all_open_events_and_alerts_count_though_twenty_are_listed(web: Web):
-    vote(web, web.publish(1)[0])
-    for seq in range(1, 26):
-        put_event(web, seq)
-    put_alerts(web, "open", *["acknowledged"] * 20)
-    reader = web.client("engineer")
-    home = reader.get("/home").json()
-    found = [one["text"] for one in home["attention"]]
-    assert (found[0], "25 drift events without a decision" in found) == ("1 alert open", True)
-    assert (len(home["alerts"]), len(home["drift_events"])) == (20, 20)
-    assert [one["state"] for one in home["alerts"][:2]] == ["open", "acknowledged"]
-    put_alerts(web, *["open"] * 24)
-    home = reader.get("/home").json()
-    assert home["attention"][0]["text"] == "25 alerts open"
-    assert {one["state"] for one in home["alerts"]} == {"open"}
-
-
-@on_sqlite
-def test_failed_runs_of_made_stages_and_of_other_jobs_need_attention(paged: Web):
-    vote(paged, paged.publish(1)[0])
-    files = Artefacts(paged.settings.frames)
-    files.write({files.path("calibration"): b"{}"})
-    paged.store.metric_points.put(
-        [
-            point(paged, "daemon.silent_seconds", 0),
-            point(paged, "runs.failed", 1, job="recalibration"),
-            point(paged, "runs.failed", 2, job="retention"),
-            point(paged, "runs.failed", 0, job="learning"),
-        ]
-    )
-    home = paged.client("engineer").get("/home").json()
-    assert [one["text"] for one in home["attention"]] == [
-        "failed today: 1 run of recalibration, 2 runs of retention"
-    ]
-    page = paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text
-    assert "no failed run" not in page
-
-
-@on_sqlite
-def test_only_readers_of_votes_are_led_to_them(paged: Web):
-    (comparison_id,) = paged.publish(1)
-    vote(paged, comparison_id)
-    pages = {
-        role: paged.browser(paged.add(role)).get(f"{paged.url}/").text
-        for role in (Role.AUDITOR, Role.APPROVER)
-    }
-    found = {role: '<a href="/votes">votes</a>' in page for role, page in pages.items()}
-    assert found == {Role.AUDITOR: True, Role.APPROVER: False}
-    assert "nothing spent in the last 30 days" in pages[Role.AUDITOR]
-    stages = re.findall(r'<li class="stage .*?">\s*<a href="(.*?)">', pages[Role.AUDITOR])
-    assert (len(stages), [at for at in stages if not at.startswith("/")]) == (8, [])
-
-
-@on_sqlite
 def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(paged: Web):
     """A run of today may decide about votes of last year."""
     earlier = paged.clock.now() - timedelta(days=300)
@@ -316,44 +206,6 @@ def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(page
 
 
 @on_sqlite
-def test_it_shows_the_last_decision_that_acted_behind_a_later_hold(paged: Web):
-    vote(paged, paged.publish(1)[0])
-    made = (("fire", "everybody changed"), ("hold", "too few votes"), ("hold", "unconfirmed"))
-    for seq, (action, reason) in enumerate(made, start=1):
-        put_event(paged, seq)
-        paged.store.decisions.decide(
-            lambda evidence, action=action, reason=reason: TriggerDecision(
-                action=action, reasons=(reason,), event_ids=(), change_seq=None
-            ),
-            now=paged.clock.now(),
-            champion="demo.reward_model@1",
-        )
-    home = paged.client("engineer").get("/home").json()
-    assert home["decision"]["reasons"] == ["unconfirmed"]
-    assert home["fire"]["reasons"] == ["everybody changed"]
-    page = paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text
-    assert [reason in page for _, reason in made] == [True, False, True]
-
-
-@on_sqlite
-def test_pages_of_charts_link_to_days_that_they_leave_out(paged: Web):
-    long_ago = paged.clock.now() - timedelta(days=400)
-    for comparison_id, at in zip(paged.publish(2), (long_ago, paged.clock.now()), strict=True):
-        vote(paged, comparison_id, at)
-    reader = paged.browser(paged.add(Role.AUDITOR))
-    link = f'href="/preferences?since={long_ago.date()}&amp;by=day">All days since'
-    assert link in reader.get(f"{paged.url}/preferences").text
-    assert "All days" not in reader.get(f"{paged.url}/preferences?since={long_ago.date()}").text
-    link = f'href="/quality/annotator?since={long_ago.date()}&amp;annotator_id=ann">All days since'
-    assert link in reader.get(f"{paged.url}/quality/annotator?annotator_id=ann").text
-    points = [point(paged, "production.errors", 0.1, model="demo.policy@1")]
-    points.append(points[0].model_copy(update={"day": long_ago.date()}))
-    paged.store.metric_points.put(points)
-    link = f'href="/production?since={long_ago.date()}">All days since'
-    assert link in reader.get(f"{paged.url}/production").text
-
-
-@on_sqlite
 def test_a_stage_has_the_time_day_and_rows_of_its_newest_file(web: Web):
     prompts = pd.DataFrame(
         {
@@ -377,23 +229,3 @@ def test_a_stage_has_the_time_day_and_rows_of_its_newest_file(web: Web):
     made = stages["prompts"]
     assert (made["state"], made["day"], made["n_rows"]) == ("today", "2026-01-02", 2)
     assert stages["votes"]["state"] == "never"
-
-
-@on_sqlite
-def test_a_stage_made_after_its_run_failed_is_made_and_a_running_one_runs(web: Web):
-    now = web.clock.now()
-    old = StageFile(now - timedelta(days=2), None, None)
-    failed = point(web, "runs.failed", 1, job="retraining")
-
-    def state(file: StageFile | None, running: list[str], points: list[MetricPoint]) -> str:
-        files = {} if file is None else {"retraining_set": file}
-        stages = describe_stages(files, running, points, now.date())
-        return next(s.state for s in stages if s.stage == "retraining_set")
-
-    assert state(None, [], []) == "never"
-    assert state(old, [], []) == "earlier"
-    assert state(old, [], [failed]) == "failed"
-    assert state(old, ["policy_training"], [failed]) == "running"
-    assert state(StageFile(now, None, None), [], [failed]) == "today"
-    yesterday = failed.model_copy(update={"day": now.date() - timedelta(days=1)})
-    assert state(old, [], [yesterday]) == "earlier"

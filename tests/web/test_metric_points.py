@@ -3,15 +3,11 @@
 import asyncio
 from datetime import date, timedelta
 
-import httpx
-
 from rlhf_pipeline.client import Client
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.telemetry.prometheus import RequestCounts
-from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.request_points import RequestPoints
-from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
 
@@ -92,13 +88,3 @@ def test_counts_of_requests_are_stored_once_and_idle_ones_never(web: Web):
     other.by_status["2xx"] = 5
     asyncio.run(RequestPoints(store, other).store())
     assert figures()["2xx"] == (7, 7)
-
-
-@on_sqlite
-def test_the_web_app_stores_its_counts_when_it_ends(web: Web):
-    with WebServer(create_app(web.settings, web.store)) as server:
-        for _ in range(3):
-            httpx.get(f"{server.url}/api/v1/healthz", headers={"Host": "127.0.0.1"})
-        httpx.get(f"{server.url}/api/v1/votes", headers={"Host": "127.0.0.1"})
-    found = web.store.metric_points.latest(["web.requests"])
-    assert {p.labels["status"]: p.n for p in found} == {"2xx": 3, "4xx": 1}

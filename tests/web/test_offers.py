@@ -3,7 +3,6 @@ told.
 """
 
 import httpx
-import pytest
 
 from rlhf_pipeline.artefacts import Artefacts
 from tests.clusters import failing_cluster, write_clusters
@@ -86,77 +85,3 @@ def test_a_cluster_of_errors_is_listed_and_offered(web: Web):
     assert web.client("curator").get("/clusters").status_code == 403
     answer = web.client("curator").post("/comparisons:offer", json=asked).json()
     assert answer == {"n_comparisons": None, "n_slots": None}
-
-
-def test_a_whole_day_is_offered_by_name(web: Web):
-    named = web.publish(3, offer=False)
-    ann = web.client("annotator")
-    asked = {"day": "2026-01-02", "annotator_id": ann.user.user_id, "priority": -3}
-    assert web.client("engineer").post("/comparisons:offer", json=asked).json()["n_slots"] == len(
-        named
-    )
-    assert len(leased(ann)) == len(named)
-
-
-@pytest.mark.parametrize(
-    "who", ["an auditor", "a service", "somebody disabled", "nobody", "anybody, overlapping"]
-)
-def test_nobody_is_asked_who_is_dealt_no_cards(web: Web, who: str):
-    ids = web.publish(2, offer=False)
-    web.add("admin")
-    disabled = web.add("annotator")
-    web.store.users.disable(disabled.user_id, actor="test")
-    asked: dict[str, object] = {
-        "an auditor": {"annotator_id": web.add("auditor").user_id},
-        "a service": {"annotator_id": web.add("annotator", kind="service").user_id},
-        "somebody disabled": {"annotator_id": disabled.user_id},
-        "nobody": {"annotator_id": "nobody"},
-        "anybody, overlapping": {"annotator_id": web.add("annotator").user_id, "overlap": 2},
-    }[who]
-    answer = web.client("curator").post("/comparisons:offer", json={"ids": ids, **asked})
-    assert answer.status_code == (404 if who == "nobody" else 422)
-    assert web.store.assignments.remaining_work().n_slots == 0
-
-
-def test_offering_a_correction_by_name_does_not_tell_who_wrote_it(web: Web):
-    web.rule(repeat_share=0, gold_share=0)
-    author = web.client("annotator")
-    other = web.client("annotator")
-    engineer = web.client("engineer")
-    made = author.post(
-        "/feedback",
-        json={"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4"},
-    ).json()
-    for n_slots in (1, 0):
-        told = [
-            engineer.post(
-                "/comparisons:offer",
-                json={"ids": [made["comparison_id"]], "annotator_id": one.user.user_id},
-            ).json()
-            for one in (author, other)
-        ]
-        assert told == [{"n_comparisons": 1, "n_slots": n_slots}] * 2
-    assert (len(leased(author)), len(leased(other))) == (0, 1)
-
-
-def test_voters_are_not_told_what_others_judged_or_were_offered(web: Web):
-    """A card on what was never offered is a gold card; what cannot be taken back is judged."""
-    (offered,), (gold,) = web.publish(1), web.publish(1, prefix="g", offer=False, gold="a")
-    curator = web.client("curator")
-    ways = (
-        {"ids": [offered]},
-        {"ids": [gold]},
-        {"ids": [offered], "annotator_id": curator.user.user_id},
-    )
-    assert [curator.post("/comparisons:offer", json=asked).json() for asked in ways] == [
-        {"n_comparisons": 1, "n_slots": None}
-    ] * 3
-    for asked in ({"day": "2026-01-02"}, {"all_unvoted": True}):
-        assert curator.post("/comparisons:offer", json=asked).json() == {
-            "n_comparisons": None,
-            "n_slots": None,
-        }
-    assert curator.post("/comparisons:withdraw", json={"ids": [offered, gold]}).json() == {
-        "n_slots": None
-    }
-    assert web.store.assignments.remaining_work().n_slots == 0

@@ -3,8 +3,6 @@ ask, by whoever is champion.
 """
 
 import json
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from rlhf_pipeline.errors import ConflictingRequest, InvalidScores
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.predictions.predictor import AT_MOST, Predictor
 from rlhf_pipeline.web.server import WebServer
 from tests.learnt_home import LearntHome, learnt_home
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
@@ -137,114 +134,6 @@ def test_users_who_may_vote_receive_no_predictions(served: Web) -> None:
                 assert answer.json()["type"] == "urn:rlhf:problem:blind"
 
 
-def test_the_client_asks_too(served: Web, engineer: httpx.Client) -> None:
-    secret = engineer.headers["Authorization"].removeprefix("Bearer ")
-    with Client(served.url, secret) as api:
-        told = api.predict(*(PairToPredict(**pair) for pair in PAIRS))
-    assert told.reward_model == "demo.reward_model@1"
-
-
-def test_others_are_answered_while_a_model_thinks(served: Web, engineer: httpx.Client) -> None:
-    """The event loop stays free: fifty pairs of long texts are scored, and a small question is
-    answered meanwhile.
-    """
-    long = {
-        "pairs": [
-            {
-                "prompt": f"why {i}?",
-                "completion_a": f"because {i}. " * 40,
-                "completion_b": f"so {i}. " * 60,
-            }
-            for i in range(50)
-        ]
-    }
-    slow: list[float] = []
-
-    def think() -> None:
-        began = time.monotonic()
-        ask(engineer, long)
-        slow.append(time.monotonic() - began)
-
-    thinking = threading.Thread(target=think)
-    thinking.start()
-    quick: list[float] = []
-    while thinking.is_alive():
-        began = time.monotonic()
-        assert httpx.get(f"{served.url}/api/v1/healthz", timeout=60).status_code == 200
-        quick.append(time.monotonic() - began)
-        time.sleep(0.01)
-    thinking.join()
-    assert len(quick) > 3
-    assert sorted(quick)[len(quick) // 2] < slow[0] / 2
-
-
-class Thinking:
-    """Stands in for a model: says what it says only once it is allowed to."""
-
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
-        self.may_answer = threading.Event()
-        self.begun = threading.Event()
-
-    def predict(self, questions: Any) -> Any:
-        self.begun.set()
-        assert self.may_answer.wait(60)
-        return self.judge.predict(questions)
-
-
-def test_many_predictions_leave_every_other_route_its_threads(
-    served: Web, engineer: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sixty at once on a model that does not answer, more than the server has threads: a few wait,
-    the others come again, /me answers.
-    """
-    ask(engineer, PAIRS[0])
-    real = Predictor._load_judge
-    thinking: list[Thinking] = []
-    one = threading.Lock()
-
-    def judge(self: Predictor) -> Any:
-        with one:
-            if not thinking:
-                thinking.append(Thinking(real(self)))
-        return thinking[0]
-
-    monkeypatch.setattr(Predictor, "_load_judge", judge)
-    answers: list[httpx.Response] = []
-
-    def post() -> None:
-        answers.append(
-            httpx.post(
-                f"{served.url}/api/v1/predictions",
-                json=PAIRS[0],
-                headers=engineer.headers,
-                timeout=60,
-            )
-        )
-
-    asking = [threading.Thread(target=post) for _ in range(60)]
-    for thread in asking:
-        thread.start()
-    try:
-        until = time.monotonic() + 30
-        while len(answers) < 60 - AT_MOST and time.monotonic() < until:
-            time.sleep(0.01)
-        refused = list(answers)
-        me = engineer.get("/me", timeout=10)
-    finally:
-        thinking[0].may_answer.set()
-        for thread in asking:
-            thread.join()
-    assert me.status_code == 200
-    assert len(refused) == 60 - AT_MOST
-    assert {(r.status_code, r.json()["type"], r.headers["Retry-After"]) for r in refused} == {
-        (503, "urn:rlhf:problem:too_many_predictions", "1")
-    }
-    assert sorted(r.status_code for r in answers) == [200] * AT_MOST + [503] * (60 - AT_MOST)
-    monkeypatch.undo()
-    ask(engineer, PAIRS[0])  # every place was given back
-
-
 def test_a_model_that_gives_nan_is_the_servers_fault(
     engineer: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,19 +185,3 @@ def test_without_a_champion_the_answer_says_so_and_makes_no_registry(web: Web) -
         with Client(web.url, secret) as api, pytest.raises(ConflictingRequest):
             api.predict(PairToPredict(**PAIRS[0]))
     assert not (web.settings.home / "mlflow").exists()
-
-
-def test_a_champion_whose_files_are_gone_is_said_to_be(home: LearntHome, tmp_path: Path) -> None:
-    broken = home.copied(tmp_path / "broken")
-    settings = broken.settings
-    for file in broken.weights:
-        file.write_bytes(b"not what it was")
-    with (
-        Store.open(settings.store_url) as store,
-        WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
-    ):
-        web = Web(store, settings, server.url, ShiftedClock())
-        with web.client(Role.ENGINEER) as client:
-            answer = client.post("/predictions", json=PAIRS[0])
-    assert answer.status_code == 503
-    assert answer.json()["type"] == "urn:rlhf:problem:model_unavailable"

@@ -1,6 +1,5 @@
 """What people prefer: the same numbers as metric points and frames, up to the newest vote."""
 
-from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
 import httpx
@@ -38,21 +37,6 @@ def cast(web: Web, n: int = 60, *, people: tuple[str, ...] = PEOPLE, **more: obj
             for j, who in enumerate(people)
         ]
     )
-
-
-def cast_all(
-    web: Web, ids: list[str], people: Sequence[str], at: datetime, choice: str = "a"
-) -> None:
-    web.store.votes.cast_many(
-        [
-            NewVote(
-                comparison_id=one, annotator_id=who, annotator_kind="human", choice=choice,
-                voted_at=at, idempotency_key=f"{one}/{who}", origin="page",
-            )
-            for one in ids
-            for who in people
-        ]
-    )  # fmt: skip
 
 
 def read(reader, figure: str, **params: object) -> Chart:
@@ -182,55 +166,6 @@ def test_small_groups_are_withheld(web: Web):
 
 
 @on_sqlite
-def test_days_with_few_comparisons_are_a_gap_with_one_note(web: Web):
-    cast(web)
-    late = datetime(2026, 1, 6, 12, tzinfo=UTC)
-    few = web.publish(3, offer=False, prefix="few")
-    cast_all(web, few, PEOPLE, late, choice="tie")
-    reader = web.client("auditor")
-    chart = read(reader, "ties")
-    assert set(points(chart, "equally good or both bad")) == {day_value(day) for day in DAYS}
-    assert chart.notes.count("days with fewer than 20 comparisons are withheld") == 1
-    whole = read(reader, "ties", until=DAYS[2].isoformat())
-    assert "days with fewer than 20 comparisons are withheld" not in whole.notes
-    only = read(reader, "ties", since=late.date().isoformat())
-    assert (only.panels, only.notes) == ((), ("days with fewer than 20 comparisons are withheld",))
-
-
-@on_sqlite
-def test_what_few_of_the_chosen_annotators_judged_is_withheld(web: Web):
-    everybody = web.publish(24, offer=False, prefix="code", category="coding", source="hh")
-    ann_alone = web.publish(24, offer=False, prefix="poem", category="poetry")
-    web.store.votes.cast_many(
-        [
-            NewVote(
-                comparison_id=one, annotator_id=who, annotator_kind="human", choice=choice,
-                voted_at=NOON, idempotency_key=f"{one}/{who}", origin="page",
-            )
-            for ids, choices in ((everybody, "aaa"), (ann_alone, ("a", "skip", "skip")))
-            for one in ids
-            for who, choice in zip(PEOPLE, choices, strict=True)
-        ]
-    )  # fmt: skip
-    reader = web.client("auditor")
-    for _ in range(2):
-        for by, large, small in (
-            ("category", "coding", "poetry"),
-            ("source", "hh", "this project"),
-        ):
-            (panel,) = read(reader, "ties", by=by, group="page").panels
-            assert [tick.label for tick in panel.y.ticks] == [large, small]
-            assert [series.y for series in panel.series] == [(0.0,)]
-            assert [mark.label for mark in panel.marks] == ["1 annotator: too few"]
-            (panel,) = read(reader, "ties", by=by).panels
-            assert [series.y for series in panel.series] == [(0.0, 1.0)], "nobody is chosen"
-        assert read(reader, "ties", group="page").panels != ()
-        alone = read(reader, "ties", group="page", category="poetry")
-        assert (alone.panels, "1 annotator of the group" in alone.notes[0]) == ((), True)
-        count_new_votes(web.store)
-
-
-@on_sqlite
 def test_each_group_and_day_needs_three_people_of_the_selection(web: Web):
     everybody = web.publish(24, offer=False, prefix="code", category="coding")
     ann_alone = web.publish(24, offer=False, prefix="poem", category="poetry")
@@ -289,47 +224,6 @@ def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
         alone = read(reader, "ties", **chosen)
         assert (alone.panels, "2 annotators of the group" in alone.notes[0]) == ((), True)
         count_new_votes(web.store)
-
-
-@on_sqlite
-def test_the_voters_of_a_day_are_found_among_many_members(web: Web):
-    """Six of eight people vote on the second day, two others on the first, and two on the third. On
-    a day before the third one comparison is judged.
-    """
-    people = [f"p{n}" for n in range(8)]
-    voters = (people[6:], people[:6], people[5:7])
-    days = [NOON + timedelta(days=n) for n in (0, 1, 3, 4)]
-    ids = [web.publish(24, offer=False, prefix=f"day{n}") for n in range(3)]
-    for n, who in enumerate(voters):
-        cast_all(web, ids[n], who, days[n])
-    cast_all(web, web.publish(1, offer=False), people[:1], NOON + timedelta(days=2))
-    reader = web.client("auditor")
-    at = [day_value(day.date()) for day in days]
-
-    def drawn(**chosen: str) -> dict[float, tuple[float, int]]:
-        return points(read(reader, "ties", group="page", **chosen), "equally good or both bad")
-
-    for _ in range(2):
-        assert drawn() == {at[1]: (0.0, 24 * 6)}
-        count_new_votes(web.store)
-    cast_all(web, ids[0][:1], people[:1], days[0])
-    cast_all(web, ids[2][:1], people[:1], days[3])
-    for _ in range(2):
-        third = days[2].date().isoformat()
-        assert drawn(until=third) == {at[0]: (0.0, 49), at[1]: (0.0, 24 * 6)}
-        assert drawn(since=third, until=third, by="category") == {}
-        count_new_votes(web.store)
-
-
-@on_sqlite
-def test_nothing_is_called_withheld_before_it_is_counted(web: Web, monkeypatch):
-    cast(web)
-    monkeypatch.setattr("rlhf_pipeline.web.preferences.sums_reader.AT_ONCE", 5)
-    reader = web.client("auditor")
-    early = read(reader, "ties", group="page")
-    assert (early.panels, early.notes) == ((), ("Being counted: 0 of 180 votes so far.",))
-    count_new_votes(web.store)
-    assert read(reader, "ties", group="page").panels != ()
 
 
 @on_sqlite

@@ -7,7 +7,6 @@ import pytest
 
 from rlhf_pipeline.api_types.production import SHARES
 from rlhf_pipeline.metric_catalogue import METRICS, PRODUCTION
-from rlhf_pipeline.reports.chart import Chart, day_value
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
@@ -71,41 +70,6 @@ def test_an_invalid_figure_is_named_by_its_place_and_stores_nothing(web: Web):
         (error,) = answer.json()["errors"]
         assert (error["path"], words in error["message"]) == (path, True), error
     assert engineer.get("/metrics/points").json()["items"] == []
-
-
-@on_sqlite
-def test_a_day_without_a_figure_is_a_gap_of_its_model_alone(web: Web):
-    engineer = web.client("engineer")
-    other = {"model": "demo.policy@4"}
-    send(engineer, *(figure(n) for n in (0, 1, 3)), *(figure(n, **other) for n in (1, 2, 3)))
-    chart = Chart.model_validate(engineer.get("/charts/production").json())
-    (panel,) = chart.panels
-    assert panel is not None
-    first = day_value(DAY)
-    assert [(series.name, series.x) for series in panel.series] == [
-        ("demo.policy@3", (first, first + 1)),
-        ("demo.policy@3", (first + 3,)),
-        ("demo.policy@4", (first + 1, first + 2, first + 3)),
-    ]
-    one = engineer.get("/charts/production", params={"model": "demo.policy@4"}).json()
-    assert {series["name"] for series in one["panels"][0]["series"]} == {"demo.policy@4"}
-
-
-@on_sqlite
-def test_the_figures_of_an_older_model_end_with_its_own_newest_day(web: Web):
-    engineer = web.client("engineer")
-    send(engineer, figure(-200), figure(model="demo.policy@4"))
-    one = engineer.get("/charts/production", params={"model": "demo.policy@3"}).json()
-    assert [series["x"] for series in one["panels"][0]["series"]] == [[day_value(DAY) - 200]]
-
-
-@on_sqlite
-def test_a_cost_is_in_the_currency_of_its_sender(web: Web):
-    engineer = web.client("engineer")
-    send(engineer, figure(metric="cost"))
-    (panel,) = engineer.get("/charts/production").json()["panels"]
-    assert panel["title"] == "Mean cost of an interaction (in your currency)"
-    assert panel["y"]["unit"] == "in your currency"
 
 
 @on_sqlite

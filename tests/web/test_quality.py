@@ -3,7 +3,7 @@ and nothing told to who votes.
 """
 
 import uuid
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -13,10 +13,7 @@ from rlhf_pipeline.reports.annotator_weeks import FIGURES
 from rlhf_pipeline.reports.chart import Chart, day_value
 from rlhf_pipeline.votes.annotators_over_time import annotators_over_time
 from rlhf_pipeline.votes.statistics import interval_columns
-from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.quality import week_reader
-from rlhf_pipeline.web.server import WebServer
-from tests.web.conftest import NOON, UNCACHED, Web
+from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
 
 LONG = "x" * 400  # both completions: 8 s at 100 characters a second
@@ -131,78 +128,6 @@ def test_who_votes_is_told_nothing_that_tells_others_choices(web: Web):
     assert len(listed(admin, mark="too_fast")) == 4
 
 
-def test_a_mark_stands_with_the_annotator_alone(web: Web):
-    reader = web.client("auditor")
-    for beside in ({"q": "words"}, {"day": "2026-01-02"}, {"comparison_id": "c"}):
-        answer = reader.get("/votes", params={"mark": "too_fast", **beside})
-        assert answer.status_code == 422
-        assert "Remove the other filters" in answer.text
-    assert reader.get("/votes", params={"mark": "slow"}).status_code == 422
-
-
-def test_a_machines_answers_are_nobodys_carelessness(web: Web):
-    ids = web.publish(2, completion_a=LONG, completion_b=LONG)
-    machine = web.client(user=web.add("annotator", "engineer", kind="service"))
-    for one in ids:
-        cast(machine, one, duration_s=0.01)
-    answer = web.client("auditor").get("/quality").json()
-    assert (answer["annotators"], answer["n_annotators"]) == ([], 0)
-    assert answer["up_to_seq"] == 2
-
-
-def test_unknown_sides_accuse_nobody_of_repeating_themselves(web: Web):
-    """As imported votes have them: ties alone would follow each other."""
-    ids = web.publish(6)
-    for i, one in enumerate(ids):
-        choice = "tie" if i else "a"
-        web.store.votes.cast(
-            NewVote(
-                comparison_id=one,
-                annotator_id="imported",
-                annotator_kind="human",
-                choice=choice,
-                voted_at=NOON,
-                origin="import",
-                idempotency_key=one,
-            )
-        )
-    reader = web.client("auditor")
-    assert read_quality(reader)["imported"]["same_as_before"] is None
-    assert listed(reader, mark="same_as_before") == []
-
-
-@on_sqlite
-def test_the_page_shows_what_the_api_tells(web: Web):
-    web.publish(6, completion_a=LONG, completion_b=LONG)
-    ann = web.client("annotator")
-    judge(web, ann, 6, seconds=1.0)
-    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
-        pages = Web(web.store, web.settings, server.url, web.clock)
-        auditor, curator = (pages.browser(web.add(role)) for role in ("auditor", "curator"))
-        page = auditor.get(f"{server.url}/quality").text
-        assert f"/votes?annotator_id={ann.user.user_id}&amp;mark=too_fast" in page
-        assert "6 of 6" in page
-        assert "5 of 5" in page
-        assert "% to 100%" in page
-        assert "Same side as before" in page
-        listed_page = auditor.get(
-            f"{server.url}/votes",
-            params={"annotator_id": ann.user.user_id, "mark": "same_as_before"},
-        )
-        assert listed_page.text.count('<article class="row') == 5
-        assert auditor.get(f"{server.url}/votes", params={"mark": "odd"}).status_code == 422
-        told_csv = auditor.get(f"{server.url}/quality.csv").text
-        assert told_csv.startswith(
-            "annotator_id,name,n_votes,too_fast,same_as_before,duplicate\r\n"
-        )
-        blind = curator.get(f"{server.url}/quality").text
-        assert "Same side as before" not in blind
-        assert "5 of 5" not in blind
-        assert "only votes on comparisons that you have judged" in blind
-        refused = curator.get(f"{server.url}/votes", params={"mark": "same_as_before"})
-        assert refused.status_code == 403
-
-
 @on_sqlite
 def test_the_list_is_searched_sorted_and_read_page_by_page(web: Web):
     ids = web.publish(4)
@@ -294,46 +219,3 @@ def test_weeks_of_an_annotator_equal_those_of_the_command(web: Web):
             drawn_ends = (series.y, series.low, series.high)
             for values, column in zip(drawn_ends, interval_columns(plot.measure), strict=True):
                 assert values == pytest.approx(own[column].tolist())
-
-
-@on_sqlite
-def test_days_of_a_chart_are_whole_weeks(web: Web, monkeypatch: pytest.MonkeyPatch):
-    cast_weeks(web)
-    reader = web.client("auditor")
-
-    def days(**params: object) -> list[float]:
-        answer = reader.get("/charts/annotator/speed", params={"annotator_id": "ann", **params})
-        chart = Chart.model_validate(answer.json())
-        return [x for panel in chart.panels[:1] if panel for x in panel.series[0].x]
-
-    second = day_value(date(2026, 1, 12))
-    assert days(since="2026-01-14", until="2026-01-14") == [second]
-    monkeypatch.setattr(week_reader, "MAX_VOTES", 30)
-    assert days(until="2026-02-01") == [second, second + 7]
-    monkeypatch.setattr(week_reader, "MAX_VOTES", 6)  # fewer than the newest week has
-    assert days(since="2026-01-01", until="2026-02-01") == [second + 7]
-    empty = reader.get("/charts/annotator/gold", params={"annotator_id": "nobody"}).json()
-    assert (empty["panels"], empty["alt"]) == ([], "Known answers, by week")
-    assert empty["notes"] == ["No votes of this annotator match. With days set, widen them."]
-
-
-@on_sqlite
-def test_pictures_of_an_annotator_are_for_readers_of_all_votes(web: Web):
-    cast_weeks(web)
-    path = "/charts/annotator/gold"
-    for role in ("annotator", "curator"):
-        refused = web.client(role).get(path, params={"annotator_id": "ann"})
-        assert refused.status_code == 403
-    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
-        pages = Web(web.store, web.settings, server.url, web.clock)
-        admin, curator = (pages.browser(web.add(role)) for role in ("admin", "curator"))
-        page = admin.get(f"{server.url}/quality/annotator", params={"annotator_id": "ann"})
-        assert 'data-chart="/api/v1/charts/annotator/gold?annotator_id=ann"' in page.text
-        unknown = admin.get(f"{server.url}/quality/annotator", params={"annotator_id": "x"})
-        assert unknown.status_code == 404
-        assert "/quality/annotator?annotator_id=ann" in admin.get(f"{server.url}/quality").text
-        assert "/quality/annotator?annotator_id=" in admin.get(f"{server.url}/users").text
-        found = curator.get(f"{server.url}/quality").text
-        assert "/quality/annotator" not in found
-        hidden = curator.get(f"{server.url}/quality/annotator", params={"annotator_id": "ann"})
-        assert hidden.status_code == 403

@@ -12,7 +12,7 @@ import pytest
 from rlhf_pipeline.alerts.rounds import record_tick
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import NewVote, Role
+from rlhf_pipeline.records import Role
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
@@ -137,36 +137,6 @@ def test_schedules_run_next_only_while_something_evaluates_them(paged: Web, tmp_
 
 
 @on_sqlite
-def test_home_says_what_runs_next_or_what_would_start_it(paged: Web):
-    paged.store.votes.cast(
-        NewVote(
-            comparison_id=paged.publish(1)[0],
-            annotator_id="ann",
-            annotator_kind="human",
-            origin="api",
-            choice="a",
-            voted_at=paged.clock.now(),
-            idempotency_key="v",
-        )
-    )
-    reader, browser = paged.client("engineer"), paged.browser(paged.add(Role.ENGINEER))
-    assert reader.get("/home").json()["next_run"]["schedule"] is None
-    assert "No daemon is running" in browser.get(f"{paged.url}/").text
-    record_tick(paged.store, paged.clock.now())
-    following = reader.get("/home").json()["next_run"]
-    schedules = reader.get("/automations").json()["items"]
-    assert following == {"schedule": schedules[0], "hint": "", "daemon": "ok"}
-    assert schedules[0]["next_at"] == min(
-        one["next_at"] for one in schedules if one["kind"] == "schedule"
-    )
-    assert "by the schedule" in browser.get(f"{paged.url}/").text
-    paged.settings.config.write_text("loop: {schedules: {collection: noon}}\n")
-    assert "must be a time of the day" in reader.get("/home").json()["next_run"]["hint"]
-    record_tick(paged.store, paged.clock.now(), is_last=True)
-    assert reader.get("/home").json()["next_run"]["schedule"] is None
-
-
-@on_sqlite
 def test_spending_is_the_sum_of_the_metric_points(paged: Web):
     now = paged.clock.now()
     for days_ago, amount in ((0, 1.5), (0, 0.25), (1, 4.0), (29, 8.0), (30, 16.0)):
@@ -217,26 +187,3 @@ def test_settings_show_value_and_source_but_no_secret(paged: Web):
     paged.settings.config.write_text("loop: {gate: {min_win: 1}}\n")
     assert "min_win_rate" in reader.get("/settings").json()["problem"]
     assert "Nothing starts while" in browser.get(f"{paged.url}/settings").text
-
-
-@on_sqlite
-def test_pages_report_records_of_dagster_that_cannot_be_read(paged: Web, tmp_path: Path):
-    browser = paged.browser(paged.add(Role.ENGINEER))
-    assert "No runs yet" in browser.get(f"{paged.url}/runs").text
-    write_runs(tmp_path)
-    write_states(tmp_path)
-    for file in (tmp_path / "dagster").rglob("*.db"):
-        file.write_bytes(b"not a database")
-    page = browser.get(f"{paged.url}/runs")
-    assert page.status_code == 200
-    assert page.text.count("records cannot be read") == 2
-    answer = paged.client("engineer").get("/runs")
-    assert answer.status_code == 503
-    assert str(tmp_path) not in answer.text
-
-
-@on_sqlite
-@pytest.mark.parametrize("path", ["/runs", "/automations", "/spending", "/settings"])
-def test_those_who_judge_blind_read_none_of_it(paged: Web, path: str):
-    for role in ("annotator", "curator"):
-        assert paged.client(role).get(path).status_code == 403

@@ -1,6 +1,5 @@
 """Sections of the web app: an installed package brings one, and its permission is enforced."""
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
@@ -8,17 +7,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import APIRouter, Depends
 
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.dependencies import public
-from rlhf_pipeline.web.section import Section
 from rlhf_pipeline.web.sections import BUILT_IN
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
@@ -113,23 +107,6 @@ def test_installed_section_has_routes_menu_entry_template_and_script(web: Web) -
     assert reader.get("/leaderboard").json() == ["0 comparisons"]
 
 
-def test_scripts_are_sent_compressed_and_pages_are_not(web: Web) -> None:
-    script = get(web, web.anonymous(), "/static/vendor/echarts.min.js")
-    assert script.num_bytes_downloaded < len(script.content) / 2
-    page = get(web, web.browser(web.add(Role.ENGINEER)), "/leaderboard")
-    assert "content-encoding" not in page.headers
-
-
-def test_menu_has_its_groups_in_order_then_those_of_installed_packages(web: Web) -> None:
-    page = get(web, web.browser(web.add(Role.ADMIN)), "/me").text
-    groups = re.findall(r'<ul aria-label="(\w+)">', page)
-    known = ["Label", "Data", "People", "Models", "Drift", "Runs", "Governance"]
-    assert groups == [*known, "Research"]
-    assert 'href="/evolution#policies">Gates<' in page
-    entries = re.findall(r'href="/(?:runs|settings)[^>]*>(\w+)<', page)
-    assert entries == ["Runs", "Schedules", "Spending", "Settings"]
-
-
 def test_routes_without_a_guard_need_the_permission_of_the_section(web: Web) -> None:
     annotator = web.browser(web.add(Role.ANNOTATOR))
     assert get(web, annotator, "/leaderboard").status_code == 403
@@ -139,22 +116,6 @@ def test_routes_without_a_guard_need_the_permission_of_the_section(web: Web) -> 
     document = web.anonymous().get("/openapi.json").json()
     operation = document["paths"]["/api/v1/leaderboard"]["get"]
     assert operation["x-permission"] == "comparisons.read"
-
-
-@pytest.mark.parametrize("name", ["routes.py", "__init__.py", "page.html", "../routes.py"])
-def test_code_beside_a_script_is_not_served(web: Web, name: str) -> None:
-    for section in ("leaderboard", "annotate"):
-        assert get(web, web.anonymous(), f"/static/{section}/{name}").status_code == 404
-
-
-def test_public_route_of_a_section_with_a_permission_is_refused(
-    settings: Settings, open_store: Callable[[], Store]
-) -> None:
-    router = APIRouter()
-    router.get("/open", dependencies=[Depends(public("a test"))])(lambda: None)
-    sections = {"open": Section((router,), Permission.VOTES_READ, label="Open")}
-    with pytest.raises(ConfigurationError, match=r"/open is public"):
-        create_app(settings, open_store(), sections=sections)
 
 
 def test_wheel_ships_templates_scripts_and_styles_of_every_section() -> None:

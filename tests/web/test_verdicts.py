@@ -2,29 +2,17 @@
 nothing is made up before.
 """
 
-import csv
 import itertools
-from collections.abc import Callable, Iterator
-from datetime import timedelta
 
 import httpx
 import pandas as pd
 import pytest
 
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.records import Choice, NewVote, utc_now
-from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import joint_model
-from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
-from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.consensus import annotator_fits
-from rlhf_pipeline.web.consensus import queries as consensus
-from rlhf_pipeline.web.consensus import routes as consensus_page
-from rlhf_pipeline.web.server import WebServer
-from tests.web.conftest import UNCACHED, ShiftedClock, Web
+from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
 KEYS = itertools.count()
@@ -163,20 +151,6 @@ def test_what_was_judged_since_the_fit_is_said_and_a_newer_fit_is_found(web: Web
     ]
 
 
-def test_disputes_are_read_stretch_by_stretch_as_with_votes(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(consensus, "LOOKS_AT", 3)
-    made = web.publish(7, overlap=2)
-    for c in made:
-        seq = judge(web, c, "ab")
-    fit(web, seq, **{c: (0.5 + i / 100, 0.2, 0.8) for i, c in enumerate(made) if i != 5})
-    found = ids(listed(web.client("engineer"), state="disputed", limit=2))
-    assert found == [made[i] for i in (4, 6, 1, 2, 3, 0)], (
-        "of c0004 to c0006, of c0001 to c0003, of the rest; c0005 is not known"
-    )
-
-
 def test_voters_get_no_verdict_that_rests_on_all_votes(web: Web):
     mine, other = web.publish(2, overlap=2)
     judge(web, mine, "a")
@@ -212,37 +186,6 @@ def test_labels_that_cannot_be_read_are_an_error_and_no_verdict(web: Web):
     assert listed(reader)[0]["p_a"] == 0.2
 
 
-@pytest.mark.parametrize("limit", [1, 3, 7, 200])
-def test_of_mirrored_votes_every_dispute_is_listed_once(web: Web, limit: int):
-    """Mirrored votes give p and 1 - p: shares that are equal but for their last bit, many of
-    each.
-    """
-    made = web.publish(24, overlap=2)
-    for i, c in enumerate(made):
-        for annotator_id, choice in zip(
-            ("x", "y", "z"), ("aab", "bba", "aba", "bab")[i % 4], strict=True
-        ):
-            seq = judge(web, c, choice, annotator_id)
-    labels = joint_model(
-        counting(web.store.votes.log(comparison_ids=made)), web.store.comparisons.with_ids(made)
-    ).labels
-    fit(
-        web,
-        seq,
-        **{
-            c: ((p, 1 - p)[i % 2], 0.01, 0.99)
-            for i, (c, p) in enumerate(zip(made, labels["p_a"].clip(0.41), strict=True))
-        },
-    )
-    found = listed(web.client("engineer"), state="disputed", limit=limit)
-    shares = [one["share"] for one in found]
-    assert len(set(shares)) > len({round(share, 9) for share in shares}), (
-        "some differ by rounding alone"
-    )
-    assert sorted(ids(found)) == made
-    assert ids(found) == ids(listed(web.client("engineer"), state="disputed", limit=200))
-
-
 @pytest.mark.parametrize("state", [None, "disputed"])
 def test_a_list_that_was_begun_by_one_fit_is_not_gone_on_with_by_another(
     web: Web, state: str | None
@@ -267,108 +210,3 @@ def test_a_list_that_was_begun_by_one_fit_is_not_gone_on_with_by_another(
     assert (
         reader.get("/consensus", params=by_votes | {"cursor": again["next"]}).status_code == 422
     ), "majority's cursor is another"
-
-
-@pytest.fixture
-def pages(
-    settings: Settings, open_store: Callable[[], Store], clock: ShiftedClock
-) -> Iterator[Web]:
-    store = open_store()
-    with WebServer(create_app(settings, store, cache_times=UNCACHED)) as server:
-        yield Web(store, settings, server.url, clock)
-
-
-def reader_of(pages: Web) -> httpx.Client:
-    """An engineer's browser, which asks for pages."""
-    user = pages.add("engineer")
-    client = httpx.Client(base_url=pages.url, headers={"Origin": pages.url}, timeout=60)
-    secret, _ = pages.store.tokens.issue(
-        user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test"
-    )
-    assert client.post("/api/v1/auth/redeem", json={"token": secret}).status_code == 204
-    return client
-
-
-def test_the_page_says_how_many_votes_of_people_came_since_the_fit(
-    pages: Web, monkeypatch: pytest.MonkeyPatch
-):
-    c, d = pages.publish(2, overlap=2)
-    fit(pages, judge(pages, c, "ab"), **{c: (0.6, 0.2, 0.8)})
-    reader = reader_of(pages)
-
-    def read_page() -> str:
-        return " ".join(reader.get("/consensus", params={"method": "joint_model"}).text.split())
-
-    assert "up to number 2. No votes were cast since then" in read_page()
-    judge(pages, d, "ab", kind="machine")
-    assert "up to number 2. No votes were cast since then" in read_page(), (
-        "machines teach it nothing"
-    )
-    judge(pages, d, "as")
-    assert "up to number 2. 2 votes were cast since then" in read_page()
-    monkeypatch.setattr(consensus, "COUNTS_AT_MOST", 3)
-    assert "up to number 2. Of the next 3 votes, 1 is by people" in read_page()
-
-
-def test_a_page_of_another_fit_says_so_and_lists_nothing(
-    pages: Web, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(consensus_page, "SHOWN", 1)
-    c, d = pages.publish(2, overlap=2)
-    judge(pages, c, "ab")
-    seq = judge(pages, d, "ab")
-    fit(pages, seq, **{c: (0.6, 0.2, 0.8), d: (0.55, 0.2, 0.8)})
-    reader, asked = reader_of(pages), {"method": "joint_model"}
-    cursor = reader.get("/consensus", params=asked).text.split("cursor=")[1].split('"')[0]
-    assert (
-        reader.get("/consensus", params=asked | {"cursor": cursor}).text.count(
-            '<article class="row"'
-        )
-        == 1
-    )
-    fit(pages, seq, **{c: (0.6, 0.1, 0.8), d: (0.55, 0.1, 0.8)})
-    changed = reader.get("/consensus", params=asked | {"cursor": cursor})
-    assert (changed.status_code, changed.text.count('<article class="row"')) == (200, 0)
-    assert "fitted again" in changed.text
-
-
-class Turning:
-    """Another fit each time somebody asks."""
-
-    def __init__(self, fits: list[annotator_fits.AnnotatorFit]):
-        self.fits = itertools.cycle(fits)
-
-    def get_newest(self) -> annotator_fits.AnnotatorFit:
-        return next(self.fits)
-
-
-@on_sqlite
-def test_a_download_is_of_one_fit_from_its_first_line_to_its_last(
-    settings: Settings,
-    open_store: Callable[[], Store],
-    clock: ShiftedClock,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(consensus_page, "AT_ONCE", 1)
-    app = create_app(settings, open_store(), cache_times=UNCACHED)
-    with WebServer(app) as server:
-        pages = Web(app.state.site.store, settings, server.url, clock)
-        made = pages.publish(3, overlap=2)
-        for c in made:
-            seq = judge(pages, c, "ab")
-        fits = []
-        for p in (0.52, 0.6):
-            fit(pages, seq, **{c: (p + i / 100, 0.2, 0.8) for i, c in enumerate(made)})
-            fits.append(
-                annotator_fits.AnnotatorFits(settings, app.state.site.store, UNCACHED).get_newest()
-            )
-        app.state.site.annotator_fits = Turning([one for one in fits if one is not None])
-        rows = list(
-            csv.DictReader(
-                reader_of(pages)
-                .get("/consensus.csv", params={"method": "joint_model"})
-                .text.splitlines()
-            )
-        )
-    assert [row["comparison_id"] for row in rows] == made
-    assert [float(row["p_a"]) for row in rows] == pytest.approx([0.52, 0.53, 0.54])

@@ -6,10 +6,6 @@ import json
 import threading
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from datetime import timedelta
-from typing import Any
 
 import httpx
 import pytest
@@ -17,12 +13,10 @@ import pytest
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
-from rlhf_pipeline.store.anchors import FILE, add_daily_anchor
-from rlhf_pipeline.store.assignments import Assignments
+from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.preference_pairs import count_pairs, preference_pairs
-from tests.web.conftest import DAY, NOON, Web
+from tests.web.conftest import DAY, Web
 from tests.web.databases import on_sqlite
 
 
@@ -37,37 +31,6 @@ def judge_all(client: httpx.Client, choice: str = "a", **more: object) -> list[d
             assert answer.status_code == 201, answer.text
             receipts.append(answer.json())
     return receipts
-
-
-def true_side(web: Web, client: httpx.Client, side: str) -> None:
-    """Vote for the comparisons' own side, wherever it is shown."""
-    while cards := client.post("/assignments:lease", json={"n": 20}).json()["cards"]:
-        for card in cards:
-            is_swapped = web.store.assignments.get(card["assignment_id"]).is_swapped
-            shown = {"a": "b", "b": "a"}[side] if is_swapped else side
-            body = {"assignment_id": card["assignment_id"], "choice": shown, "strength": 4}
-            assert (
-                client.post(
-                    "/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}
-                ).status_code
-                == 201
-            )
-
-
-def test_eleventh_event_stream_of_a_token_is_refused(web: Web):
-    reader = web.client("auditor")
-    with ExitStack() as streams:
-        opened = [
-            streams.enter_context(reader.stream("GET", "/progress/events")) for _ in range(10)
-        ]
-        assert {one.status_code for one in opened} == {200}
-        refused = reader.get("/progress/events")
-        assert refused.status_code == 429
-        assert refused.headers["content-type"] == "application/problem+json"
-        assert refused.json()["type"] == "urn:rlhf:problem:too_many_streams"
-        assert int(refused.headers["Retry-After"]) > 0
-        with web.client("auditor").stream("GET", "/progress/events") as other:
-            assert other.status_code == 200
 
 
 def test_comparisons_are_listed_page_by_page(web: Web):
@@ -132,47 +95,6 @@ def test_an_empty_table_says_why(web: Web):
     assert web.store.votes.count() == 4
 
 
-def test_leases_are_prolonged_and_given_back(web: Web):
-    web.publish(3)
-    ann, bob = web.client("annotator"), web.client("annotator")
-    cards = ann.post("/assignments:lease", json={"n": 3}).json()["cards"]
-    web.clock.shift = timedelta(minutes=8)
-    assert ann.post("/assignments:extend").json() == {"n": 3}
-    web.clock.shift = timedelta(minutes=16)
-    assert bob.post("/assignments:lease").json()["cards"] == []
-    assert ann.post(f"/assignments/{cards[0]['assignment_id']}:release").status_code == 204
-    assert len(bob.post("/assignments:lease").json()["cards"]) == 1
-
-
-def test_leases_on_sqlite_are_dealt_one_at_a_time_and_all_of_them(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-):
-    web.publish(32)
-    at_work = []
-    most = []
-    deal = Assignments.deal
-
-    def noted(self: Assignments, *args: Any) -> Any:
-        at_work.append(1)
-        most.append(len(at_work))
-        try:
-            return deal(self, *args)
-        finally:
-            at_work.pop()
-
-    monkeypatch.setattr(Assignments, "deal", noted)
-    clients = [web.client("annotator") for _ in range(16)]
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(
-            pool.map(lambda client: client.post("/assignments:lease", json={"n": 2}), clients)
-        )
-    assert [answer.status_code for answer in answers] == [200] * 16
-    assert (
-        len({card["assignment_id"] for answer in answers for card in answer.json()["cards"]}) == 32
-    )
-    assert max(most) == 1 or not web.store.database.is_sqlite
-
-
 def test_guidelines_are_versioned_and_a_vote_keeps_its_version(web: Web):
     web.publish(2)
     curator, ann = web.client("curator"), web.client("annotator")
@@ -228,63 +150,6 @@ def test_rules_are_edited_by_who_read_the_newest(web: Web):
     )
     ann = web.client("annotator")
     assert ann.post("/assignments:lease").json()["rules"]["dimensions"] == ["kind", "true"]
-
-
-def test_users_are_added_changed_and_disabled(web: Web):
-    admin = web.browser(web.add("admin"))
-    made = admin.post(
-        "/users", json={"email": "New@Example.org", "name": "New", "roles": ["annotator"]}
-    )
-    assert made.status_code == 201
-    user = made.json()
-    assert (user["email"], user["roles"], user["has_password"]) == (
-        "new@example.org",
-        ["annotator"],
-        False,
-    )
-    assert admin.post("/users", json={"email": "new@example.org"}).status_code == 422
-    assert admin.post("/users", json={"email": "no address"}).status_code == 422
-    changed = web.change(admin, user["user_id"], name="Newer")
-    assert changed.json()["name"] == "Newer"
-    assert web.store.users.get(user["user_id"]).name == "Newer"
-    assert web.change(admin, user["user_id"], disabled=True).json()["disabled_at"] is not None
-    assert admin.post(f"/users/{user['user_id']}:login-link").status_code == 422
-    assert web.change(admin, user["user_id"], disabled=False).json()["disabled_at"] is None
-    assert [one["email"] for one in admin.get("/users").json()["items"]] == sorted(
-        ["admin0@example.org", "new@example.org"]
-    )
-
-
-def test_consensus_lists_what_people_agree_and_disagree_on(web: Web):
-    web.publish(4, overlap=2)
-    one, other = web.client("annotator"), web.client("annotator")
-    true_side(web, one, "a")
-    true_side(web, other, "a")
-    web.publish(2, overlap=2, prefix="d")
-    true_side(web, one, "a")
-    true_side(web, other, "b")
-    web.publish(1, overlap=2, prefix="o")
-    true_side(web, one, "b")
-    reader = web.client("engineer")
-
-    def ids(**params: object) -> list[str]:
-        found, cursor = [], None
-        while True:
-            page = reader.get(
-                "/consensus",
-                params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})},
-            ).json()
-            found += [item["comparison_id"] for item in page["items"]]
-            cursor = page["next"]
-            if cursor is None:
-                return found
-
-    assert sorted(ids()) == ["c0000", "c0001", "c0002", "c0003", "d0000", "d0001", "o0000"]
-    assert sorted(ids(state="agreed")) == ["c0000", "c0001", "c0002", "c0003"]
-    assert sorted(ids(state="disputed")) == ["d0000", "d0001"]
-    assert ids(state="open") == ["o0000"]
-    assert ids(state="agreed", method="strength_weighted") == ids(state="agreed")
-    assert reader.get("/consensus", params={"state": "wrong"}).status_code == 422
 
 
 def test_progress_counts_what_stands(web: Web):
@@ -468,39 +333,6 @@ def test_the_audit_is_read_taken_away_and_verified(web: Web):
     assert [json.loads(line)["seq"] for line in lines] == list(range(1, told["n_links"] + 1))
 
 
-@on_sqlite
-def test_a_cut_tail_is_told_by_the_anchor(web: Web):
-    web.publish(5)
-    judge_all(web.client("annotator"))
-    auditor = web.client("auditor")
-    add_daily_anchor(web.settings.home / FILE, web.store.audit, web.clock.now())
-    assert auditor.post("/audit:verify").json()["n_anchors"] == 1
-    # as somebody with the file would: triggers dropped, the head moved back
-    with web.store.database.engine.begin() as connection:
-        for table in ("audit", "votes"):
-            for trigger in connection.exec_driver_sql(
-                f"SELECT name FROM sqlite_master WHERE type='trigger' AND tbl_name='{table}'"
-            ).all():
-                connection.exec_driver_sql(f"DROP TRIGGER {trigger[0]}")
-        seq, digest = connection.exec_driver_sql(
-            "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1 OFFSET 3"
-        ).one()
-        connection.exec_driver_sql(
-            f"DELETE FROM votes WHERE vote_id IN (SELECT object_id FROM audit WHERE seq > {seq} "
-            "AND "
-            "action = 'vote.cast')"
-        )
-        connection.exec_driver_sql(f"DELETE FROM audit WHERE seq > {seq}")
-        connection.exec_driver_sql(
-            f"UPDATE heads SET audit_seq={seq}, audit_hash='{digest}', vote_seq=(SELECT max(seq) "
-            "FROM votes)"
-        )
-    web.store.audit.verify()  # the chain alone does not miss it
-    told = auditor.post("/audit:verify").json()
-    assert told["holds"] is False
-    assert "tail was cut" in told["broken_at"]
-
-
 @pytest.mark.parametrize("dialect", ["sqlite"])
 def test_a_database_that_does_not_answer_is_told_as_such(
     web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -518,27 +350,3 @@ def test_a_database_that_does_not_answer_is_told_as_such(
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert web.anonymous().get("/healthz").status_code == 200
     assert client.get("/me").status_code == 200
-
-
-@on_sqlite
-def test_the_chart_of_votes_shows_a_year_unless_asked_for_more(web: Web):
-    for i, comparison_id in enumerate(web.publish(2)):
-        web.store.votes.cast(
-            NewVote(
-                comparison_id=comparison_id,
-                annotator_id="ann",
-                annotator_kind="human",
-                voted_at=NOON - timedelta(days=366 * i),
-                origin="import",
-                choice="a",
-                idempotency_key=comparison_id,
-            )
-        )
-    reader, first = web.client("auditor"), (NOON - timedelta(days=366)).date()
-
-    def count(**asked: object) -> float:
-        chart = reader.get("/charts/votes", params=asked).json()
-        return sum(chart["panels"][0]["series"][0]["y"])
-
-    assert count() == 1
-    assert count(since=first) == 2

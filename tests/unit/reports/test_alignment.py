@@ -57,14 +57,6 @@ def test_lines_mark_the_days_on_which_taste_or_the_model_changed():
     assert [mark.label for mark in chart.panels[0].marks] == ["taste changed", "@2"]
 
 
-def test_the_first_panel_drawn_labels_the_lines():
-    points = [point(day, "model.ece", 0.1) for day in range(3)]
-    points += [point(day, "model.calibration_slope", 1.0) for day in range(3)]
-    chart = chart_alignment(points, FIRST, FIRST, taste_changes={FIRST: "taste changed"})
-    lines = [[mark for mark in panel.marks if mark.x] for panel in chart.panels if panel]
-    assert [mark.label for marks in lines for mark in marks] == ["taste changed", ""]
-
-
 def test_verdicts_lie_in_the_lane_of_their_space_the_overall_one_on_top():
     points = [
         point(0, "drift.verdict", value, space=space)
@@ -108,11 +100,3 @@ def test_a_figure_leads_to_the_votes_of_its_window_and_a_verdict_to_those_of_its
     ).panels
     assert panel is not None
     assert panel.series[0].links == links[0]
-
-
-def test_the_chart_of_accuracy_says_how_many_days_each_point_holds():
-    points = [point(0, "model.accuracy", 0.7)]
-    (panel,) = chart_accuracy(points, FIRST, FIRST, window_days=7).panels
-    assert panel is not None
-    assert panel.notes == ("each point: votes of the 7 days up to it that its model predicted",)
-    assert panel.y.label == "share predicted right"

@@ -1,7 +1,6 @@
 """Reliability diagrams: sides stay apart, bins are links, ceilings name their basis."""
 
 import numpy as np
-import pytest
 
 from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group, reliability_table
 from rlhf_pipeline.records import Interval, ReliabilityBin
@@ -44,22 +43,6 @@ def test_each_bin_of_a_single_side_is_a_link_and_has_its_count():
     first = bins()[0]
     assert f'<a href="/pairs?bin={first.low:.3f}" aria-label="confidence 50% to 55%' in source
     assert series(chart, 1)[0].labels == tuple(str(b.n) for b in bins())
-
-
-@pytest.mark.parametrize(
-    ("ceiling", "words"),
-    [
-        (None, "noise ceiling unknown: no comparison has two votes or a repeat"),
-        (CEILING, "noise ceiling 0.800 [0.700, 0.900]"),
-        (
-            CEILING.model_copy(update={"basis": "repeats"}),
-            "noise ceiling 0.800 [0.700, 0.900] from repeats",
-        ),
-    ],
-)
-def test_a_picture_names_the_source_of_its_ceiling(ceiling: Interval | None, words: str) -> None:
-    chart = chart_reliability({"raw": bins()}, ceiling, title="t")
-    assert words in [*(entry.name for entry in chart.legend), *chart.notes]
 
 
 def test_groups_have_panels_whatever_their_size_and_number() -> None:

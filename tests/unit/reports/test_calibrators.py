@@ -5,19 +5,14 @@ from rlhf_pipeline.records import (
     CalibrationReport,
     DimensionCalibration,
     GroupCalibration,
-    Interval,
 )
 from rlhf_pipeline.reports.calibrators import (
-    CalibratorError,
     chart_before_after,
-    chart_calibrators,
     chart_dimension_errors,
     chart_group_errors,
 )
 from rlhf_pipeline.reports.draw import draw_png
 from tests.unit.calibration.test_by_group import report, rows
-
-ERROR = Interval(value=0.04, low=0.0, high=0.1, n=50)
 
 
 def groups() -> tuple[GroupCalibration, ...]:
@@ -44,24 +39,6 @@ def test_both_curves_of_all_pairs_and_of_chosen_groups_have_their_counts() -> No
     assert titles == ["Category poetry, 183 pairs", "Source web, 60 pairs"]
     assert [sum(panel.series[1].y) for panel in chart.panels[2:]] == [549, 180]
     assert draw_png(chart).startswith(b"\x89PNG")
-
-
-def test_accuracy_of_an_entry_is_that_before_calibration() -> None:
-    everything = whole()
-    calibrated = everything.calibrated.model_copy(update={"accuracy": ERROR})
-    chart = chart_before_after(everything.model_copy(update={"calibrated": calibrated}), {})
-    assert any(
-        f"accuracy {everything.raw.accuracy.value * 100:.1f}" in note
-        for note in chart.panels[0].notes
-    ), chart.panels[0].notes
-
-
-def test_a_small_or_unknown_group_is_withheld() -> None:
-    everything = whole()
-    for name, n in (("tiny", 3), ("elsewhere", 0)):
-        chart = chart_before_after(everything, {"source": name})
-        assert chart.panels == ()
-        assert chart.notes == (f"Source {name}: {n} test pairs, withheld below 10",)
 
 
 def test_errors_by_group_have_intervals_counts_and_links_and_withhold_small_groups() -> None:
@@ -113,29 +90,3 @@ def test_errors_of_heads_stand_below_the_overall_one() -> None:
     none = chart_dimension_errors(whole(), title="t")
     assert none.panels == ()
     assert none.notes[-1].startswith("No test vote judges a dimension")
-
-
-def test_a_chosen_dimension_has_the_curves_of_its_head() -> None:
-    everything = whole().model_copy(update={"by_dimension": heads()})
-    chart = chart_before_after(everything, {"source": "web", "dimension": "helpful"})
-    helpful = chart.panels[1]
-    assert helpful.title == "Dimension helpful, 60 pairs"
-    assert helpful.series[1].n == tuple(b.n for b in heads()[0].calibrated_bins)
-    assert "calibrator of its own: beta, measured and not applied" in helpful.notes
-    style, _ = chart_before_after(everything, {"dimension": "style"}).panels
-    assert [one.name for one in style.series] == ["before"]
-    assert "no calibrator of its own" in style.notes[-1]
-    assert chart_before_after(everything, {"dimension": "tiny"}).panels == ()
-
-
-def test_calibrators_are_drawn_in_their_order() -> None:
-    entries = [
-        CalibratorError("@1 none@1", "m@1, standby", ERROR, ERROR),
-        CalibratorError("@2 beta@1", "m@2, serving", ERROR, ERROR),
-    ]
-    chart = chart_calibrators(entries)
-    before, after = chart.panels[0].series
-    assert (before.name, after.name) == ("before", "after")
-    assert after.evidence == ("m@1, standby", "m@2, serving")
-    assert [tick.label for tick in chart.panels[0].x.ticks] == ["@1 none@1", "@2 beta@1"]
-    assert chart_calibrators([]).panels == ()

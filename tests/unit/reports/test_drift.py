@@ -9,7 +9,6 @@ import pytest
 
 from rlhf_pipeline.drift.report import DriftParams
 from rlhf_pipeline.drift.stream import scan
-from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import DriftEvent, Interval
 from rlhf_pipeline.reports.chart import Chart, Mark
 from rlhf_pipeline.reports.draw import draw_png
@@ -85,33 +84,6 @@ def test_signals_stand_in_the_lane_of_their_detector():
     assert [tick.label for tick in lanes.y.ticks] == ["CUSUM", "calibration"]
 
 
-def test_a_timeline_of_one_vote_is_reported_as_too_short():
-    marks = chart_timeline(errors_frame().iloc[:1]).panels[1].marks
-    assert "fewer than 30 votes: no rate is drawn yet" in [mark.label for mark in marks]
-
-
-def test_there_is_no_timeline_without_votes():
-    with pytest.raises(NotEnoughData, match="no judged votes"):
-        chart_timeline(errors_frame().iloc[:0])
-
-
-def test_missing_days_are_counted_and_years_named_if_there_are_several():
-    days = ["2016-02-06", "2016-02-07", "2016-02-11", "2023-05-18"]
-    errors = pd.DataFrame(
-        {
-            "seq": range(1, 401),
-            "day": [days[i // 100] for i in range(400)],
-            "error": [i % 2 for i in range(400)],
-        }
-    )
-    chart = chart_timeline(errors)
-    borders = lines(chart, "day", "perfect")
-    assert [mark.label for mark in borders] == ["", "3 days without", "2,652 days without"]
-    assert [tick.label for tick in chart.panels[1].x.ticks] == [day[2:] for day in days]
-    one_year = chart_timeline(errors.iloc[:300]).panels[1].x.ticks
-    assert [tick.label for tick in one_year] == ["02-06", "02-07", "02-11"]
-
-
 def test_a_late_vote_does_not_move_its_day():
     errors = pd.DataFrame(
         {"seq": range(1, 201), "day": ["2026-01-01"] * 100 + ["2026-01-02"] * 100, "error": 0}
@@ -120,22 +92,6 @@ def test_a_late_vote_does_not_move_its_day():
     (border,) = lines(chart_timeline(errors), "day")
     assert border.x is not None
     assert border.x[0] == pytest.approx(100.5, abs=1.5)
-
-
-@pytest.mark.parametrize(
-    ("ceiling", "words"),
-    [
-        (CEILING, "best reachable, from the noise ceiling"),
-        (
-            CEILING.model_copy(update={"basis": "repeats"}),
-            "best reachable, from the noise ceiling (repeats)",
-        ),
-        (None, "best reachable unknown: no comparison has two votes or a repeat"),
-    ],
-)
-def test_the_best_reachable_rate_names_its_source(ceiling: Interval | None, words: str):
-    chart = chart_timeline(errors_frame(), noise_ceiling=ceiling)
-    assert words in [*(entry.name for entry in chart.legend), *chart.notes]
 
 
 def test_the_best_reachable_is_an_error_rate():

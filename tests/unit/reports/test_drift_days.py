@@ -60,17 +60,6 @@ def test_each_verdict_lies_in_its_lane_with_evidence_count_and_link():
     assert (drawn.count('class="diamond now"'), drawn.count('class="fired"')) == (1, 1)
 
 
-def test_marks_keep_their_labels_without_a_decision():
-    tests = [
-        check(0, "scores", "ks", Verdict.STABLE),
-        check(1, "scores", "ks", Verdict.DRIFT, "m@2"),
-    ]
-    chart = chart_drift_days(tests, FIRST, LAST, taste_changes={LAST: "taste changed"})
-    (verdicts,) = chart.panels
-    assert verdicts is not None
-    assert [mark.label for mark in verdicts.marks] == ["taste changed", "reward model @2"]
-
-
 def test_days_without_a_report_say_what_writes_one():
     chart = chart_drift_days([], FIRST, LAST)
     assert (chart.panels, "feedback" in chart.notes[0]) == ((), True)

@@ -6,10 +6,8 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.records import CategoryComparison, Evaluation, Interval, ModelVersion
-from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.reports.evaluation_page import (
     EvaluationEvidence,
-    chart_evaluation,
     render_evaluation_page,
 )
 from tests.policy_versions import DIMENSIONS
@@ -103,41 +101,3 @@ def test_dimensions_stand_beside_the_accuracy_of_their_heads() -> None:
     assert all(figure in rows[1] for figure in ("0.660 (", "0.750 (", "0.820 (", ">120<")), rows[1]
     assert "too few judged pairs for a head" in rows[2]
     assert 'id="dimensions"' not in page(evaluation())
-
-
-def test_a_head_that_does_not_beat_chance_has_no_verdict() -> None:
-    unsure, helpful, *_ = DIMENSIONS
-    assert unsure.model_copy(update={"win_rate": interval(0.2)}).verdict is None
-    assert helpful.verdict == "better"
-    assert helpful.complement().verdict == "worse"
-
-
-def test_an_evaluation_says_what_it_lacks() -> None:
-    old = evaluation(
-        length_controlled_win_rate=None,
-        diversity_candidate=None,
-        checkable_difference=None,
-        checkable_candidate=None,
-        by_category=(),
-    )
-    shown = page(old, SAMPLES.head(0))
-    assert "<strong>unknown</strong>" in shown
-    assert "No category has enough prompts" in shown
-    assert "Where it gains most: none." in shown
-
-
-def test_the_chart_draws_each_rate_that_is_known() -> None:
-    rates = {"expected_win_rate": interval(0.6), "win_rate_against_base": interval(0.7)}
-    chart = chart_evaluation(evaluation(**rates))
-    names = [[tick.label for tick in panel.y.ticks] for panel in chart.panels]
-    assert names == [
-        [
-            "against the champion",
-            "at equal length",
-            "expected of people",
-            "against the first policy of its line",
-        ],
-        ["maths"],
-    ]
-    assert [note.partition(":")[0] for note in chart.notes[1:]] == ["Expected of people"]
-    assert "maths" in draw_svg(chart)

@@ -39,19 +39,6 @@ def test_each_point_after_a_gap_links_to_its_own_day() -> None:
     assert [series.links for series in bare.series] == [(), ()]
 
 
-def test_measures_without_votes_and_unused_choices_have_no_panel_or_series() -> None:
-    votes = {
-        "choice.a": {DAY.isoformat(): sums(4, 3)},
-        "choice.both_bad": {DAY.isoformat(): sums(4, 0)},
-        "choice.skip": {DAY.isoformat(): sums(4, 0)},
-    }
-    (panel,) = chart_by_day(FIGURES["choices"], votes, DAY, DAY).panels
-    assert panel is not None
-    assert [series.name for series in panel.series] == ["A preferred"]
-    empty = chart_by_day(FIGURES["strength"], votes, DAY, DAY)
-    assert (empty.panels, empty.notes) == ((), ("No votes match. With filters set, widen them.",))
-
-
 def test_the_largest_group_stands_first_and_small_ones_without_dots() -> None:
     votes = {
         "longer": {"few": sums(30, 20), "many": sums(90, 50), "tiny": sums(2, 1)},
@@ -85,14 +72,3 @@ def test_changes_are_marked_on_all_panels_and_panels_differ_in_colour() -> None:
     assert [[mark.label for mark in found] for found in lines] == [["taste changed"], [""], [""]]
     assert [panel.series[0].role for panel in panels] == ["group1", "group2", "group3"]
     assert panels[2].notes == ("too few votes where only one completion has headings, code",)
-
-
-def test_the_first_panel_drawn_labels_the_changes() -> None:
-    votes = {
-        "length_gap": {DAY.isoformat(): sums(4, 1)},
-        "dimension.helpful": {DAY.isoformat(): sums(4, 3)},
-    }
-    marks = mark_taste_changes({DAY: "taste changed"})
-    panels = chart_by_day(FIGURES["preferred"], votes, DAY, DAY, marks=marks).panels
-    lines = [mark for panel in panels if panel for mark in panel.marks if mark.x]
-    assert [mark.label for mark in lines] == ["taste changed", ""]

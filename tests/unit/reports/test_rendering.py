@@ -4,7 +4,7 @@ import pytest
 from jinja2 import DictLoader
 
 from rlhf_pipeline.reports import rendering
-from rlhf_pipeline.reports.rendering import render_page, render_part, replace_unprintable
+from rlhf_pipeline.reports.rendering import render_page
 from rlhf_pipeline.reports.words import truncate
 from tests.unit.reports.test_drift_page import Page
 
@@ -56,13 +56,6 @@ def test_a_page_that_could_run_or_fetch_something_is_refused(
         render_page("page")
     templates["there"] = '<a href="#there">there</a>'
     assert render_page("there") == '<a href="#there">there</a>'
-
-
-def test_unprintable_characters_are_replaced_in_text_and_parts() -> None:
-    assert replace_unprintable("a\x00b\ud800c\n\t\x85") == "a�b�c\n\t�"
-    inner = render_part("text", text="a\x00b")
-    assert "a�b" in inner
-    assert replace_unprintable(inner) is inner
 
 
 @pytest.mark.parametrize(

@@ -47,17 +47,3 @@ def test_versions_of_one_run_are_side_by_side() -> None:
     assert len({item.role for item in chart.legend}) == len(chart.legend) == 3
     assert "120 comparisons" in chart.notes[0]
     assert draw_png(chart).startswith(b"\x89PNG")
-
-
-def test_a_chosen_model_stands_alone() -> None:
-    run = points(9, 10)
-    panels = [p for p in chart_versions(run, "demo.reward_model@10").panels if p]
-    assert [[tick.label for tick in panel.x.ticks] for panel in panels] == [["@10"]] * 2
-    assert [series.x for panel in panels for series in panel.series] == [(0.0,)] * 3
-    other = chart_versions(run, "demo.reward_model@3")
-    assert (other.panels, "did not measure demo.reward_model@3" in other.notes[0]) == ((), True)
-
-
-def test_nothing_measured_says_what_measures_it() -> None:
-    chart = chart_versions([])
-    assert (chart.panels, "calibration" in chart.notes[0]) == ((), True)

@@ -1,7 +1,7 @@
 from datetime import date
 
 from rlhf_pipeline.reports.chart import day_value
-from rlhf_pipeline.reports.votes_by_day import NO_VOTES, chart_votes_by_day
+from rlhf_pipeline.reports.votes_by_day import chart_votes_by_day
 
 COUNTS = {date(1999, 1, 1): 7, date(2026, 1, 1): 2, date(2026, 1, 2): 0, date(2026, 1, 3): 4}
 
@@ -15,8 +15,3 @@ def test_the_axis_begins_with_the_first_votes_within_the_days():
     assert bars.y == (2, 4)
     assert [tick.label for tick in panel.y.ticks] == ["0", "1", "2", "3", "4"]
     assert bars.links == ("/votes?day=2026-01-01", "/votes?day=2026-01-03")
-
-
-def test_days_without_votes_draw_no_chart():
-    chart = chart_votes_by_day(COUNTS, date(2020, 1, 1), date(2020, 2, 1))
-    assert (chart.panels, chart.notes) == ((), (NO_VOTES,))

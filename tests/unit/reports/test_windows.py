@@ -10,7 +10,7 @@ import pytest
 from rlhf_pipeline.calibration.calibration_windows import new_models
 from rlhf_pipeline.records import CalibrationWindow, Interval
 from rlhf_pipeline.reports.calibration import chart_windows
-from rlhf_pipeline.reports.draw import draw_png, draw_svg
+from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.reports.drift_page import render_drift_page
 from tests.unit.reports.test_drift_page import Page, evidence
 
@@ -112,14 +112,6 @@ def test_every_figure_has_an_interval_and_every_window_a_count(windows) -> None:
     assert not re.search(r"\bnan\b", source)
 
 
-def test_one_window_and_one_day_windows_are_drawn() -> None:
-    alone = window(3, first_day="2026-01-10")
-    drawn = draw_svg(chart_windows([alone]))
-    assert drawn.count('class="dot now"') == 3
-    assert "from here" not in drawn
-    assert "Each day by itself" in render_drift_page(replace(evidence(), over_time=[alone]))
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -142,15 +134,6 @@ def test_a_ceiling_from_repeats_and_few_prompts_say_so() -> None:
     text = Page(render_drift_page(replace(evidence(), over_time=[told]))).text
     assert "0.800 0.760 to 0.840 from repeats" in text
     assert "0.200 0.160 to 0.240 within 2 groups" in text
-
-
-def test_the_picture_for_dagster_is_drawn_also_of_windows_without_figures(windows) -> None:
-    for given in (
-        windows,
-        [window(0, **NOTHING), window(1, n_comparisons=3, **NO_FIGURES)],
-        windows[:1],
-    ):
-        assert draw_png(chart_windows(given)).startswith(b"\x89PNG")
 
 
 def test_a_model_is_new_where_it_was_first_judged(windows) -> None:

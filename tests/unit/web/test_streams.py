@@ -55,19 +55,3 @@ def test_stream_counts_as_open_until_its_client_leaves():
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: asyncio.run(listen())).result()
-
-
-def test_stream_that_does_not_begin_is_not_counted():
-    streams = Streams(most_per_token=1)
-
-    def begin() -> list[str]:
-        raise Problem(409, "No provider.")
-
-    async def ask() -> None:
-        with pytest.raises(Problem, match="No provider"):
-            await EventStream(streams, "ann", begin)({"type": "http"}, None, None)
-        with streams.open_stream("ann"):
-            pass
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(ask())).result()
