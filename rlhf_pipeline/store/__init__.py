@@ -25,7 +25,6 @@ from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import Import, Imports, UnfinishedImport
 from rlhf_pipeline.store.loop_settings import LoopSettingsLog
 from rlhf_pipeline.store.metric_points import MetricPoints
-from rlhf_pipeline.store.postgres import SILENT_S
 from rlhf_pipeline.store.practice import PracticeRounds
 from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
 from rlhf_pipeline.store.promotions import Gates, Promotions
@@ -98,12 +97,10 @@ class Store:
         *,
         clock: Clock | None = None,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
-        silent_s: float = SILENT_S,
     ) -> Self:
         """Open the store at a SQLAlchemy URL; creates the folder of a SQLite file.
 
-        A Postgres server that is silent for `silent_s` and refuses new connections counts as gone;
-        a slow statement does not. Raises StoreError for an unusable URL or an unwritable folder.
+        Raises StoreError for an unusable URL or an unwritable folder.
         Call `migrate` before first use.
         """
         return cls(
@@ -111,7 +108,6 @@ class Store:
                 url,
                 clock=clock,
                 busy_timeout_s=busy_timeout_s,
-                silent_s=silent_s,
             )
         )
 

@@ -1,21 +1,19 @@
 """The hash chain over every act, written in the act's own transaction."""
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Table, bindparam, func, select
+from sqlalchemy import Column, Connection, Table, func, select
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import Record
-from rlhf_pipeline.store.conversion import Keys, flat_json, keys_of
+from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared_statements import PreparedStatement
 from rlhf_pipeline.store.schema import (
     ONLY_ROW,
     annotation_rules,
@@ -40,15 +38,9 @@ VERIFY_ROWS = 5_000  # read at a time
 PAGE_LOOKS_AT = 50_000  # links that a page reads at most, whatever the filter
 
 LINK_COLUMNS = tuple(column.name for column in audit.c if column.name != "hash")
-_LINK_KEYS = keys_of(LINK_COLUMNS)
 
 
-_HEAD = PreparedStatement(select(heads))
-_MOVE_HEAD = PreparedStatement(
-    heads.update().values(
-        {name: bindparam(f"new_{name}") for name in ("vote_seq", "audit_seq", "audit_hash")}
-    )
-)
+_HEAD = select(heads)
 
 
 class AuditLink(Record):
@@ -70,7 +62,7 @@ class Ledger:
     def __init__(self, connection: Connection, database: Database):
         self._connection = connection
         self._database = database
-        head = _HEAD.first(connection, {})
+        head = connection.execute(_HEAD).first()
         self._is_new = head is None
         self.vote_seq: int = head.vote_seq if head else 0
         self.seq: int = head.audit_seq if head else 0
@@ -109,10 +101,7 @@ class Ledger:
         if self._is_new:
             self._database.insert(self._connection, heads, [{"head_id": ONLY_ROW, **head}])
         else:
-            _MOVE_HEAD.write(
-                self._connection,
-                [{f"new_{name}": value for name, value in head.items()}],
-            )
+            self._connection.execute(heads.update().values(head))
 
 
 _JOINT_TRANSACTION: ContextVar[tuple[Database, Connection, Ledger] | None] = ContextVar(
@@ -122,7 +111,7 @@ _JOINT_TRANSACTION: ContextVar[tuple[Database, Connection, Ledger] | None] = Con
 
 @contextmanager
 def audited_transaction(
-    database: Database, *, urgent: bool = False
+    database: Database,
 ) -> Iterator[tuple[Connection, Ledger]]:
     """A write transaction whose acts are linked into the chain before it commits. Inside
     `joint_transaction` it is that transaction.
@@ -131,7 +120,7 @@ def audited_transaction(
     if together is not None and together[0] is database:
         yield together[1], together[2]
         return
-    with database.write_transaction(urgent=urgent) as connection:
+    with database.write_transaction() as connection:
         ledger = Ledger(connection, database)
         yield connection, ledger
         ledger.write()
@@ -153,19 +142,14 @@ def joint_transaction(database: Database) -> Iterator[Connection]:
 
 def link_hash(link: Mapping[str, Any]) -> str:
     """SHA-256 over the canonical JSON of the LINK_COLUMNS of a link, the previous hash included."""
-    return hashlib.sha256(
-        flat_json({**link, "at": link["at"].isoformat()}, _LINK_KEYS).encode()
-    ).hexdigest()
+    columns = {name: link[name] for name in LINK_COLUMNS} | {"at": link["at"].isoformat()}
+    text = json.dumps(columns, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def row_digest(table: Table, row: Mapping[str, Any]) -> str:
     """Digest of a stored row that is neither changed nor removed: the `content_hash` of it."""
-    return hashlib.sha256(f"[{flat_json(row, _keys_of(table))}]".encode()).hexdigest()
-
-
-@lru_cache
-def _keys_of(table: Table) -> Keys:
-    return keys_of(column.name for column in table.c)
+    return content_hash({column.name: row[column.name] for column in table.c})
 
 
 class AuditedTable(NamedTuple):

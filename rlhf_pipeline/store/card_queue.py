@@ -14,6 +14,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
+    Update,
     and_,
     bindparam,
     func,
@@ -25,7 +26,6 @@ from sqlalchemy import (
 
 from rlhf_pipeline.records import AnnotationRules, Assignment, AssignmentKind, content_id
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared_statements import PreparedStatement
 from rlhf_pipeline.store.schema import assignments, comparisons, practised_comparisons, slots
 
 WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
@@ -56,12 +56,12 @@ class AnnotatorQueue:
     def held_cards(self) -> list[Assignment]:
         return [
             assignment_of(row._asdict())
-            for row in _SELECT_HELD.rows(self.connection, self._parameters())
+            for row in self.connection.execute(_SELECT_HELD, self._parameters()).all()
         ]
 
     def count_held(self) -> tuple[int, int]:
         """Number of held cards, and of those with a slot."""
-        row = _COUNT_HELD.rows(self.connection, self._parameters())[0]
+        row = self.connection.execute(_COUNT_HELD, self._parameters()).one()
         return row[0], row[1]
 
     def draw(self, n: int) -> list[Assignment]:
@@ -74,7 +74,7 @@ class AnnotatorQueue:
         n = min(n, self.remaining_quota())
         if n == 0:
             return []
-        last = _SELECT_LAST_ORDINAL.scalar(self.connection, self._parameters()) or 0
+        last = self.connection.execute(_SELECT_LAST_ORDINAL, self._parameters()).scalar() or 0
         cards = self._lease(self._find_returned_cards(n, last))
         if len(cards) < n:
             cards += self._lease(self._draw_new_cards(n - len(cards), last))
@@ -84,32 +84,32 @@ class AnnotatorQueue:
         """Number of cards that the day's cap leaves, held ones counted."""
         if self.rules.max_votes_per_day is None:
             return 2**31
-        used: int = _COUNT_USED_TODAY.scalar(
-            self.connection, self._parameters(midnight=self._midnight())
-        )
-        return max(0, self.rules.max_votes_per_day - used)
+        used = self.connection.execute(
+            _COUNT_USED_TODAY, self._parameters(midnight=self._midnight())
+        ).scalar()
+        return max(0, self.rules.max_votes_per_day - (used or 0))
 
     def count_open(self, most: int) -> int:
         """Number of comparisons with a free slot that this annotator has not met, at most
         `most`.
         """
-        return int(_COUNT_OPEN.scalar(self.connection, self._parameters(most=most)))
+        return self.connection.execute(_COUNT_OPEN, self._parameters(most=most)).scalar_one()
 
     def count_without_slot(self) -> int:
         """Number of cards without a slot that were judged today: repeats and gold."""
-        return int(
-            _COUNT_WITHOUT_SLOT.scalar(self.connection, self._parameters(midnight=self._midnight()))
-        )
+        return self.connection.execute(
+            _COUNT_WITHOUT_SLOT, self._parameters(midnight=self._midnight())
+        ).scalar_one()
 
     def find_empty_reason(self) -> Reason:
         """Why nothing is open for this annotator."""
-        if _HAS_UNFINISHED.first(self.connection, self._parameters()) is not None:
+        if self.connection.execute(_HAS_UNFINISHED, self._parameters()).first() is not None:
             return "others_hold_them"
-        if _HAS_JUDGED.first(self.connection, self._parameters()) is not None:
+        if self.connection.execute(_HAS_JUDGED, self._parameters()).first() is not None:
             return "all_judged_by_you"
         return (
             "all_judged"
-            if _HAS_OFFERED.first(self.connection, self._parameters())
+            if self.connection.execute(_HAS_OFFERED, self._parameters()).first()
             else "no_comparisons"
         )
 
@@ -117,9 +117,9 @@ class AnnotatorQueue:
         """Released or expired cards: hidden ones as they were, normal ones if the comparison has a
         free slot.
         """
-        rows = _SELECT_RETURNED.rows(
-            self.connection, self._parameters(since=last - RETURNED_CARDS_WINDOW, most=n)
-        )
+        rows = self.connection.execute(
+            _SELECT_RETURNED, self._parameters(since=last - RETURNED_CARDS_WINDOW, most=n)
+        ).all()
         cards = [{**row._asdict(), "is_known": True} for row in rows]
         for card in cards:
             free = card.pop("free_slot")
@@ -206,14 +206,14 @@ class AnnotatorQueue:
         """(comparison, sides of its first card) of the oldest repeatable cards, in the order drawn.
         Read once per queue.
         """
-        before = _SELECT_SETTLED_AT.scalar(
-            self.connection, self._parameters(skipped=self.rules.repeat_after - 1)
-        )
+        before = self.connection.execute(
+            _SELECT_SETTLED_AT, self._parameters(skipped=self.rules.repeat_after - 1)
+        ).scalar()
         if before is None:
             return []
-        rows = _SELECT_REPEATABLE.rows(
-            self.connection, self._parameters(before=before, most=REPEATS_FROM)
-        )
+        rows = self.connection.execute(
+            _SELECT_REPEATABLE, self._parameters(before=before, most=REPEATS_FROM)
+        ).all()
         return sorted(
             [(c, is_swapped) for c, is_swapped in rows],
             key=lambda card: self._drawn_number("repeats", card[0]),
@@ -238,7 +238,7 @@ class AnnotatorQueue:
     @cached_property
     def gold_slots(self) -> dict[str, int | None]:
         """comparison -> a free slot of it, in the order drawn. Read once per queue."""
-        rows = _SELECT_GOLD.rows(self.connection, self._parameters(most=WINDOW))
+        rows = self.connection.execute(_SELECT_GOLD, self._parameters(most=WINDOW)).all()
         return {
             c: free_slot
             for c, free_slot in sorted(rows, key=lambda row: self._drawn_number("gold", row[0]))
@@ -254,9 +254,9 @@ class AnnotatorQueue:
         slot_no: int | None,
     ) -> CardRow:
         """The card of a comparison; one that was released or expired keeps its sides."""
-        before = _SELECT_EARLIER_CARD.first(
-            self.connection, self._parameters(comparison=comparison_id, pass_no=pass_no)
-        )
+        before = self.connection.execute(
+            _SELECT_EARLIER_CARD, self._parameters(comparison=comparison_id, pass_no=pass_no)
+        ).first()
         if before is None:
             return self._build_card(
                 comparison_id, kind, pass_no=pass_no, is_swapped=is_swapped, slot_no=slot_no
@@ -270,14 +270,14 @@ class AnnotatorQueue:
         free: dict[str, Any] = {
             row[0]: row
             for row in reversed(
-                _SELECT_RESERVED.rows(self.connection, self._parameters(most=WINDOW + n))
+                self.connection.execute(_SELECT_RESERVED, self._parameters(most=WINDOW + n)).all()
             )
         }
         # comparisons reserved for this annotator come before those open to anybody
         named = set(free)
-        for row in _SELECT_OPEN.rows(
-            self.connection, self._parameters(most=(WINDOW + n) * self.rules.overlap)
-        ):
+        for row in self.connection.execute(
+            _SELECT_OPEN, self._parameters(most=(WINDOW + n) * self.rules.overlap)
+        ).all():
             free.setdefault(row[0], row)
         for c in sorted(
             free, key=lambda c: (c not in named, free[c].priority, self._drawn_number("order", c))
@@ -315,11 +315,12 @@ class AnnotatorQueue:
             "is_known": False,
         }
 
-    def _write_cards(self, statement: PreparedStatement, cards: Sequence[CardRow]) -> None:
-        statement.write(
-            self.connection,
-            [{f"its_{name}": card[name] for name in _LEASE_COLUMNS} for card in cards],
-        )
+    def _write_cards(self, statement: Update, cards: Sequence[CardRow]) -> None:
+        if cards:
+            self.connection.execute(
+                statement,
+                [{f"its_{name}": card[name] for name in _LEASE_COLUMNS} for card in cards],
+            )
 
     def _midnight(self) -> datetime:
         return self.now.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -521,44 +522,38 @@ _LEASE_COLUMNS = (
     "settled_at",
     "slot_no",
 )
-_SELECT_HELD = PreparedStatement(
+_SELECT_HELD = (
     select(assignments).where(_is_own(assignments), _is_held(assignments)).order_by(assignments.c.n)
 )
-_COUNT_HELD = PreparedStatement(
-    select(func.count(), func.count(assignments.c.slot_no)).where(
-        _is_own(assignments), _is_held(assignments)
-    )
+_COUNT_HELD = select(func.count(), func.count(assignments.c.slot_no)).where(
+    _is_own(assignments), _is_held(assignments)
 )
-_SELECT_RETURNED = PreparedStatement(_select_returned_cards())
-_SELECT_LAST_ORDINAL = PreparedStatement(
-    select(func.max(assignments.c.n)).where(_is_own(assignments))
-)
-_HAS_JUDGED = PreparedStatement(
+_SELECT_RETURNED = _select_returned_cards()
+_SELECT_LAST_ORDINAL = select(func.max(assignments.c.n)).where(_is_own(assignments))
+_HAS_JUDGED = (
     select(literal(1)).where(_is_own(assignments), assignments.c.state == "voted").limit(1)
 )
 _IS_VOTED_TODAY = and_(
     assignments.c.state == "voted", assignments.c.settled_at >= bindparam("midnight")
 )
-_COUNT_USED_TODAY = PreparedStatement(
-    select(func.count()).where(_is_own(assignments), or_(_IS_VOTED_TODAY, _is_held(assignments)))
+_COUNT_USED_TODAY = select(func.count()).where(
+    _is_own(assignments), or_(_IS_VOTED_TODAY, _is_held(assignments))
 )
-_COUNT_WITHOUT_SLOT = PreparedStatement(
-    select(func.count()).where(
-        _is_own(assignments),
-        or_(assignments.c.state == "voted", assignments.c.state == "skipped"),
-        assignments.c.settled_at >= bindparam("midnight"),
-        assignments.c.slot_no.is_(None),
-    )
+_COUNT_WITHOUT_SLOT = select(func.count()).where(
+    _is_own(assignments),
+    or_(assignments.c.state == "voted", assignments.c.state == "skipped"),
+    assignments.c.settled_at >= bindparam("midnight"),
+    assignments.c.slot_no.is_(None),
 )
-_SELECT_SETTLED_AT = PreparedStatement(
+_SELECT_SETTLED_AT = (
     select(assignments.c.settled_at)
     .where(_is_own(assignments), assignments.c.state == "voted")
     .order_by(assignments.c.settled_at.desc())
     .offset(bindparam("skipped"))
     .limit(1)
 )
-_SELECT_REPEATABLE = PreparedStatement(_select_repeatable_cards())
-_SELECT_GOLD = PreparedStatement(
+_SELECT_REPEATABLE = _select_repeatable_cards()
+_SELECT_GOLD = (
     select(
         comparisons.c.comparison_id,
         _select_free_slot(comparisons.c.comparison_id).label("free_slot"),
@@ -571,20 +566,18 @@ _SELECT_GOLD = PreparedStatement(
     .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
     .limit(bindparam("most"))
 )
-_SELECT_OPEN = PreparedStatement(_select_open_slots(_is_unreserved()))
-_SELECT_RESERVED = PreparedStatement(_select_open_slots(_is_reserved()))
-_COUNT_OPEN = PreparedStatement(
-    select(func.count()).select_from(
-        _select_slots(slots.c.comparison_id)
-        .where(is_free(bindparam("now")))
-        .distinct()
-        .limit(bindparam("most"))
-        .subquery()
-    )
+_SELECT_OPEN = _select_open_slots(_is_unreserved())
+_SELECT_RESERVED = _select_open_slots(_is_reserved())
+_COUNT_OPEN = select(func.count()).select_from(
+    _select_slots(slots.c.comparison_id)
+    .where(is_free(bindparam("now")))
+    .distinct()
+    .limit(bindparam("most"))
+    .subquery()
 )
 # By slot number, which stands in the index, not by annotator: 10 ms in place of 200 for 200,000.
-_HAS_UNFINISHED = PreparedStatement(_select_slots(slots.c.comparison_id).limit(1))
-_HAS_OFFERED = PreparedStatement(
+_HAS_UNFINISHED = _select_slots(slots.c.comparison_id).limit(1)
+_HAS_OFFERED = (
     select(literal(1))
     .select_from(slots)
     .join(
@@ -594,19 +587,17 @@ _HAS_OFFERED = PreparedStatement(
     .where(_is_eligible())
     .limit(1)
 )
-_SELECT_EARLIER_CARD = PreparedStatement(
-    select(assignments).where(
-        _is_own(assignments),
-        assignments.c.comparison_id == bindparam("comparison"),
-        assignments.c.pass_no == bindparam("pass_no"),
-    )
+_SELECT_EARLIER_CARD = select(assignments).where(
+    _is_own(assignments),
+    assignments.c.comparison_id == bindparam("comparison"),
+    assignments.c.pass_no == bindparam("pass_no"),
 )
-_RENEW_LEASE = PreparedStatement(
+_RENEW_LEASE = (
     assignments.update()
     .where(assignments.c.assignment_id == bindparam("its_assignment_id"))
     .values({name: bindparam(f"its_{name}") for name in _LEASE_COLUMNS[2:]})
 )
-_CLAIM_SLOT = PreparedStatement(
+_CLAIM_SLOT = (
     slots.update()
     .where(
         slots.c.comparison_id == bindparam("its_comparison_id"),

@@ -16,7 +16,6 @@ from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
 from rlhf_pipeline.records import AnnotatorKind, Choice, VoteDetails
 from rlhf_pipeline.store.card_queue import RESERVED_SLOTS_FROM
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared_statements import PreparedStatement, is_among
 from rlhf_pipeline.store.schema import assignments, slots
 
 RELEASE_S = 600.0  # for which a card whose vote was undone stays with the annotator
@@ -37,7 +36,7 @@ class VotedCards:
         ids = sorted({vote["assignment_id"] for vote in votes} - {None})
         if not ids:
             return cls(database, {})
-        found = _WITH_IDS.rows(connection, {"values": ids})
+        found = connection.execute(_WITH_IDS, {"values": ids}).all()
         return cls(database, {row.assignment_id: row._asdict() for row in found})
 
     def check(self, vote: dict[str, Any]) -> None:
@@ -79,23 +78,23 @@ class VotedCards:
         now = self.database.clock.now()
         until = now + timedelta(seconds=RELEASE_S)
         cards = [self.rows[card] for card in self.touched]
-        _CARD.write(
-            connection,
-            [{**self._card_key(c), **_card_values(c["state"], now, until)} for c in cards],
+        connection.execute(
+            _CARD, [{**self._card_key(c), **_card_values(c["state"], now, until)} for c in cards]
         )
         held = [c for c in cards if c["slot_no"] is not None]
-        _SLOT.write(
-            connection,
-            [
-                {
-                    **self._slot_key(c),
-                    **_slot_values(c, until),
-                    "named": self._find_reserved_annotator(connection, c),
-                    "now": now,
-                }
-                for c in held
-            ],
-        )
+        if held:
+            connection.execute(
+                _SLOT,
+                [
+                    {
+                        **self._slot_key(c),
+                        **_slot_values(c, until),
+                        "named": self._find_reserved_annotator(connection, c),
+                        "now": now,
+                    }
+                    for c in held
+                ],
+            )
 
     def _find_reserved_annotator(self, connection: Connection, card: dict[str, Any]) -> str | None:
         """The annotator for whom the slot of an undone skip is reserved again: the first who was
@@ -103,7 +102,7 @@ class VotedCards:
         """
         if not card["is_skip_undone"] or card["slot_no"] <= RESERVED_SLOTS_FROM:
             return None
-        first: str | None = _FIRST_DEALT.scalar(connection, self._slot_key(card))
+        first: str | None = connection.execute(_FIRST_DEALT, self._slot_key(card)).scalar()
         return first if first == card["annotator_id"] else None
 
     def _card_key(self, card: dict[str, Any]) -> dict[str, Any]:
@@ -139,10 +138,10 @@ def _slot_values(card: dict[str, Any], until: datetime) -> dict[str, Any]:
     }
 
 
-_WITH_IDS = PreparedStatement(
-    lambda is_sqlite: select(assignments).where(is_among(assignments.c.assignment_id, is_sqlite))
+_WITH_IDS = select(assignments).where(
+    assignments.c.assignment_id.in_(bindparam("values", expanding=True))
 )
-_CARD = PreparedStatement(
+_CARD = (
     assignments.update()
     .where(
         assignments.c.assignment_id == bindparam("card"),
@@ -153,7 +152,7 @@ _CARD = PreparedStatement(
         leased_until=bindparam("new_until"),
     )
 )
-_SLOT = PreparedStatement(
+_SLOT = (
     slots.update()
     .where(
         slots.c.comparison_id == bindparam("comparison"),
@@ -176,7 +175,7 @@ _SLOT = PreparedStatement(
         ),
     )
 )
-_FIRST_DEALT = PreparedStatement(
+_FIRST_DEALT = (
     select(assignments.c.annotator_id)
     .where(
         assignments.c.comparison_id == bindparam("comparison"),

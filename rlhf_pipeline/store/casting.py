@@ -1,12 +1,10 @@
 """Checks and records votes with seq and audit link, within one transaction."""
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from json.encoder import encode_basestring
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -29,12 +27,10 @@ from rlhf_pipeline.errors import (
     NotFound,
     UnknownComparison,
 )
-from rlhf_pipeline.records import ID_LENGTH, Choice, NewVote, Vote, VoteDetails
+from rlhf_pipeline.records import Choice, NewVote, Vote, VoteDetails, content_hash, content_id
 from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digest
 from rlhf_pipeline.store.cards import VotedCards, is_undo
-from rlhf_pipeline.store.conversion import flat_json, keys_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.prepared_statements import PreparedStatement, is_among
 from rlhf_pipeline.store.schema import comparisons, votes
 
 VOTES_PER_TRANSACTION = MAX_ROWS
@@ -59,7 +55,6 @@ _TURN_COLUMNS = (
     "details",
 )
 _STORED_FIELDS = tuple(NewVote.model_fields)
-_BODY_KEYS = keys_of(NewVote.model_fields)  # what makes two votes under one key equal
 
 
 def check_vote(vote: NewVote) -> None:
@@ -120,10 +115,7 @@ def prepare_row(vote: NewVote) -> VoteRow:
         voted_at = vote.voted_at.astimezone(UTC)
         columns["voted_at"] = voted_at
         body = {**columns, "voted_at": f"{voted_at.replace(tzinfo=None).isoformat()}Z"}
-    body_hash = hashlib.sha256(f"[{flat_json(body, _BODY_KEYS)}]".encode()).hexdigest()
-    # of content_id("vote", key, body_hash)
-    canonical = f'["vote",{encode_basestring(vote.idempotency_key)},"{body_hash}"]'
-    vote_id = hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH]
+    vote_id = content_id("vote", vote.idempotency_key, content_hash(body))
     return {**columns, "vote_id": vote_id}
 
 
@@ -192,18 +184,19 @@ class _VoteTransaction:
         others = sorted({vote["comparison_id"] for vote in prepared} - published)
         if others:
             published |= {
-                row.comparison_id for row in _SELECT_PUBLISHED.rows(connection, {"values": others})
+                row.comparison_id
+                for row in connection.execute(_SELECT_PUBLISHED, {"values": others}).all()
             }
         transaction = cls(
             database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards
         )
-        for row in _SELECT_RECORDED.rows(connection, {"values": keys}):
+        for row in connection.execute(_SELECT_RECORDED, {"values": keys}).all():
             transaction.recorded[row.idempotency_key] = row._asdict()
         pairs = sorted({_judge(vote) for vote in prepared})
         for turn in read_turns(connection, pairs):
             transaction._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
         if targets:
-            found = _SELECT_VOTES.rows(connection, {"values": targets})
+            found = connection.execute(_SELECT_VOTES, {"values": targets}).all()
             transaction.strangers = {row.vote_id: row._asdict() for row in found}
         return transaction
 
@@ -321,7 +314,8 @@ def _find_latest_undo(vote: VoteRow, turns: Sequence[VoteRow]) -> VoteRow | None
 
 def read_turns(connection: Connection, pairs: Sequence[tuple[str, str]]) -> Sequence[Any]:
     """_TURN_COLUMNS of the votes of these (comparison, annotator) pairs."""
-    return _SELECT_TURNS.rows(connection, {"pairs": json.dumps(pairs)})
+    is_sqlite = connection.dialect.name == "sqlite"
+    return connection.execute(_SELECT_TURNS[is_sqlite], {"pairs": json.dumps(pairs)}).all()
 
 
 def _select_turns(is_sqlite: bool) -> Select[Any]:
@@ -345,15 +339,11 @@ def _select_turns(is_sqlite: bool) -> Select[Any]:
     )
 
 
-_SELECT_TURNS = PreparedStatement(_select_turns)
-_SELECT_PUBLISHED = PreparedStatement(
-    lambda is_sqlite: select(comparisons.c.comparison_id).where(
-        is_among(comparisons.c.comparison_id, is_sqlite)
-    )
+_SELECT_TURNS = {is_sqlite: _select_turns(is_sqlite) for is_sqlite in (True, False)}
+_SELECT_PUBLISHED = select(comparisons.c.comparison_id).where(
+    comparisons.c.comparison_id.in_(bindparam("values", expanding=True))
 )
-_SELECT_RECORDED = PreparedStatement(
-    lambda is_sqlite: select(votes).where(is_among(votes.c.idempotency_key, is_sqlite))
+_SELECT_RECORDED = select(votes).where(
+    votes.c.idempotency_key.in_(bindparam("values", expanding=True))
 )
-_SELECT_VOTES = PreparedStatement(
-    lambda is_sqlite: select(votes).where(is_among(votes.c.vote_id, is_sqlite))
-)
+_SELECT_VOTES = select(votes).where(votes.c.vote_id.in_(bindparam("values", expanding=True)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, literal, or_, select, tuple_
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
@@ -15,7 +15,6 @@ from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.comparison_lists import FRAME_COLUMNS, ComparisonLists
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS
-from rlhf_pipeline.store.prepared_statements import is_among
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
 if TYPE_CHECKING:
@@ -317,5 +316,5 @@ class Comparisons(ComparisonLists):
 
 
 _TEXTS = select(*(comparisons.c[name] for name in Texts.model_fields)).where(
-    is_among(comparisons.c.comparison_id)
+    comparisons.c.comparison_id.in_(bindparam("values", expanding=True))
 )

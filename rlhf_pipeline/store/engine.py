@@ -3,6 +3,8 @@
 import os
 import sqlite3
 import tempfile
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -37,11 +39,9 @@ from sqlalchemy.pool import NullPool
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import utc_now
-from rlhf_pipeline.store.bulk_insert import insert_rows
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.faults import translate_errors
-from rlhf_pipeline.store.postgres import IDLE_S, SILENT_S, Watchdog, postgres_engine
-from rlhf_pipeline.store.write_queue import WriteQueue
+from rlhf_pipeline.store.postgres import IDLE_S, postgres_engine
 
 T = TypeVar("T")
 
@@ -49,14 +49,10 @@ BUSY_TIMEOUT_S = 30.0
 # a quarter of the rows after which Postgres measures a table for the first time
 FIRST_MEASURED = 100
 MAX_ROWS = 500  # of one write transaction, so that nobody waits long for the lock
+POLL_S = 0.002  # between two attempts to begin: SQLite's own waiting sleeps up to 100 ms
+PAUSE_S = 0.01  # between two transactions of a series, for writers that wait
 LOCK_KEY = 727_463  # of writers, on Postgres: any fixed number
 MAX_PARAMETERS = 10_000  # values of one IN list: below SQLite's 32,766 and Postgres's 65,535
-
-_LOCKED = text(
-    "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND "
-    "classid = CAST(:high AS oid) AND objid = CAST(:low AS oid) AND database = (SELECT oid FROM "
-    "pg_database WHERE datname = current_database()))"
-)
 
 # A process that hangs in the middle of its transaction must not hold the lock forever.
 _TAKE_LOCK = text(
@@ -86,7 +82,6 @@ class Database:
         *,
         clock: Clock | None = None,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
-        silent_s: float = SILENT_S,
         read_only: bool = False,
     ):
         self.url = _parse(url)
@@ -94,15 +89,12 @@ class Database:
         self.busy_timeout_s = busy_timeout_s
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.path = _sqlite_path(self.url, read_only=read_only) if self.is_sqlite else None
-        self._watchdog: Watchdog | None = None
         if self.path is not None and read_only:
             self.engine = read_only_engine(self.path, busy_timeout_s)
         elif self.is_sqlite:
             self.engine = _sqlite_engine(self.url, busy_timeout_s)
         else:
-            self.engine, self._watchdog = postgres_engine(
-                self.url, busy_timeout_s=busy_timeout_s, silent_s=silent_s
-            )
+            self.engine = postgres_engine(self.url, busy_timeout_s=busy_timeout_s)
         _refuse_inherited_connections(self.engine)
         self._writers = self.engine.execution_options(writes=True)
         # On Postgres each statement sees what was committed before it, unless the isolation level
@@ -112,13 +104,12 @@ class Database:
             if self.is_sqlite
             else self.engine.execution_options(isolation_level="REPEATABLE READ")
         )
-        mark = self.path.with_name(f"{self.path.name}.waiting") if self.path else None
-        self._turns = WriteQueue(mark, busy_timeout_s, self.where)
+        self._write_lock = threading.Lock()  # of the threads of this process
         # rows written to a table in bulk, and how many there were when it was last measured
         self._grown: dict[str, int] = {}
         self._measured: dict[str, int] = {}
         if self.is_sqlite:
-            _begin_in_write_queue(self.engine, self._turns, busy_timeout_s)
+            _begin_immediately(self.engine, busy_timeout_s)
 
     @property
     def where(self) -> str:
@@ -131,21 +122,32 @@ class Database:
             yield connection
 
     @contextmanager
-    def write_transaction(self, *, urgent: bool = False) -> Iterator[Connection]:
-        """A transaction that holds the write lock; commits at the end, rolls back after
-        an error. `urgent` as in `WriteQueue`.
+    def write_transaction(self) -> Iterator[Connection]:
+        """A transaction that holds the write lock; commits at the end, rolls back after an
+        error. Raises StoreError if the lock is not free within the timeout.
         """
         # Threads of one process queue before they take a connection: on Postgres each that waits
         # would hold one of the server's.
         with (
             translate_errors(self.where),
-            self._turns.hold_turn(urgent=urgent),
+            self._hold_write_lock(),
             self._writers.begin() as connection,
         ):
             if not self.is_sqlite:
                 connection.execute(_TAKE_LOCK, {"key": LOCK_KEY})
             yield connection
         self._analyze_grown_tables()
+
+    @contextmanager
+    def _hold_write_lock(self) -> Iterator[None]:
+        if not self._write_lock.acquire(timeout=self.busy_timeout_s):
+            raise OperationalError(
+                "BEGIN", None, sqlite3.OperationalError("database is locked by another thread")
+            )
+        try:
+            yield
+        finally:
+            self._write_lock.release()
 
     def fetch_all(self, query: Select[Any]) -> Sequence[Any]:
         """All rows of a query in a transaction of its own."""
@@ -194,7 +196,7 @@ class Database:
         self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
     ) -> None:
         if rows:
-            insert_rows(connection, table, rows)
+            connection.execute(table.insert(), list(rows))
         self.note_growth(table, len(rows))
 
     def note_growth(self, table: Table, n_rows: int) -> None:
@@ -211,14 +213,14 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
-        if self._watchdog is not None:
-            self._watchdog.close()
 
     def with_backoff(self, batches: Iterable[T]) -> Iterator[T]:
-        """The same batches, one transaction each; between two of them waiting writers go first."""
+        """The same batches, one transaction each; in the pause between two of them waiting writers
+        go first. Without it a page's vote would wait for a whole import.
+        """
         for n, batch in enumerate(batches):
             if n:
-                self._turns.give_way(None if self.is_sqlite else self._others_wait)
+                time.sleep(PAUSE_S)
             yield batch
 
     def _analyze_grown_tables(self) -> None:
@@ -240,15 +242,6 @@ class Database:
                 connection.execution_options(isolation_level="AUTOCOMMIT").execute(
                     text(f"ANALYZE (SKIP_LOCKED) {name}")
                 )
-
-    def _others_wait(self) -> bool:
-        """Whether another process holds or awaits the write lock on Postgres."""
-        with self.read_transaction() as connection:
-            return bool(
-                connection.execute(
-                    _LOCKED, {"high": LOCK_KEY >> 32, "low": LOCK_KEY & 0xFFFFFFFF}
-                ).scalar_one()
-            )
 
 
 def _parse(url: str) -> URL:
@@ -357,8 +350,8 @@ def read_only_engine(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engi
     return create_engine("sqlite://", creator=connect, poolclass=NullPool)
 
 
-def _begin_in_write_queue(engine: Engine, turns: WriteQueue, busy_timeout_s: float) -> None:
-    """Begin SQLite transactions in turn; see `write_queue`."""
+def _begin_immediately(engine: Engine, busy_timeout_s: float) -> None:
+    """Begin SQLite's write transactions with the lock, as soon as it is free."""
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -366,25 +359,19 @@ def _begin_in_write_queue(engine: Engine, turns: WriteQueue, busy_timeout_s: flo
             connection.exec_driver_sql("BEGIN")
             return
         driver: Any = connection.connection.driver_connection
-
-        def could_begin() -> bool:
-            try:
-                driver.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as refused:
-                if refused.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-                    return False
-                raise OperationalError("BEGIN IMMEDIATE", None, refused) from refused
-            return True
-
+        deadline = time.monotonic() + busy_timeout_s
         driver.execute("PRAGMA busy_timeout=0")
         try:
-            has_begun = turns.retry_until_begun(could_begin)
+            while not driver.in_transaction:
+                try:
+                    driver.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as refused:
+                    is_busy = refused.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                    if not is_busy or time.monotonic() > deadline:
+                        raise OperationalError("BEGIN IMMEDIATE", None, refused) from refused
+                    time.sleep(POLL_S)
         finally:
             driver.execute(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
-        if not has_begun:
-            raise OperationalError(
-                "BEGIN IMMEDIATE", None, sqlite3.OperationalError("database is locked")
-            )
 
 
 def _refuse_inherited_connections(engine: Engine) -> None:

@@ -19,11 +19,6 @@ CUT_OFF = (
     "again once the server answers: votes under the same idempotency keys and comparisons under "
     "the same ids are not stored twice."
 )
-SILENT = (
-    "it is stopped, overloaded or cut off. Whether the last transaction was kept is not known; try "
-    "again once the server answers: votes under the same idempotency keys and comparisons under "
-    "the same ids are not stored twice."
-)
 NO_CONNECTION = (
     "the server has no connection left. Raise its limit (max_connections, CONNECTION "
     "LIMIT), or lower the number of processes."
@@ -113,7 +108,6 @@ CURES: tuple[tuple[str, str], ...] = (
         "this process paused in the middle of a transaction, which the server then ended. Try "
         "again; it was rolled back.",
     ),
-    ("no answer from the server", SILENT),
     ("is shutting down", CUT_OFF),
     ("terminating connection", CUT_OFF),
     ("server closed the connection", CUT_OFF),

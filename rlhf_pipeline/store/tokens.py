@@ -13,7 +13,6 @@ from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Token, content_hash
 from rlhf_pipeline.store.audit import audited_transaction, joint_transaction
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared_statements import PreparedStatement
 from rlhf_pipeline.store.schema import failed_logins, tokens, users
 from rlhf_pipeline.store.users import require_password, require_valid_token
 
@@ -191,7 +190,7 @@ class Tokens:
 
     def _find_valid(self, secret: str) -> Token | None:
         with self._database.read_transaction() as connection:
-            row = _OF_ENABLED.first(connection, {"hash": _hash(secret)})
+            row = connection.execute(_OF_ENABLED, {"hash": _hash(secret)}).first()
         if (
             row is None
             or row.revoked_at is not None
@@ -257,7 +256,7 @@ def _is_among(who: Sequence[str]) -> ColumnElement[bool]:
     return failed_logins.c.who.in_([_hash(one) for one in who])
 
 
-_OF_ENABLED = PreparedStatement(  # queried twice a second for each active user
+_OF_ENABLED = (  # queried twice a second for each active user
     select(tokens)
     .join(users, users.c.user_id == tokens.c.user_id)
     .where(tokens.c.token_hash == bindparam("hash"), users.c.disabled_at.is_(None))

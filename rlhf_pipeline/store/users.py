@@ -13,7 +13,6 @@ from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.card_queue import is_unfinished
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.prepared_statements import PreparedStatement
 from rlhf_pipeline.store.schema import role_grants, slots, tokens, users
 
 # roles that vote, as `web.permissions` has them
@@ -237,10 +236,12 @@ class Users:
         )
 
     def _read_user(self, connection: Connection, user_id: str) -> User:
-        row = _SELECT_USER.first(connection, {"user": user_id})
+        row = connection.execute(_SELECT_USER, {"user": user_id}).first()
         if row is None:
             raise NotFound(f"There is no user {user_id!r}. `rlhf users list` names them.")
-        roles = [Role(grant.role) for grant in _SELECT_ROLES.rows(connection, {"user": user_id})]
+        roles = [
+            Role(grant.role) for grant in connection.execute(_SELECT_ROLES, {"user": user_id}).all()
+        ]
         return _build_user(row._asdict(), roles)
 
     def _has_admin(self, connection: Connection) -> bool:
@@ -309,10 +310,8 @@ def require_password(connection: Connection, user_id: str, password_hash: str) -
 
 
 # Queried twice a second for each active user.
-_SELECT_USER = PreparedStatement(select(users).where(users.c.user_id == bindparam("user")))
-_SELECT_ROLES = PreparedStatement(
-    select(role_grants.c.role).where(role_grants.c.user_id == bindparam("user"))
-)
+_SELECT_USER = select(users).where(users.c.user_id == bindparam("user"))
+_SELECT_ROLES = select(role_grants.c.role).where(role_grants.c.user_id == bindparam("user"))
 
 
 def _build_user(row: dict[str, Any], roles: Iterable[Role]) -> User:

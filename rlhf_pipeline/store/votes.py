@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,6 @@ from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, votes
 from rlhf_pipeline.store.vote_lists import VoteLists, is_on_comparison
-from rlhf_pipeline.store.write_queue import GroupCommit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,15 +74,13 @@ class Votes(VoteLists):
 
     def __init__(self, database: Database):
         super().__init__(database)
-        self._together = GroupCommit[VoteRow, VoteRow](
-            lambda prepared: self._record(prepared, urgent=True)[0],
-            refusals=REFUSALS,
-            most=VOTES_PER_TRANSACTION,
-        )
+        # of the threads of this process: those that wait for the turn, and the one that has it
+        self._waiting: list[tuple[VoteRow, Future[VoteRow]]] = []
+        self._turn = threading.Lock()
 
     def cast(self, vote: NewVote) -> Vote:
-        """Record one vote with its audit link, in one transaction with
-        others that wait at that moment.
+        """Record one vote with its audit link, in one transaction with the votes of other threads
+        that wait at that moment: a commit waits milliseconds for the disk.
 
         The same idempotency key with the same body returns the stored vote. Raises
         UnknownComparison; InvalidVote (time without zone, strength without a or b, superseding
@@ -89,7 +88,30 @@ class Votes(VoteLists):
         key, another body). A second vote of an annotator on a comparison that supersedes nothing is
         a repeat pass: kept, and the last pass counts.
         """
-        return vote_of(self._together(prepare_row(vote)))
+        mine: Future[VoteRow] = Future()
+        self._waiting.append((prepare_row(vote), mine))
+        with self._turn:
+            if not mine.done():
+                self._record_waiting()
+        return vote_of(mine.result())
+
+    def _record_waiting(self) -> None:
+        """Record the waiting votes and resolve their futures, whatever happens: a thread whose
+        future stays open would wait forever.
+        """
+        n = len(self._waiting)  # more may come meanwhile
+        group = self._waiting[:n]
+        del self._waiting[:n]
+        answers: Sequence[VoteRow | BaseException]
+        try:
+            answers = self._record_each([row for row, _ in group])
+        except BaseException as error:  # noqa: BLE001 (raised by each of the waiting threads)
+            answers = [error] * n
+        for (_, future), answer in zip(group, answers, strict=True):
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
 
     def cast_each(self, new_votes: Sequence[NewVote]) -> list[Vote | PipelineError]:
         """`cast` for several votes, each with its own result: the stored vote, or why it was
@@ -102,17 +124,21 @@ class Votes(VoteLists):
                 prepared.append((i, prepare_row(vote)))
             except InvalidVote as refusal:
                 answers[i] = refusal
-        try:
-            rows = self._record([one for _, one in prepared])[0] if prepared else []
-            for (i, _), row in zip(prepared, rows, strict=True):
-                answers[i] = vote_of(row)
-        except REFUSALS:
-            for i, one in prepared:
-                try:
-                    answers[i] = vote_of(self._record([one])[0][0])
-                except REFUSALS as refusal:
-                    answers[i] = refusal
+        rows = self._record_each([one for _, one in prepared])
+        for (i, _), row in zip(prepared, rows, strict=True):
+            answers[i] = row if isinstance(row, PipelineError) else vote_of(row)
         return [answer for answer in answers if answer is not None]
+
+    def _record_each(self, prepared: Sequence[VoteRow]) -> list[VoteRow | PipelineError]:
+        """Each vote as stored, or why it was refused."""
+        if not prepared:
+            return []
+        try:
+            return list(self._record(prepared)[0])
+        except REFUSALS as refusal:
+            if len(prepared) == 1:
+                return [refusal]
+        return [self._record_each([one])[0] for one in prepared]
 
     def cast_many(self, new_votes: Sequence[NewVote]) -> list[Vote]:
         """`cast` for many, in order, some hundred to a transaction; after an error or a kill, cast
@@ -139,13 +165,9 @@ class Votes(VoteLists):
         for batch in self._database.with_backoff(batches(new_votes, VOTES_PER_TRANSACTION)):
             yield self._record([prepare_row(vote) for vote in batch])
 
-    def _record(
-        self, prepared: Sequence[VoteRow], *, urgent: bool = False
-    ) -> tuple[list[VoteRow], int]:
-        """One transaction. A single vote is urgent, because somebody waits for its answer; leases
-        are fetched ahead.
-        """
-        with audited_transaction(self._database, urgent=urgent) as (connection, ledger):
+    def _record(self, prepared: Sequence[VoteRow]) -> tuple[list[VoteRow], int]:
+        """One transaction: the votes as stored, and how many of them are new."""
+        with audited_transaction(self._database) as (connection, ledger):
             before = ledger.vote_seq
             rows = cast_votes(connection, ledger, self._database, prepared)
         return rows, ledger.vote_seq - before

@@ -3,15 +3,14 @@
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
 
 from rlhf_pipeline.web.openapi import problem_response
 
 PREFIX = "/api/v1"
 
 
-def api_router(*nouns: str, route: type[APIRoute] = APIRoute) -> APIRouter:
-    return APIRouter(prefix=PREFIX, tags=list(nouns), route_class=route)
+def api_router(*nouns: str) -> APIRouter:
+    return APIRouter(prefix=PREFIX, tags=list(nouns))
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -62,10 +62,10 @@ def killed_after(web: Web, n: int) -> Iterator[None]:
     left = [n]
 
     @contextmanager
-    def mortal(**given: object) -> Iterator[object]:
+    def mortal() -> Iterator[object]:
         if left[0] <= 0:
             raise Killed
-        with writing(**given) as connection:
+        with writing() as connection:
             yield connection
         left[0] -= 1
         if left[0] == 0:

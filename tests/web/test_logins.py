@@ -465,9 +465,9 @@ def after_commit(web: Web, n: int, act: Callable[[], object]) -> Iterator[list[i
         done.append(n)
 
     @contextmanager
-    def interrupted(*, urgent: bool = False) -> Iterator[object]:
+    def interrupted() -> Iterator[object]:
         nonlocal left
-        with writing(urgent=urgent) as connection:
+        with writing() as connection:
             yield connection
         left -= 1
         if left == 0:

@@ -33,10 +33,9 @@ from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import casting, queries
-from rlhf_pipeline.web.votes.fast_path import FastPathRoute, fast_path
 from rlhf_pipeline.web.votes.filters import VoteFilters
 
-api = api_router("votes", route=FastPathRoute)
+api = api_router("votes")
 pages = APIRouter()
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
@@ -50,7 +49,6 @@ STATUSES: dict[VoteStatus, str] = {
 
 
 @api.post("/votes", status_code=201, response_model=VoteReceipt, responses=problem_responses(404))
-@fast_path(VoteFields)
 def cast(site: AnySite, principal: Annotator, body: VoteFields, key: RequiredKey) -> Response:
     """Cast one vote. A vote answered with 201 is stored durably, with its audit link."""
     receipt = casting.cast(site, principal, body, key)

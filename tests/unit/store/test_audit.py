@@ -96,11 +96,12 @@ def test_the_first_broken_seq_is_named(voted, statement, seq):
 
 
 def test_a_vote_smuggled_in_without_its_link_is_found(voted):
-    columns = ", ".join(row for row in _columns(voted) if row not in ("seq", "vote_id", "pass_no"))
+    new = ("seq", "vote_id", "idempotency_key", "pass_no")
+    columns = ", ".join(row for row in _columns(voted) if row not in new)
     tamper(
         voted,
-        f"INSERT INTO votes (seq, vote_id, pass_no, {columns}) SELECT 6, 'fake', 9, {columns} FROM "
-        "votes WHERE seq = 1",
+        f"INSERT INTO votes ({', '.join(new)}, {columns}) SELECT 6, 'fake', 'fake', 9, {columns} "
+        "FROM votes WHERE seq = 1",
     )
     with pytest.raises(StoreError, match="6 are stored"):
         voted.audit.verify()

@@ -67,7 +67,7 @@ def test_a_lock_held_by_another_thread_is_named(url, store):
         thread = threading.Thread(target=hold)
         thread.start()
         held.wait()
-        with pytest.raises(StoreError, match="another thread held the write lock"):
+        with pytest.raises(StoreError, match="database is locked by another thread"):
             hurried.heartbeats.clear("run")
         release.set()
         thread.join()
