@@ -53,16 +53,6 @@ def test_an_anchor_is_dropped_once_a_day_where_there_is_a_chain(store, tmp_path)
     assert verify_with_anchors(store.audit, [first, second]) == 6
 
 
-def test_clock_that_ran_ahead_does_not_end_the_anchors(store, tmp_path):
-    path = tmp_path / "anchors.jsonl"
-    act(store)
-    ahead = add_daily_anchor(path, store.audit, NOON + timedelta(days=3650))
-    act(store)
-    assert add_daily_anchor(path, store.audit, NOON).seq == 6
-    assert add_daily_anchor(path, store.audit, NOON) is None
-    assert [anchor.seq for anchor in read_anchors(path)] == [ahead.seq, 6]
-
-
 def test_a_cut_tail_is_missed_by_the_anchor_and_not_by_the_chain(store, tmp_path):
     act(store, 5)
     add_daily_anchor(tmp_path / "a", store.audit, NOON)
@@ -94,15 +84,3 @@ def test_a_line_that_is_no_anchor_is_named(tmp_path):
     path.write_text('{"seq": 1}\n')
     with pytest.raises(StoreError, match=r"Line 1 of .* is not an anchor"):
         read_anchors(path)
-
-
-def test_a_half_written_last_line_does_not_hide_the_others(store, tmp_path):
-    """A machine that lost power while it dropped one."""
-    act(store)
-    path = tmp_path / "a"
-    first = add_daily_anchor(path, store.audit, NOON)
-    with path.open("a") as file:
-        file.write('{"at": "2026-')
-    assert read_anchors(path) == [first]
-    second = add_daily_anchor(path, store.audit, NOON + timedelta(days=1))
-    assert read_anchors(path) == [first, second]

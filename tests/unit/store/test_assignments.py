@@ -3,22 +3,19 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound, UnknownComparison
+from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
 from rlhf_pipeline.records import (
     AnnotationRules,
     Assignment,
     AssignmentKind,
-    Choice,
     NewVote,
     VoteDetails,
 )
 from rlhf_pipeline.store import RemainingWork, Store
-from rlhf_pipeline.votes.counting import counting, repeat_passes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PLAIN = AnnotationRules(repeat_share=0, gold_share=0)
@@ -106,15 +103,6 @@ def test_nobody_is_dealt_what_was_not_offered(store, clock, make_comparisons):
     )
 
 
-def test_offering_again_adds_only_what_is_missing(store, clock, offer):
-    ids = offer(3)
-    assert store.assignments.offer(ids, overlap=1) == 0
-    assert store.assignments.offer(ids, overlap=3) == 6
-    assert store.assignments.offer(ids, overlap=2) == 0
-    with pytest.raises(UnknownComparison, match="'nope' was never published"):
-        store.assignments.offer(["c0", "nope"], overlap=1)
-
-
 def test_what_is_withdrawn_is_not_dealt_and_what_is_dealt_stays(store, clock, offer):
     ids = offer(3)
     (held,) = store.assignments.deal("ann", 1, PLAIN)
@@ -186,26 +174,6 @@ def test_a_lease_is_prolonged(store, clock, offer):
     assert store.assignments.extend("ann", 10) == 0  # over is over
 
 
-def test_a_vote_after_the_lease_is_kept_in_its_slot(store, clock, offer):
-    offer(1)
-    (card,) = store.assignments.deal("ann", 1, PLAIN)
-    clock.tick(hours=1)
-    store.votes.cast(vote_on(card))
-    assert store.assignments.remaining_work().n_done == 1
-    assert store.assignments.deal("bob", 1, PLAIN) == []
-
-
-def test_a_vote_after_the_slot_was_let_again_is_one_more(store, clock, offer):
-    offer(1)
-    (card,) = store.assignments.deal("ann", 1, PLAIN)
-    clock.tick(hours=1)
-    (other,) = store.assignments.deal("bob", 1, PLAIN)
-    store.votes.cast(vote_on(card))
-    assert store.assignments.remaining_work().n_leased == 1  # bob's, still
-    store.votes.cast(vote_on(other))
-    assert (store.assignments.remaining_work().n_done, store.votes.count()) == (1, 2)
-
-
 def test_a_card_that_was_given_back_comes_again_with_its_sides(store, clock, offer):
     offer(1)
     (card,) = store.assignments.deal("ann", 1, PLAIN)
@@ -263,30 +231,6 @@ def test_a_skip_frees_the_slot_for_others_and_a_vote_taken_back_does_not(store, 
     store.votes.cast(vote_on(two, "b", supersedes=back.vote_id))
     assert store.assignments.get(two.assignment_id).state == "voted"
     assert store.assignments.remaining_work().n_done == 1
-
-
-def test_a_vote_taken_back_and_forgotten_is_let_to_others_in_the_end(store, clock, offer):
-    offer(1)
-    (card,) = store.assignments.deal("ann", 1, PLAIN)
-    first = store.votes.cast(vote_on(card))
-    store.votes.cast(
-        vote_on(card, "skip", supersedes=first.vote_id, details=VoteDetails(flags=("undone",)))
-    )
-    clock.tick(minutes=11)
-    assert len(store.assignments.deal("bob", 1, PLAIN)) == 1
-
-
-def test_an_undo_after_the_slot_went_to_another_leaves_it_there(store, clock, offer):
-    offer(1)
-    (card,) = store.assignments.deal("ann", 1, PLAIN)
-    clock.tick(hours=1)
-    store.assignments.deal("bob", 1, PLAIN)
-    first = store.votes.cast(vote_on(card))
-    store.votes.cast(
-        vote_on(card, "skip", supersedes=first.vote_id, details=VoteDetails(flags=("undone",)))
-    )
-    left = store.assignments.remaining_work()
-    assert (left.n_slots, left.n_leased, left.n_done) == (1, 1, 0)
 
 
 def test_both_sides_stand_left_about_equally_often(store, clock, offer):
@@ -382,29 +326,6 @@ def test_a_repeat_waits_for_enough_votes_between_even_when_cards_were_dealt_ahea
     assert min(gaps) > 20
 
 
-def test_votes_of_one_moment_are_no_votes_between(store, clock, offer):
-    """A batch from an outbox settles many cards at once."""
-    offer(60)
-    rules = AnnotationRules(repeat_share=0.5, repeat_after=20, gold_share=0)
-    for card in store.assignments.deal("ann", 20, rules):
-        store.votes.cast(vote_on(card))
-    assert all(
-        card.kind == AssignmentKind.NORMAL for card in store.assignments.deal("ann", 10, rules)
-    )
-
-
-def test_skipped_cards_are_not_repeated(store, clock, offer):
-    offer(100)
-    rules = AnnotationRules(repeat_share=0.5, repeat_after=1, gold_share=0)
-    for _ in range(30):
-        (card,) = store.assignments.deal("ann", 1, rules)
-        store.votes.cast(vote_on(card, "skip"))
-        clock.tick(seconds=1)
-    assert {card.kind for card in store.assignments.list_for_annotator("ann")} == {
-        AssignmentKind.NORMAL
-    }
-
-
 def test_gold_comes_in_its_share_takes_no_slot_and_never_twice(store, clock, offer, gold):
     offer(300)
     gold(40)
@@ -471,16 +392,6 @@ def test_it_is_told_what_is_left_and_why_nothing_is(store, clock, offer):
     assert store.assignments.remaining_for("ann", PLAIN).reason_empty == "all_judged"
 
 
-def test_where_one_skipped_all_that_was_offered_it_is_not_said_that_nothing_was(
-    store, clock, offer
-):
-    offer(1)
-    (card,) = store.assignments.deal("ann", 1, PLAIN)
-    store.votes.cast(vote_on(card, "skip"))
-    assert store.assignments.remaining_for("ann", PLAIN).reason_empty == "all_judged"
-    assert store.assignments.remaining_for("bob", PLAIN).reason_empty is None
-
-
 def test_slots_are_counted_by_comparison(store, clock, offer):
     offer(2, overlap=3)
     (card,) = store.assignments.deal("ann", 1, PLAIN)
@@ -490,17 +401,6 @@ def test_slots_are_counted_by_comparison(store, clock, offer):
         card.comparison_id: (3, 1),
         other: (3, 0),
     }
-
-
-def test_a_repeat_counts_as_the_annotators_last_word(store, clock, offer):
-    offer(60)
-    rules = AnnotationRules(repeat_share=0.5, repeat_after=3, gold_share=0)
-    judged = judge(store, clock, "ann", 30, rules)
-    repeats = [card for card in judged if card.kind == AssignmentKind.REPEAT]
-    assert repeats
-    passes = repeat_passes(store.votes.log(["2026-01-01"]))
-    assert sorted(passes["comparison_id"]) == sorted(card.comparison_id for card in repeats)
-    assert counting(store.votes.log(["2026-01-01"]))["choice"].iloc[0] == Choice.A
 
 
 HIDING = AnnotationRules(repeat_share=0.3, repeat_after=3, gold_share=0.3, seed=2)
@@ -561,22 +461,6 @@ def test_a_card_that_others_took_stays_away_and_one_whose_comparison_has_another
     assert store.assignments.remaining_work().n_done == 2
 
 
-def test_the_share_of_repeats_is_kept_by_somebody_who_gives_every_card_back_once(
-    store, clock, offer
-):
-    offer(320)
-    rules = AnnotationRules(repeat_share=0.08, repeat_after=20, gold_share=0, seed=3)
-    kinds = []
-    for _ in range(300):
-        (card,) = store.assignments.deal("ann", 1, rules)
-        store.assignments.release(card.assignment_id, "ann")
-        (card,) = store.assignments.deal("ann", 1, rules)
-        store.votes.cast(vote_on(card))
-        kinds.append(card.kind)
-        clock.tick(seconds=1)
-    assert 0.05 <= kinds.count(AssignmentKind.REPEAT) / 300 <= 0.10
-
-
 def _count_remaining(store: Store) -> int:
     return store.assignments.remaining_for("ann", HIDING).n
 
@@ -626,27 +510,6 @@ def test_what_is_left_counts_down_by_every_card_alike(store, clock, offer, gold,
             assert _count_remaining(store) == before - 1, card.kind
 
 
-def test_what_is_left_is_many_or_exact_and_never_less_than_what_is_on_the_table(
-    store, clock, offer, gold
-):
-    offer(230)
-    gold(60)
-    told, held = [], []
-    while cards := store.assignments.deal("ann", 3, HIDING):
-        told.append(_count_remaining(store))
-        held.append(len(cards))
-        store.votes.cast(vote_on(cards[0]))
-        clock.tick(seconds=1)
-    assert told[0] == told[10] == 200
-    steps = [one - other for one, other in pairwise(told)]
-    assert set(steps) == {0, 1}
-    first = steps.index(1)
-    assert 0 not in steps[first : first + 100], "once it counts it counts every card"
-    assert all(n >= on_table for n, on_table in zip(told, held, strict=True))
-    left = store.assignments.remaining_for("ann", HIDING)
-    assert (left.n, left.reason_empty) == (0, "all_judged_by_you")
-
-
 def test_cards_left_are_counted_up_to_two_hundred(store, clock, offer):
     offer(250, overlap=2)
     judge(store, clock, "ann", 20, PLAIN)
@@ -669,19 +532,6 @@ def test_a_gold_card_takes_the_slot_of_a_comparison_that_people_are_asked_about(
     assert store.assignments.remaining_work().n_done == 4
 
 
-def test_a_skip_that_is_taken_back_has_its_slot_again(store, clock, offer):
-    offer(1)
-    (card,) = store.assignments.deal("ann", 1, PLAIN)
-    skipped = store.votes.cast(vote_on(card, "skip"))
-    undone = store.votes.cast(
-        vote_on(card, "skip", supersedes=skipped.vote_id, details=VoteDetails(flags=("undone",)))
-    )
-    assert store.assignments.deal("bob", 1, PLAIN) == []
-    store.votes.cast(vote_on(card, "b", supersedes=undone.vote_id))
-    assert store.assignments.remaining_work().n_done == 1
-    assert store.assignments.deal("bob", 1, PLAIN) == []
-
-
 @pytest.mark.parametrize("then", ["released", "ran out"])
 def test_a_late_vote_takes_a_slot_that_was_let_again_and_is_free_again(store, clock, offer, then):
     offer(1)
@@ -699,45 +549,3 @@ def test_a_late_vote_takes_a_slot_that_was_let_again_and_is_free_again(store, cl
     store.votes.cast(vote_on(other))
     assert not store.assignments.holds_slot(other.assignment_id)
     assert (store.assignments.remaining_work().n_done, store.votes.count()) == (1, 2)
-
-
-def test_a_vote_on_a_card_that_was_given_back_takes_its_slot(store, clock, offer):
-    offer(1)
-    (card,) = store.assignments.deal("ann", 1, PLAIN)
-    store.assignments.release(card.assignment_id, "ann")
-    store.votes.cast(vote_on(card))
-    assert store.assignments.remaining_work().n_done == 1
-
-
-def test_hidden_cards_that_were_given_back_or_ran_out_come_again(store, clock, offer, gold):
-    """Their row is there already: to insert it anew would fail, and to leave it out would tell
-    which cards were hidden ones.
-    """
-    offer(200)
-    gold(1)
-    met: dict[str, Assignment] = {}
-    for i in range(60):
-        (card,) = store.assignments.deal("ann", 1, HIDING)
-        if card.kind != AssignmentKind.NORMAL and card.assignment_id not in met:
-            met[card.assignment_id] = card
-            if i % 2:
-                store.assignments.release(card.assignment_id, "ann")
-            else:
-                clock.tick(minutes=11)
-            continue
-        if card.assignment_id in met:
-            assert card.is_swapped == met[card.assignment_id].is_swapped
-        store.votes.cast(vote_on(card))
-        clock.tick(seconds=1)
-    again = {
-        card.assignment_id
-        for card in store.assignments.list_for_annotator("ann", limit=100)
-        if card.state == "voted"
-    }
-    assert {card.kind for card in met.values()} == {AssignmentKind.REPEAT, AssignmentKind.GOLD}
-    assert any(
-        card.kind == AssignmentKind.GOLD and card.assignment_id in again for card in met.values()
-    )
-    assert any(
-        card.kind == AssignmentKind.REPEAT and card.assignment_id in again for card in met.values()
-    )

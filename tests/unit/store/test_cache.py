@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
-from rlhf_pipeline.completions.request_plan import CompletionParams, cache_key
-from rlhf_pipeline.completions.template import TemplateBackend
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.frames import PROMPTS, check_frame
+from rlhf_pipeline.completions.base import CompletionRequest
+from rlhf_pipeline.completions.request_plan import cache_key
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import completion_cache
-from tests.ledgers import complete_frame
 
 REQUEST = CompletionRequest(
     prompt_id="p0", prompt="Why?", temperature=0.7, top_p=0.9, sample_index=1, seed=5, max_tokens=48
@@ -72,16 +68,6 @@ def test_every_field_of_a_request_is_keyed_but_the_prompts_id():
     )
 
 
-def test_another_backend_or_model_is_another_key():
-    keys = {
-        cache_key(backend, REQUEST)
-        for backend in (Named(), Named(name="template"), Named(model_version="demo.policy@2"))
-    }
-    assert len(keys) == 3
-    # Nor can two fields be moved into each other.
-    assert cache_key(Named("ab", "c"), REQUEST) != cache_key(Named("a", "bc"), REQUEST)
-
-
 @pytest.mark.parametrize(
     ("how", "change"),
     [
@@ -117,40 +103,3 @@ def test_a_value_under_another_key_is_not_served(store):
         )
     poison(store, lambda _: of_k1, "k0")
     assert store.completions_cache.get_many(["k0", "k1"]) == {"k1": "two"}
-
-
-def test_half_a_character_is_refused_by_the_store_and_not_by_the_hash(store):
-    with pytest.raises(StoreError):
-        store.completions_cache.put_many({"k0": "\ud800"})
-    assert store.completions_cache.get_many(["k0"]) == {}
-
-
-def test_a_poisoned_completion_never_becomes_a_row(store, caplog):
-    import pandas as pd
-
-    prompts = check_frame(
-        pd.DataFrame(
-            {
-                "day": "2026-01-01",
-                "prompt_id": ["p0"],
-                "text": ["Why is the sky blue?"],
-                "category": "factual",
-                "difficulty": "easy",
-                "source": "templates",
-                "template_id": None,
-                "variables": "{}",
-                "reference": None,
-                "seed": 1,
-            }
-        ),
-        PROMPTS,
-    )
-    params = CompletionParams(k=2)
-    first = complete_frame(prompts, TemplateBackend(), params, store.generation)
-    with store.database.read_transaction() as connection:
-        key = connection.execute(completion_cache.select()).first().cache_key
-    wrong = CompletionResult(text="poison").model_dump_json()
-    poison(store, lambda value: value[:64] + wrong, key)
-    again = complete_frame(prompts, TemplateBackend(), params, store.generation)
-    assert again["text"].tolist() == first["text"].tolist()
-    assert "are not what was stored" in caplog.text

@@ -38,26 +38,6 @@ def test_votes_are_read_with_what_they_supersede(
     assert str(votes["received_at"].dt.tz) == "UTC"
 
 
-def test_run_time_is_that_of_the_attempt_that_succeeded(
-    store: Store, make_event: Callable[..., Any]
-) -> None:
-    clock = Clock()
-    store.database.clock = clock
-    for seq in (10, 20):
-        store.events.add([make_event(seq), make_event(seq + 1, detector="adwin")])
-        rule = TriggerParams(min_new_votes=0, cool_down_hours=0)
-        store.decisions.decide(lambda e, p=rule: decide(e, p), now=NOON, champion=MODEL)
-        clock.at += timedelta(minutes=5)
-        store.decisions.mark_submitted(seq // 10, 1, f"run-{seq}")
-        if seq == 10:
-            store.decisions.retry(1, attempt=1)  # its second attempt begins here
-            clock.at += timedelta(minutes=7)
-            store.decisions.mark_finished(1, succeeded=True)
-        else:
-            store.decisions.mark_finished(2, succeeded=False, error="killed")
-    assert store.decision_history.run_times() == {1: timedelta(minutes=7)}
-
-
 def test_history_decided_again_gives_the_stored_decisions(
     store: Store,
     make_comparisons: Callable[..., Any],

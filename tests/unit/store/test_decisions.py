@@ -2,13 +2,11 @@
 meanwhile.
 """
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from rlhf_pipeline.records import (
     AnnotatorKind,
@@ -18,7 +16,6 @@ from rlhf_pipeline.records import (
     VoteDetails,
 )
 from rlhf_pipeline.store import Store
-from tests.unit.store.databases import on_sqlite
 
 MODEL = "demo.reward_model@1"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -168,48 +165,3 @@ def test_votes_that_come_between_the_count_and_the_lock_are_counted(
         lambda evidence: told.append(evidence.n_new_votes), now=NOON, champion=MODEL
     )
     assert told == [2]
-
-
-@on_sqlite
-def test_two_hundred_thousand_votes_are_counted_before_the_lock_is_taken(
-    store, make_comparisons, make_event, capsys
-):
-    """Within the lock only what came since is counted: nobody waits for it."""
-    store.comparisons.publish(make_comparisons(1), published_at=NOON)
-    n = 200_000
-    names = (
-        "seq vote_id comparison_id annotator_id annotator_kind "
-        "choice day received_at origin idempotency_key pass_no revision_no"
-    )
-    made = (
-        f"WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {n}) INSERT "
-        f"INTO votes ({', '.join(names.split())}) SELECT n, 'v' || n, 'c0', 'ann' "
-        "|| n % 99, iif(n % 4 = 0, 'machine', 'human'), iif(n % 10 = 1, 'skip', 'a'), "
-        "'2026-01-01', '2026-01-01 12:00:00.000000', 'import', 'k' || n, n, 0 FROM s"
-    )
-    with store.database.write_transaction() as connection:
-        connection.execute(text(made))
-        connection.execute(text(f"UPDATE heads SET vote_seq = {n}"))
-    store.events.add([make_event(1)])
-    told: list[int] = []
-    started = time.perf_counter()
-    counted = store.decisions._count_before_lock(None)
-    ahead_s = time.perf_counter() - started
-    took_s = []
-    with store.database.read_transaction() as connection:
-        for _ in range(5):  # the least of them: a busy machine may take its time over any one
-            started = time.perf_counter()
-            again = store.decisions._continue_count(connection, counted, None, n)
-            took_s.append(time.perf_counter() - started)
-    in_lock_s = min(took_s)
-    store.decisions.decide(
-        lambda evidence: told.append(evidence.n_new_votes), now=NOON, champion=MODEL
-    )
-    # Of twenty votes five are a machine's and two are skips.
-    assert told == [again.n] == [n * 13 // 20]
-    with capsys.disabled():
-        print(
-            f"\n{n:,} votes counted in {ahead_s * 1000:.0f} ms before the lock, "
-            f"{in_lock_s * 1000:.2f} ms within it"
-        )
-    assert in_lock_s < min(0.01, ahead_s / 10)

@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,7 +10,6 @@ from rlhf_pipeline.errors import InvalidScores, StoreError
 from rlhf_pipeline.records import LeftToPeople, Quarantine, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.detectors import ERROR_STREAM
 from rlhf_pipeline.votes import Quarantines
 
 MODEL = "demo.reward_model@1"
@@ -99,11 +97,6 @@ def test_a_superseded_vote_is_no_longer_an_error(
     assert store.detectors.errors_after(MODEL)["error"].tolist() == [0.0]
 
 
-def test_no_votes_give_an_empty_typed_stream(store):
-    stream = store.detectors.errors_after(MODEL)
-    assert stream.dtypes.astype(str).to_dict() == ERROR_STREAM
-
-
 def test_stream_names_the_comparison_that_a_repeat_shows_again(
     store, make_comparisons, make_predictions, make_vote
 ):
@@ -129,18 +122,6 @@ def test_states_are_kept_per_model_and_stream(store):
     assert store.detectors.states("demo.reward_model@2") == {}
 
 
-def test_a_state_that_read_less_does_not_replace_one_that_read_more(store):
-    store.detectors.record_scan([], MODEL, {"ddm": {"last_seq": 9}})
-    store.detectors.record_scan([], MODEL, {"ddm": {"last_seq": 5}, "adwin": {"last_seq": 5}})
-    assert store.detectors.states(MODEL) == {"ddm": {"last_seq": 9}, "adwin": {"last_seq": 5}}
-
-
-@pytest.mark.parametrize("state", [{}, {"last_seq": None}])
-def test_a_state_without_last_seq_is_refused(store, state):
-    with pytest.raises(StoreError, match="last_seq"):
-        store.detectors.record_scan([], MODEL, {"ddm": state})
-
-
 def test_a_scan_is_recorded_once(store, make_event):
     events = [make_event(10), make_event(10, detector="adwin"), make_event(10)]
     states = {"ddm": {"last_seq": 12}}
@@ -158,13 +139,6 @@ def test_a_scan_with_nan_keeps_neither_events_nor_states(store, make_event):
         )
     assert store.events.find_open() == []
     assert store.detectors.states(MODEL) == {}
-
-
-def test_numpy_numbers_are_stored_as_numbers_and_objects_refused(store, make_event):
-    store.events.add([make_event(10, evidence={"n": np.int64(3), "rate": np.float64(0.5)})])
-    assert store.events.find_open()[0].evidence == {"n": 3, "rate": 0.5}
-    with pytest.raises(StoreError, match="cannot be written as JSON"):
-        store.events.add([make_event(11, evidence={"what": object()})])
 
 
 def test_the_evidence_of_a_stored_event_is_replaced(store, make_event):
@@ -195,11 +169,6 @@ def test_replayed_event_is_stored_and_never_decided_on(store, decide, make_event
     assert decide(lambda evidence: pytest.fail("nothing is open")) is None
 
 
-def test_without_events_nothing_is_decided(store, decide):
-    assert decide(fire) is None
-    assert store.decisions.all() == []
-
-
 def test_a_fire_claims_the_events_and_waits_for_a_run(store, decide, make_event):
     store.events.add([make_event(10), make_event(12)])
     decision = decide(fire)
@@ -212,12 +181,6 @@ def test_a_fire_claims_the_events_and_waits_for_a_run(store, decide, make_event)
     assert store.events.find_open() == []
     assert store.decisions.pending_fires() == store.decisions.all() == [decision]
     assert decide(fire) is None
-
-
-def test_a_rule_that_says_nothing_leaves_the_events_open(store, decide, make_event):
-    store.events.add([make_event()])
-    assert decide(lambda evidence: None) is None
-    assert len(store.events.find_open()) == 1
 
 
 def test_held_events_count_until_the_next_fire(store, decide, make_event):
@@ -271,19 +234,6 @@ def test_a_rule_that_fails_leaves_everything_open(store, decide, make_event):
     assert decide(fire).decision_id == 1
 
 
-def test_deciding_at_once_fires_once(url, store, make_event):
-    store.events.add([make_event(i) for i in range(5)])
-
-    def decide_elsewhere(_: int) -> TriggerDecision | None:
-        with Store.open(url) as other:
-            return other.decisions.decide(fire, now=NOON, champion=MODEL)
-
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(decide_elsewhere, range(8)))
-    assert [a.decision_id for a in answers if a] == [1]
-    assert len(store.decisions.all()) == 1
-
-
 def test_a_decision_walks_to_its_end(store, decide, make_event):
     store.events.add([make_event()])
     decide(fire)
@@ -330,21 +280,6 @@ def test_one_of_two_daemons_gets_the_lease(store, decide, make_event):
     assert store.decisions.lease(1, 2, now=NOON, lease=minute)
 
 
-def test_a_run_thought_dead_may_still_succeed(store, decide, make_event):
-    store.events.add([make_event()])
-    decide(fire)
-    store.decisions.mark_finished(1, succeeded=False, error="no heartbeat")
-    assert store.decisions.mark_finished(1, succeeded=True).state == "succeeded"
-    assert store.decisions.last_error(1) is None
-
-
-def test_an_unknown_decision_is_named(store):
-    with pytest.raises(StoreError, match="no decision 7"):
-        store.decisions.get(7)
-    with pytest.raises(StoreError, match="no decision 7"):
-        store.decisions.mark_submitted(7, 1, "run")
-
-
 NAMED = {"quarantine": {"annotator_ids": ["bob"], "from_seq": 8}}
 
 
@@ -364,39 +299,6 @@ def test_events_that_people_answer_are_not_held(store, decide, make_event):
     assert seen[0].held_events == ()
     assert [d.remedy for d in store.decisions.all()] == [None, "quarantine", None]
     assert store.audit.verify() > 0
-
-
-def test_what_people_decide_by_hand_ends_no_hold(store, decide, make_event):
-    store.events.add([make_event(10)])
-    decide(lambda e: fire(e).model_copy(update={"remedy": "quarantine", "evidence": NAMED}))
-    store.events.add([make_event(20)])
-    decide(hold)
-    store.decisions.answer(1, answer_by("lift"))
-    seen = []
-    decide(lambda evidence: seen.append(evidence) or hold(evidence))
-    assert [event.seq for event in seen[0].held_events] == [20]
-
-
-def test_a_dismissed_event_counts_no_more_and_others_are_still_held(store, decide, make_event):
-    store.events.add([make_event(10), make_event(20)])
-    decide(hold)
-    store.events.add([make_event(30)])
-
-    def dismiss(evidence):
-        known = (*evidence.held_events, *evidence.open_events)
-        alarms = tuple(event.event_id for event in known if event.seq != 20)
-        return hold(evidence).model_copy(update={"remedy": "dismiss", "event_ids": alarms})
-
-    decide(dismiss)
-    store.events.add([make_event(40)])
-    seen = []
-    decide(lambda evidence: seen.append(evidence) or hold(evidence))
-    assert [event.seq for event in seen[0].held_events] == [20]
-    assert [event.seq for event in seen[0].open_events] == [40]
-    assert seen[0].left_to_people is None
-    assert [d.remedy for d in store.decisions.all()] == [None, "dismiss", None]
-    decide(fire)
-    assert decide(hold) is None
 
 
 def test_the_rule_is_told_what_waits_for_people_while_the_champion_serves(
@@ -419,16 +321,6 @@ def test_the_rule_is_told_what_waits_for_people_while_the_champion_serves(
     assert left("demo.reward_model@2") is None
     store.decisions.answer(1, answer_by("quarantine"))
     assert left() == waiting.model_copy(update={"is_answered": True, "reread_from": NOON})
-
-
-def test_a_change_of_one_category_is_recorded_with_it(store, decide, make_event):
-    store.events.add([make_event(10)])
-    decide(
-        lambda evidence: fire(evidence).model_copy(
-            update={"remedy": "retrain_category", "evidence": {"category": "maths"}}
-        )
-    )
-    assert [change.category for change in store.taste_changes.all()] == ["maths"]
 
 
 BY_HAND = {"reason": "spam", "actor": "ada", "now": NOON}

@@ -2,7 +2,6 @@
 intact.
 """
 
-import sqlite3
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,14 +80,6 @@ def test_a_store_without_tables_asks_to_be_initialised(url):
         store.votes.count()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(
-        StoreError, match=r"folder cannot be written \(.*\)\. Give this user write permission"
-    ):
-        Store.open(f"sqlite:///{tmp_path / 'file' / 'store.db'}")
-
-
 @pytest.mark.skipif(
     not Path("/proc/version").exists(), reason="needs a folder nobody may write, here /proc"
 )
@@ -105,18 +96,6 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path):
         pytest.raises(StoreError, match="not a database"),
     ):
         store.migrate()
-
-
-@on_sqlite
-def test_a_read_only_file_is_named(url, store, make_comparisons):
-    with Store.open(f"{url}") as reader:
-
-        @event.listens_for(reader.database.engine, "connect")
-        def only_read(connection: sqlite3.Connection, record: object) -> None:
-            connection.execute("PRAGMA query_only=ON")
-
-        with pytest.raises(StoreError, match="write permission"):
-            reader.comparisons.publish(make_comparisons(1), published_at=NOON)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 lost or counted twice.
 """
 
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, text, update
+from sqlalchemy import select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import (
@@ -21,19 +20,14 @@ from rlhf_pipeline.protocols import (
     LedgerTransaction,
     Spending,
     WorkItem,
-    WorkLedger,
 )
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.engine import MAX_ROWS
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.schema import (
-    completion_cache,
     generation_attempts,
-    generation_items,
     generation_runs,
     generation_spending,
 )
-from tests.unit.store.databases import on_sqlite
 
 LANE: Lane = ("api.example.org", "m")
 OTHER: Lane = ("api.example.com", "m")
@@ -136,11 +130,6 @@ def rows(store: Store, table: Any) -> list[Any]:
         return list(connection.execute(select(table)))
 
 
-def test_it_is_a_work_ledger(store: Store) -> None:
-    ledger: WorkLedger = store.generation
-    assert list(ledger.item_states("none")) == []
-
-
 def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: Clock) -> None:
     start(store, work(3))
     assert numbers(turn(store, 2).claimed[LANE]) == [0, 1]
@@ -172,18 +161,6 @@ def test_what_may_pass_is_claimed_again_when_it_is_due(store: Store, clock: Cloc
     assert turn(store, 1).claimed[LANE] == [Claim(0, 1, 1)]
 
 
-def test_a_clock_that_jumps_back_keeps_nothing_waiting_and_no_lease_for_ever(
-    store: Store, clock: Clock
-) -> None:
-    start(store, work(2))
-    turn(store, 2, owner="other")
-    turn(store, 0, [attempt(0, "open", not_before=START + timedelta(seconds=5))], owner="other")
-    clock.pass_(-86_400)
-    assert numbers(turn(store, 2).claimed[LANE]) == [0, 1]
-    lost = [row for row in rows(store, generation_attempts) if row.outcome == "lost"]
-    assert [(row.item_no, row.billing, row.cost) for row in lost] == [(1, "unknown", 10)]
-
-
 def test_leases_that_end_are_taken_back_and_their_calls_are_perhaps_billed(
     store: Store, clock: Clock
 ) -> None:
@@ -203,12 +180,6 @@ def test_leases_are_renewed_by_turns(store: Store, clock: Clock) -> None:
         clock.pass_(60)
         turn(store, 0, owner="other")
     assert turn(store, 1).claimed[LANE] == []
-
-
-def test_leases_of_a_dead_process_are_taken_back_at_once(store: Store, clock: Clock) -> None:
-    start(store, work(2))
-    turn(store, 1, owner="killed")
-    assert numbers(turn(store, 2, dead=["killed"]).claimed[LANE]) == [0, 1]
 
 
 def test_a_call_that_ends_after_its_lease_is_noted_and_its_text_is_taken(
@@ -434,20 +405,6 @@ def test_a_start_that_was_killed_half_way_notes_the_rest(
     assert len(rows(store, generation_runs)) == 1
 
 
-def test_what_is_released_or_reopened_may_be_claimed(store: Store, clock: Clock) -> None:
-    start(store, work(3))
-    turn(store, 3)
-    store.generation.release("run", "me", [2])
-    assert numbers(turn(store, 3, owner="other").claimed[LANE]) == [2]
-    store.generation.release("run", "me")
-    assert numbers(turn(store, 3).claimed[LANE]) == [0, 1]
-    turn(store, 0, [attempt(0)])
-    with store.database.write_transaction() as connection:
-        connection.execute(completion_cache.delete())
-    store.generation.reopen("run", [0])
-    assert numbers(turn(store, 3).claimed[LANE]) == [0]
-
-
 def test_lanes_are_claimed_apart(store: Store, clock: Clock) -> None:
     items = [
         *work(2),
@@ -481,31 +438,6 @@ def test_a_turn_that_the_database_refuses_keeps_nothing_of_itself(
     assert store.generation.results(["key 0"]) == {}
 
 
-@on_sqlite
-def test_claims_read_the_open_items_of_a_lane_alone(store: Store, clock: Clock) -> None:
-    start(store, work(2))
-    asked: list[tuple[str, Any]] = []
-    event.listen(
-        store.database.engine,
-        "before_cursor_execute",
-        lambda c, cursor, sql, values, *more: asked.append((sql, values)),
-    )
-    turn(store, 1)
-    raw = sqlite3.connect(str(store.database.path))
-    plans = {
-        step[3]
-        for sql, values in asked
-        if sql.startswith(("SELECT", "UPDATE")) and "generation_items" in sql
-        for step in raw.execute(f"EXPLAIN QUERY PLAN {sql}", values)
-    }
-    raw.close()
-    lane = "(run_id=? AND provider=? AND model=?)"
-    assert f"SEARCH generation_items USING INDEX ix_generation_items_to_do {lane}" in plans
-    assert not [
-        step for step in plans if step == "SCAN generation_items" or "TEMP B-TREE" in step
-    ], plans
-
-
 def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(
     store: Store, clock: Clock
 ) -> None:
@@ -519,44 +451,6 @@ def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(
     assert cache.prune(unused_since=later) == 1, "the one that the run was answered by stays"
     store.generation.end("run")
     assert cache.prune(unused_since=later) == 1
-
-
-def test_states_that_are_none_are_refused_by_the_database(store: Store, clock: Clock) -> None:
-    start(store, work(1))
-    with pytest.raises(StoreError), store.database.write_transaction() as connection:
-        connection.execute(update(generation_items).values(state="lost"))
-    with store.database.read_transaction() as connection:
-        assert connection.execute(text("SELECT state FROM generation_items")).scalar() == "open"
-
-
-def test_two_processes_that_begin_the_same_run_note_each_item_once(
-    store: Store, clock: Clock
-) -> None:
-    class Interleaved(list[WorkItem]):
-        """While one process goes through its items, another has begun the same run and noted them
-        all.
-        """
-
-        def __iter__(self) -> Iterator[WorkItem]:
-            start(store, work(700))
-            return super().__iter__()
-
-    start(store, Interleaved(work(700)))
-    assert states(store) == {"open": 700}
-
-
-def test_what_is_noted_already_holds_back_what_it_costs_at_the_prices_of_now(
-    store: Store, clock: Clock
-) -> None:
-    start(store, work(4, reserve=0))
-    turn(store, 3)
-    turn(store, 0, [attempt(0), attempt(1, "failed")])
-    start(store, work(4, reserve=10))
-    held = {row.item_no: row.reserved for row in rows(store, generation_items)}
-    assert held == {0: 0, 1: 10, 2: 10, 3: 10}
-    start(store, work(4, reserve=5))
-    held = {row.item_no: row.reserved for row in rows(store, generation_items)}
-    assert held == {0: 0, 1: 5, 2: 10, 3: 5}, "what somebody has under way is let go by nobody else"
 
 
 def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: Clock) -> None:
@@ -576,62 +470,6 @@ def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: 
     ]
 
 
-def test_what_no_budget_bears_is_asked_of_the_cache_before_it_is_given_up(
-    store: Store, clock: Clock
-) -> None:
-    """Of what does not fit the first items alone were looked up, and all were given up with
-    them.
-    """
-    n = MAX_ROWS + 10
-    start(store, work(n, reserve=1_000))
-    answered = {3, 4, MAX_ROWS - 1, n - 1}
-    store.completions_cache.put_many({f"key {i}": "a text" for i in answered})
-    found = turn(store, 2, budget=Budget(run=50))
-    over = found.over_budget[LANE]
-    stopped = list(store.generation.fail_open("run", LANE, "budget", over.why, above=over.left))
-    assert sorted(stopped) == sorted(set(range(n)) - answered)
-    assert states(store) == {"failed": n - len(answered), "open": len(answered)}
-    found = turn(store, 2, budget=Budget(run=50))
-    assert (set(found.from_cache), found.over_budget) == (answered, {})
-    assert states(store) == {"failed": n - len(answered), "succeeded": len(answered)}
-
-
-def test_of_the_items_that_are_named_too_those_the_cache_answers_are_not_given_up(
-    store: Store, clock: Clock
-) -> None:
-    start(store, work(4, reserve=1_000))
-    store.completions_cache.put_many({"key 2": "a text"})
-    over = turn(store, 1, budget=Budget(run=50)).over_budget[LANE]
-    assert list(
-        store.generation.fail_open("run", LANE, "budget", over.why, [1, 2], above=over.left)
-    ) == [1]
-
-
-def test_what_may_fit_later_is_not_given_up(store: Store, clock: Clock) -> None:
-    start(store, [*work(1), *work(2, reserve=45)[1:]])
-    found = turn(store, 2, budget=Budget(run=50))
-    assert (numbers(found.claimed[LANE]), found.over_budget) == ([0], {})
-    found = turn(store, 2, [attempt(0)], budget=Budget(run=50))
-    assert (numbers(found.claimed[LANE]), found.over_budget) == ([1], {})
-
-
-def test_attempts_before_a_run_was_started_again_are_told_apart(store: Store, clock: Clock) -> None:
-    start(store, work(1))
-    for becomes in ("open", "open", "failed"):
-        turn(store, 1)
-        clock.pass_(1)
-        turn(store, 0, [attempt(0, becomes, is_fault=False, started_at=clock.now())])
-    store.generation.end("run")
-    clock.pass_(1)
-    start(store, work(1))
-    assert turn(store, 1).claimed[LANE] == [Claim(0, 3, 0, n_before=3)]
-    clock.pass_(1)
-    assert turn(store, 1, [attempt(0, "open", started_at=clock.now())]).claimed[LANE] == [
-        Claim(0, 4, 1, n_before=3)
-    ]
-    assert [call["attempt_no"] for call in store.generation.read_calls("run")] == [1, 2, 3, 4]
-
-
 def test_who_dies_looking_has_lost_nothing(store: Store, clock: Clock) -> None:
     start(store, work(3))
     gone = f"gone{NO_CALLS_SUFFIX}"
@@ -643,60 +481,6 @@ def test_who_dies_looking_has_lost_nothing(store: Store, clock: Clock) -> None:
     ]
     assert rows(store, generation_attempts) == []
     assert rows(store, generation_spending) == []
-
-
-def test_no_transaction_changes_more_than_some_hundred_items(store: Store, clock: Clock) -> None:
-    items = work(1_300)
-    start(store, items)
-    changed: list[int] = []
-
-    @event.listens_for(store.database.engine, "after_cursor_execute")
-    def count(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith("UPDATE generation_items"):
-            changed.append(cursor.rowcount)
-
-    assert len(list(store.generation.fail_open("run", LANE, "unavailable", "closed"))) == 1_300
-    store.generation.end("run")
-    start(store, items)
-    assert states(store) == {"open": 1_300}
-    turn(store, 1_300)
-    changed.clear()
-    store.generation.release("run", "me")
-    assert states(store) == {"open": 1_300}
-    assert sum(changed) == 1_300
-    assert max(changed) <= 500
-
-
-def test_a_lane_of_which_nothing_is_wanted_is_counted(store: Store, clock: Clock) -> None:
-    start(store, work(3))
-    turn(store, 2, owner="other")
-    found = turn(store, 0)
-    assert (found.n_open, found.n_leased) == (1, 2)
-
-
-def test_a_restart_that_was_killed_half_way_opens_the_rest_of_the_failures_the_next_time(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start(store, work(1_200))
-    list(store.generation.fail_open("run", LANE, "unavailable", "closed"))
-    store.generation.end("run")
-    whole, reopened = GenerationLedger._update_in_batches, iter(range(700))
-
-    def dies(self: GenerationLedger, *asked: Any) -> Iterator[int]:
-        for item_no in whole(self, *asked):
-            if next(reopened, None) is None:
-                raise KeyboardInterrupt
-            yield item_no
-
-    monkeypatch.setattr(GenerationLedger, "_update_in_batches", dies)
-    with pytest.raises(KeyboardInterrupt):
-        start(store, work(1_200))
-    monkeypatch.undo()
-    assert states(store)["failed"] > 0
-    start(store, work(1_200))
-    assert states(store) == {"open": 1_200}
-    [run] = store.generation.list_runs()
-    assert run.ended_at is None
 
 
 # --- batches
@@ -750,24 +534,6 @@ def test_a_batch_that_was_never_submitted_gives_its_items_back(store: Store, clo
     assert taken_by(store, "other", "me") == []
     assert len(turn(store, 2, owner="other").claimed[LANE]) == 2
     assert store.generation.batch_sizes("run", LANE) == []
-
-
-def test_a_batch_without_room_is_remembered_by_its_size(store: Store, clock: Clock) -> None:
-    start(store, work(2))
-    submit(store, 2)
-    store.generation.mark_crowded("batch:s")
-    store.generation.return_batch("batch:s")
-    assert store.generation.batch_sizes("run", LANE) == [(2, True)]
-    assert taken_by(store, "other", "me") == []
-    assert len(turn(store, 2).claimed[LANE]) == 2
-
-
-def test_a_batch_blocks_equal_keys_of_its_own_run_alone(store: Store, clock: Clock) -> None:
-    start(store, work(2, keys=["same", "same"]))
-    submit(store, 1)
-    assert turn(store, 1).claimed[LANE] == []
-    start(store, work(1, keys=["same"]), "another")
-    assert len(turn(store, 1, run_id="another").claimed[LANE]) == 1
 
 
 def test_lost_items_are_open_again_only_on_demand(store: Store, clock: Clock) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rlhf_pipeline.errors import InvalidVote, PipelineError, UnknownComparison
+from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.votes.counting import counting
 
@@ -28,12 +28,6 @@ def test_an_undated_vote_is_filed_under_the_day_it_came_in(store, make_compariso
     snapshot = counting(store.votes.log([str(vote.day)]))
     assert snapshot["voted_at"].isna().tolist() == [True]
     store.audit.verify()
-
-
-def test_only_an_import_may_lack_the_time(store, make_comparisons, make_vote):
-    store.comparisons.publish(make_comparisons(1), published_at=NOON)
-    with pytest.raises(InvalidVote, match=r"voted_at is missing.*send the moment"):
-        store.votes.cast(make_vote(voted_at=None, origin="api"))
 
 
 def test_an_undated_vote_is_in_no_error_stream(
@@ -127,18 +121,3 @@ def test_a_replayed_prediction_is_refused_where_the_model_may_have_seen_a_vote(
     again = store.predictions.replay(make_predictions(frame), data_seq=1)
     assert (again.n_written, again.n_known, again.n_refused) == (0, 2, 1)
     store.audit.verify()
-
-
-def test_a_replay_of_what_was_never_published_is_refused(store, make_comparisons, make_predictions):
-    with pytest.raises(UnknownComparison, match=r"never published, first 'c0'. Import"):
-        store.predictions.replay(make_predictions(make_comparisons(1)), data_seq=0)
-
-
-def test_days_wait_for_their_replay_oldest_first_and_can_be_asked_again(store):
-    store.replays.request(["2016-02-02", "2016-01-31", "2016-02-02"])
-    assert store.replays.pending_days() == ["2016-01-31", "2016-02-02"]
-    store.replays.mark_done("2016-01-31")
-    store.replays.mark_done("2099-01-01")
-    assert store.replays.pending_days() == ["2016-02-02"]
-    store.replays.request(["2016-01-31"])
-    assert store.replays.pending_days() == ["2016-01-31", "2016-02-02"]

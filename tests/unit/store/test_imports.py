@@ -5,10 +5,6 @@ that were killed.
 import json
 from datetime import UTC, datetime
 
-import pytest
-
-from rlhf_pipeline.errors import InvalidScores, StoreError
-
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -65,45 +61,6 @@ def test_a_killed_import_stays_unfinished_until_the_same_file_was_imported_to_it
     }
 
 
-def test_the_same_bytes_read_otherwise_or_not_at_all_complete_nothing(store):
-    mapping = {"sha256": "ab", "columns": {}, "choices": {"first": "a"}}
-    killed = store.imports.start("votes", "/data/votes.csv", mapping)
-    store.imports.mark_casting(killed, ["2016-03-01"])
-    unmapped = {**mapping, "choices": {}}
-    store.imports.finish(
-        store.imports.start("votes", "/data/votes.csv", unmapped),
-        {**unmapped, "imported": 1, "rejected": 1},
-    )
-    nothing = {"imported": 0, "known": 0, "merged": 0, "rejected": 2}
-    store.imports.finish(
-        store.imports.start("votes", "/data/votes.csv", mapping), {**mapping, **nothing}
-    )
-    assert [half.import_id for half in store.imports.find_unfinished()] == [killed]
-    again = store.imports.start("votes", "/data/votes.csv", mapping)
-    store.imports.finish(again, {**mapping, **nothing, "known": 1, "rejected": 1})
-    assert store.imports.find_unfinished() == []
-
-
-def test_an_import_that_failed_is_unfinished_only_where_it_had_begun_to_cast(store):
-    refused = store.imports.start("votes", "/data/broken.csv", {"sha256": "ab"})
-    store.imports.fail(refused, {"error": "no column for choice"})
-    pairs = store.imports.start("comparisons", "/data/pairs.csv", {"sha256": "ef"})
-    store.imports.fail(pairs, {"error": "no space is left"})
-    full = store.imports.start("votes", "/data/votes.csv", {"sha256": "cd"})
-    store.imports.mark_casting(full, ["2016-02-01"])
-    store.imports.fail(full, {"error": "no space is left"})
-    (half,) = store.imports.find_unfinished()
-    assert (half.import_id, half.state, half.error) == (full, "failed", "no space is left")
-
-
-def test_a_repetition_that_was_killed_too_completes_nothing(store):
-    for n in (1, 2):
-        again = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
-        store.imports.mark_casting(again, [f"2016-01-0{n}"])
-    store.imports.start("comparisons", "/data/pairs.csv", {"sha256": "ef"})
-    assert [half.import_id for half in store.imports.find_unfinished()] == [1, 2]
-
-
 def test_somebody_may_take_unfinished_imports_for_whole_and_that_is_an_act(store):
     assert store.imports.accept_unfinished() == []
     killed = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
@@ -120,15 +77,6 @@ def test_somebody_may_take_unfinished_imports_for_whole_and_that_is_an_act(store
     assert unfinished(store) == [(again, "2016-02-01", 1)]  # what comes later was not taken
 
 
-def test_an_import_that_never_began_cannot_end(store):
-    with pytest.raises(StoreError, match="There is no import 7"):
-        store.imports.finish(7, {})
-    with pytest.raises(StoreError, match="There is no import 7"):
-        store.imports.mark_casting(7, ["2016-01-31"])
-    with pytest.raises(InvalidScores):
-        store.imports.start("votes", "f", {"share": float("nan")})
-
-
 def test_only_what_is_stored_is_known(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     keys = store.imports.find_pair_keys(["c0", "c2", "c9"])
@@ -139,10 +87,3 @@ def test_only_what_is_stored_is_known(store, make_comparisons, make_vote):
     cast = store.votes.cast(make_vote())
     assert store.imports.find_known_keys(["c0/ann", "c1/ann"]) == {"c0/ann"}
     assert store.imports.find_votes(["c0", "c1"]) == {("c0", "ann", "a", cast.voted_at)}
-
-
-def test_of_many_ids_all_are_looked_up(store, make_comparisons):
-    store.comparisons.publish(make_comparisons(600), published_at=NOON)
-    wanted = [f"c{n}" for n in range(25_000)]
-    assert len(store.imports.find_pair_keys(wanted)) == 600
-    assert store.imports.find_known_keys(wanted) == set()

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rlhf_pipeline.errors import InvalidScores, StoreError
+from rlhf_pipeline.errors import InvalidScores
 from rlhf_pipeline.records import (
     BrierParts,
     CalibrationMetrics,
@@ -173,19 +173,6 @@ def test_a_silent_run_is_found(ticking):
         NOON + timedelta(minutes=1),
         NOON + timedelta(minutes=3),
     )
-
-
-def test_a_cleared_run_is_forgotten(ticking):
-    ticking.heartbeats.beat("run-1", pid=1, host="h", job="retraining")
-    ticking.heartbeats.clear("run-1")
-    ticking.heartbeats.clear("run-1")
-    assert ticking.heartbeats.get("run-1") is None
-    assert ticking.heartbeats.find_stale(NOON + timedelta(days=1)) == []
-
-
-def test_a_time_without_zone_is_refused(store):
-    with pytest.raises(StoreError, match="no time zone"):
-        store.heartbeats.find_stale(datetime(2026, 1, 1))  # noqa: DTZ001
 
 
 def test_the_cache_keeps_the_first_value_of_a_key(store):

@@ -26,13 +26,6 @@ def test_votes_on_comparisons_come_from_all_days_up_to_the_seq(store, make_compa
     assert counting(store.votes.log(comparison_ids=[])).empty
 
 
-def test_a_later_pass_displaces_the_earlier_one_here_too(store, make_comparisons, make_vote):
-    store.comparisons.publish(make_comparisons(1), published_at=NOON)
-    store.votes.cast(make_vote("c0", "ann", "a"))
-    store.votes.cast(make_vote("c0", "ann", "b", voted_at=SECOND_DAY, idempotency_key="again"))
-    assert counting(store.votes.log(comparison_ids=["c0"]))["choice"].tolist() == ["b"]
-
-
 def test_predictions_and_comparisons_are_found_by_id(store, make_comparisons, make_predictions):
     frame = make_comparisons(3)
     store.comparisons.publish(frame, make_predictions(frame), published_at=NOON)

@@ -1,6 +1,5 @@
 """Votes of machines stand beside people's and are counted apart from them."""
 
-from rlhf_pipeline.frames import EXPORTED_VOTES
 from rlhf_pipeline.records import AnnotationRules, VoteDetails
 from tests.unit.store.conftest import NOON
 
@@ -19,20 +18,6 @@ def test_a_comparison_that_only_a_machine_judged_waits_for_people(
     assert store.votes.n_voted_comparisons(after_seq=3) == 1
     assert store.votes.n_voted_comparisons(up_to_seq=2) == 0
     assert store.comparisons.find_offerable_ids(unvoted_only=True) == ["c0", "c2", "c3"]
-
-
-def test_votes_on_comparisons_are_told_as_they_were_cast(store, make_comparisons, make_vote):
-    store.comparisons.publish(make_comparisons(3), published_at=NOON)
-    first = store.votes.cast(make_vote("c0"))
-    second = store.votes.cast(
-        make_vote("c0", choice="b", supersedes=first.vote_id, idempotency_key="k2")
-    )
-    other = store.votes.cast(make_vote("c1"))
-    store.votes.cast(make_vote("c2"))
-    told = store.votes.log(comparison_ids=["c1", "c0"], schema=EXPORTED_VOTES)
-    assert told["vote_id"].tolist() == [first.vote_id, second.vote_id, other.vote_id]
-    assert told["is_superseded"].tolist() == [True, False, False]
-    assert told["is_counting"].tolist() == [False, True, True]
 
 
 def test_votes_of_a_machine_leave_the_slots_to_people(store, make_comparisons, make_vote):

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from rlhf_pipeline.records import DriftEvent, NewVote, TriggerDecision
+from rlhf_pipeline.records import DriftEvent, NewVote
 from rlhf_pipeline.retraining.triggers import decide
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import audit, votes
 from rlhf_pipeline.votes.counting import counting
-from tests.unclear_change import unclear_rise
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MODEL = "demo.reward_model@1"
@@ -44,16 +43,6 @@ def cast_singly(url: str, sent: list[NewVote]) -> None:
     with opened(url) as store:
         for vote in sent:
             store.votes.cast(vote)
-
-
-def decide_to_fire(url: str, ready: Any) -> None:
-    def fire(evidence):
-        time.sleep(0.05)  # long enough for the other to arrive in the middle
-        return TriggerDecision(action="fire", reasons=("drift",), event_ids=(), decided_at=NOON)
-
-    with opened(url) as store:
-        ready.wait()
-        store.decisions.decide(fire, now=NOON, champion=None)
 
 
 def whole_votes(store: Store) -> int:
@@ -145,18 +134,6 @@ def test_a_killed_writer_leaves_whole_transactions_and_can_be_repeated(
     assert store.comparisons.publish(comparisons, predictions, published_at=NOON).n_new == 0
 
 
-def test_two_processes_that_decide_fire_once(store, url, make_event):
-    store.events.add([make_event()])
-    ready = FORK.Event()
-    processes = [start(decide_to_fire, url, ready) for _ in range(2)]
-    time.sleep(0.1)
-    ready.set()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert [d.state for d in store.decisions.all()] == ["pending"]
-
-
 def report_and_decide(url: str, events: list[DriftEvent]) -> None:
     """What every tick does, over and over: the scan's events again, then a decision."""
     with opened(url) as store:
@@ -186,24 +163,4 @@ def test_killed_deciders_and_1000_duplicate_events_leave_one_response(
     assert [d.state for d in store.decisions.all()] == ["pending"]
     assert len(store.decisions.all()[0].event_ids) == 2
     assert [change.change_seq for change in store.taste_changes.all()] == [100]
-    store.audit.verify()
-
-
-def test_killed_deciders_leave_one_wait_and_one_answer_of_an_unclear_change(
-    store, url, make_comparisons, make_vote
-):
-    store.comparisons.publish(make_comparisons(1000), published_at=NOON)
-    store.votes.cast_many([make_vote(f"c{i}") for i in range(200)])
-    duplicates = [unclear_rise(150)] * 1000
-    for n_votes, states in ((200, ["held"]), (1000, ["held", "pending"])):
-        store.votes.cast_many([make_vote(f"c{i}") for i in range(n_votes)])
-        for _ in range(2):
-            processes = [start(report_and_decide, url, duplicates) for _ in range(2)]
-            time.sleep(0.3)
-            for process in processes:
-                os.kill(process.pid, signal.SIGKILL)
-                process.join()
-        store.decisions.decide(decide, now=NOON, champion=MODEL)
-        assert [d.state for d in store.decisions.all()] == states
-    assert store.decisions.all()[1].remedy == "retrain"
     store.audit.verify()

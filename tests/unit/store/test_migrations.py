@@ -7,16 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import (
     CheckConstraint,
     Column,
     Index,
     MetaData,
     String,
-    create_engine,
     event,
     text,
 )
@@ -28,37 +24,6 @@ from rlhf_pipeline.store.schema import metadata
 from tests.unit.store.databases import on_postgres, on_sqlite
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def test_the_head_is_the_newest_version():
-    assert ScriptDirectory(str(migrations.FOLDER)).get_heads() == [migrations.HEAD]
-
-
-def test_schema_and_head_migration_are_the_same(store):
-    with store.database.read_transaction() as connection:
-        assert (
-            compare_metadata(
-                MigrationContext.configure(connection, opts={"compare_type": True}), metadata
-            )
-            == []
-        )
-
-
-@on_sqlite
-def test_schema_and_head_migration_agree_on_every_constraint_of_sqlite(store, tmp_path):
-    engine = create_engine(f"sqlite:///{tmp_path / 'direct.db'}")
-    metadata.create_all(engine)
-    with engine.connect() as direct, store.database.read_transaction() as migrated:
-        assert _definitions(direct) == _definitions(migrated)
-
-
-@on_postgres
-def test_schema_and_head_migration_agree_on_every_constraint_of_postgres(store, postgres_url):
-    engine = create_engine(postgres_url)
-    metadata.create_all(engine)
-    with engine.connect() as direct, store.database.read_transaction() as migrated:
-        assert _constraints(direct) == _constraints(migrated)
-    engine.dispose()
 
 
 def test_migrating_again_changes_nothing(store):
@@ -152,52 +117,6 @@ def _plan(store: Store, ask: Callable[[], object]) -> list[str]:
     return steps
 
 
-@on_sqlite
-def test_a_log_of_days_reads_their_rows_and_no_text(store, make_comparisons):
-    store.comparisons.publish(make_comparisons(1), published_at=NOON)
-    for days in (["2026-01-01"], ["2026-01-01", "2026-01-02"]):
-        plan = _plan(store, lambda days=days: store.votes.log(days, up_to_seq=9))
-        of_days = "(day=? AND seq>? AND seq<?)"
-        assert f"SEARCH votes USING INDEX ix_votes_day {of_days}" in plan, plan
-
-
-@on_sqlite
-def test_a_comparison_is_found_by_its_whole_row_where_its_texts_are_wanted(store, make_comparisons):
-    store.comparisons.publish(make_comparisons(1), published_at=NOON)
-    plan = _plan(store, lambda: store.comparisons.with_ids(["c0"]))
-    assert plan == [
-        "SEARCH comparisons USING INDEX sqlite_autoindex_comparisons_1 (comparison_id=?)"
-    ]
-
-
-def _definitions(connection) -> set[tuple[str, ...]]:
-    rows = connection.execute(
-        text(
-            "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'index') AND sql IS NOT "
-            "NULL"
-        )
-    )
-    kept = {
-        name: sql
-        for name, sql in rows
-        if name != "alembic_version" and not name.startswith("sqlite_stat")
-    }
-    return {(name, *sorted(_parts(sql))) for name, sql in kept.items()}
-
-
-def _parts(sql: str) -> list[str]:
-    """What stands between the commas of a definition, whatever lines and order it is written in."""
-    head, _, body = " ".join(sql.split()).partition("(")
-    parts, depth = [head.replace('"', "").strip(), ""], 0
-    for character in body:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip(" )") for part in parts]
-
-
 def _rows(store: Store) -> dict[str, list[tuple]]:
     with store.database.read_transaction() as connection:
         return {
@@ -214,35 +133,6 @@ def _triggers(store: Store) -> int:
     )
     with store.database.read_transaction() as connection:
         return connection.execute(text(f"SELECT count(*) FROM {where}")).scalar_one()
-
-
-def _constraints(connection) -> set[tuple[str, ...]]:
-    """Every column, constraint and index as Postgres writes it down."""
-    columns = connection.execute(
-        text(
-            "SELECT table_name, column_name, data_type, coalesce(character_maximum_length::text, "
-            "''), is_nullable FROM information_schema.columns WHERE table_schema = 'public' AND "
-            "table_name <> 'alembic_version'"
-        )
-    )
-    constraints = connection.execute(
-        text(
-            "SELECT conrelid::regclass::text, conname::text, pg_get_constraintdef(oid) FROM "
-            "pg_constraint WHERE contype IN ('c','f','p','u')"
-        )
-    )
-    indexes = connection.execute(
-        text(
-            "SELECT tablename::text, indexname::text, indexdef FROM pg_indexes WHERE schemaname = "
-            "'public'"
-        )
-    )
-    return {
-        tuple(row)
-        for rows in (columns, constraints, indexes)
-        for row in rows
-        if "alembic_version" not in str(row[0])
-    }
 
 
 @on_sqlite

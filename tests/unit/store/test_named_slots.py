@@ -10,7 +10,6 @@ from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.records import (
     AnnotationRules,
     Assignment,
-    NewFeedback,
     NewVote,
     Role,
     VoteDetails,
@@ -78,24 +77,6 @@ def test_what_one_person_is_asked_for_is_dealt_to_them_first_and_to_nobody_else(
     assert store.assignments.remaining_work().n_slots == 6
 
 
-def test_it_stands_beside_what_anybody_is_asked_for(store, ids):
-    assert ask(store, "ann", ids[:1]) == 1
-    assert store.assignments.offer(ids[:1], overlap=2) == 2, (
-        "as many as people are to overlap, whoever was asked by name before"
-    )
-    assert ask(store, "bo", ids[:1]) == 1
-    (card,) = store.assignments.deal("ann", 1, PLAIN)
-    store.votes.cast(vote_on(card))
-    assert [dealt(store, who) for who in ("ann", "bo", "cy", "dee", "eve")] == [
-        [],
-        ids[:1],
-        ids[:1],
-        ids[:1],
-        [],
-    ]
-    assert store.assignments.count_slots(ids[:1]) == {ids[0]: (4, 1)}
-
-
 def test_nobody_is_asked_twice_nor_for_what_they_judged_or_hold(store, ids, make_comparisons):
     assert ask(store, "ann", ids[:2]) == 2
     assert ask(store, "ann", ids[:2]) == 0
@@ -118,28 +99,6 @@ def test_nobody_is_asked_twice_nor_for_what_they_judged_or_hold(store, ids, make
     assert ask(store, "ann", ids[3:4]) == 0
     with pytest.raises(UnknownComparison):
         ask(store, "ann", ["nothing"])
-
-
-def test_who_wrote_a_correction_cannot_be_told_by_asking_one_after_the_other(store, ids):
-    made = store.feedback.add(
-        NewFeedback(kind="correction", prompt="2+2?", completion="5", correction="4"),
-        created_by="ann",
-    )
-    counted = []
-    for who in ("ann", "bo", "cy"):
-        assert ask(store, who, [made.comparison_id]) == 1
-        counted.append(store.assignments.remaining_work().n_slots)
-    assert counted == [1, 2, 3], "and progress tells it no more than the answers do"
-    assert [ask(store, who, [made.comparison_id]) for who in ("ann", "bo", "cy")] == [0, 0, 0]
-    assert [dealt(store, who) for who in ("ann", "bo", "cy", "dee")] == [
-        [],
-        [made.comparison_id],
-        [made.comparison_id],
-        [],
-    ]
-    assert store.assignments.withdraw([made.comparison_id], actor="test") == 1, (
-        "nobody ever does the author's"
-    )
 
 
 def test_it_stays_theirs_when_given_back_or_left_lying(store, ids):
@@ -176,18 +135,6 @@ def test_a_skip_that_was_taken_back_asks_the_same_person_again(store, ids):
     assert sorted(dealt(store, "ann")) == ids[:2]
 
 
-def test_a_skip_of_what_somebody_else_was_asked_for_asks_nobody_by_name_when_taken_back(store, ids):
-    ask(store, "ann", ids[:1])
-    (card,) = store.assignments.deal("ann", 1, PLAIN)
-    store.votes.cast(vote_on(card, "skip"))
-    store.database.clock.at += timedelta(seconds=5)
-    (card,) = store.assignments.deal("bo", 1, PLAIN)
-    skip = store.votes.cast(vote_on(card, "skip"))
-    store.votes.cast(taken_back(card, skip.vote_id))
-    store.database.clock.at += timedelta(hours=1)
-    assert dealt(store, "cy") == ids[:1]
-
-
 @pytest.mark.parametrize("leaves", ["disabled", "no more annotator", "engineer alone"])
 def test_what_somebody_was_asked_for_who_left_is_left_to_anybody(store, ids, leaves):
     store.users.add(email="root@example.org", name="Root", roles=[Role.ADMIN], actor="test")
@@ -216,17 +163,6 @@ def test_what_somebody_was_asked_for_who_left_is_left_to_anybody(store, ids, lea
     ]
     assert (act.object_id, act.actor) == (f"2 slots of {ann}", "root")
     assert store.audit.verify() > 0
-
-
-def test_of_a_free_slot_and_ones_own_the_own_is_taken(store, ids):
-    store.assignments.offer(ids[:1], overlap=1)
-    ask(store, "ann", ids[:1])
-    (card,) = store.assignments.deal("ann", 5, PLAIN)
-    store.assignments.release(card.assignment_id, "ann")
-    (card,) = store.assignments.deal("ann", 5, PLAIN)
-    store.votes.cast(vote_on(card))
-    assert dealt(store, "bo") == ids[:1]
-    assert store.assignments.count_slots(ids[:1]) == {ids[0]: (2, 1)}
 
 
 def test_it_is_taken_back_as_any_other_and_is_an_act_of_the_chain(store, ids):

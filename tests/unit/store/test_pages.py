@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS
-from rlhf_pipeline.records import OWN_SOURCE, VoteDetails
+from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store import comparison_lists, vote_lists
 from rlhf_pipeline.store.comparison_lists import ComparisonFilter
 from rlhf_pipeline.store.vote_lists import VoteFilter
@@ -64,46 +64,6 @@ def test_pages_of_comparisons_hold_each_once(store, make_comparisons):
     assert page.dtypes.equals(COMPARISONS.empty_frame().dtypes)
 
 
-def test_the_newest_seq_of_a_day_is_of_the_votes_cast_on_it(store, make_comparisons, make_vote):
-    store.comparisons.publish(make_comparisons(2), published_at=NOON)
-    first = store.votes.cast(make_vote())
-    store.votes.cast(
-        make_vote(
-            choice="b",
-            supersedes=first.vote_id,
-            voted_at=NOON + timedelta(days=1),
-            idempotency_key="k2",
-        )
-    )
-    store.votes.cast(make_vote("c1", voted_at=NOON + timedelta(days=2)))
-    assert [touched.max_seq for touched in store.votes.touched_days()] == [1, 2, 3]
-    assert store.votes.max_seq() == store.votes.count() == 3
-
-
-def test_voted_comparisons_are_counted_alike_whether_few_or_most_votes_are_asked_for(
-    store, make_comparisons, make_vote
-):
-    store.comparisons.publish(make_comparisons(6), published_at=NOON)
-    store.votes.cast_many(
-        [make_vote(f"c{i % 6}", f"ann{i}", choice="skip" if i == 5 else "a") for i in range(24)]
-    )
-    assert [store.votes.n_voted_comparisons(after) for after in (0, 17, 18, 20, 23, 24)] == [
-        6,
-        6,
-        6,
-        4,
-        1,
-        0,
-    ]
-    assert [store.votes.n_voted_comparisons(up_to_seq=seq) for seq in (0, 1, 6, 7, 100)] == [
-        0,
-        1,
-        6,
-        6,
-        6,
-    ]
-
-
 def list_ids(store, **only) -> list[str]:
     """Over all pages."""
     found: list[str] = []
@@ -154,20 +114,6 @@ def test_filters_of_comparisons_combine(store, make_comparisons, make_vote, monk
     words = store.comparisons.with_ids(["c2"])["prompt"].iloc[0].upper()
     assert "c2" in list_ids(store, words=words)
     assert list_ids(store, words="100%_") == []
-
-
-def test_the_values_of_filters_are_those_that_there_are(store, make_comparisons):
-    assert store.comparisons.values_of("category") == []
-    assert not store.comparisons.has_own()
-    publish_kinds(store, make_comparisons)
-    assert store.comparisons.values_of("category") == ["factual", "poetry"]
-    assert store.comparisons.values_of("source") == ["arena", "forum"]
-    assert store.comparisons.values_of("flag") == []
-    assert store.comparisons.has_own()
-    groups = store.comparisons.groups_of(["c0", "c1", "none"])
-    kinds = store.comparisons.with_ids(["c0", "c1"]).set_index("comparison_id")
-    assert groups["category"] == kinds["category"].to_dict()
-    assert groups["source"] == kinds["source"].fillna(OWN_SOURCE).to_dict()
 
 
 def test_a_flag_is_set_removed_and_audited_but_an_imported_one_stays(store, make_comparisons):

@@ -83,22 +83,3 @@ def test_no_round_is_dealt_after_the_first_vote(store, publish):
     assert ids_of(store) == []
     with pytest.raises(NotFound):
         store.practice.reveal("ann", known, RULES)
-
-
-def test_gold_comes_first_and_others_are_ones_nobody_is_asked_about(
-    store, publish, make_comparisons
-):
-    publish(4)
-    store.comparisons.publish(make_comparisons(8, prefix="n"), published_at=NOON)
-    others = {f"n{i}": "b" for i in range(8)}
-    store.assignments.offer(["n0", "n1", "n2", "n3"], overlap=1)
-    dealt = [card.comparison_id for card in store.practice.deal("ann", RULES, others)]
-    assert dealt[0].startswith("g")
-    assert set(dealt[1:]) < {"n4", "n5", "n6", "n7"}
-    assert len(dealt) == 4
-    _, answer = store.practice.reveal("ann", dealt[1], RULES, others)
-    assert answer == "b"
-    left = [card.comparison_id for card in store.practice.deal("ann", RULES, others)]
-    assert dealt[1] not in left
-    with pytest.raises(NotFound, match="not known any more"):
-        store.practice.reveal("ann", dealt[1], RULES)

@@ -105,26 +105,6 @@ def test_a_day_is_not_done_while_votes_came_that_the_replay_has_not_seen(
     assert store.replays.pending_days() == []
 
 
-def test_seqs_of_a_day_are_those_of_dated_imported_votes(
-    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
-) -> None:
-    store.comparisons.publish(imported(make_comparisons), published_at=NOW)
-    today = datetime.now(UTC).date().isoformat()
-    store.votes.cast_many(
-        [
-            vote(make_vote, "c0", DAYS[0]),
-            vote(make_vote, "c1", DAYS[0]),
-            vote(make_vote, "c2", DAYS[1]),
-            vote(make_vote, "c0", None, by="undated"),
-            vote(make_vote, "c0", DAYS[0], by="live", origin="page"),
-        ]
-    )
-    assert [store.votes.last_imported_seq(day) for day in (*DAYS, today)] == [2, 3, 0, 0]
-    assert store.votes.first_imported_seq([DAYS[1], DAYS[2]]) == 3
-    assert store.votes.first_imported_seq([DAYS[2]]) is None
-    assert store.votes.first_imported_seq([]) is None
-
-
 def test_predicted_are_imported_comparisons_first_judged_on_that_day(
     store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
 ) -> None:
@@ -150,22 +130,6 @@ def test_predicted_are_imported_comparisons_first_judged_on_that_day(
     # the vote on c1 may have been learnt from
     assert store.predictions.find_unpredicted(DAYS[1], data_seq=2) == ["c2"]
     assert store.predictions.find_unpredicted(DAYS[2], data_seq=1) == []
-
-
-def test_what_any_model_has_predicted_is_not_predicted_again(
-    store: Store,
-    make_comparisons: Callable[..., pd.DataFrame],
-    make_predictions: Callable[..., pd.DataFrame],
-    make_vote: Callable[..., NewVote],
-) -> None:
-    frame = imported(make_comparisons)
-    store.comparisons.publish(frame, published_at=NOW)
-    store.votes.cast_many([vote(make_vote, f"c{i}", DAYS[0]) for i in range(3)])
-    made = store.predictions.replay(
-        make_predictions(frame.iloc[:1], reward_model="demo.reward_model@7"), data_seq=0
-    )
-    assert made.n_written == 1
-    assert store.predictions.find_unpredicted(DAYS[0], data_seq=0) == ["c1", "c2"]
 
 
 def test_no_day_is_predicted_by_a_model_that_has_seen_votes_of_a_later_one(
@@ -202,37 +166,6 @@ def test_no_day_is_predicted_by_a_model_that_has_seen_votes_of_a_later_one(
     assert store.predictions.count_left_out(DAYS[1], data_seq=3) == 0  # predicted honestly before
 
 
-def test_votes_of_days_that_wait_are_known_by_their_first_seq(
-    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
-) -> None:
-    store.comparisons.publish(imported(make_comparisons, 4), published_at=NOW)
-    store.votes.cast_many([vote(make_vote, f"c{i}", DAYS[i]) for i in (0, 2, 1)])
-    store.replays.request(DAYS)
-    assert store.replays.first_waiting_seq(DAYS[0], up_to_seq=3) == 2
-    assert store.replays.first_waiting_seq(DAYS[1], up_to_seq=3) == 2
-    assert store.replays.first_waiting_seq(DAYS[1], up_to_seq=1) is None
-    assert store.replays.first_waiting_seq(DAYS[2], up_to_seq=3) is None
-    store.replays.mark_done(DAYS[2])
-    assert store.replays.first_waiting_seq(DAYS[0], up_to_seq=3) == 3
-
-
-def test_the_error_stream_ends_where_it_is_told_to(
-    store: Store,
-    make_comparisons: Callable[..., pd.DataFrame],
-    make_predictions: Callable[..., pd.DataFrame],
-    make_vote: Callable[..., NewVote],
-) -> None:
-    frame = imported(make_comparisons)
-    store.comparisons.publish(frame, published_at=NOW)
-    store.votes.cast_many(
-        [vote(make_vote, f"c{i}", day) for day, i in zip(DAYS, range(3), strict=True)]
-    )
-    store.predictions.replay(make_predictions(frame), data_seq=0)
-    assert store.detectors.errors_after(MODEL, up_to_seq=2)["seq"].tolist() == [1, 2]
-    assert store.detectors.errors_after(MODEL, 1, up_to_seq=2)["seq"].tolist() == [2]
-    assert store.detectors.errors_after(MODEL)["seq"].tolist() == [1, 2, 3]
-
-
 def test_a_later_pass_stands_beside_the_first_with_its_sides(
     store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
 ) -> None:
@@ -254,22 +187,6 @@ def test_a_later_pass_stands_beside_the_first_with_its_sides(
     # the first word on c0 came before
     assert repeat_passes(store.votes.log(after_seq=1))["comparison_id"].tolist() == ["c1"]
     assert repeat_passes(store.votes.log(after_seq=2)).empty
-
-
-def test_of_a_pass_that_was_corrected_the_correction_counts(
-    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
-) -> None:
-    store.comparisons.publish(imported(make_comparisons), published_at=NOW)
-    first = store.votes.cast(vote(make_vote, "c0", DAYS[0], choice="a"))
-    store.votes.cast(vote(make_vote, "c0", DAYS[0], choice="tie", supersedes=first.vote_id))
-    again = store.votes.cast(vote(make_vote, "c0", DAYS[1], choice="b"))
-    store.votes.cast(vote(make_vote, "c0", DAYS[1], choice="a", supersedes=again.vote_id))
-    assert repeat_passes(store.votes.log())[["choice_first", "choice"]].values.tolist() == [
-        ["tie", "a"]
-    ]
-    assert repeat_passes(store.votes.log(up_to_seq=3))[
-        ["choice_first", "choice"]
-    ].values.tolist() == [["tie", "b"]]
 
 
 def fire(evidence: TriggerEvidence) -> TriggerDecision:
@@ -309,32 +226,3 @@ def test_a_replayed_day_decides_on_the_votes_known_then(
     assert first.evidence == {"n_new_votes": 2, "last_fired_at": "None", "max_seq": 2}
     assert second is not None
     assert second.evidence == {"n_new_votes": 2, "last_fired_at": str(ends[0]), "max_seq": 4}
-
-
-def test_a_fire_of_a_later_day_cools_no_earlier_one_down(
-    voted: Store, make_event: Callable[..., DriftEvent]
-) -> None:
-    voted.events.add([make_event(1)])
-    voted.decisions.decide(fire, now=NOW, champion=MODEL)
-    voted.events.add([make_event(3)])
-    earlier = voted.decisions.decide(
-        fire, now=datetime(2026, 1, 1, 23, tzinfo=UTC), champion=MODEL, up_to_seq=4
-    )
-    assert earlier is not None
-    assert earlier.evidence == {"n_new_votes": 0, "last_fired_at": "None", "max_seq": 4}
-
-
-def test_comparisons_are_counted_by_the_split_they_were_imported_with(
-    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
-) -> None:
-    frame = imported(make_comparisons).assign(split=["train", "calib", "calib"])
-    store.comparisons.publish(frame, published_at=NOW)
-    store.votes.cast_many(
-        [
-            vote(make_vote, "c0", DAYS[0]),
-            vote(make_vote, "c1", DAYS[0]),
-            vote(make_vote, "c2", DAYS[1]),
-        ]
-    )
-    assert store.votes.n_voted_comparisons(split="calib") == 2
-    assert store.votes.n_voted_comparisons(up_to_seq=2, split="calib") == 1

@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pydantic import ValidationError
 
 from rlhf_pipeline.errors import NotFound, OutdatedEdit, StoreError
 from rlhf_pipeline.records import AnnotationRules
@@ -63,41 +62,3 @@ def test_written_words_are_not_changed(store):
                 store.database.write_transaction() as connection,
             ):
                 connection.exec_driver_sql(statement)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"overlap": 0},
-        {"overlap": 10},
-        {"repeat_share": 0.6},
-        {"gold_share": -0.1},
-        {"repeat_after": 0},
-        {"lease_minutes": 0},
-        {"prefetch": 0},
-        {"max_votes_per_day": 0},
-        {"dimensions": ["a", "a"]},
-        {"dimensions": ["A"]},
-        {"dimensions": [""]},
-        {"dimensions": list("abcdefghi")},
-        {"colour": "red"},
-        {"agreement_votes": 1},
-    ],
-)
-def test_rules_that_cannot_hold_are_refused(wrong):
-    with pytest.raises(ValidationError):
-        AnnotationRules.model_validate(wrong)
-
-
-@pytest.mark.parametrize(("overlap", "wanted"), [(1, 2), (2, 2), (5, 5)])
-def test_agreement_votes_are_the_overlap_where_left_out(overlap: int, wanted: int):
-    assert AnnotationRules(overlap=overlap).agreement_votes == wanted
-
-
-def test_another_overlap_keeps_agreement_votes(store):
-    store.rules.put(AnnotationRules(overlap=2), after=0, actor="cura")
-    _, held = store.rules.latest()
-    store.rules.put(
-        AnnotationRules.model_validate(held.model_dump() | {"overlap": 5}), after=1, actor="cura"
-    )
-    assert store.rules.latest()[1].agreement_votes == 2

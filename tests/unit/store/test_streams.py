@@ -34,18 +34,6 @@ def test_all_comparisons_come_once_each_by_day_and_position(store, make_comparis
     )
 
 
-def test_comparisons_of_equal_day_and_position_are_all_there(store, make_comparisons):
-    for prefix in ("b", "a", "c"):
-        store.comparisons.publish(make_comparisons(2, prefix=prefix), published_at=NOON)
-    ids = [i for batch in store.comparisons.stream(2) for i in batch["comparison_id"]]
-    assert ids == ["a0", "b0", "c0", "a1", "b1", "c1"]
-
-
-def test_an_empty_store_streams_nothing(store):
-    assert list(store.comparisons.stream()) == []
-    assert list(store.votes.iter_log()) == []
-
-
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
 def test_every_vote_comes_once_in_seq_order_and_says_whether_it_counts(
     store, make_comparisons, make_vote, batch_rows

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import text
 
-from rlhf_pipeline.errors import NotFound, StoreError
 from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.store import integrity
 
@@ -90,25 +89,6 @@ def test_person_records_and_retracts_a_change(voted):
     assert [(link.action, link.actor) for link in voted.audit.after(0, limit=50)][-2:] == [
         ("taste_change.add", "ann"), ("taste_change.retract", "bob"),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("seq", "category", "named"),
-    [(4, None, "There is no vote 4; the last one is 3"), (1, "poetry", "'poetry'")],
-)
-def test_change_names_a_vote_and_a_category_that_exist(voted, seq, category, named):
-    with pytest.raises(StoreError, match=named):
-        voted.taste_changes.add(seq, cause="because", category=category, actor="ann")
-    assert voted.taste_changes.all() == []
-
-
-def test_change_is_retracted_once(voted):
-    voted.taste_changes.add(1, cause="because", actor="ann")
-    voted.taste_changes.retract(1, reason="false alarm", actor="ann")
-    with pytest.raises(StoreError, match=r"Change 1 was retracted .* by ann: false alarm"):
-        voted.taste_changes.retract(1, reason="again", actor="bob")
-    with pytest.raises(NotFound, match="no change of taste 2"):
-        voted.taste_changes.retract(2, reason="again", actor="bob")
 
 
 @pytest.mark.parametrize(

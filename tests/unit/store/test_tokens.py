@@ -136,13 +136,6 @@ def test_after_ten_tries_the_wait_doubles_and_ends_with_a_success(store, clock):
     assert store.failed_logins.attempt("ann") == 0.0
 
 
-def test_a_try_that_began_before_the_last_one_does_not_wait_for_it(store, clock):
-    assert store.failed_logins.attempt("ann") == 0.0
-    clock.shift = timedelta(seconds=-1)
-    assert store.failed_logins.attempt("ann") == 0.0
-    assert store.failed_logins.wait_s("ann") == 0.0
-
-
 def test_a_link_is_exchanged_for_a_session_once_and_whole(store, ann):
     secret = issue(store, ann, "login")
     session, token = store.tokens.exchange(secret, lifetime=DAY)
@@ -154,19 +147,6 @@ def test_a_link_is_exchanged_for_a_session_once_and_whole(store, ann):
     ]
 
 
-def test_only_a_login_that_holds_waits_for_the_write_lock(store, ann, clock):
-    used, expired, holding = (issue(store, ann, "login") for _ in range(3))
-    store.tokens.redeem(used)
-    not_holding = ["rlhf_nope", used, issue(store, ann, "api")]
-    with impatient(store) as web, store.database.write_transaction():
-        assert [web.tokens.exchange(secret, lifetime=DAY) for secret in not_holding] == [None] * 3
-        with pytest.raises(StoreError):
-            web.tokens.exchange(holding, lifetime=DAY)
-        web.database.clock = clock
-        clock.shift = DAY
-        assert web.tokens.exchange(expired, lifetime=DAY) is None
-
-
 def test_tries_that_must_wait_do_not_take_the_write_lock(store):
     for _ in range(10):
         store.failed_logins.attempt("ann")
@@ -174,20 +154,6 @@ def test_tries_that_must_wait_do_not_take_the_write_lock(store):
         assert web.failed_logins.attempt("ann") > 0
         with pytest.raises(StoreError):
             web.failed_logins.attempt("bob")
-
-
-def test_the_wait_has_an_end(store, clock):
-    for _ in range(40):
-        store.failed_logins.attempt("ann")
-        clock.shift += timedelta(minutes=16)
-    assert store.failed_logins.wait_s("ann") == 0.0
-    clock.shift -= timedelta(minutes=16)
-    assert 0 < store.failed_logins.wait_s("ann") <= 5 * 60
-    clock.shift += timedelta(days=2)
-    store.failed_logins.attempt("bob")
-    with store.database.read_transaction() as connection:
-        # what is a day old is forgotten
-        assert len(connection.exec_driver_sql("SELECT * FROM failed_logins").all()) == 1
 
 
 def test_many_tries_at_once_are_counted_before_they_are_made(store):

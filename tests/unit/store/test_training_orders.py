@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from rlhf_pipeline.errors import IdempotencyConflict, StoreError
+from rlhf_pipeline.errors import IdempotencyConflict
 from rlhf_pipeline.records import (
     TrainingOrder,
 )
@@ -81,13 +81,3 @@ def test_known_order_is_found_before_it_is_placed_again(store: Store) -> None:
         store.decisions.find_order(TrainingOrder(stages={"candidate_model": {}}, key="k"))
     store.decisions.mark_finished(1, succeeded=False, error="no votes")
     assert [each.decision_id for each in store.decisions.failed_orders()] == [1]
-
-
-def test_only_open_jobs_can_be_cancelled(store: Store) -> None:
-    store.decisions.fire_by_hand("new guideline", actor="ada", now=NOON)
-    with pytest.raises(StoreError, match="Decision 1 did not order a training job"):
-        store.decisions.cancel(1, reason="", actor="bob", now=NOON)
-    place(store)
-    store.decisions.mark_finished(2, succeeded=True)
-    with pytest.raises(StoreError, match="Job 2 has already succeeded"):
-        store.decisions.cancel(2, reason="", actor="bob", now=NOON)

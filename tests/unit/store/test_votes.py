@@ -7,9 +7,9 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, StoreError, UnknownComparison
-from rlhf_pipeline.frames import EXPORTED_VOTES, VOTES
-from rlhf_pipeline.records import AnnotatorKind, Vote, VoteDetails
+from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, UnknownComparison
+from rlhf_pipeline.frames import EXPORTED_VOTES
+from rlhf_pipeline.records import Vote, VoteDetails
 from rlhf_pipeline.store.schema import votes
 from rlhf_pipeline.votes.consensus import select_judgements
 from rlhf_pipeline.votes.counting import counting, standing
@@ -31,11 +31,6 @@ def test_a_vote_comes_back_as_it_was_cast(store, make_vote):
     assert store.votes.get(vote.vote_id) == vote
 
 
-def test_an_unknown_vote_id_is_named(store):
-    with pytest.raises(StoreError, match="no vote 'nope'"):
-        store.votes.get("nope")
-
-
 def test_a_vote_on_an_unpublished_comparison_is_refused(store, make_vote):
     with pytest.raises(UnknownComparison, match="'c99' was never published"):
         store.votes.cast(make_vote("c99"))
@@ -53,11 +48,6 @@ def test_a_time_without_zone_is_refused(store, make_vote):
         store.votes.cast(make_vote(voted_at=datetime(2026, 1, 1, 12)))  # noqa: DTZ001
 
 
-def test_an_endless_duration_is_refused(store, make_vote):
-    with pytest.raises(InvalidVote, match="duration_s is inf"):
-        store.votes.cast(make_vote(duration_s=float("inf")))
-
-
 def test_the_day_of_a_vote_is_its_utc_day(store, make_vote):
     late_evening_in_new_york = datetime(2026, 1, 1, 22, tzinfo=timezone(timedelta(hours=-5)))
     assert store.votes.cast(make_vote(voted_at=late_evening_in_new_york)).day == date(2026, 1, 2)
@@ -69,35 +59,10 @@ def test_the_same_key_and_body_give_back_the_stored_vote(store, make_vote):
     assert store.audit.verify() == 2  # the publication and one vote
 
 
-def test_the_same_moment_in_another_zone_is_the_same_body(store, make_vote):
-    first = store.votes.cast(make_vote(voted_at=NOON))
-    assert (
-        store.votes.cast(make_vote(voted_at=NOON.astimezone(timezone(timedelta(hours=5))))) == first
-    )
-
-
 def test_the_same_key_with_another_body_is_a_conflict(store, make_vote):
     store.votes.cast(make_vote())
     with pytest.raises(IdempotencyConflict, match="'c0/ann' already belongs to vote"):
         store.votes.cast(make_vote(choice="b"))
-
-
-def test_one_key_twice_in_a_batch_is_one_vote(store, make_vote):
-    first, second = store.votes.cast_many([make_vote(), make_vote()])
-    assert first == second
-    with pytest.raises(IdempotencyConflict):
-        store.votes.cast_many([make_vote("c1"), make_vote("c1", choice="b")])
-
-
-def test_a_batch_is_as_good_as_single_votes(store, fresh_store, make_vote, make_comparisons):
-    sent = [make_vote(f"c{i % 4}", f"ann{i % 3}", idempotency_key=f"k{i}") for i in range(24)]
-    batch = store.votes.cast_many(sent)
-    with fresh_store() as other:
-        other.comparisons.publish(make_comparisons(4), published_at=NOON)
-        single = [other.votes.cast(vote) for vote in sent]
-    assert [v.model_dump(exclude={"received_at"}) for v in batch] == [
-        v.model_dump(exclude={"received_at"}) for v in single
-    ]
 
 
 def test_a_refused_vote_in_a_batch_leaves_nothing_of_its_transaction(store, make_vote):
@@ -145,24 +110,6 @@ def test_only_ones_own_live_vote_on_the_same_comparison_can_be_superseded(store,
     store.votes.cast(make_vote(choice="b", supersedes=mine.vote_id, idempotency_key="k3"))
     with pytest.raises(InvalidVote, match="already superseded"):
         store.votes.cast(make_vote(choice="tie", supersedes=mine.vote_id, idempotency_key="k4"))
-
-
-def test_the_last_pass_of_an_annotator_counts(store, make_vote):
-    store.votes.cast(make_vote())
-    store.votes.cast(make_vote(annotator_id="bob"))
-    last = store.votes.cast(make_vote(choice="b", idempotency_key="second pass"))
-    snapshot = counting(store.votes.log([DAY]))
-    assert snapshot["choice"].tolist() == ["a", "b"]
-    assert snapshot["seq"].tolist() == [2, last.seq]
-
-
-def test_a_correction_of_an_earlier_pass_does_not_displace_the_later_pass(store, make_vote):
-    first = store.votes.cast(make_vote())
-    second_pass = store.votes.cast(make_vote(choice="b", idempotency_key="second pass"))
-    store.votes.cast(
-        make_vote(choice="tie", supersedes=first.vote_id, idempotency_key="late correction")
-    )
-    assert counting(store.votes.log([DAY]))["vote_id"].tolist() == [second_pass.vote_id]
 
 
 def test_a_log_up_to_a_seq_never_changes(store, make_vote):
@@ -277,12 +224,6 @@ def test_judgements_are_those_of_the_log(store, make_vote, make_comparisons, see
     assert store.votes.judgements([]).empty
 
 
-def test_an_empty_day_gives_an_empty_typed_log(store):
-    assert counting(store.votes.log([NEXT_DAY])).dtypes.equals(VOTES.empty_frame().dtypes)
-    assert store.votes.day_digest(NEXT_DAY).n == 0
-    assert counting(store.votes.log([])).empty
-
-
 def test_a_log_carries_prompt_and_repeat(store, make_vote, make_comparisons):
     store.comparisons.publish(make_comparisons(1, prefix="r", repeat_of="c0"), published_at=NOON)
     store.votes.cast_many([make_vote("c0", strength=2), make_vote("r0")])
@@ -290,18 +231,6 @@ def test_a_log_carries_prompt_and_repeat(store, make_vote, make_comparisons):
     assert snapshot["prompt_id"].tolist() == ["p0", "p0"]
     assert snapshot["repeat_of"].isna().tolist() == [True, False]
     assert snapshot["strength"].isna().tolist() == [False, True]
-
-
-def test_a_log_says_which_side_stood_left_where_a_card_was_dealt(store, make_vote):
-    store.votes.cast_many(
-        [make_vote("c0"), make_vote("c1", is_swapped=True), make_vote("c2", is_swapped=False)]
-    )
-    for frame in (
-        counting(store.votes.log([DAY])),
-        counting(store.votes.log(comparison_ids=["c0", "c1", "c2"])),
-    ):
-        assert frame["is_swapped"].isna().tolist() == [True, False, False]
-        assert frame["is_swapped"].tolist()[1:] == [True, False]
 
 
 def test_a_log_carries_all_that_was_said_beside_the_choice(store, make_vote):
@@ -366,20 +295,3 @@ def test_voted_comparisons_are_counted_once_and_without_repeats(store, make_vote
     )
     assert store.votes.n_voted_comparisons() == 2
     assert store.votes.n_voted_comparisons(after_seq=2) == 1
-
-
-def test_whose_votes_there_are_is_told_by_kind(store, make_vote):
-    assert store.votes.annotator_kinds() == set()
-    store.votes.cast_many(
-        [make_vote(), make_vote("c1"), make_vote(annotator_id="bob", annotator_kind="human")]
-    )
-    assert store.votes.annotator_kinds() == {AnnotatorKind.SIMULATED, AnnotatorKind.HUMAN}
-
-
-def test_no_votes_is_nothing(store):
-    assert store.votes.cast_many([]) == []
-    assert (store.votes.max_seq(), store.votes.count(), store.votes.n_voted_comparisons()) == (
-        0,
-        0,
-        0,
-    )
