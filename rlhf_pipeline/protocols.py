@@ -106,7 +106,6 @@ class LedgerBatch:
 
     submission_id: str
     batch_id: str | None
-    submitted_at: datetime
     claims: Sequence[Claim]
 
 
@@ -251,23 +250,19 @@ class WorkLedger(Protocol):
         ...
 
     def prepare_batch(
-        self, run_id: str, owner: str, lane: Lane, submission_id: str, items: Sequence[int]
+        self, run_id: str, owner: str, lane: Lane, submission_id: str
     ) -> Sequence[int]:
-        """Move claims of the owner into a batch of this id and return the items that are in it. It
-        keeps them until they are settled or returned.
+        """Move the owner's claims of a lane into a batch of this id and return the items that are
+        in it. It keeps them until they are settled or returned.
         """
         ...
 
-    def begin_batch(self, submission_id: str) -> datetime:
+    def begin_batch(self, submission_id: str) -> None:
         """Record, before the call that submits it, that the provider may have this batch."""
         ...
 
     def name_batch(self, submission_id: str, batch_id: str) -> None:
         """Record the provider's id."""
-        ...
-
-    def mark_crowded(self, submission_id: str) -> None:
-        """Record that the provider's queue had no room for this batch."""
         ...
 
     def return_batch(self, submission_id: str) -> None:
@@ -279,12 +274,6 @@ class WorkLedger(Protocol):
     ) -> Sequence[LedgerBatch]:
         """Follow the batches of a lane that no living owner follows. Those that were prepared and
         never submitted are returned first.
-        """
-        ...
-
-    def batch_sizes(self, run_id: str, lane: Lane) -> Sequence[tuple[int, bool]]:
-        """The number of items of each batch that was submitted, newest first, and whether the
-        provider's queue had no room for it.
         """
         ...
 

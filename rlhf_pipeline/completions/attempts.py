@@ -64,31 +64,6 @@ def build_attempt(
     )
 
 
-def build_unread_attempt(
-    item: WorkItem, reply: Reply, started_at: datetime, latency_ms: float
-) -> Attempt:
-    """The attempt of a call whose reply could not be processed: it costs at most its reserve, and
-    is repeated.
-    """
-    return Attempt(
-        item_no=item.item_no,
-        provider=item.provider,
-        model=item.model,
-        cache_key=item.cache_key,
-        started_at=started_at,
-        latency_ms=latency_ms,
-        outcome="retryable",
-        kind="cancelled",
-        becomes="open",
-        is_fault=False,
-        billing="none" if reply.billing == "none" else "unknown",
-        status=reply.status,
-        cost=0 if reply.billing == "none" else item.reserve,
-        error=f"The reply could not be processed ({reply.kind}), and the run was ended; its cost "
-        f"is unknown.",
-    )
-
-
 def build_local_attempt(item: WorkItem, result: CompletionResult, started_at: datetime) -> Attempt:
     """The attempt of a result made on this machine."""
     result = _fail_if_empty(result)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field
 
@@ -12,7 +12,7 @@ from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import Record
 
 if TYPE_CHECKING:
-    from rlhf_pipeline.completions.openai_batches import OpenAIBatches
+    from openai import OpenAI
 
 
 class CompletionRequest(Record):
@@ -58,9 +58,8 @@ class CompletionResult(Record):
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The outcome of one call to a provider, without retries; `kind` classifies it (see
-    `faults.KINDS`). `wait_s` is the waiting time that the provider asked for; with `is_quota_used`
-    its headers say that nothing remains until then, with `closes` every further request would be
-    refused too.
+    `faults.KINDS`). `wait_s` is the waiting time that the provider asked for; with `closes` every
+    further request would be refused too.
     """
 
     outcome: Outcome
@@ -75,7 +74,6 @@ class Reply:
     partial: str | None = None
     wait_s: float | None = None
     is_fault: bool = True
-    is_quota_used: bool = False
     closes: bool = False
 
 
@@ -170,15 +168,23 @@ class HostedBackend(Protocol):
 class BatchBackend(HostedBackend, Protocol):
     """A hosted backend whose provider also accepts batches of requests."""
 
-    def batches(self) -> "OpenAIBatches":
-        """The provider's batches, within the event loop that calls this."""
+    def open_client(self) -> "OpenAI":
+        """A client for files and batches, without retries; the caller closes it."""
+        ...
+
+    def build_body(self, request: CompletionRequest) -> dict[str, Any]:
+        """The body of a request."""
+        ...
+
+    def parse_response(self, status: int, found: dict[str, Any]) -> Reply:
+        """The Reply to a whole answer. Raises an error of `error_types` for a malformed one."""
         ...
 
     def error_types(self) -> tuple[type[Exception], ...]:
         """Errors that a call to the provider can raise."""
         ...
 
-    async def classify_error(self, cause: Exception) -> Reply:
+    def classify_error(self, cause: Exception) -> Reply:
         """The Reply that such an error means."""
         ...
 

@@ -1,23 +1,19 @@
 """Classifies faults of calls: retried, permanent, or closing the provider."""
 
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from rlhf_pipeline.completions.base import Reply
-from rlhf_pipeline.completions.redaction import redact
 from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import utc_now
 
 PARTIAL = 20_000  # characters kept of an interrupted text
 # longest plausible wait in seconds: more is an error, and may exceed the calendar
 LONGEST_WAIT_S = 366 * 86_400.0
-# a number from here on is a Unix time (2001), not a waiting time of thirty years
-MOMENTS = (1e9, 1e10)
 DATE_SLACK_S = 1.0  # an HTTP date has whole seconds, so a call could come up to one second early
 
 
@@ -43,17 +39,16 @@ KINDS: dict[str, FaultKind] = {
     "overloaded": FaultKind(
         "retryable", "none", "529, or an equivalent error: the provider is full", is_fault=False
     ),
-    "conflict": FaultKind("retryable", "none", "409: another request holds a lock"),
-    "server_error": FaultKind("retryable", "none", "any other 5xx, and 408"),
+    "server_error": FaultKind("retryable", "none", "any other 5xx, 408 and 409"),
     "unreachable": FaultKind("retryable", "none", "no connection: nothing was sent"),
     "timeout": FaultKind("retryable", "unknown", "no answer in time"),
     "dropped": FaultKind("retryable", "unknown", "the connection ended before an answer came"),
     "cut": FaultKind(
-        "retryable", "unknown", "an interrupted answer, or a stream without a finish reason"
+        "retryable", "unknown", "a stream that broke off, or ended without a finish reason"
     ),
-    "html": FaultKind("retryable", "unknown", "a web page instead of an answer, as proxies send"),
-    "invalid_utf8": FaultKind("retryable", "unknown", "bytes that are not UTF-8"),
-    "garbled": FaultKind("retryable", "unknown", "no JSON, or JSON of another form"),
+    "garbled": FaultKind(
+        "retryable", "unknown", "an answer that is no completion, such as the page of a proxy"
+    ),
     "cancelled": FaultKind(
         "retryable", "unknown", "the run was ended during the call", is_fault=False
     ),
@@ -68,7 +63,6 @@ KINDS: dict[str, FaultKind] = {
     "content_filter": FaultKind("terminal", "metered", "stopped by the provider's filter"),
     "refusal": FaultKind("terminal", "metered", "the model refused"),
     "empty": FaultKind("terminal", "metered", "an answer without text"),
-    "oversized": FaultKind("terminal", "unknown", "an answer of a megabyte or more"),
     "unstorable": FaultKind(
         "terminal", "metered", "a text with NUL or a lone surrogate, which databases refuse"
     ),
@@ -96,7 +90,7 @@ KINDS: dict[str, FaultKind] = {
     ),
 }
 # possibly not from the provider itself
-NO_ANSWER = {"unreachable", "timeout", "dropped", "html", "garbled", "invalid_utf8", "cut"}
+NO_ANSWER = {"unreachable", "timeout", "dropped", "garbled", "cut"}
 NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached", "billing_error"}
 OVERLOADED = {"overloaded_error", "engine_overloaded"}
 # The statuses of errors by their words, for those that come within an answer whose own status was
@@ -141,21 +135,6 @@ def fault(kind: str, error: str, **more: Any) -> Reply:
     )
 
 
-def http_fault(
-    status: int, said: str, code: str | None, headers: Mapping[str, str], now: datetime
-) -> Reply:
-    """The Reply of an HTTP status of 400 and above."""
-    wait_s = waiting_time(headers, now)
-    quota_s = seconds_until_quota_resets(headers, now)
-    return fault(
-        _classify_status(status, code),
-        f"HTTP {status}: {said}",
-        status=status,
-        wait_s=quota_s if wait_s is None else wait_s,
-        is_quota_used=quota_s is not None,
-    )
-
-
 CURES = {
     "wrong_key": "Set api_key (RLHF_API_KEY) to a key that may use this model",
     "no_credit": "The account of api_key (RLHF_API_KEY) has no credit left: top it up or use "
@@ -163,37 +142,19 @@ CURES = {
 }
 
 
-def provider_fault(
-    model: str,
-    where: str,
-    status: int,
-    headers: Mapping[str, str],
-    error: Mapping[str, Any],
-    secrets: Sequence[str],
-    **begun: Any,
+def http_fault(
+    status: int, said: str, code: str | None, headers: Mapping[str, str], model: str, **more: Any
 ) -> Reply:
-    """The Reply to an error object of a provider, with the cure if every call would fail; `begun`
-    is what came before it.
-    """
-    # `code` is more specific than `type` if it is a word.
-    word = next(
-        (word for word in (error.get("code"), error.get("type")) if isinstance(word, str) and word),
-        None,
-    )
-    reply = http_fault(
-        status,
-        f"{where}: {redact(error.get('message') or dict(error), *secrets)}",
-        word,
-        headers,
-        utc_now(),
-    )
-    if reply.closes:
+    """The Reply of an HTTP status of 300 and above, with the cure if every call would fail."""
+    kind = _classify_status(status, code)
+    error = f"HTTP {status}: {said}"
+    if KINDS[kind].closes:
         cure = (
             f"Correct the setting api_model (RLHF_API_MODEL), now {model!r}, or base_url "
             "(RLHF_BASE_URL)"
         )
-        reply = replace(reply, error=f"{reply.error}. {CURES.get(reply.kind, cure)}.")
-    return replace(reply, **begun)
+        error += f". {CURES.get(kind, cure)}."
+    return fault(kind, error, status=status, wait_s=waiting_time(headers, utc_now()), **more)
 
 
 def status_of(error: Mapping[str, Any]) -> int:
@@ -205,9 +166,8 @@ def status_of(error: Mapping[str, Any]) -> int:
     400
     """
     for said in (error.get("code"), error.get("type")):
-        number = _parse_number(said) if isinstance(said, str) else said
-        if isinstance(number, int | float) and 400 <= number < 600:
-            return int(number)
+        if isinstance(said, int) and 400 <= said < 600:
+            return said
         if isinstance(said, str) and said.lower() in STATUSES:
             return STATUSES[said.lower()]
     return 500
@@ -218,24 +178,16 @@ def _classify_status(status: int, code: str | None) -> str:
         return "no_credit"
     if code in OVERLOADED or status == 529:
         return "overloaded"
-    if status == 429:
-        return "rate_limited"
-    if status in (401, 403):
-        return "wrong_key"
-    if status == 404:
-        return "unknown_model"
-    if status == 409:
-        return "conflict"
-    if status == 408 or status >= 500:
+    if status in (408, 409) or status >= 500:
         return "server_error"
-    return "bad_request"
+    named = {401: "wrong_key", 403: "wrong_key", 404: "unknown_model", 429: "rate_limited"}
+    return named.get(status, "bad_request")
 
 
 def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
     """Waiting time in seconds that a provider asks for: `retry-after-ms`, or `Retry-After` in
     seconds or as a date; None without one. A date is compared with the `Date` of the answer if
-    there is one, because this machine's clock may have jumped. So is a number that can only be a
-    Unix time.
+    there is one, because this machine's clock may have jumped.
 
     >>> now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> waiting_time({"retry-after-ms": "1500", "retry-after": "9"}, now)
@@ -245,39 +197,19 @@ def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
     >>> waiting_time({"retry-after": "soon"}, now) is None
     True
     """
-    told_at = _parse_http_date(headers.get("date", "")) or now
-    milliseconds = _parse_number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return _normalise_wait(milliseconds / 1000, told_at)
-    said = headers.get("retry-after")
-    seconds = _parse_number(said)
-    if seconds is not None:
-        return _normalise_wait(seconds, told_at)
-    until = _parse_http_date(said or "")
+    said = headers.get("retry-after", "")
+    for text, unit in ((headers.get("retry-after-ms", ""), 1000), (said, 1)):
+        try:
+            seconds = float(text) / unit
+        except ValueError:
+            continue
+        if math.isfinite(seconds) and seconds >= 0:
+            return min(seconds, LONGEST_WAIT_S)
+    until = _parse_http_date(said)
     if until is None:
         return None
+    told_at = _parse_http_date(headers.get("date", "")) or now
     return min(LONGEST_WAIT_S, max(0.0, (until - told_at).total_seconds()) + DATE_SLACK_S)
-
-
-def _normalise_wait(seconds: float, told_at: datetime) -> float:
-    """Convert a wait that is a Unix time in seconds or milliseconds, which some servers send.
-
-    >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    >>> _normalise_wait(1767268830, noon), _normalise_wait(1767268830_000, noon)
-    (31.0, 31.0)
-    """
-    for moment in (seconds, seconds / 1000):
-        if MOMENTS[0] <= moment < MOMENTS[1]:
-            return max(0.0, moment - told_at.timestamp()) + DATE_SLACK_S
-    return min(seconds, LONGEST_WAIT_S)
-
-
-def _parse_number(text: str | None) -> float | None:
-    try:
-        value = float(text) if text is not None else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value >= 0 else None
 
 
 def _parse_http_date(text: str) -> datetime | None:
@@ -286,41 +218,3 @@ def _parse_http_date(text: str) -> datetime | None:
     except (TypeError, ValueError):
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def seconds_until_quota_resets(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds until the quota resets, if the headers of an answer say that none remains; else None.
-
-    >>> headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}
-    >>> seconds_until_quota_resets(headers, datetime(2026, 1, 1, tzinfo=UTC))
-    90.0
-    """
-    waits = []
-    for what in ("requests", "tokens"):
-        for left, reset in (
-            (f"x-ratelimit-remaining-{what}", f"x-ratelimit-reset-{what}"),
-            (f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-reset"),
-        ):
-            if (
-                _parse_number(headers.get(left)) == 0
-                and (wait := _seconds_until(headers.get(reset, ""), now)) is not None
-            ):
-                waits.append(wait)
-    return max(waits, default=None)
-
-
-def _seconds_until(text: str, now: datetime) -> float | None:
-    """`6m0s`, `20ms`, `1.5` or a moment, in ISO or counted from 1970, as seconds from now."""
-    if (seconds := _parse_number(text)) is not None:
-        return _normalise_wait(seconds, now)
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[smhd])", text)
-    if parts and "".join(n + unit for n, unit in parts) == text:
-        return min(LONGEST_WAIT_S, sum(float(n) * _UNITS[unit] for n, unit in parts))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return min(LONGEST_WAIT_S, max(0.0, (moment - now).total_seconds())) if moment.tzinfo else None

@@ -1,25 +1,22 @@
 """What backends of HTTP providers share: address and key, and answers turned into replies."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, OnText, Reply
-from rlhf_pipeline.completions.faults import fault, provider_fault, seconds_until_quota_resets
-from rlhf_pipeline.completions.redaction import address_of, check_address, provider_of, secrets_of
-from rlhf_pipeline.completions.responses import (
-    billing_of,
-    build_reply,
-    find_error,
-    parse_answer,
-    parse_count,
-    transport_errors,
-    transport_fault,
+from rlhf_pipeline.completions.faults import fault, http_fault, status_of
+from rlhf_pipeline.completions.redaction import (
+    address_of,
+    check_address,
+    provider_of,
+    redact,
+    secrets_of,
 )
 from rlhf_pipeline.plugins import NoParams
-from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.secret_files import clean_key
 
 
@@ -57,91 +54,129 @@ class HTTPBackend:
         return provider_of(self.base_url)
 
     async def call(self, request: CompletionRequest, on_text: OnText | None = None) -> Reply:
-        partial: list[str] = []
+        pieces: list[str] = []  # of a stream, also if an error ends it
         try:
-            return await (
-                self._fetch_whole(request)
-                if on_text is None
-                else self._stream(request, on_text, partial)
-            )
+            if on_text is None:
+                return await self._fetch_whole(request)
+            return await self._stream(request, partial(_collect, pieces, on_text), pieces)
         except self.error_types() as cause:
-            return await self.classify_error(cause, partial)
+            return self.classify_error(cause, pieces)
 
     def error_types(self) -> tuple[type[Exception], ...]:
         """Errors that a call to this provider can raise; see `classify_error`."""
-        return (ValueError, *transport_errors())
+        import httpx2
 
-    async def classify_error(self, cause: BaseException, partial: Sequence[str] = ()) -> Reply:
-        """The Reply that such an error means. `partial`: the pieces that were received before."""
-        return transport_fault(
+        malformed = (ValueError, LookupError, TypeError, AttributeError)
+        return (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, *malformed)
+
+    def classify_error(self, cause: BaseException, pieces: Sequence[str] = ()) -> Reply:
+        """The Reply that such an error means. `pieces`: the texts that were received before."""
+        import httpx2
+
+        where = self._public_address
+        said = redact(f"{type(cause).__name__}: {cause}", *self._secrets)
+        if isinstance(
             cause,
-            self._public_address,
-            self._secrets,
-            partial="".join(partial) if partial else None,
-        )
+            httpx2.ConnectError
+            | httpx2.ConnectTimeout
+            | httpx2.PoolTimeout
+            | httpx2.UnsupportedProtocol
+            | httpx2.ProxyError,
+        ):
+            return fault("unreachable", f"{where} cannot be reached ({said})")
+        if pieces:
+            return fault("cut", f"{where} broke off its answer ({said})", partial="".join(pieces))
+        if isinstance(cause, httpx2.TimeoutException):
+            return fault("timeout", f"{where} gave no answer in time ({said})")
+        if isinstance(cause, httpx2.TransportError | OSError):
+            return fault("dropped", f"{where} ended the connection before it answered ({said})")
+        return fault("garbled", f"{where} sent what is no completion ({said})")
 
     async def _fetch_whole(self, request: CompletionRequest) -> Reply:
         raise NotImplementedError
 
     async def _stream(
-        self, request: CompletionRequest, on_text: OnText, partial: list[str]
+        self, request: CompletionRequest, collect: OnText, pieces: Sequence[str]
     ) -> Reply:
-        """Read the stream; `partial` keeps the received pieces even if an error ends it. A stream
-        without a reason for its end is incomplete.
+        """Read the stream; each event's text, perhaps empty, goes to `collect`, which keeps it in
+        `pieces`. A stream without a reason for its end is incomplete.
         """
         raise NotImplementedError
 
-    def _parse_message(
-        self, found: dict[str, Any], status: int, headers: Mapping[str, str]
-    ) -> Reply:
-        raise NotImplementedError
-
-    def _parse_whole(self, content: bytes, status: int, headers: Mapping[str, str]) -> Reply:
-        kind = headers.get("content-type", "")
-        found = parse_answer(content, kind, self._public_address, self._secrets)
-        return found if isinstance(found, Reply) else self._parse_message(found, status, headers)
-
     def _build_reply(
-        self,
-        text: str,
-        refusal: str | None,
-        reason: str,
-        usage: object,
-        status: int,
-        headers: Mapping[str, str],
+        self, text: object, refusal: object, reason: str | None, usage: object, status: int
     ) -> Reply:
-        """The completion, or the provider's `refusal` in its own words."""
-        if refusal is not None:
-            said = f"{self.model} refused: {refusal}"
-            reply = fault("refusal", said, status=status, **self._usage_fields(usage))
-        else:
-            n_prompt, n = self._count_tokens(usage)
-            is_told = isinstance(usage, dict) and bool(usage)
-            reply = build_reply(text, reason, n_prompt, n, status, self.model, is_told=is_told)
-        wait_s = seconds_until_quota_resets(headers, utc_now())
-        return reply if wait_s is None else replace(reply, wait_s=wait_s)
-
-    def _usage_fields(self, usage: object) -> dict[str, Any]:
-        n_prompt, n = self._count_tokens(usage)
-        return {"n_prompt_tokens": n_prompt, "n_tokens": n, "billing": billing_of(usage)}
-
-    def _count_tokens(self, usage: object) -> tuple[int, int]:
+        """The completion, or why its text cannot be kept. Raises TypeError for malformed ones."""
+        text = text or ""
+        if not isinstance(text, str):
+            raise TypeError(f"the text is {type(text).__name__}")
+        if reason is None:
+            said = f"{self._public_address} ended its answer without a finish reason"
+            return fault("cut", said, status=status, partial=text or None)
+        self.has_answered = True
         counted = usage if isinstance(usage, dict) else {}
-        n_prompt, n = (parse_count(counted.get(name)) for name in self.counts)
-        return n_prompt, n
+        n_prompt_tokens, n_tokens = (_parse_count(counted.get(name)) for name in self.counts)
+        told: dict[str, Any] = {
+            "finish_reason": reason,
+            "n_prompt_tokens": n_prompt_tokens,
+            "n_tokens": n_tokens,
+            "status": status,
+            # Without a token count the bill is unknown.
+            "billing": "metered" if counted else "unknown",
+        }
+        if refusal:
+            said = f"{self.model} refused: {redact(refusal, *self._secrets)}"
+            return fault("refusal", said, **(told | {"finish_reason": "error"}))
+        if reason == "content_filter":
+            return fault("content_filter", f"{self.model} stopped by its content filter.", **told)
+        if not text.strip():
+            said = f"{self.model} sent an empty completion (finish reason {reason})."
+            return fault("empty", said, **(told | {"finish_reason": "error"}))
+        if "\x00" in text or text != text.encode("utf-8", "replace").decode():
+            said = f"{self.model} sent a text with NUL or a lone surrogate, which databases refuse."
+            return fault("unstorable", said, **(told | {"finish_reason": "error"}))
+        return Reply(outcome="succeeded", kind="succeeded", text=text, **told)
 
-    def _parse_refusal(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
-        found = parse_answer(content, "", self._public_address, self._secrets)
-        return self._build_failure(
-            status, headers, find_error(found) or {"message": content.decode("utf-8", "replace")}
-        )
-
-    def _build_failure(
-        self, status: int, headers: Mapping[str, str], error: Mapping[str, Any], **begun: Any
+    def _build_refusal(
+        self,
+        found: object,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        pieces: Sequence[str] = (),
     ) -> Reply:
-        return provider_fault(
-            self.model, self._public_address, status, headers, error, self._secrets, **begun
+        """The Reply to an error object, of this status or of the one that its words mean. It is
+        free unless a part of an answer came before it.
+        """
+        error = find_error(found) or {"message": str(found)}
+        said = redact(error.get("message") or error, *self._secrets)
+        more = {"billing": "unknown", "partial": "".join(pieces) or None} if pieces else {}
+        # `code` is more specific than `type` if it is a word.
+        words = [word for word in (error.get("code"), error.get("type")) if isinstance(word, str)]
+        return http_fault(
+            status_of(error) if status is None else status,
+            f"{self._public_address}: {said}",
+            next(filter(None, words), None),
+            headers or {},
+            self.model,
+            **more,
         )
+
+    def _client_options(self) -> dict[str, Any]:
+        """Of a client of httpx2. User, password and query of the URL are sent with every request
+        and never logged.
+        """
+        import httpx2
+
+        url = httpx2.URL(self.base_url)
+        # added only once, however often this runs
+        logging.getLogger("httpx2").addFilter(_strip_query)
+        return {
+            "auth": (url.username, url.password) if url.userinfo else None,
+            "params": url.params,
+            "timeout": self.timeout_s,
+            "limits": httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+            "follow_redirects": False,
+        }
 
     @property
     def _public_address(self) -> str:
@@ -154,3 +189,42 @@ class HTTPBackend:
     @property
     def _secrets(self) -> Sequence[str]:
         return (self._key, *secrets_of(self.base_url))
+
+
+def find_error(found: object) -> dict[str, Any] | None:
+    """The error object of an answer or event, in either of the common forms; None if it is not an
+    error.
+
+    >>> find_error({"error": "no"}), find_error({"object": "error", "message": "no"})["message"]
+    ({'message': 'no'}, 'no')
+    >>> print(find_error({"error": None, "choices": []}))
+    None
+    """
+    if not isinstance(found, dict):
+        return None
+    error = found if found.get("object") == "error" else found.get("error")
+    return {"message": error} if error and not isinstance(error, dict) else error or None
+
+
+def _collect(pieces: list[str], on_text: Callable[[str], None], piece: str) -> None:
+    pieces.append(piece)
+    if piece:
+        on_text(piece)
+
+
+def _parse_count(value: object) -> int:
+    """A number of tokens as reported; 0 for anything else."""
+    return value if isinstance(value, int) and 0 <= value < 2**53 else 0
+
+
+def _strip_query(record: logging.LogRecord) -> bool:
+    """Remove the query from logged addresses: httpx2 logs each address, and some providers take
+    their key in the query.
+    """
+    import httpx2
+
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            address_of(str(arg)) if isinstance(arg, httpx2.URL) else arg for arg in record.args
+        )
+    return True

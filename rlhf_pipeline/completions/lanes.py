@@ -1,12 +1,13 @@
 """Completes the work of a run by the lanes that fit its backends: hosted, batched or local."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rlhf_pipeline.completions.base import BatchBackend, DirectBackend, HostedBackend, Reply
 from rlhf_pipeline.completions.batch_lane import BatchLane
 from rlhf_pipeline.completions.drive import CompletionWork, StopSignal, drive, drive_uninterrupted
-from rlhf_pipeline.completions.hosted_lane import HostedLane, NetworkLane, event_loop
+from rlhf_pipeline.completions.hosted_lane import HostedLane, event_loop
+from rlhf_pipeline.completions.limits import Pause
 from rlhf_pipeline.completions.local_lane import LocalLane, OnItem
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.protocols import Lane
@@ -36,35 +37,39 @@ def complete_hosted(
     """
     if not work.left:
         return {}
-    lanes = _make_lanes(work, backends, random.Random(), on_text)
+    if work.params.batch:
+        return _complete_batched(work, backends)
 
-    def run(stopping: StopSignal) -> None:
+    def run(stopping: StopSignal) -> dict[Lane, Reply]:
+        pauses: dict[str, Pause] = {}
         with event_loop() as loop:
-            for lane in lanes:
-                lane.use_loop(loop)
+            lanes = [
+                HostedLane(
+                    work,
+                    key,
+                    backend,
+                    loop,
+                    pause=pauses.setdefault(key[0], Pause()),
+                    on_text=on_text,
+                )
+                for key, backend in backends.items()
+            ]
             drive(work, lanes, stopping=stopping)
+        return {lane.key: lane.closed for lane in lanes if lane.closed is not None}
 
-    drive_uninterrupted(run)
-    return {lane.key: lane.closed for lane in lanes if lane.closed is not None}
+    return drive_uninterrupted(run)
 
 
-def _make_lanes(
-    work: CompletionWork,
-    backends: Mapping[Lane, HostedBackend],
-    rng: random.Random,
-    on_text: OnItem | None,
-) -> Sequence[NetworkLane]:
-    if not work.params.batch:
-        lanes: list[HostedLane] = []
-        for key, backend in backends.items():
-            lanes.append(HostedLane(work, key, backend, rng=rng, siblings=lanes, on_text=on_text))
-        return lanes
-    batched: list[BatchLane] = []
+def _complete_batched(
+    work: CompletionWork, backends: Mapping[Lane, HostedBackend]
+) -> dict[Lane, Reply]:
+    lanes = list[BatchLane]()
     for key, backend in backends.items():
         if not isinstance(backend, BatchBackend):
             raise ConfigurationError(
                 f"The backend {backend.name} has no Batch API here. Set batch to false, or use "
                 "openai_compatible."
             )
-        batched.append(BatchLane(work, key, backend, rng))
-    return batched
+        lanes.append(BatchLane(work, key, backend, random.Random()))
+    drive(work, lanes)
+    return {lane.key: lane.closed for lane in lanes if lane.closed is not None}

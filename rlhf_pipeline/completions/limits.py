@@ -5,7 +5,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -14,11 +13,8 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.protocols import Budget
 
-# least share of the allowed concurrency: lower, random refusals would stop everything
-LEAST = 1 / 16
-RECENT = 12  # calls that ended last
-FULL = 6  # refusals among them that are not random: 1 in 7,000 at 8 % refused calls
-STRICT_S = 20.0  # after that many, a single refusal pauses the provider again
+RECENT_S = 5.0  # how long a call counts towards whether its provider is full
+FULL = 6  # refusals in that time that are not random: 1 in 7,000 of 12 calls at 8 % refused ones
 BURST_S = 2.0  # seconds of a rate that may be used at once
 BILLION = 1_000_000_000
 OVERHEAD = 64  # tokens that a chat template may add to a prompt
@@ -162,14 +158,6 @@ def expected_tokens(request: CompletionRequest) -> int:
     return prompt_bytes(request) // CHARACTERS_PER_TOKEN + request.max_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A call under way."""
-
-    begun: float
-    n_tokens: int
-
-
 class Bucket:
     """A token bucket: a rate per minute, of which `BURST_S` seconds may be used at once. The level
     may go below zero.
@@ -181,94 +169,80 @@ class Bucket:
         self.level = self.capacity
         self._at = now
 
-    def wait_s(self, n: float, pace: float, now: float) -> float:
+    def wait_s(self, n: float, now: float) -> float:
         """Seconds until n may be taken; a full bucket may be overdrawn."""
-        self.level = min(self.capacity, self.level + max(0.0, now - self._at) * self.per_s * pace)
+        self.level = min(self.capacity, self.level + (now - self._at) * self.per_s)
         self._at = now
-        return max(0.0, (min(n, self.capacity) - self.level) / (self.per_s * pace))
+        return max(0.0, (min(n, self.capacity) - self.level) / self.per_s)
 
     def take(self, n: float) -> None:
         self.level -= n
 
 
-class Limiter:
-    """Limits of one provider and model: concurrency, calls and tokens a minute, and pauses.
-
-    A provider is full if it refuses half of the calls that ended last, or has never answered yet.
-    Other refusals are scattered: they delay only their own call. Concurrency grows by one for as
-    many successes as are allowed at once. A full provider's refusal halves it, once for all calls
-    that were under way by then (additive increase, multiplicative decrease: Chiu and Jain 1989);
-    the rates keep step.
+class Pause:
+    """When a provider may be called again, for all its models. It is full, and pauses, if it
+    refused most of the calls of the last seconds; other refusals delay only their own call.
     """
 
-    def __init__(self, params: CallParams, clock: Callable[[], float] = time.monotonic) -> None:
-        self.most = params.concurrency
-        self.limit = float(params.concurrency)
-        self.pace = 1.0
-        self.n_under_way = 0
-        self.not_before = 0.0
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._cut_at = -math.inf
-        self._recent = deque[bool](maxlen=RECENT)  # whether it was refused
-        self._has_succeeded = False
-        self._strict_until = -math.inf
+        self._until = 0.0
+        self._recent = deque[tuple[float, bool]]()  # end of a call, and whether it was refused
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._until - self._clock())
+
+    def record(self, wait_s: float | None) -> None:
+        """Record the end of a call: None, or the waiting time that its refusal asks for."""
+        now = self._clock()
+        self._recent.append((now, wait_s is not None))
+        while self._recent[0][0] < now - RECENT_S:
+            self._recent.popleft()
+        n_refused = sum(is_refused for _, is_refused in self._recent)
+        if wait_s is not None and n_refused >= FULL and 2 * n_refused > len(self._recent):
+            self._until = max(self._until, now + wait_s)
+
+
+class Limiter:
+    """Limits of one provider and model: concurrency, calls and tokens a minute, and the provider's
+    pause.
+    """
+
+    def __init__(
+        self, params: CallParams, pause: Pause, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.most = params.concurrency
+        self.n_under_way = 0
+        self.pause = pause
+        self._clock = clock
         rates = (params.requests_per_minute, params.tokens_per_minute)
         self._requests, self._tokens = (
             None if rate is None else Bucket(rate, clock()) for rate in rates
         )
 
-    @property
-    def paused_s(self) -> float:
-        return max(0.0, self.not_before - self._clock())
-
     def wait_s(self, n_tokens: int) -> float | None:
         """0 if a call may begin now, else seconds until the next check; None if another call must
         end first.
         """
-        if self.n_under_way >= max(1, int(self.limit)):
+        if self.n_under_way >= self.most:
             return None
-        now = self._clock()
-        waits = [max(0.0, self.not_before - now)]
+        waits = [self.pause.left_s]
         for bucket, n in ((self._requests, 1), (self._tokens, n_tokens)):
             if bucket is not None:
-                waits.append(bucket.wait_s(n, self.pace, now))
+                waits.append(bucket.wait_s(n, self._clock()))
         return max(waits)
 
-    def begin(self, n_tokens: int) -> Ticket:
+    def begin(self, n_tokens: int) -> None:
         self.n_under_way += 1
         for bucket, n in ((self._requests, 1), (self._tokens, n_tokens)):
             if bucket is not None:
                 bucket.take(n)
-        return Ticket(self._clock(), n_tokens)
 
-    def end(
-        self, ticket: Ticket, *, n_used: int | None, is_refused: bool, is_success: bool
-    ) -> None:
-        """Record the end of a call that used `n_used` tokens, if known."""
-        self.n_under_way -= 1
-        if is_refused or is_success:
-            self._recent.append(is_refused)
-            self._has_succeeded |= is_success
-        if self._tokens is not None and n_used is not None:
-            self._tokens.take(n_used - ticket.n_tokens)
-        if is_refused and self.is_full and ticket.begun > self._cut_at:
-            self.limit = max(1.0, self.most * LEAST, self.limit / 2)
-            self.pace = max(LEAST, self.pace / 2)
-            self._cut_at = self._clock()
-        elif is_success:
-            self.limit = min(float(self.most), self.limit + 1 / self.limit)
-            self.pace = min(1.0, self.pace + 1 / (4 * self.most))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a refusal now would be one of many."""
-        if sum(self._recent) >= FULL:
-            self._strict_until = max(self._clock(), self.not_before) + STRICT_S
-        return not self._has_succeeded or self._clock() < self._strict_until
-
-    def pause(self, seconds: float) -> None:
-        """Allow no call before then. What follows shows whether the limit is still reached, so
-        single refusals count for a while after the pause.
+    def end(self, n_tokens: int, n_used: int | None) -> None:
+        """Record the end of a call for which `n_tokens` were taken and that used `n_used`, if
+        known.
         """
-        self.not_before = max(self.not_before, self._clock() + seconds)
-        self._strict_until = max(self._strict_until, self.not_before + STRICT_S)
+        self.n_under_way -= 1
+        if self._tokens is not None and n_used is not None:
+            self._tokens.take(n_used - n_tokens)

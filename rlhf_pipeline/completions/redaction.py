@@ -4,18 +4,13 @@ import html
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterator
 from functools import cache
-from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from rlhf_pipeline.errors import ConfigurationError
 
 TOLD = 300  # characters kept of what a server says
 LEAST = 4  # characters; shorter secrets occur in every message and protect nothing
-# least characters of a secret of an address that is redacted anywhere in a message, not only after
-# its name alone
-SHORTEST_ALONE = 6
-LONG = 16  # characters that no ordinary word contains
 # Query parameters, in lower case without - and _, that select a function of the API and which its
 # errors must name.
 PLAIN = {
@@ -32,12 +27,6 @@ PLAIN = {
     "timeout",
     "debug",
 }
-
-
-class WholeWordSecret(str):
-    """A secret that may also be an ordinary word: it is redacted only as a whole word."""
-
-    __slots__ = ()
 
 
 def check_address(base_url: str) -> str:
@@ -61,92 +50,45 @@ def check_address(base_url: str) -> str:
 
 @cache
 def secrets_of(base_url: str) -> tuple[str, ...]:
-    """The secrets of an address: user, password and query, as written, decoded and as they may be
-    sent. A short one may be an ordinary word, so it counts only as written. Query parameters such
-    as versions are not secret.
+    """The secrets of an address: user, password and query, decoded and as they are sent. Query
+    parameters such as versions are not secret.
 
-    >>> sorted(secrets_of("https://me:secret@api.example.org/v1?key=x%2Byz&api-version=2024-02-01"))
-    ['bWU6c2VjcmV0', 'key=x%2Byz', 'key=x+yz', 'me%3Asecret@', 'me:secret@', 'secret', 'x%2Byz']
+    >>> secrets_of("https://me:secret@api.example.org/v1?key=x%2Byz&api-version=2024-02-01")
+    ('me:secret', 'bWU6c2VjcmV0', 'secret', 'x+yz')
     """
     parts = urlsplit(base_url)
-    userinfo = parts.netloc.rpartition("@")[0]
-    user, _, password = userinfo.partition(":")
-    found: list[str] = [form for form in _url_forms(password) if len(form) >= SHORTEST_ALONE]
-    words = {user}
-    if userinfo:
-        found += [f"{form}@" for form in _url_forms(userinfo)]
-        # as it is sent: RFC 7617
-        found.append(b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode())
-    for part in parts.query.split("&"):
-        name, is_named, value = part.partition("=")
-        if is_named and re.sub("[-_]", "", unquote_plus(name).lower()) in PLAIN:
-            continue
-        if len(unquote_plus(value)) >= LEAST:
-            found += [WholeWordSecret(f"{name}={form}") for form in _url_forms(value)]
-        words.add(value if is_named else part)
-    found += [
-        WholeWordSecret(form)
-        for word in words
-        for form in _url_forms(word)
-        if len(form) >= SHORTEST_ALONE
+    userinfo = unquote(parts.netloc.rpartition("@")[0])
+    values = [
+        value
+        for name, value in parse_qsl(parts.query)
+        if re.sub("[-_]", "", name.lower()) not in PLAIN
     ]
-    return tuple(dict.fromkeys(found))
-
-
-def _url_forms(written: str) -> set[str]:
-    """The text as written, decoded, and percent-encoded again."""
-    meant = {unquote(written), unquote_plus(written)}
-    return (
-        {written}
-        | meant
-        | {quote(one, safe="") for one in meant}
-        | {quote_plus(one) for one in meant}
-    )
+    sent = b64encode(userinfo.encode()).decode()  # RFC 7617
+    found = (userinfo, sent, userinfo.partition(":")[2], *values)
+    return tuple(one for one in found if len(one) >= LEAST)
 
 
 def redact(said: object, *secrets: str) -> str:
     """Shorten a message of a server or client library to one line, without keys and other secrets,
-    which some servers repeat.
+    which some servers repeat: plain, or escaped as in a URL, HTML, Python or JSON.
     """
     line = " ".join(str(said).split())
-    # Replaced before it is cut: half a key would no longer be found. White space in it is joined in
-    # the line too, or was taken off.
-    is_word: dict[str, bool] = {}
-    for secret in secrets:
-        for form in {secret, secret.strip(), " ".join(secret.split())}:
-            if len(form) >= LEAST:
-                for shown in _escaped_forms(form):
-                    is_word[shown] = (
-                        is_word.get(shown, True)
-                        and isinstance(secret, WholeWordSecret)
-                        and len(form) < LONG
-                    )
-    for shown in sorted(is_word, key=len, reverse=True):
-        pattern = re.escape(shown)
-        if is_word[shown]:
-            # What stands before it may end in a letter that belongs to a sign: %3D is =, \n a new
-            # line.
-            pattern = (
-                rf"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{{2}})|(?<=\\[nrt])){pattern}(?![A-Za-z0-9])"
-            )
-        # %2f is %2F
-        line = re.sub(pattern, "***", line, flags=re.IGNORECASE if "%" in shown else 0)
+    # Replaced before it is cut: half a key would no longer be found.
+    forms = {
+        form
+        for secret in secrets
+        if len(secret) >= LEAST
+        for form in (
+            secret,
+            quote(secret, safe=""),
+            html.escape(secret),
+            repr(secret)[1:-1],
+            json.dumps(secret)[1:-1],
+        )
+    }
+    for form in sorted(forms, key=len, reverse=True):
+        line = line.replace(form, "***")
     return line[:TOLD]
-
-
-def _escaped_forms(form: str) -> Iterator[str]:
-    """The text as it is, and as escaped in HTML, in a Python repr and in JSON."""
-    yield form
-    escaped = html.escape(form)
-    yield from (escaped, escaped.replace("&#x27;", "&#39;"), html.escape(form, quote=False))
-    # differs if the text contains both kinds of quotes
-    beside_quotes = repr(form + "'\"")[1:-4]
-    yield from (
-        repr(form)[1:-1],
-        beside_quotes,
-        json.dumps(form)[1:-1],
-        json.dumps(form, ensure_ascii=False)[1:-1],
-    )
 
 
 def provider_of(base_url: str) -> str:

@@ -1,6 +1,6 @@
 """Batches of the work ledger: a row before each is submitted, so that it is found after a crash."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -8,8 +8,7 @@ from sqlalchemy import Connection, and_, delete, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from rlhf_pipeline.protocols import BATCH_PREFIX, Claim, Lane, LedgerBatch
-from rlhf_pipeline.store.conversion import batches as in_parts
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import generation_batches as batches
 from rlhf_pipeline.store.schema import generation_items as items
 
@@ -30,48 +29,32 @@ class LedgerBatches:
     _update_in_batches: Callable[..., Iterator[int]]
     _count_earlier_attempts: Callable[..., dict[int, int]]
 
-    def prepare_batch(
-        self, run_id: str, owner: str, lane: Lane, submission_id: str, items_: Sequence[int]
-    ) -> list[int]:
-        now = self._database.clock.now()
+    def prepare_batch(self, run_id: str, owner: str, lane: Lane, submission_id: str) -> list[int]:
         row = {
             "submission_id": submission_id,
             "run_id": run_id,
             "provider": lane[0],
             "model": lane[1],
-            "n_items": len(items_),
-            "prepared_at": now,
             "submitted_at": None,
             "batch_id": None,
-            "is_crowded": False,
             "owner": owner,
-            "leased_until": now + self._lease,
+            "leased_until": self._database.clock.now() + self._lease,
         }
-        with self._database.write_transaction() as connection:
-            known = select(batches.c.submission_id).where(self._is_batch(submission_id))
-            if connection.execute(known).one_or_none() is None:
-                self._database.insert(connection, batches, [row])
-        mine = self._is_leased_to(run_id, owner)
-        moved = {"owner": submission_id, "leased_until": None}
-        for part in self._database.with_backoff(in_parts(items_, MAX_ROWS)):
-            with self._database.write_transaction() as connection:
-                connection.execute(
-                    update(items).where(mine, items.c.item_no.in_(part)).values(moved)
-                )
+        mine = and_(
+            self._is_leased_to(run_id, owner), items.c.provider == lane[0], items.c.model == lane[1]
+        )
         held = select(items.c.item_no).where(self._is_leased_to(run_id, submission_id))
-        with self._database.read_transaction() as connection:
+        with self._database.write_transaction() as connection:
+            self._database.insert(connection, batches, [row])
+            moved = {"owner": submission_id, "leased_until": None}
+            connection.execute(update(items).where(mine).values(moved))
             return list(connection.execute(held).scalars())
 
-    def begin_batch(self, submission_id: str) -> datetime:
-        now = self._database.clock.now()
-        self._update_batch(submission_id, submitted_at=now)
-        return now
+    def begin_batch(self, submission_id: str) -> None:
+        self._update_batch(submission_id, submitted_at=self._database.clock.now())
 
     def name_batch(self, submission_id: str, batch_id: str) -> None:
         self._update_batch(submission_id, batch_id=batch_id)
-
-    def mark_crowded(self, submission_id: str) -> None:
-        self._update_batch(submission_id, is_crowded=True)
 
     def return_batch(self, submission_id: str) -> None:
         is_batch = self._is_batch(submission_id)
@@ -80,16 +63,18 @@ class LedgerBatches:
         for _ in self._update_in_batches(self._is_leased_to(run_id, submission_id), RELEASED):
             pass
         with self._database.write_transaction() as connection:
-            connection.execute(delete(batches).where(is_batch, ~batches.c.is_crowded))
+            connection.execute(delete(batches).where(is_batch))
 
     def take_batches(
         self, run_id: str, owner: str, lane: Lane, *, is_dead: Callable[[str], bool]
     ) -> list[LedgerBatch]:
         now = self._database.clock.now()
-        columns = [batches.c[n] for n in ("submission_id", "batch_id", "submitted_at", "owner")]
         held = select(items.c.item_no).where(self._is_leased_to(run_id, batches.c.submission_id))
-        wanted = select(*columns, batches.c.leased_until).where(
-            self._is_of_lane(run_id, lane), or_(batches.c.submitted_at.is_(None), held.exists())
+        wanted = select(batches).where(
+            batches.c.run_id == run_id,
+            batches.c.provider == lane[0],
+            batches.c.model == lane[1],
+            or_(batches.c.submitted_at.is_(None), held.exists()),
         )
         with self._database.read_transaction() as connection:
             known = connection.execute(wanted).all()
@@ -118,9 +103,8 @@ class LedgerBatches:
         if row.submitted_at is None:
             self.return_batch(row.submission_id)
             return None
-        names = ("item_no", "n_attempts", "n_faults", "settled_at")
         wanted = (
-            select(*(items.c[name] for name in names))
+            select(items.c.item_no, items.c.n_attempts, items.c.n_faults, items.c.settled_at)
             .where(self._is_leased_to(run_id, row.submission_id))
             .order_by(items.c.item_no)
         )
@@ -130,16 +114,7 @@ class LedgerBatches:
         claims = [
             Claim(i.item_no, i.n_attempts, i.n_faults, before.get(i.item_no, 0)) for i in held
         ]
-        return LedgerBatch(row.submission_id, row.batch_id, row.submitted_at, claims)
-
-    def batch_sizes(self, run_id: str, lane: Lane) -> list[tuple[int, bool]]:
-        wanted = (
-            select(batches.c.n_items, batches.c.is_crowded)
-            .where(self._is_of_lane(run_id, lane), batches.c.submitted_at.is_not(None))
-            .order_by(batches.c.submitted_at.desc())
-        )
-        with self._database.read_transaction() as connection:
-            return [(row.n_items, row.is_crowded) for row in connection.execute(wanted)]
+        return LedgerBatch(row.submission_id, row.batch_id, claims)
 
     def _renew_batches(self, connection: Connection, owner: str, now: datetime) -> None:
         mine = batches.c.owner == owner
@@ -162,11 +137,4 @@ class LedgerBatches:
             items.c.run_id == run_id,
             items.c.state == "leased",
             items.c.owner == owner,
-        )
-
-    def _is_of_lane(self, run_id: str, lane: Lane) -> ColumnElement[bool]:
-        return and_(
-            batches.c.run_id == run_id,
-            batches.c.provider == lane[0],
-            batches.c.model == lane[1],
         )

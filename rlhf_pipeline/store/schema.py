@@ -550,11 +550,8 @@ generation_batches = _table(
     _id("run_id"),
     _id("provider"),
     _id("model"),
-    _count("n_items"),
-    _time("prepared_at"),
     _time("submitted_at", nullable=True),
     _id("batch_id", nullable=True),
-    Column("is_crowded", Boolean, nullable=False),  # the provider's queue had no room
     _id("owner", nullable=True),
     _time("leased_until", nullable=True),
     _refers("run_id", "generation_runs"),

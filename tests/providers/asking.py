@@ -1,8 +1,52 @@
-"""Prompts in any number, for tests that ask a STUB."""
+"""Asks stub providers and scripted backends: what every test of this folder shares."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pandas as pd
+from pydantic import SecretStr
 
+from rlhf_pipeline.completions import (
+    AnthropicBackend,
+    CallParams,
+    CompletionParams,
+    CompletionRequest,
+    CompletionResult,
+    Generation,
+    HostedBackend,
+    OpenAICompatibleBackend,
+    Reply,
+    generate,
+)
 from rlhf_pipeline.frames import PROMPTS, check_frame
+from rlhf_pipeline.protocols import WorkLedger
+from rlhf_pipeline.store import Store
+from tests.providers.stub_provider import Fault, StubProvider
+
+KEY = "sk-canary-0d9f4c1e"
+PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)
+FAST: dict[str, Any] = {
+    "backoff_s": 0.01,
+    "max_backoff_s": 0.05,
+    "prompt_price": 1.0,
+    "completion_price": 1.0,
+}
+BACKENDS: dict[str, Callable[..., HostedBackend]] = {
+    "openai": OpenAICompatibleBackend,
+    "anthropic": AnthropicBackend,
+}
+YES = Reply(
+    outcome="succeeded",
+    kind="succeeded",
+    billing="metered",
+    text="yes",
+    finish_reason="stop",
+    n_prompt_tokens=2,
+    n_tokens=1,
+)
 
 
 def prompts_of(n: int, text: str = "Prompt number {}?") -> pd.DataFrame:
@@ -23,3 +67,63 @@ def prompts_of(n: int, text: str = "Prompt number {}?") -> pd.DataFrame:
         ),
         PROMPTS,
     )
+
+
+def ask(
+    ledger: WorkLedger,
+    *backends: Any,
+    n: int | pd.DataFrame = 10,
+    params: CompletionParams = PARAMS,
+    progress: Any = lambda *_: None,
+    on_text: Any = None,
+    **calls: Any,
+) -> Generation:
+    return generate(
+        prompts_of(n) if isinstance(n, int) else n,
+        backends,
+        params,
+        ledger=ledger,
+        calls=CallParams(**(FAST | calls)),
+        progress=progress,
+        on_text=on_text,
+    )
+
+
+def openai(stub: StubProvider, key: str = KEY, **more: Any) -> OpenAICompatibleBackend:
+    return OpenAICompatibleBackend("stub-model", stub.base_url, SecretStr(key), **more)
+
+
+def status(number: int, wait_ms: int | None = None, as_: Any = "ms", **more: Any) -> Fault:
+    return Fault(kind="status", status=number, retry_after_ms=wait_ms, retry_after_as=as_, **more)
+
+
+def calls_of(store: Store, made: Generation) -> list[dict[str, Any]]:
+    return list(store.generation.read_calls(made.run_id))
+
+
+def kinds(store: Store, made: Generation) -> Counter[str]:
+    return Counter(call["kind"] for call in calls_of(store, made))
+
+
+class Scripted:
+    """A hosted backend that replies what `answer` gives for the number of the call, from 1 on."""
+
+    name = "scripted"
+    model = model_version = "m"
+    provider = "nowhere"
+    has_answered = True
+
+    def __init__(self, answer: Callable[[int], Any]) -> None:
+        self._answer = answer
+        self.asked: list[float] = []
+
+    def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+        raise NotImplementedError
+
+    async def call(self, request: CompletionRequest, on_text: Any = None) -> Reply:
+        self.asked.append(time.monotonic())
+        said: Any = self._answer(len(self.asked))
+        reply: Reply = await said if asyncio.iscoroutine(said) else said
+        return reply
+
+    async def close(self) -> None: ...

@@ -1,3 +1,17 @@
 """Fixtures of the tests that ask a stub provider over HTTP."""
 
+from collections.abc import Callable
+
+import pytest
+from pydantic import SecretStr
+
+from rlhf_pipeline.completions import HostedBackend
+from tests.providers.asking import BACKENDS, KEY
 from tests.unit.completions.conftest import prompts, store  # noqa: F401 (fixtures)
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def make(request: pytest.FixtureRequest) -> Callable[..., HostedBackend]:
+    """A backend of each kind for a STUB."""
+    kind = BACKENDS[request.param]
+    return lambda stub, **more: kind("stub-model", stub.base_url, SecretStr(KEY), **more)

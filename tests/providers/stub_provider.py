@@ -25,19 +25,15 @@ StubFaultKind = Literal[
     "html",
     "broken_json",
     "foreign_json",
-    "odd_shape",
     "invalid_utf8",
-    "huge",
     "drop",
     "cut",
     "no_finish",
     "content_filter",
     "refusal",
     "empty",
-    "no_choices",
     "error_event",
 ]
-ForgottenField = Literal["metadata", "listed_metadata", "list", "id"]
 LOOPBACK = "127.0.0.1"
 OPINIONS = (
     "certainly",
@@ -49,14 +45,11 @@ OPINIONS = (
     "as far as I know",
     "without doubt",
 )
-WAIT = "stub-wait-"  # begins the name of a cookie that holds until when nobody is to ask
-HUGE = 1_200_000  # characters
-ODD_EVENTS: dict[str, bytes] = {  # of streams, in either provider's words
+ODD_ANSWERS: dict[str, bytes] = {
+    "html": b"<!doctype html><html><title>Welcome</title></html>",
     "broken_json": b'{"choices": [{"ind',
-    "odd_shape": b'{"choices": [null], "type": "content_block_delta", "delta": {"type": '
-    b'"text_delta"}}',
-    "invalid_utf8": b'{"choices": [{"delta": {"content": "caf\xe9"}}], "delta": {"type": '
-    b'"text_delta", "text": "caf\xe9"}}',
+    "foreign_json": b'{"detail": "not what you asked for"}',
+    "invalid_utf8": b'{"choices": [{"message": {"content": "caf\xe9"}, "finish_reason": "stop"}]}',
 }
 # OpenAI's and Anthropic's words
 REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
@@ -93,14 +86,9 @@ class Counters(Record):
     n_refused: int = Field(
         default=0, description="requests answered with a status of 400 and above"
     )
-    n_early: int = Field(
-        default=0,
-        description="requests by who had read a refusal, before its waiting time was over",
-    )
     n_early_retries: int = Field(
         default=0, description="refused requests that came again before their waiting time was over"
     )
-    n_at_once: int = Field(default=0, description="most requests under way at the same time")
 
 
 class StubProvider:
@@ -109,15 +97,14 @@ class StubProvider:
     `faults` are used up one per request, in the order of arrival, None for an answer; after them
     each of `chances` strikes with its share, drawn with `seed`; a prompt with the words `refuses`
     is refused each time. With `api_key`, requests without it get 401. `requests` holds the bodies
-    received, `counters` what they came to; `GET /stub/counters` tells a benchmark in another
-    process, `POST /stub/reset` begins anew. With `quota`, (most requests, seconds), more requests
+    received, `counters` what they came to. With `quota`, (most requests, seconds), more requests
     in a window of that length are refused at once, until its end.
 
     >>> import urllib.request
     >>> with StubProvider() as stub:
-    ...     with urllib.request.urlopen(stub.base_url + "/models") as answer:
-    ...         print(json.load(answer)["data"][0]["id"])
-    stub-model
+    ...     with urllib.request.urlopen(stub.base_url + "/batches") as answer:
+    ...         print(json.load(answer)["data"])
+    []
     """
 
     def __init__(
@@ -134,9 +121,7 @@ class StubProvider:
         refuses: str | None = None,
         complete: Callable[[dict[str, Any]], str] | None = None,
         seed: int = 0,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._now = monotonic
         self.latency_s = latency_s
         self.chunk_s = chunk_s  # between two words of a stream
         self.model = model
@@ -148,15 +133,13 @@ class StubProvider:
         self.requests: list[dict[str, Any]] = []
         # paths that were asked, with the authorization that came with them
         self.shown: set[tuple[str, str]] = set()
-        self.arrivals: list[float] = []  # by `monotonic`
+        self.arrivals: list[float] = []
         self._api_key = api_key
         self._refuses = refuses
         self._complete = complete or make_sentence
         self._faults = list(faults)
         self._random = random.Random(seed)
         self._count: dict[str, int] = dict.fromkeys(Counters.model_fields, 0)
-        self._under_way = 0
-        self._n_waits = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._port = 0
@@ -218,31 +201,19 @@ class StubProvider:
         """These happen to the next requests, after those that were named before."""
         self._faults.extend(faults)
 
-    def reset(self) -> None:
-        """Forget what was asked and counted."""
-        self.requests.clear()
-        self.shown.clear()
-        self.arrivals.clear()
-        self._count = dict.fromkeys(Counters.model_fields, 0)
-
     def is_authorised(self, headers: dict[str, str]) -> bool:
         if self._api_key is None:
             return True
         shown = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
         return hmac.compare_digest(shown.encode(), self._api_key.get_secret_value().encode())
 
-    def receive(self, body: dict[str, Any], not_before: float = 0.0) -> Fault | None:
-        """Counts the request, whose sender knew that nobody was to ask before `not_before`, and
-        says what shall go wrong with it.
-        """
-        now = self._now()
+    def receive(self, body: dict[str, Any]) -> Fault | None:
+        """Counts the request and says what shall go wrong with it."""
+        now = time.monotonic()
         self.requests.append(body)
         self.arrivals.append(now)
         self._count["n_calls"] += 1
-        self._count["n_early"] += now < not_before
         self._count["n_early_retries"] += now < self._due.get(content_hash(body), 0.0)
-        self._under_way += 1
-        self._count["n_at_once"] = max(self._count["n_at_once"], self._under_way)
         if self._faults:
             return self._faults.pop(0)
         drawn = self._random.random()
@@ -259,32 +230,15 @@ class StubProvider:
         if self._quota is None:
             return None
         most, seconds = self._quota
-        now = self._now()
+        now = time.monotonic()
         end, used = self._window if now < self._window[0] else (now + seconds, 0)
         self._window = (end, used + 1)
         return end - now if used >= most else None
 
-    def end_request(self) -> None:
-        self._under_way -= 1
-
-    def refuse(
-        self, wait_s: float | None = None, body: dict[str, Any] | None = None
-    ) -> tuple[float, dict[str, str]]:
-        """Until when nobody is to ask, and the cookie that says so, with whose help a request begun
-        before this refusal was read is told from one begun in spite of it: clients send it with
-        whatever they make ready from then on."""
+    def refuse(self, wait_s: float | None = None, body: dict[str, Any] | None = None) -> None:
         self._count["n_refused"] += 1
-        if wait_s is None:
-            return 0.0, {}
-        self._n_waits += 1
-        until = self._now() + wait_s
-        if body is not None:
-            self._due[content_hash(body)] = until
-        # A name of its own: refusals are not read in the order in which they leave.
-        return until, {
-            "Set-Cookie": f"{WAIT}{self._n_waits}={until:.6f}; Path=/; "
-            f"Max-Age={math.ceil(wait_s) + 1}"
-        }
+        if wait_s is not None and body is not None:
+            self._due[content_hash(body)] = time.monotonic() + wait_s
 
     def bill(self, answer: dict[str, Any], *, arrives: bool) -> None:
         self._count["n_billed"] += 1
@@ -308,17 +262,13 @@ class StubProvider:
             message |= {"content": None, "refusal": "I will not say that."}
         elif kind == "empty":
             message["content"] = " \n"
-        elif kind == "huge":
-            message["content"] = "x" * HUGE
         n_prompt, n_tokens = len(_prompt(body).split()), min(len(words), limit)
         return {
             "id": "chatcmpl-" + content_hash(body)[:12],
             "object": "chat.completion",
             "created": int(time.time()),
             "model": str(body.get("model")),
-            "choices": []
-            if kind == "no_choices"
-            else [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
+            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
             "usage": {
                 "prompt_tokens": n_prompt,
                 "completion_tokens": n_tokens,
@@ -373,8 +323,6 @@ class _StubConnection(asyncio.Protocol):
         self.stub = stub
         self.transport: Any = None
         self._read = b""
-        # said on this very connection, so that it is known also to who keeps no cookies
-        self._not_before = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -396,43 +344,25 @@ class _StubConnection(asyncio.Protocol):
 
     def _answer(self, method: str, path: str, headers: dict[str, str], content: bytes) -> None:
         stub = self.stub
-        if (method, path) == ("GET", "/v1/models"):
-            self._send(200, {"object": "list", "data": [{"id": stub.model, "object": "model"}]})
-        elif (method, path) == ("GET", "/stub/counters"):
-            self._send(200, stub.counters.model_dump())
-        elif (method, path) == ("POST", "/stub/reset"):
-            stub.reset()
-            self._send(200, {})
-        elif path.startswith(("/v1/files", "/v1/batches")):
-            if stub.is_authorised(headers):
-                reply = stub.batches.answer(method, path.partition("?")[0], headers, content)
-                if reply is None:
-                    self.transport.close()
-                else:
-                    wait_s = stub.batches.wait_s
-                    self._send_bytes(
-                        *reply, None if wait_s is None else {"Retry-After": f"{wait_s:g}"}
-                    )
-            else:
+        if path.startswith(("/v1/files", "/v1/batches")):
+            if not stub.is_authorised(headers):
                 self._send_error(path, 401, "Incorrect API key provided", "invalid_api_key")
+            elif reply := stub.batches.answer(method, path.partition("?")[0], headers, content):
+                wait_s = stub.batches.wait_s
+                waits = None if wait_s is None else {"Retry-After": f"{wait_s:g}"}
+                self._send_bytes(reply[0], "application/json", reply[1], waits)
+            else:
+                self.transport.close()
         elif method == "POST":
             body = json.loads(content)
             stub.shown.add((path, headers.get("authorization", "")))
             path = path.partition("?")[0]
-            fault = stub.receive(
-                body, max(self._not_before, *_parse_wait_cookies(headers.get("cookie", "")))
-            )
+            fault = stub.receive(body)
             wait_s = stub.take_quota()
             if wait_s is not None:
-                stub.end_request()
+                waits = {"Retry-After": f"{math.ceil(wait_s)}"}
                 self._send_error(
-                    path,
-                    429,
-                    "Rate limit reached",
-                    "rate_limit_exceeded",
-                    {"Retry-After": f"{math.ceil(wait_s)}"},
-                    wait_s=wait_s,
-                    body=body,
+                    path, 429, "Rate limit reached", None, waits, wait_s=wait_s, body=body
                 )
                 return
             delay = stub.latency_s + (fault.delay_s if fault else 0)
@@ -455,65 +385,33 @@ class _StubConnection(asyncio.Protocol):
         if delay:
             await asyncio.sleep(delay)
         stub = self.stub
-        try:
-            if path not in ("/v1/chat/completions", "/v1/messages"):
-                self._send_error(path, 404, f"no such path {path}")
-            elif not stub.is_authorised(headers):
-                # Some providers repeat the key they refuse; so does the STUB, to show that it goes
-                # no further.
-                shown = headers.get("x-api-key") or headers.get("authorization")
-                self._send_error(
-                    path, 401, f"Incorrect API key provided: {shown}", "invalid_api_key"
-                )
-            elif body.get("model") != stub.model:
-                self._send_error(
-                    path, 404, f"The model {body.get('model')!r} does not exist", "model_not_found"
-                )
-            elif fault is not None and fault.kind in (
-                "status",
-                "html",
-                "broken_json",
-                "foreign_json",
-                "odd_shape",
-                "invalid_utf8",
-            ):
-                self._spoil(path, fault, body)
-            else:
-                await self._complete(path, body, fault)
-        finally:
-            stub.end_request()
+        if not stub.is_authorised(headers):
+            # Some providers repeat the key they refuse; so does the STUB, to show that it goes no
+            # further.
+            shown = headers.get("x-api-key") or headers.get("authorization")
+            self._send_error(path, 401, f"Incorrect API key provided: {shown}", "invalid_api_key")
+        elif body.get("model") != stub.model:
+            said = f"The model {body.get('model')!r} does not exist"
+            self._send_error(path, 404, said, "model_not_found")
+        elif fault is not None and fault.kind in ("status", *ODD_ANSWERS):
+            self._spoil(path, fault, body)
+        else:
+            await self._complete(path, body, fault)
 
     def _spoil(self, path: str, fault: Fault, body: dict[str, Any]) -> None:
         """An answer that nobody worked on."""
-        if body.get("stream") and fault.kind in ODD_EVENTS:
-            self._send_bytes(200, "text/event-stream", b"data: " + ODD_EVENTS[fault.kind] + b"\n\n")
-        elif fault.kind == "odd_shape":
-            self._send(200, {"choices": [None], "content": [None]})
-        elif fault.kind == "status":
+        if fault.kind == "status":
             wait = None if fault.retry_after_ms is None else fault.retry_after_ms / 1000
+            headers = _retry_after_headers(fault)
             self._send_error(
-                path,
-                fault.status,
-                fault.message,
-                fault.code,
-                _retry_after_headers(fault),
-                wait_s=wait,
-                body=body,
+                path, fault.status, fault.message, fault.code, headers, wait_s=wait, body=body
             )
-        elif fault.kind == "html":
-            self._send_bytes(
-                200, "text/html", b"<!doctype html><html><title>Welcome</title></html>"
-            )
-        elif fault.kind == "broken_json":
-            self._send_bytes(200, "application/json", b'{"id": "chatcmpl-1", "choices": [{"ind')
-        elif fault.kind == "invalid_utf8":
-            self._send_bytes(
-                200,
-                "application/json",
-                b'{"choices": [{"message": {"content": "caf\xe9"}, "finish_reason": "stop"}]}',
-            )
+        elif body.get("stream") and fault.kind == "broken_json":
+            event = b"data: " + ODD_ANSWERS["broken_json"] + b"\n\n"
+            self._send_bytes(200, "text/event-stream", event)
         else:
-            self._send(200, {"detail": "not what you asked for"})
+            kind = "text/html" if fault.kind == "html" else "application/json"
+            self._send_bytes(200, kind, ODD_ANSWERS[fault.kind])
 
     async def _complete(self, path: str, body: dict[str, Any], fault: Fault | None) -> None:
         kind = fault.kind if fault else None
@@ -581,8 +479,7 @@ class _StubConnection(asyncio.Protocol):
         wait_s: float | None = None,
         body: dict[str, Any] | None = None,
     ) -> None:
-        self._not_before, cookie = self.stub.refuse(wait_s, body)
-        headers = {**(headers or {}), **cookie}
+        self.stub.refuse(wait_s, body)
         if path.endswith("messages"):
             code = code or {
                 401: "authentication_error",
@@ -623,12 +520,6 @@ def _error_body(path: str, message: str, code: str | None) -> dict[str, Any]:
     return {"error": {"message": message, "type": "stub", "param": None, "code": code}}
 
 
-def _parse_wait_cookies(cookies: str) -> list[float]:
-    """Until when refusals that the sender has read forbid to ask; 0 where there is none."""
-    told = (pair.strip().partition("=") for pair in cookies.split(";"))
-    return [0.0, *(float(value) for name, _, value in told if name.startswith(WAIT))]
-
-
 def _retry_after_headers(fault: Fault) -> dict[str, str]:
     """The header that says how long to wait."""
     if fault.retry_after_ms is None:
@@ -649,11 +540,9 @@ class StubBatches:
     were submitted. Faults strike them too.
 
     Of the next `n_unheard` batches nobody hears that they were made: the connection ends before the
-    reply. The next one is refused as a whole where `refuses_next` says why; one that would bring
-    more than `most_requests` under way, as too much for the queue. `forgets` holds what servers
-    leave out that speak only some of this API: the `metadata` of a batch; its `listed_metadata`, in
-    lists alone; batches in the `list`, as one that lags behind; batches by their `id`. With
-    `wait_s` nobody is to ask for batches before that time.
+    reply. The next one is refused as a whole where `refuses_next` says why. Batches that are not
+    `is_listed` are missing in the list; with `wait_s` nobody is to ask for batches before that
+    time; with another `ends_as` they end so, without an answer.
     """
 
     def __init__(self, stub: StubProvider, batch_s: float) -> None:
@@ -661,12 +550,11 @@ class StubBatches:
         self.n_submitted = 0
         self.n_unheard = 0
         self.refuses_next: str | None = None
-        self.most_requests = math.inf
-        self.forgets: frozenset[ForgottenField] = frozenset()
+        self.is_listed = True
         self.wait_s: float | None = None
-        self.sizes: list[int] = []  # requests in each that was submitted
+        self.ends_as = "completed"
+        self.files: dict[str, bytes] = {}
         self._stub = stub
-        self._files: dict[str, bytes] = {}
         self._batches: dict[str, dict[str, Any]] = {}
         self._due: dict[str, float] = {}
 
@@ -674,155 +562,86 @@ class StubBatches:
         """All that were submitted are answered from now on, whatever `batch_s` says."""
         self._due = dict.fromkeys(self._due, 0.0)
 
+    def complete(self, name: str) -> dict[str, Any]:
+        """Answer this batch at once."""
+        self._due[name] = 0.0
+        return self._refresh(name)
+
     def answer(
         self, method: str, path: str, headers: dict[str, str], content: bytes
-    ) -> tuple[int, str, bytes] | None:
-        """Status, content type and content; None where the connection ends instead."""
+    ) -> tuple[int, bytes] | None:
+        """Status and content; None where the connection ends instead."""
         parts = path.split("/")[2:]
+        name = parts[1] if len(parts) > 1 else ""
+        body: dict[str, Any] | None = None
         if self.wait_s is not None and parts[0] == "batches":
-            return (
-                429,
-                "application/json",
-                json.dumps({"error": {"message": "slow down", "type": "stub"}}).encode(),
-            )
+            return 429, json.dumps(_error_body(path, "slow down", None)).encode()
         if (method, parts) == ("POST", ["files"]):
-            return self._json_response(
-                {
-                    "id": self._store_file(_extract_file(headers, content)),
-                    "object": "file",
-                    "bytes": len(content),
-                    "created_at": 0,
-                    "filename": "requests.jsonl",
-                    "purpose": "batch",
-                    "status": "processed",
-                }
-            )
-        if (
-            method == "GET"
-            and parts[0] == "files"
-            and parts[-1] == "content"
-            and parts[1] in self._files
-        ):
-            return 200, "application/octet-stream", self._files[parts[1]]
-        if (method, parts) == ("POST", ["batches"]):
-            made = self._submit(json.loads(content))
-            self.n_unheard -= (is_unheard := self.n_unheard > 0)
-            return None if is_unheard else self._json_response(made)
-        if (method, parts) == ("GET", ["batches"]):
-            found = (
-                []
-                if "list" in self.forgets
-                else [self._refresh_batch(name) for name in reversed(self._batches)]
-            )
-            bare = {"metadata": None} if "listed_metadata" in self.forgets else {}
-            return self._json_response(
-                {"object": "list", "data": [batch | bare for batch in found], "has_more": False}
-            )
-        if (
-            method == "GET"
-            and parts[0] == "batches"
-            and parts[-1] in self._batches
-            and "id" not in self.forgets
-        ):
-            return self._json_response(self._refresh_batch(parts[-1]))
-        return (
-            404,
-            "application/json",
-            json.dumps({"error": {"message": f"no such path {path}", "type": "stub"}}).encode(),
-        )
+            body = {"id": self._store(_extract_file(headers, content)), "object": "file"}
+        elif parts[-1] == "content" and name in self.files:
+            return 200, self.files[name]
+        elif (method, parts) == ("POST", ["batches"]):
+            body = self._submit(json.loads(content))
+            if self.n_unheard:
+                self.n_unheard -= 1
+                return None
+        elif (method, parts) == ("GET", ["batches"]):
+            found = [self._refresh(each) for each in self._batches if self.is_listed]
+            body = {"object": "list", "data": found, "has_more": False}
+        elif name in self._batches:
+            body = self._refresh(name)
+        if body is None:
+            return 404, json.dumps(_error_body(path, f"no such path {path}", None)).encode()
+        return 200, json.dumps(body).encode()
 
-    def _json_response(self, body: dict[str, Any]) -> tuple[int, str, bytes]:
-        return 200, "application/json", json.dumps(body).encode()
-
-    def _store_file(self, content: bytes) -> str:
-        name = f"file-{len(self._files)}"
-        self._files[name] = content
+    def _store(self, content: bytes) -> str:
+        name = f"file-{len(self.files)}"
+        self.files[name] = content
         return name
 
     def _submit(self, asked: dict[str, Any]) -> dict[str, Any]:
         self.n_submitted += 1
         name = f"batch_{self.n_submitted}"
-        self.sizes.append(len(self._files[asked["input_file_id"]].splitlines()))
-        n_under_way = sum(
-            n
-            for n, one in zip(self.sizes, self._batches, strict=False)
-            if self._refresh_batch(one)["status"] == "in_progress"
-        )
         self._due[name] = time.monotonic() + self.batch_s
-        self._batches[name] = {
+        batch = {
+            **asked,
             "id": name,
             "object": "batch",
-            "endpoint": asked["endpoint"],
-            "input_file_id": asked["input_file_id"],
-            "completion_window": asked["completion_window"],
             "status": "in_progress",
             "created_at": int(time.time()),
-            "metadata": None if "metadata" in self.forgets else asked.get("metadata"),
-            "output_file_id": None,
-            "error_file_id": None,
-            "errors": None,
         }
         if self.refuses_next is not None:
-            self._refuse(name, "invalid_request", self.refuses_next)
+            said = [{"code": "invalid_request", "message": self.refuses_next}]
+            batch |= {"status": "failed", "errors": {"object": "list", "data": said}}
             self.refuses_next = None
-        elif n_under_way + self.sizes[-1] > self.most_requests:
-            self._refuse(
-                name,
-                "token_limit_exceeded",
-                "Enqueued token limit reached. Please try again once some batches have been "
-                "completed.",
-            )
-        return self._batches[name]
+        self._batches[name] = batch
+        return batch
 
-    def _refuse(self, name: str, code: str, why: str) -> None:
-        """A batch as a whole."""
-        said = [{"code": code, "message": why, "line": None, "param": None}]
-        self._batches[name] |= {"status": "failed", "errors": {"object": "list", "data": said}}
-
-    def _refresh_batch(self, name: str) -> dict[str, Any]:
+    def _refresh(self, name: str) -> dict[str, Any]:
         """A batch as it is now."""
         batch = self._batches[name]
         if batch["status"] == "in_progress" and time.monotonic() >= self._due[name]:
-            lines = [
-                self._answer_line(json.loads(line))
-                for line in self._files[batch["input_file_id"]].splitlines()
-                if line.strip()
-            ]
-            good = [line for line in lines if line["response"]["status_code"] == 200]
-            bad = [line for line in lines if line["response"]["status_code"] != 200]
-            for field, found in (("output_file_id", good), ("error_file_id", bad)):
-                if found:
-                    batch[field] = self._store_file(
-                        "\n".join(json.dumps(line) for line in found).encode()
-                    )
-            batch["status"] = "completed"
+            batch["status"] = self.ends_as
+            asked = self.files[batch["input_file_id"]].splitlines()
+            lines = [self._answer_line(json.loads(line)) for line in asked]
+            for field, is_good in (("output_file_id", True), ("error_file_id", False)):
+                found = [line for line in lines if (b'"status_code": 200' in line) is is_good]
+                if found and self.ends_as == "completed":
+                    batch[field] = self._store(b"\n".join(found))
         return batch
 
-    def _answer_line(self, asked: dict[str, Any]) -> dict[str, Any]:
-        stub, body = self._stub, asked["body"]
+    def _answer_line(self, asked: dict[str, Any]) -> bytes:
+        stub, body, status = self._stub, asked["body"], 200
         fault = stub.receive(body)
-        stub.end_request()
         if fault is not None and fault.kind == "status":
-            status = fault.status
-            said = {"error": {"message": fault.message, "type": "stub", "code": fault.code}}
+            status, said = fault.status, _error_body("", fault.message, fault.code)
         elif body.get("model") != stub.model:
-            status = 404
-            said = {
-                "error": {
-                    "message": f"The model {body.get('model')!r} does not exist",
-                    "code": "model_not_found",
-                }
-            }
+            status, said = 404, _error_body("", "The model does not exist", "model_not_found")
         else:
-            status, said = 200, stub.answer(body, fault.kind if fault else None)
+            said = stub.answer(body, fault.kind if fault else None)
             stub.bill(said, arrives=True)
         answer = {"status_code": status, "request_id": "r", "body": said}
-        return {
-            "id": "batch_req",
-            "custom_id": asked["custom_id"],
-            "response": answer,
-            "error": None,
-        }
+        return json.dumps({"custom_id": asked["custom_id"], "response": answer}).encode()
 
 
 def _extract_file(headers: dict[str, str], content: bytes) -> bytes:

@@ -5,7 +5,6 @@ functions of what was said.
 import random
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from pydantic import SecretStr, ValidationError
@@ -13,19 +12,15 @@ from pydantic import SecretStr, ValidationError
 from rlhf_pipeline.completions import CallParams, CompletionRequest
 from rlhf_pipeline.completions.faults import (
     KINDS,
-    fault,
     http_fault,
-    seconds_until_quota_resets,
     waiting_time,
 )
-from rlhf_pipeline.completions.hosted_lane import HostedLane
 from rlhf_pipeline.completions.limits import (
     FULL,
-    LEAST,
     OVERHEAD,
-    RECENT,
-    STRICT_S,
+    RECENT_S,
     Limiter,
+    Pause,
 )
 from rlhf_pipeline.completions.openai_compatible import capabilities_of
 from rlhf_pipeline.completions.redaction import TOLD, provider_of, redact
@@ -53,7 +48,7 @@ class Clock:
         (402, None, "no_credit"),
         (529, None, "overloaded"),
         (400, "overloaded_error", "overloaded"),
-        (409, None, "conflict"),
+        (409, None, "server_error"),
         (408, None, "server_error"),
         (500, None, "server_error"),
         (503, None, "server_error"),
@@ -67,7 +62,7 @@ class Clock:
     ],
 )
 def test_every_status_is_told_apart(status: int, code: str | None, kind: str) -> None:
-    reply = http_fault(status, "no", code, {}, NOW)
+    reply = http_fault(status, "no", code, {}, "m")
     assert (reply.kind, reply.outcome, reply.closes) == (
         kind,
         KINDS[kind].outcome,
@@ -107,31 +102,6 @@ def test_how_long_to_wait_is_read_in_every_form(
     headers: dict[str, str], seconds: float | None
 ) -> None:
     assert waiting_time(headers, NOW) == seconds
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "9s"}, None),
-        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "9s"}, 9.0),
-        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}, 360.0),
-        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "20ms"}, 0.02),
-        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "whenever"}, None),
-        (
-            {
-                "anthropic-ratelimit-requests-remaining": "0",
-                "anthropic-ratelimit-requests-reset": "2026-01-01T12:00:30Z",
-            },
-            30.0,
-        ),
-    ],
-)
-def test_a_provider_that_says_nothing_remains_is_left_alone(
-    headers: dict[str, str], seconds: float | None
-) -> None:
-    assert seconds_until_quota_resets(headers, NOW) == (
-        None if seconds is None else pytest.approx(seconds)
-    )
 
 
 def test_a_key_is_taken_out_before_a_text_is_cut() -> None:
@@ -206,120 +176,42 @@ def test_no_key_is_a_parameter() -> None:
     assert secrets == []
 
 
-def end(limiter: Limiter, *, is_refused: bool) -> None:
-    ticket = limiter.begin(1)
-    limiter.end(ticket, n_used=None, is_refused=is_refused, is_success=not is_refused)
-
-
-def test_a_provider_is_full_if_it_refuses_half_of_the_calls() -> None:
+def test_a_provider_pauses_only_if_it_refused_most_calls_of_the_last_seconds() -> None:
     clock = Clock()
-    limiter = Limiter(CallParams(concurrency=64), clock)
-    assert limiter.is_full, "it has never answered"
-    for _ in range(20):
-        end(limiter, is_refused=False)
+    pause = Pause(clock)
+    for _ in range(FULL):  # nothing has succeeded yet
+        assert pause.left_s == 0
+        pause.record(120.0)
+    assert pause.left_s == 120
+    clock.now += 120
+    assert pause.left_s == 0
+    for _ in range(2 * FULL):
+        pause.record(None)
+        pause.record(30.0)
+    assert pause.left_s == 0, "no more than half were refused"
+    clock.now += RECENT_S + 1
     for _ in range(FULL - 1):
-        assert not limiter.is_full
-        end(limiter, is_refused=True)
-    assert (limiter.is_full, limiter.limit) == (False, 64.0), "scattered refusals change nothing"
-    end(limiter, is_refused=True)
-    assert (limiter.is_full, limiter.limit) == (True, 32.0)
-    for _ in range(RECENT):
-        end(limiter, is_refused=False)
-    assert limiter.is_full, "a single refusal counts for some seconds more"
-    clock.now += STRICT_S
-    assert not limiter.is_full
+        pause.record(30.0)
+    assert pause.left_s == 0, "earlier refusals count no more"
+    pause.record(30.0)
+    assert pause.left_s == 30
 
 
-def test_single_refusals_count_for_a_while_after_a_pause() -> None:
-    """A limit of some calls in 25 s is reached again right after its pause."""
+def test_a_pause_holds_for_every_call_and_concurrency_is_kept() -> None:
     clock = Clock()
-    limiter = Limiter(CallParams(concurrency=64), clock)
-    for _ in range(RECENT):
-        end(limiter, is_refused=False)
-    limiter.pause(25.0)
-    clock.now += 25.0 + STRICT_S / 2
-    assert limiter.is_full
-    clock.now += STRICT_S
-    assert not limiter.is_full
-
-
-@pytest.mark.parametrize(
-    ("kind", "wait_s", "is_full"),
-    [("server_error", 2.0, True), ("server_error", None, False), ("rate_limited", None, True)],
-)
-def test_errors_that_name_a_waiting_time_are_refusals(
-    kind: str, wait_s: float | None, is_full: bool
-) -> None:
-    limiter = Limiter(CallParams(concurrency=64), Clock())
-    end(limiter, is_refused=False)
-    lane = SimpleNamespace(limiter=limiter)
-    for _ in range(RECENT):
-        reply = fault(kind, "no", wait_s=wait_s)
-        HostedLane._update_limiter(lane, limiter.begin(1), reply)  # type: ignore[arg-type]
-    assert limiter.is_full is is_full
-
-
-def begin(limiter: Limiter, n: int) -> list[object]:
-    return [limiter.begin(1) for _ in range(n)]
-
-
-def test_refusals_halve_what_is_asked_at_once_and_successes_add_one() -> None:
-    clock = Clock()
-    limiter = Limiter(CallParams(concurrency=64), clock)
-    tickets = begin(limiter, 64)
-    assert limiter.wait_s(1) is None, "64 are under way"
-    clock.now += 1
-    for ticket in tickets[:3]:
-        limiter.end(
-            ticket,
-            n_used=None,  # type: ignore[arg-type]
-            is_refused=True,
-            is_success=False,
-        )
-    assert limiter.limit == 32, "three refusals of one moment are one"
-    for ticket in tickets[3:]:
-        limiter.end(
-            ticket,
-            n_used=None,  # type: ignore[arg-type]
-            is_refused=False,
-            is_success=True,
-        )
-    assert 33 < limiter.limit < 34
-    for _ in range(20):
-        clock.now += 1
-        [ticket] = begin(limiter, 1)
-        clock.now += 1
-        limiter.end(
-            ticket,
-            n_used=None,  # type: ignore[arg-type]
-            is_refused=True,
-            is_success=False,
-        )
-    assert limiter.limit == 64 * LEAST, "never to a standstill"
-
-
-def test_one_at_a_time_is_the_least() -> None:
-    limiter = Limiter(CallParams(concurrency=1), Clock())
-    [ticket] = begin(limiter, 1)
-    limiter.end(ticket, n_used=None, is_refused=True, is_success=False)  # type: ignore[arg-type]
-    assert limiter.wait_s(1) == 0
-
-
-def test_a_pause_holds_everybody_until_it_is_over() -> None:
-    clock = Clock()
-    limiter = Limiter(CallParams(concurrency=4), clock)
-    limiter.pause(120)
-    limiter.pause(1)
-    assert limiter.wait_s(1) == 120
-    clock.now += 119
-    assert limiter.wait_s(1) == 1
-    clock.now += 1
-    assert limiter.wait_s(1) == 0
+    pause = Pause(clock)
+    limiter = Limiter(CallParams(concurrency=2), pause, clock)
+    limiter.begin(1)
+    for _ in range(FULL):
+        pause.record(9.0)
+    assert limiter.wait_s(1) == 9
+    limiter.begin(1)
+    assert limiter.wait_s(1) is None, "another call must end first"
 
 
 def test_calls_a_minute_are_kept() -> None:
     clock = Clock()
-    limiter = Limiter(CallParams(concurrency=1000, requests_per_minute=60), clock)
+    limiter = Limiter(CallParams(concurrency=1000, requests_per_minute=60), Pause(clock), clock)
     begun = 0
     for _ in range(60_000):
         if limiter.wait_s(1) == 0:
@@ -332,10 +224,11 @@ def test_calls_a_minute_are_kept() -> None:
 def test_tokens_a_minute_are_kept_and_settled_by_what_was_used() -> None:
     clock = Clock()
     # 100 a second, 200 at once
-    limiter = Limiter(CallParams(concurrency=1000, tokens_per_minute=6000), clock)
-    ticket = limiter.begin(200)
+    params = CallParams(concurrency=1000, tokens_per_minute=6000)
+    limiter = Limiter(params, Pause(clock), clock)
+    limiter.begin(200)
     assert limiter.wait_s(100) == pytest.approx(1.0)
-    limiter.end(ticket, n_used=100, is_refused=False, is_success=True)
+    limiter.end(200, 100)
     assert limiter.wait_s(100) == 0, "half of what was reserved came back"
     limiter.begin(100)
     assert limiter.wait_s(5000) == pytest.approx(2.0), (

@@ -1,0 +1,97 @@
+"""Keys and secrets of an address stand in no file, row, log and message."""
+
+import base64
+import logging
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from rlhf_pipeline.completions import HostedBackend
+from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError
+from rlhf_pipeline.store import Store
+from tests.providers.asking import BACKENDS, KEY, ask
+from tests.providers.stub_provider import Fault, StubProvider
+
+
+def everything_said(store: Store, tmp_path: Path, *more: str) -> str:
+    store.close()
+    files = [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
+    return "".join([*more, *files])
+
+
+@pytest.mark.parametrize("around", ["{}\r\n", " {}", "{}\t\n\n"])
+def test_white_space_around_a_key_is_no_part_of_it(
+    store: Store, tmp_path: Path, around: str
+) -> None:
+    for kind in BACKENDS.values():
+        with StubProvider(api_key=SecretStr(KEY)) as stub:
+            backend = kind("stub-model", stub.base_url, SecretStr(around.format(KEY)))
+            assert ask(store.generation, backend, n=2).frame["error"].isna().all()
+    assert KEY not in everything_said(store, tmp_path)
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\n{KEY}", f"{KEY} x", f"{KEY}é", f"{KEY}\x00"])
+def test_a_key_that_no_request_can_carry_is_refused_without_a_word_of_it(key: str) -> None:
+    for kind in BACKENDS.values():
+        with pytest.raises(ConfigurationError, match="RLHF_API_KEY") as refused:
+            kind("m", "http://here/v1", SecretStr(key))
+        assert KEY not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Invalid URL (POST /v1/chat/completions?key=canary-qu%40ery&v=1)",
+        "Cannot POST /v1/messages?key=canary-qu@ery&v=1",
+        "got https://me:canary-pa%2Fss@here/v1",
+        "got me and canary-pa/ss",
+        f"got Basic {base64.b64encode(b'me:canary-pa/ss').decode()}",
+    ],
+)
+def test_a_secret_of_an_address_that_a_provider_repeats_stands_nowhere(
+    store: Store, tmp_path: Path, make: Callable[..., HostedBackend], said: str, stream: bool
+) -> None:
+    refusal = Fault(kind="status", status=404, message=f"{said} (1 of me)")
+    with StubProvider(faults=[refusal]) as stub:
+        backend = make(stub)
+        with_secrets = (
+            stub.base_url.replace("http://", "http://me:canary-pa%2Fss@")
+            + "?key=canary-qu%40ery&v=1"
+        )
+        backend.base_url = with_secrets  # type: ignore[attr-defined]
+        with pytest.raises(BackendUnavailable, match=r"\*\*\*.*\(1 of me\)") as refused:
+            ask(store.generation, backend, n=2, concurrency=1, stream=stream)
+    shown = everything_said(store, tmp_path, str(refused.value), repr(backend))
+    assert "canary" not in shown
+    assert base64.b64encode(b"me:canary-pa/ss").decode() not in shown
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_no_log_of_any_level_holds_a_secret_of_the_address(
+    store: Store, make: Callable[..., HostedBackend], caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    with StubProvider(faults=[None, Fault(kind="drop"), Fault(kind="status", status=500)]) as stub:
+        for name in ("", "httpx2", "httpcore2", "httpcore", "openai"):
+            caplog.set_level(logging.DEBUG, logger=name)
+        backend = make(stub)
+        backend.base_url = (  # type: ignore[attr-defined]
+            stub.base_url.replace("http://", "http://me:canary-pa%40ss@") + "?key=canary-query"
+        )
+        made = ask(store.generation, backend, n=1, concurrency=1, stream=stream)
+        assert stub.n_calls == 4
+    assert made.frame["error"].isna().all()
+    assert "HTTP Request: POST http://127.0.0.1" in caplog.text, "requests are logged"
+    said = (
+        caplog.text
+        + "".join(map(repr, caplog.records))
+        + repr([record.args for record in caplog.records])
+    )
+    assert [secret for secret in ("canary", "pa@ss", KEY) if secret in said] == []
+    basic = "Basic " + base64.b64encode(b"me:canary-pa@ss").decode()
+    assert {(path.partition("?")[2], authorization) for path, authorization in stub.shown} == {
+        ("key=canary-query", basic)
+    }, "both are sent"
