@@ -17,7 +17,6 @@ from rlhf_pipeline.datasets.cells import (
     parse_optional_word,
     parse_text,
 )
-from rlhf_pipeline.datasets.content_id_set import ContentIdSet
 from rlhf_pipeline.datasets.mapping import Binding, bind
 from rlhf_pipeline.datasets.preference import ExportedRows
 from rlhf_pipeline.datasets.rejects import (
@@ -101,7 +100,7 @@ class ComparisonImport:
         self.divided_prompts = refuse_split_conflicts(
             rows, binding, own, what, self.store.splits, progress
         ).describe_divided()
-        seen = ContentIdSet()
+        seen: set[str] = set()
         n_before = 0
         for batch in chunks(rows):
             self._publish(self._select_new(batch, n_before, binding, own, seen))
@@ -115,7 +114,7 @@ class ComparisonImport:
         n_before: int,
         binding: Binding,
         own: ExportedRows,
-        seen: ContentIdSet,
+        seen: set[str],
     ) -> list[dict[str, Any]]:
         """The valid and unknown rows of the batch as COMPARISONS rows with their flag."""
         read: list[tuple[FileRow, dict[str, Any], bool]] = []
@@ -162,7 +161,8 @@ class ComparisonImport:
                     )
                 )
                 continue
-            is_first = seen.add(content_id(comparison_id))  # exported ids may have any form
+            is_first = comparison_id not in seen
+            seen.add(comparison_id)
             if comparison_id in stored or not is_first:
                 self.counts = self.counts.plus(**{"known" if is_first else "merged": 1})
                 continue

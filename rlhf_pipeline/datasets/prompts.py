@@ -17,7 +17,6 @@ from rlhf_pipeline.datasets.cells import (
     parse_optional_text,
     parse_text,
 )
-from rlhf_pipeline.datasets.content_id_set import ContentIdSet
 from rlhf_pipeline.datasets.mapping import bind
 from rlhf_pipeline.datasets.rejects import (
     ImportCounts,
@@ -58,7 +57,7 @@ class PromptImport:
     ) -> ImportCounts:
         binding = bind(mapping.PROMPTS, names, rows.columns, what=what, required=REQUIRED)
         self.unused = binding.unused
-        known, seen = _load_known_ids(self.target), ContentIdSet()
+        known, seen = _load_known_ids(self.target), set[str]()
         unfinished = self.target.with_name(f".{self.target.name}.{uuid.uuid4().hex}.tmp")
         try:
             with translate_write_errors(self.target):
@@ -82,8 +81,8 @@ class PromptImport:
         row: FileRow,
         binding: mapping.Binding,
         file: IO[str],
-        known: ContentIdSet,
-        seen: ContentIdSet,
+        known: set[str],
+        seen: set[str],
     ) -> None:
         try:
             if row.fault is not None:
@@ -94,9 +93,11 @@ class PromptImport:
             self.counts = self.counts.plus(rejected=1)
             return
         name = prompt_id(prompt["text"], prompt["reference"])
-        if not seen.add(name):
+        is_first = name not in seen
+        seen.add(name)
+        if not is_first:
             self.counts = self.counts.plus(merged=1)
-        elif not known.add(name):
+        elif name in known:
             self.counts = self.counts.plus(known=1)
         else:
             json.dump(prompt, file, ensure_ascii=False)
@@ -146,9 +147,9 @@ def _category(value: Any, domain: str | None) -> str:
     return said if said in tuple(Category) else Category.INSTRUCTION.value
 
 
-def _load_known_ids(target: Path) -> ContentIdSet:
+def _load_known_ids(target: Path) -> set[str]:
     """Ids of the prompts of earlier imports."""
-    known = ContentIdSet()
+    known: set[str] = set()
     if target.exists():
         try:
             with target.open(encoding="utf-8") as file:

@@ -19,7 +19,6 @@ from rlhf_pipeline.datasets.cells import (
     parse_optional_identifier,
     parse_optional_text,
 )
-from rlhf_pipeline.datasets.content_id_set import ContentIdSet
 from rlhf_pipeline.datasets.mapping import Binding, bind
 from rlhf_pipeline.datasets.preference import ExportedRows
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
@@ -123,7 +122,7 @@ class VoteImport:
                 "import votes without times with --undated: they count for training, but not for "
                 "drift."
             )
-        seen = ContentIdSet()
+        seen: set[str] = set()
         for batch in chunks(rows):
             self._stage(batch, names.choices, binding, own, seen)
             progress("reading", rows.position, rows.size)
@@ -143,7 +142,7 @@ class VoteImport:
         words: Mapping[str, Choice],
         binding: Binding,
         own: ExportedRows,
-        seen: ContentIdSet,
+        seen: set[str],
     ) -> None:
         read: list[tuple[FileRow, dict[str, Any], bool]] = []
         refused: list[tuple[FileRow, str]] = []
@@ -180,7 +179,9 @@ class VoteImport:
                 vote["choice"],
                 vote["voted_at"],
             ) in turns
-            if not seen.add(key.removeprefix("import:")):
+            is_first = key not in seen
+            seen.add(key)
+            if not is_first:
                 n_merged += 1
             elif key in known or (is_own and is_stored):
                 n_known += 1

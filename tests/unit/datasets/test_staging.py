@@ -1,38 +1,28 @@
-"""What an import keeps on its way: records in order of time, ids seen, rejects, pseudonyms."""
+"""What an import keeps on its way: records in order of time, rejects, pseudonyms."""
 
-import errno
-import io
 import json
 import os
 import random
 import stat
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.datasets.content_id_set import ContentIdSet
 from rlhf_pipeline.datasets.pseudonyms import PSEUDONYM, Pseudonyms
 from rlhf_pipeline.datasets.rejects import Rejects
 from rlhf_pipeline.datasets.staging import Staging
-from rlhf_pipeline.errors import ArtefactError, DatasetError
-from rlhf_pipeline.records import content_id
+from rlhf_pipeline.errors import DatasetError
 
 START = datetime(2016, 1, 31, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("run_bytes", "fan_in"),
-    [(10**6, 64), (300, 64), (300, 3)],
-    ids=["one run", "many runs", "more runs than may be open"],
-)
-def test_records_are_sorted_by_time_then_line_with_undated_last(tmp_path, run_bytes, fan_in):
+def test_records_are_sorted_by_time_then_line_with_undated_last(tmp_path):
     draw = random.Random(1)
     moments = [
         START + timedelta(seconds=draw.randrange(20)) if draw.random() < 0.8 else None
         for _ in range(300)
     ]
-    staging = Staging(tmp_path, run_bytes=run_bytes, fan_in=fan_in)
+    staging = Staging(tmp_path)
     for line, moment in enumerate(moments):
         staging.add(moment, line, {"line": line, "text": "tab\tand\nbreak ü"})
     assert len(staging) == 300
@@ -40,30 +30,6 @@ def test_records_are_sorted_by_time_then_line_with_undated_last(tmp_path, run_by
     wanted = sorted(range(300), key=lambda line: (moments[line] or latest, line))
     assert [record["line"] for record in staging] == wanted
     assert next(iter(staging))["text"] == "tab\tand\nbreak ü"
-
-
-class FullDisk(io.StringIO):
-    def writelines(self, lines):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_a_full_disk_is_named_with_its_cure(tmp_path, monkeypatch):
-    staging = Staging(tmp_path, run_bytes=10)
-    monkeypatch.setattr(Path, "open", lambda *_, **__: FullDisk())
-    with pytest.raises(
-        ArtefactError, match=r"No space left on device. Free some space and run again"
-    ):
-        staging.add(START, 1, {"line": 1})
-
-
-def test_seen_ids_are_recognised_in_any_number():
-    seen = ContentIdSet()
-    ids = [content_id(i) for i in range(20_000)]
-    assert all(seen.add(name) for name in ids)
-    assert not any(seen.add(name) for name in ids)
-    assert len(seen) == 20_000
-    assert seen.add("0" * 20)
-    assert not seen.add("0" * 20)
 
 
 def test_rejects_are_written_beside_the_input_by_line(tmp_path):
