@@ -165,10 +165,7 @@ def timed(data: Path, folder: Path, limits: Limits) -> FittedProject:
     assert model.weights_hash == fitted["warm"].model.weights_hash, (
         "the same files gave another model"
     )
-    print(
-        f"\n{n_train} training pairs, {n_texts} distinct completions, {model.encoder.n_truncated} "
-        "texts cut to the encoder's window."
-    )
+    print(f"\n{n_train} training pairs, {n_texts} distinct completions.")
     for name, limit in (("cold", BAR_COLD), ("warm", BAR_WARM)):
         wall, cpu = spent[name].total
         limits.check(
@@ -291,7 +288,6 @@ def _print_measures(
     rows = [
         (f"accuracy; its noise ceiling {ceiling}", raw.accuracy, mended.accuracy),
         ("ECE, equal mass", raw.ece_equal_mass, mended.ece_equal_mass),
-        ("ECE, equal width", raw.ece_equal_width, mended.ece_equal_width),
         ("ECE without its noise", raw.ece_debiased, mended.ece_debiased),
         ("Brier score", raw.brier, mended.brier),
         ("log loss", raw.log_loss, mended.log_loss),

@@ -312,33 +312,11 @@ class AnnotatorCell(NamedTuple):
     model_version: str
 
 
-class BrierParts(Record):
-    """Brier = reliability - resolution + uncertainty + within_bins, exactly; see
-    `rlhf_pipeline.calibration.summary`.
-    """
-
-    reliability: Interval = Field(
-        description="mean squared distance of stated and observed share per bin; 0 is calibrated"
-    )
-    resolution: Interval = Field(
-        description="mean squared distance of the bins' observed shares from one half; higher is "
-        "more informative"
-    )
-    uncertainty: float = Field(
-        default=0.25,
-        description="Brier score of always predicting one half",
-    )
-    within_bins: float = Field(
-        description="correction for probabilities that differ within a bin; 0 if they are equal"
-    )
-
-
 class CalibrationMetrics(Record):
     """Calibration figures, all over the same `n` comparisons."""
 
     n: int
     accuracy: Interval
-    ece_equal_width: Interval
     ece_equal_mass: Interval
     brier: Interval
     log_loss: Interval
@@ -347,7 +325,6 @@ class CalibrationMetrics(Record):
         description="slope of the outcome's log odds on the stated log odds, without intercept: 1 "
         "is calibrated, below 1 overconfident; None if it cannot be estimated",
     )
-    brier_parts: BrierParts
 
 
 class ReliabilityBin(Record):

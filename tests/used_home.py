@@ -14,7 +14,6 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import COLUMNS, Window
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import (
-    BrierParts,
     CalibrationMetrics,
     CalibrationReport,
     Interval,
@@ -92,15 +91,11 @@ def report() -> CalibrationReport:
     metrics = CalibrationMetrics(
         n=9,
         accuracy=number,
-        ece_equal_width=number,
         ece_equal_mass=number,
         brier=number,
         log_loss=number,
         ece_debiased=number,
         slope=None,
-        brier_parts=BrierParts(
-            reliability=number, resolution=number, uncertainty=0.25, within_bins=0.0
-        ),
     )
     return CalibrationReport(
         reward_model="demo.reward_model@1",

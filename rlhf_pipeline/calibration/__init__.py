@@ -27,7 +27,6 @@ from rlhf_pipeline.calibration.metrics import (
     brier,
     ece_debiased,
     ece_equal_mass,
-    ece_equal_width,
     log_loss,
 )
 from rlhf_pipeline.calibration.monitoring import (
@@ -74,7 +73,6 @@ __all__ = [
     "ceilings_by_group",
     "ece_debiased",
     "ece_equal_mass",
-    "ece_equal_width",
     "ece_lower_bound",
     "evidently_calibration_report",
     "fit_calibrator",

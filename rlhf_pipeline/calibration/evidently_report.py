@@ -30,7 +30,7 @@ from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.records import GroupCalibration, Interval
 
 SLOPE = "calibration_slope"
-RELIABILITY_QUANTITY = "ece_equal_width"  # the metric that renders charts and tables
+RELIABILITY_QUANTITY = "ece_equal_mass"  # the metric that renders charts and tables
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,6 @@ QUANTITIES: dict[str, Callable[[pd.DataFrame], float]] = {
     OVERCONFIDENCE: lambda frame: _overconfidence(frame, len(frame)),
     LOWER_BOUND: _lower_bound,
     "ece_debiased": lambda frame: metrics.ece_debiased(frame["p"], frame["outcome"]),
-    "ece_equal_width": lambda frame: metrics.ece_equal_width(frame["p"], frame["outcome"]),
     "ece_equal_mass": lambda frame: metrics.ece_equal_mass(frame["p"], frame["outcome"]),
     "brier": lambda frame: metrics.brier(frame["p"], frame["outcome"]),
     "log_loss": lambda frame: metrics.log_loss(frame["p"], frame["outcome"]),

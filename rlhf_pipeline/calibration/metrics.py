@@ -92,16 +92,10 @@ def equal_mass_bins(rows: FoldedRows, n_bins: int = N_BINS) -> Ints:
     return np.asarray(bins[inverse], dtype=np.int64)
 
 
-def ece_equal_width(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
-    """Expected calibration error: mean |confidence - accuracy| over bins of equal width, weighted
-    by their rows.
-    """
-    rows = FoldedRows.from_predictions(p, outcomes, weights=weights)
-    return ece(rows, equal_width_bins(rows, n_bins))
-
-
 def ece_equal_mass(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
-    """The same over bins of equal weight, which no empty bin can distort."""
+    """Expected calibration error: mean |confidence - accuracy| over bins of equal weight, which no
+    empty bin can distort, weighted by their rows.
+    """
     rows = FoldedRows.from_predictions(p, outcomes, weights=weights)
     return ece(rows, equal_mass_bins(rows, n_bins))
 
@@ -132,17 +126,11 @@ def subtract_noise(gap: Floats, share: Floats, variance: Floats) -> Floats:
     return np.asarray((share * (2 * size - expected)).sum(axis=-1))
 
 
-def smooth_share(share: Any, n: Any) -> Any:
-    """(k + 1/2) / (n + 1) for a share of `n`, k / n: the mean of Jeffreys' posterior (Brown, Cai
-    and DasGupta 2001), never quite 0 or 1. Numbers or arrays."""
-    return (share * n + 0.5) / (n + 1)
-
-
 def variance_of_share(share: Any, n: Any) -> Any:
-    """Of a share of `n` rows: s(1 - s) / n at the smoothed share, so that it is not 0 where all
-    rows agree. Numbers or arrays.
+    """Of a share of `n` rows: s(1 - s) / n at the mean of Jeffreys' posterior (Brown, Cai and
+    DasGupta 2001), so that it is not 0 where all rows agree. Numbers or arrays.
     """
-    rate = smooth_share(share, n)
+    rate = (share * n + 0.5) / (n + 1)
     return rate * (1 - rate) / np.maximum(n, 1e-300)
 
 

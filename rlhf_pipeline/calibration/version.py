@@ -58,7 +58,6 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
     """
     raw = report.raw
     calibrated = report.calibrated
-    parts = report.calibrated.brier_parts
     found: dict[str, Interval | None] = {
         "accuracy": raw.accuracy,
         "noise_ceiling": report.noise_ceiling,
@@ -69,8 +68,6 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
         "slope_raw": raw.slope,
         "slope_calibrated": calibrated.slope,
         "brier_calibrated": calibrated.brier,
-        "brier_reliability": parts.reliability,
-        "brier_resolution": parts.resolution,
         "log_loss_raw": raw.log_loss,
         "log_loss_calibrated": calibrated.log_loss,
     }

@@ -10,7 +10,6 @@ import pytest
 
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
 from rlhf_pipeline.records import (
-    BrierParts,
     CalibrationMetrics,
     CalibrationReport,
     Interval,
@@ -81,15 +80,11 @@ def report(hours: int, method: str) -> CalibrationReport:
     metrics = CalibrationMetrics(
         n=90,
         accuracy=most,
-        ece_equal_width=most,
         ece_equal_mass=Interval(value=ece, low=ece / 2, high=ece * 1.5, n=90),
         brier=most,
         log_loss=most,
         ece_debiased=Interval(value=ece / 2, low=0.0, high=ece, n=90),
         slope=Interval(value=0.8, low=0.6, high=1.0, n=90),
-        brier_parts=BrierParts(
-            reliability=most, resolution=most, uncertainty=0.25, within_bins=0.0
-        ),
     )
     bins = tuple(
         ReliabilityBin(

@@ -168,7 +168,6 @@ def full(home: Home) -> Home:
     root = home.settings.home
     dated = {
         "cache/embeddings/old.emb": 41,
-        "cache/embeddings/old.cut": 41,
         "cache/embeddings/young.emb": 39,
         "models/candidates/old/weights": 31,
         "models/candidates/young/weights": 29,
@@ -202,7 +201,7 @@ def test_job_deletes_what_is_due_once_and_anchors_the_audit_chain(full: Home) ->
     assert full.retention.delete() == EXPECTED
     assert full.instance.get_runs_count() == 2
     gone = {path.name for path in before - files(full.settings.home)}
-    assert gone == {"x.out", "weights", "old.parquet", "old.emb", "old.cut"}
+    assert gone == {"x.out", "weights", "old.parquet", "old.emb"}
     assert full.registry.removal_times("policy").keys() == {1, 2}
     assert full.retention.delete() == {}
 

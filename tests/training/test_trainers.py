@@ -119,29 +119,6 @@ def test_several_batches_a_step_are_one_larger_batch(bert):
     assert one.records_[0].n_pairs_seen == three.records_[0].n_pairs_seen == 2 * len(pairs)
 
 
-KILLED = """
-    import sys, time
-    from pathlib import Path
-    import torch
-    from tests.training.test_trainers import model_on
-    from tests.unit.reward_model.tiny_networks import word_pairs
-
-    torch.set_num_threads(int(sys.argv[3]))
-    model = model_on(
-        Path(sys.argv[1]), checkpoints=Path(sys.argv[2]), checkpoint_every=3, n_members=2)
-    model.fit(word_pairs(), progress=lambda done, total, note="": time.sleep(0.3))
-"""
-
-
-def resumed_from(bert, folder, **given):
-    return (
-        model_on(bert, checkpoints=folder, checkpoint_every=3, **given)
-        .fit(word_pairs())
-        .records_[0]
-        .resumed_from
-    )
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

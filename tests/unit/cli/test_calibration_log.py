@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.errors import DatasetError
-from rlhf_pipeline.records import BrierParts, CalibrationMetrics, CalibrationReport, Interval
+from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval
 from rlhf_pipeline.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -40,15 +40,11 @@ def entry(hour: int = 0, *, model: str = "old.reward_model@4", **more) -> dict:
     metrics = CalibrationMetrics(
         n=50,
         accuracy=interval,
-        ece_equal_width=interval,
         ece_equal_mass=interval,
         brier=interval,
         log_loss=interval,
         ece_debiased=interval,
         slope=None,
-        brier_parts=BrierParts(
-            reliability=interval, resolution=interval, uncertainty=0.25, within_bins=0.0
-        ),
     )
     report = CalibrationReport(
         reward_model=model,

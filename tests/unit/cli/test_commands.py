@@ -16,7 +16,6 @@ from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, REFLECTIONS, check_frame
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.prompts.dataset import read_jsonl
 from rlhf_pipeline.records import (
-    BrierParts,
     CalibrationMetrics,
     CalibrationReport,
     Interval,
@@ -312,15 +311,11 @@ def calibration_report(hour):
     metrics = CalibrationMetrics(
         n=9,
         accuracy=number,
-        ece_equal_width=number,
         ece_equal_mass=number,
         brier=number,
         log_loss=number,
         ece_debiased=number,
         slope=None,
-        brier_parts=BrierParts(
-            reliability=number, resolution=number, uncertainty=0.25, within_bins=0.0
-        ),
     )
     return CalibrationReport(
         reward_model=f"demo.reward_model@{hour}",

@@ -7,7 +7,6 @@ import pytest
 
 from rlhf_pipeline.errors import InvalidScores
 from rlhf_pipeline.records import (
-    BrierParts,
     CalibrationMetrics,
     CalibrationReport,
     GateCheck,
@@ -57,15 +56,11 @@ def report(reward_model: str = "demo.reward_model@1", value: float = 0.1) -> Cal
     metrics = CalibrationMetrics(
         n=50,
         accuracy=interval,
-        ece_equal_width=interval,
         ece_equal_mass=interval,
         brier=interval,
         log_loss=interval,
         ece_debiased=interval,
         slope=None,
-        brier_parts=BrierParts(
-            reliability=interval, resolution=interval, uncertainty=0.25, within_bins=0.0
-        ),
     )
     bins = (
         ReliabilityBin(
