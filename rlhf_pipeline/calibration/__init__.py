@@ -30,9 +30,8 @@ from rlhf_pipeline.calibration.metrics import (
     log_loss,
 )
 from rlhf_pipeline.calibration.monitoring import (
-    OverconfidenceTest,
     ece_lower_bound,
-    overconfidence_test,
+    overconfidence_p_value,
 )
 from rlhf_pipeline.calibration.selection import (
     calibrate,
@@ -56,7 +55,6 @@ __all__ = [
     "Calibrator",
     "EvidentlyResult",
     "OverTimeParams",
-    "OverconfidenceTest",
     "PredictedVotes",
     "VoteFacts",
     "all_ceilings",
@@ -81,7 +79,7 @@ __all__ = [
     "log_loss",
     "measure_pairs",
     "over_time_frame",
-    "overconfidence_test",
+    "overconfidence_p_value",
     "pairs_that_count",
     "recalibrated_loss",
     "reliability_table",

@@ -1,10 +1,11 @@
 """Chooses the calibrator of some votes by its loss on prompts it was not fitted to."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from pydantic import Field, field_validator
 
 from rlhf_pipeline.calibration.base import Calibrator, Floats, check_rows
@@ -14,7 +15,7 @@ from rlhf_pipeline.calibration.methods import CALIBRATORS
 from rlhf_pipeline.calibration.metrics import log_loss, share_right
 from rlhf_pipeline.calibration.temperature import TemperatureScaling
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.intervals import BootstrapParams
+from rlhf_pipeline.intervals import BootstrapParams, group_index
 from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.plugins import select_params
 
@@ -32,11 +33,6 @@ class CalibrationParams(BootstrapParams):
         min_length=1,
         description="Methods compared; `none` always is, isotonic from 1,000 votes on. platt is "
         "another name of temperature",
-    )
-    target: Literal["votes", "majority"] = Field(
-        default="votes",
-        description="Event of the probability: a single vote for a, as later evaluated, or a "
-        "majority for a",
     )
     folds: int = Field(
         default=5, ge=2, le=50, description="Folds over prompts by which methods are compared"
@@ -80,6 +76,28 @@ class VoteRows:
     def right(self) -> Floats:
         """Share of each row's votes for the side with the higher score, (n,)."""
         return share_right(self.margins, self.outcomes)
+
+    @classmethod
+    def of_pairs(
+        cls, pairs: pd.DataFrame, margins: Floats, n_chosen: Floats, n_rejected: Floats
+    ) -> Self:
+        """Up to two rows for each of `pairs`, weighted by its column `weight` and its votes for
+        each side; `margins` (n,) are those of the chosen completion.
+        """
+        is_a = (pairs["chosen_side"] == "a").to_numpy()
+        counting = pairs["weight"].to_numpy(dtype=np.float64)
+        weights = np.concatenate([counting * n_chosen, counting * n_rejected])
+        kept = weights > 0
+        prompts = group_index(pairs["prompt_id"].to_numpy(), len(pairs))
+        ids = pairs["comparison_id"].to_numpy(dtype=object)
+        return cls(
+            np.tile(np.where(is_a, margins, -margins), 2)[kept],
+            np.concatenate([is_a, ~is_a]).astype(np.float64)[kept],
+            weights[kept],
+            np.tile(prompts, 2)[kept],
+            np.tile(ids, 2)[kept],
+            int((counting > 0).sum()),
+        )
 
     def with_swapped_sides(self, mask: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
         """Rows of `mask` and the same rows with sides swapped, so that no fold lacks a class."""

@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 from pydantic import Field
 
 from rlhf_pipeline.calibration.metrics import FoldedRows
-from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_test
+from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_p_value
 from rlhf_pipeline.calibration.slope import slope_bounds
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.parameters import Parameters
@@ -70,9 +70,7 @@ def run_calibration_tests(
     latest = slice(-thresholds.slope_rows, None)
     values = {
         SLOPE_UPPER: slope_bounds(FoldedRows.from_predictions(p, outcomes, groups=groups))[1],
-        OVERCONFIDENCE: overconfidence_test(
-            p[latest], outcomes[latest], groups=groups[latest]
-        ).p_value,
+        OVERCONFIDENCE: overconfidence_p_value(p[latest], outcomes[latest], groups=groups[latest]),
         LOWER_BOUND: ece_lower_bound(p, outcomes, groups=groups),
     }
     return [

@@ -14,11 +14,10 @@ from rlhf_pipeline.calibration.choice import CalibrationParams, VoteRows, choose
 from rlhf_pipeline.calibration.group_calibration import PredictedVotes, calibration_by_group
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import DimensionCalibration
 from rlhf_pipeline.reward_model import RewardModel
-from rlhf_pipeline.reward_model.base import Floats, both_sides
+from rlhf_pipeline.reward_model.base import both_sides
 from rlhf_pipeline.reward_model.dimensions import ceiling_in_dimension
 from rlhf_pipeline.reward_model.training import change_weights
 from rlhf_pipeline.votes.dimension_votes import read_dimension_votes
@@ -62,32 +61,14 @@ def calibration_by_dimension(
             continue
         chosen, rejected = np.split(scores[str(name)], 2)
         margins = (chosen - rejected)[np.searchsorted(rows, own["row"])]
-        learnt, tested = (_vote_rows(own[of], margins[of]) for of in (~is_test, is_test))
+        n_chosen = own["n_chosen"].to_numpy(dtype=np.float64)
+        n_rejected = own["n"].to_numpy(dtype=np.float64) - n_chosen
+        learnt, tested = (
+            VoteRows.of_pairs(own[of], margins[of], n_chosen[of], n_rejected[of])
+            for of in (~is_test, is_test)
+        )
         measured.append(_measure(str(name), own[is_test], learnt, tested, params))
     return tuple(measured)
-
-
-def _vote_rows(judged: pd.DataFrame, margins: Floats) -> VoteRows:
-    """Up to two rows a pair, weighted by its votes for each side; `margins` (n,) are those of the
-    chosen completion.
-    """
-    is_a = (judged["chosen_side"] == "a").to_numpy()
-    own = np.where(is_a, margins, -margins)
-    weight = judged["weight"].to_numpy(dtype=np.float64)
-    n_chosen = judged["n_chosen"].to_numpy(dtype=np.float64)
-    n_rejected = judged["n"].to_numpy(dtype=np.float64) - n_chosen
-    weights = np.concatenate([weight * n_chosen, weight * n_rejected])
-    kept = weights > 0
-    prompts = group_index(judged["prompt_id"].to_numpy(), len(judged))
-    ids = judged["comparison_id"].to_numpy(dtype=object)
-    return VoteRows(
-        np.tile(own, 2)[kept],
-        np.concatenate([is_a, ~is_a]).astype(np.float64)[kept],
-        weights[kept],
-        np.tile(prompts, 2)[kept],
-        np.tile(ids, 2)[kept],
-        len(judged),
-    )
 
 
 def _measure(

@@ -23,7 +23,7 @@ from rlhf_pipeline.calibration.day_tests import (
     require_rows,
 )
 from rlhf_pipeline.calibration.group_calibration import HEADER, UNKNOWN_CEILING, group_cells
-from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_test
+from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_p_value
 from rlhf_pipeline.calibration.slope import all_agree, fit_slope, slope_bounds
 from rlhf_pipeline.calibration.summary import reliability_table
 from rlhf_pipeline.errors import FrameError
@@ -68,7 +68,7 @@ def _lower_bound(frame: pd.DataFrame) -> float:
 
 def _overconfidence(frame: pd.DataFrame, latest: int) -> float:
     part = frame.tail(latest)
-    return overconfidence_test(part["p"], part["outcome"], groups=part["group"].to_numpy()).p_value
+    return overconfidence_p_value(part["p"], part["outcome"], groups=part["group"].to_numpy())
 
 
 QUANTITIES: dict[str, Callable[[pd.DataFrame], float]] = {

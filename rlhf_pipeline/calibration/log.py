@@ -69,34 +69,22 @@ def _parse_report(entry: Any) -> CalibrationReport:
     try:
         report = CalibrationReport.model_validate(entry)
         fitted_at = report.fitted_at.astimezone(UTC)
-        written = json.dumps(
-            report.model_dump(exclude={"fitted_at"}), ensure_ascii=False, allow_nan=False
-        )
-        written.encode()
+        report.model_dump_json().encode()
+        json.dumps(report.model_dump(exclude={"fitted_at"}), allow_nan=False)
     except ValidationError as cause:
         first = cause.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise DatasetError(f"{where or 'the entry'}: {first['msg']}.") from cause
-    except OverflowError as cause:
+    except (ValueError, OverflowError, RecursionError) as cause:
         raise DatasetError(
-            f"fitted_at: {report.fitted_at} is outside the range of UTC times."
+            f"a number or text that JSON does not hold ({cause}); write null for missing numbers."
         ) from cause
-    except UnicodeEncodeError as cause:  # before ValueError, its base class
-        raise DatasetError("its text contains a lone surrogate.") from cause
-    except (ValueError, RecursionError) as cause:
-        raise DatasetError(
-            f"NaN, infinity or too deep a nesting ({cause}); write null for missing numbers."
-        ) from cause
-    if report.fitted_at.tzinfo is None:
-        raise DatasetError(
-            f"fitted_at: {report.fitted_at} names no time zone; in UTC it ends in Z."
-        )
     if (
-        "\x00" in f"{report.reward_model}{report.method}{report.data_hash}"
+        report.fitted_at.tzinfo is None
         or not report.reward_model.strip()
+        or "\x00" in report.reward_model
     ):
         raise DatasetError(
-            "reward_model: must name a model, without NUL characters; the same holds for method "
-            "and data_hash."
+            "fitted_at needs a time zone (in UTC it ends in Z), reward_model a name."
         )
     return report.model_copy(update={"fitted_at": fitted_at})

@@ -10,26 +10,11 @@ import numpy as np
 
 from rlhf_pipeline.calibration.metrics import N_BINS, FoldedRows, Groups, equal_mass_bins
 from rlhf_pipeline.calibration.slope import all_agree, score_z, wald_error
-from rlhf_pipeline.records import Interval, Record
 
 
-class OverconfidenceTest(Record):
-    """Tests whether the model is overconfident. `slope` has the test's own interval, two-sided at
-    twice the level. It is None where all votes agree with the model or all disagree: there is no
-    slope then, but the test may still reject 1.
-    """
-
-    slope: Interval | None
-    p_value: float
-    level: float
-    fires: bool
-
-
-def overconfidence_test(
-    p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, level: float = 0.025
-) -> OverconfidenceTest:
-    """One-sided Wald test that the calibration slope is below 1; on a calibrated model it fires in
-    `level` of the cases.
+def overconfidence_p_value(p: Any, outcomes: Any, *, groups: Groups = None) -> float:
+    """One-sided Wald test that the calibration slope is below 1: the share of calibrated models
+    with as low a slope.
 
     Errors are cluster-robust over `groups`. If all votes agree with the model or all disagree, it
     is the score test of slope 1. Raises NotEnoughData where every probability is 0.5 or fewer than
@@ -37,17 +22,11 @@ def overconfidence_test(
     """
     from scipy.stats import norm
 
-    rows = FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups)
+    rows = FoldedRows.from_predictions(p, outcomes, groups=groups)
     if all_agree(rows):
-        p_value = float(norm.cdf(score_z(rows)))
-        return OverconfidenceTest(slope=None, p_value=p_value, level=level, fires=p_value < level)
+        return float(norm.cdf(score_z(rows)))
     value, error = wald_error(rows)
-    half = float(norm.ppf(1 - level)) * error
-    slope = Interval(
-        value=value, low=value - half, high=value + half, n=len(rows.right), level=1 - 2 * level
-    )
-    p_value = float(norm.cdf((value - 1) / max(error, 1e-300)))
-    return OverconfidenceTest(slope=slope, p_value=p_value, level=level, fires=p_value < level)
+    return float(norm.cdf((value - 1) / max(error, 1e-300)))
 
 
 def ece_lower_bound(

@@ -22,10 +22,10 @@ from rlhf_pipeline.calibration.metrics import log_loss
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
-from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport
 from rlhf_pipeline.reward_model import RewardModel
+from rlhf_pipeline.reward_model.base import margins_of
 from rlhf_pipeline.reward_model.training import change_weights
 from rlhf_pipeline.votes import log_opening, n_test_pairs, open_test_split
 from rlhf_pipeline.votes.splits import Recorder
@@ -75,9 +75,8 @@ def calibrate(
     test = _vote_rows(opened, reward_model, params, votes.taste_changes, progress)
     if not test.n_pairs:
         raise NotEnoughData(
-            f"None of {n_test} test pairs counts: none has votes (a majority, where that is the "
-            "target), or all were voted on before a change after which they weigh 0. Collect more "
-            "votes."
+            f"None of {n_test} test pairs counts: none has votes, or all were voted on before a "
+            "change after which they weigh 0. Collect more votes."
         )
     return calibrator, _build_report(
         calibrator,
@@ -155,10 +154,9 @@ def recalibrated_loss(
         )
 
 
-def pairs_that_count(pairs: pd.DataFrame, params: CalibrationParams) -> pd.DataFrame:
-    """Those of PREFERENCE_PAIRS with votes; where the target is the majority, with one."""
-    is_decided = (pairs["agreement"] > 0.5) | (params.target != "majority")
-    return pairs[(pairs["n_votes"] > 0) & is_decided].reset_index(drop=True)
+def pairs_that_count(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Those of PREFERENCE_PAIRS with votes."""
+    return pairs[pairs["n_votes"] > 0].reset_index(drop=True)
 
 
 def measure_pairs(
@@ -207,41 +205,13 @@ def _vote_rows(
     changes: TasteChanges,
     progress: Progress,
 ) -> VoteRows:
-    """Rows of the pairs of one split. For votes, each pair is two rows, weighted by the votes for
-    each side; pairs with only ties give none.
-    """
-    majority_only = params.target == "majority"
-    used = pairs_that_count(pairs, params)
-    if used.empty:
-        return VoteRows(
-            np.zeros(0),
-            np.zeros(0),
-            np.zeros(0),
-            np.zeros(0, dtype=np.int64),
-            np.zeros(0, dtype=object),
-            0,
-        )
-    prompts, n = used["prompt"].tolist(), len(used)
-    scores = reward_model.score(
-        [*prompts, *prompts], [*used["chosen"], *used["rejected"]], progress=progress
-    )
-    chose_a = (used["chosen_side"] == "a").to_numpy()
-    margins = np.where(chose_a, 1.0, -1.0) * (scores[:n] - scores[n:])
-    agreement = np.ones(n) if majority_only else used["agreement"].to_numpy(dtype=np.float64)
-    votes = np.ones(n) if majority_only else used["n_votes"].to_numpy(dtype=np.float64)
+    """Rows of the pairs of one split; pairs with only ties give none."""
+    used = pairs_that_count(pairs)
+    margins = margins_of(reward_model, used, progress=progress) if len(used) else np.zeros(0)
     counting = change_weights(used, changes, params.weight_before_change)
-    weights = votes * counting
-    groups = group_index(used["prompt_id"].to_numpy(), n)
-    ids = used["comparison_id"].to_numpy(dtype=object)
-    both = np.concatenate([weights * agreement, weights * (1 - agreement)])
-    kept = both > 0
-    return VoteRows(
-        np.concatenate([margins, margins])[kept],
-        np.concatenate([chose_a, ~chose_a]).astype(np.float64)[kept],
-        both[kept],
-        np.concatenate([groups, groups])[kept],
-        np.concatenate([ids, ids])[kept],
-        int((counting > 0).sum()),
+    votes, agreement = (used[name].to_numpy(dtype=np.float64) for name in ("n_votes", "agreement"))
+    return VoteRows.of_pairs(
+        used.assign(weight=counting), margins, votes * agreement, votes * (1 - agreement)
     )
 
 

@@ -176,7 +176,7 @@ def _widen_to_wilson(
             there = [interval.value + (end - accuracy) * slopes[name] for end in ends]
         else:  # an ECE
             confidence = rows.mean[0]
-            nearest = float(np.clip(confidence, *ends))
+            nearest = min(max(confidence, ends[0]), ends[1])
             there = [abs(end - confidence) for end in (*ends, nearest)]
         return interval.model_copy(
             update={"low": max(0.0, min(interval.low, *there)), "high": max(interval.high, *there)}

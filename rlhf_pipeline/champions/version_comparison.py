@@ -33,7 +33,7 @@ def measure_versions(
     Empty below MIN_PAIRS pairs that count. An earlier version that cannot be loaded or cannot score
     is left out, and logged.
     """
-    if len(pairs_that_count(pairs, params)) < MIN_PAIRS:
+    if len(pairs_that_count(pairs)) < MIN_PAIRS:
         return {}
     found = {}
     for judge in (current, *_load_promoted(champions, current.label)):

@@ -107,7 +107,7 @@ def train(
     workspace = Workspace.open()
     files = TrainingFiles(workspace.settings.home)
     folder = out or files.checkpoint
-    learnt_from = _read_data(workspace, data or files.training_data, change_seq)
+    learnt_from = _read_data(workspace, data, change_seq)
     start = _load_start(workspace, retrain=retrain, checkpoint=checkpoint)
     params = _parse_fit(kind, preset, label, changes)
     encoder = workspace.champions.encoder()
@@ -183,7 +183,7 @@ def calibrate(
     files, champions = TrainingFiles(workspace.settings.home), workspace.champions
     params = parse_parameters(CalibrateParams, changes)
     version = _find_reward_model(workspace, model)
-    learnt_from = _read_data(workspace, data or files.training_data, change_seq)
+    learnt_from = _read_data(workspace, data, change_seq)
     comparisons = workspace.store.comparisons.with_ids(judged_comparison_ids(learnt_from.votes))
     # Only an explicit value: the default was never weighed against the data.
     is_given = "weight_before_change" in params.model_fields_set
@@ -282,9 +282,12 @@ def _load_start(workspace: Workspace, *, retrain: bool, checkpoint: Path | None)
     return WarmStart(champion.reward_model, champion.label)
 
 
-def _read_data(workspace: Workspace, path: Path, change_seq: int | None) -> LearningData:
-    """The pairs in the file, with the votes that had been cast when they were made."""
-    pairs = read_pairs(path)
+def _read_data(workspace: Workspace, path: Path | None, change_seq: int | None) -> LearningData:
+    """The pairs in the file, by default those of `rlhf votes prepare`, with the votes that had been
+    cast when they were made. Of a file that was named only the votes on its prompts count: those on
+    others say nothing of what its model can reach.
+    """
+    pairs = read_pairs(path or TrainingFiles(workspace.settings.home).training_data)
     seq = int(pairs["max_seq"].max())
     changes = TasteChanges.from_log(
         workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq
@@ -292,6 +295,8 @@ def _read_data(workspace: Workspace, path: Path, change_seq: int | None) -> Lear
     votes = Quarantines.from_decisions(workspace.store.decisions.fires()).drop(
         workspace.store.votes.log(up_to_seq=seq)
     )
+    if path is not None:
+        votes = votes[votes["prompt_id"].isin(pairs["prompt_id"])].reset_index(drop=True)
     return LearningData(pairs, votes, changes)
 
 

@@ -10,24 +10,18 @@ import pandas as pd
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import DayRange
-from rlhf_pipeline.drift.detection import EARLIER_VOTES, ErrorStream
 from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.records import AnnotatorKind, DriftEvent, Promotion, Record, TriggerDecision
 from rlhf_pipeline.retraining.replay import (
     History,
-    RedecideParams,
     TrainableVotes,
     date_votes,
     known_seq,
     list_ticks,
-    reads_again,
     redecide,
-    redetect,
 )
 from rlhf_pipeline.retraining.scores import KnownChange, TriggerScore, score_fires
 from rlhf_pipeline.retraining.triggers import RECOMPUTING_REMEDIES, TriggerParams
-from rlhf_pipeline.votes.quarantines import Quarantines, find_active_quarantines
 
 # Stages of a retraining: what they pay a provider is its spend.
 STAGES = {"reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"}
@@ -49,12 +43,10 @@ class StoredHistory:
     workspace: Workspace
 
     @cached_property
-    def current(self) -> RedecideParams:
-        """The parameters that the loop settings set now."""
+    def current(self) -> TriggerParams:
+        """The conditions that the loop settings set now."""
         loop = LoopSettings.read(self.workspace.settings)
-        values = loop.params("drift_report").model_dump() | loop.trigger.model_dump()
-        known = {name: values[name] for name in RedecideParams.model_fields}
-        return RedecideParams(**known)
+        return TriggerParams(**loop.trigger.model_dump(include=set(TriggerParams.model_fields)))
 
     @cached_property
     def votes(self) -> pd.DataFrame:
@@ -91,34 +83,9 @@ class StoredHistory:
         n = len(self.run_times)
         return sum(costs) / 1e9 / n if costs and n else None
 
-    @cached_property
-    def streams(self) -> dict[str, ErrorStream]:
-        """By champion what its detectors read, of the votes that stand now. A quarantine leaves
-        votes out from its decision on, so that the change that led to it is found again.
-        """
-        detectors, champions = self.workspace.store.detectors, self.workspace.champions
-        errors = detectors.errors_after(None)
-        quarantines = self._quarantines
-        return {
-            label: ErrorStream.of(
-                errors[errors["seq"] > detectors.first_seq(label) - EARLIER_VOTES],
-                label,
-                champions.reference_window(label),
-                quarantines,
-            )
-            for label in self._champion_labels
-        }
-
-    def redecide(self, params: RedecideParams) -> list[TriggerDecision]:
-        """Decide the whole history again."""
-        is_read_again = reads_again(self.current, params)
-        streams = self.streams if is_read_again else {}
-        return self.decide_on(redetect(self._events, streams, self.current, params), params)
-
-    def decide_on(
-        self, events: Sequence[DriftEvent], params: RedecideParams
-    ) -> list[TriggerDecision]:
-        """Decide the whole history as if these events had been found, in vote order."""
+    def redecide(self, params: TriggerParams) -> list[TriggerDecision]:
+        """Decide the whole history again, on the stored events."""
+        events = (e for label in self._champion_labels for e in self._store_events(label))
         history = History(
             ticks=list_ticks(
                 self.votes,
@@ -126,14 +93,14 @@ class StoredHistory:
                 self.decisions,
                 votes_per_tick=self.workspace.settings.votes_per_request,
             ),
-            events=events,
+            events=sorted(events, key=lambda event: (event.seq, event.event_id)),
             votes=TrainableVotes(self.votes),
             run_time=timedelta(seconds=self.mean_run_s or 0),
         )
-        return redecide(history, select_params(TriggerParams, params))
+        return redecide(history, params)
 
     def compare(
-        self, wanted: Mapping[str, RedecideParams], days: DayRange, within: int
+        self, wanted: Mapping[str, TriggerParams], days: DayRange, within: int
     ) -> list[Timeline]:
         """The timeline as it was decided, and one for each of `wanted`, all of these days."""
         made = {name: self.redecide(params) for name, params in wanted.items()}
@@ -183,20 +150,9 @@ class StoredHistory:
                 "`rlhf changes retract` and `rlhf changes add` correct both."
             )
 
-    @cached_property
-    def _events(self) -> list[DriftEvent]:
-        store = self.workspace.store
-        return [event for label in self._champion_labels for event in store.events.for_model(label)]
-
-    @property
-    def _quarantines(self) -> Quarantines:
-        since: dict[str, int] = {}
-        for decision in find_active_quarantines(self.workspace.store.decisions.fires()):
-            assert decision.quarantine is not None
-            first = (known_seq(decision) or 0) + 1
-            for annotator in decision.quarantine.annotator_ids:
-                since[annotator] = min(first, since.get(annotator, first))
-        return Quarantines(since)
+    def _store_events(self, label: str) -> list[DriftEvent]:
+        found = self.workspace.store.events.for_model(label)
+        return [event for event in found if not event.is_replayed]
 
     @cached_property
     def _champion_labels(self) -> list[str]:

@@ -40,8 +40,9 @@ from rlhf_pipeline.retraining.messages import (
     describe_state,
     summarise_decision,
 )
-from rlhf_pipeline.retraining.replay import RedecideParams, known_seq
+from rlhf_pipeline.retraining.replay import known_seq
 from rlhf_pipeline.retraining.scores import KnownChange
+from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.store import Store
 
 app = typer.Typer(help="Decisions to retrain, and what led to each.", no_args_is_help=True)
@@ -195,7 +196,7 @@ def replay(
     Exits with 1 if a stored decision is not reproduced.
     """
     days, history = DayRange(first, last), StoredHistory(Workspace.open())
-    params = parse_parameters(RedecideParams, changes, **history.current.model_dump())
+    params = parse_parameters(TriggerParams, changes, **history.current.model_dump())
     stored = [d for d in history.decisions if d.decided_at.date().isoformat() in days]
     differing = {d.stored_id: found for d in stored if (found := find_differences(d))}
     wanted = {"current settings": history.current}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 import pandas as pd
 from pydantic import BaseModel
 
-from rlhf_pipeline.drift.causes import CAUSE_VOTES, CauseParams, examine
+from rlhf_pipeline.drift.causes import CauseParams, examine
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.stream import Level, ScanResult, level_of, scan, votes_for
 from rlhf_pipeline.plugins import NoParams, select_params
@@ -16,7 +16,6 @@ from rlhf_pipeline.votes import NO_QUARANTINES, Quarantines
 # Votes before the model's first one, on other models' predictions: they teach the rhythm and the
 # annotators' usual times.
 EARLIER_VOTES = 100_000
-OF_CAUSES = ("causes", "later_causes", "no_causes")  # in an event's evidence
 
 
 class ErrorStream(NamedTuple):
@@ -69,19 +68,3 @@ def add_causes(event: DriftEvent, stream: ErrorStream, params: BaseModel) -> Dri
     """
     errors = stream.quarantines.drop(stream.errors)
     return examine(event, errors, stream.level, select_params(CauseParams, params))
-
-
-def find_causes_again(event: DriftEvent, stream: ErrorStream, params: BaseModel) -> DriftEvent:
-    """The event with the causes that the drift reports of its day and of the next ones find, each
-    in the votes up to the end of its day.
-    """
-    evidence = {name: value for name, value in event.evidence.items() if name not in OF_CAUSES}
-    event = event.model_copy(update={"evidence": evidence})
-    errors = stream.quarantines.drop(stream.errors)
-    for end in errors.groupby("day")["seq"].max().cummax().drop_duplicates().tolist():
-        if end >= event.seq:
-            known = errors[errors["seq"] <= end]
-            event = examine(event, known, stream.level, select_params(CauseParams, params))
-        if end >= event.seq + CAUSE_VOTES:
-            break
-    return event

@@ -1,30 +1,17 @@
-"""Decides the whole history of a project again, tick by tick in vote order, with other parameters.
+"""Decides the whole history of a project again, tick by tick in vote order, with other conditions.
 
-The votes, the error streams and the champions are those that were. What a different fire would
+The votes, the events and the champions are those that were. What a different fire would
 have changed (another champion, with other errors from then on) nobody knows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel
 
-from rlhf_pipeline.drift import DETECTORS
-from rlhf_pipeline.drift.category_rises import NAME as CATEGORY_RISES
-from rlhf_pipeline.drift.category_rises import STREAM as CATEGORY_STREAM
-from rlhf_pipeline.drift.category_rises import CategoryParams
-from rlhf_pipeline.drift.causes import CauseParams
-from rlhf_pipeline.drift.choice import DetectorChoice
-from rlhf_pipeline.drift.confirmation import DAY_STREAM
-from rlhf_pipeline.drift.detection import ErrorStream, find_causes_again
-from rlhf_pipeline.drift.rise_test import RiseTest
-from rlhf_pipeline.drift.stream import scan
-from rlhf_pipeline.drift.vote_stream import StreamParams
-from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.records import (
     DriftEvent,
     LeftToPeople,
@@ -36,15 +23,6 @@ from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 
 Seqs = npt.NDArray[np.int64]
 ONE_DAY = pd.Timedelta(days=1)
-
-
-_COMMON = (TriggerParams, DetectorChoice, StreamParams, CategoryParams, CauseParams)
-
-
-class RedecideParams(*DETECTORS.params(*_COMMON)):  # type: ignore[misc]
-    """All that changes a decision: the trigger's conditions, which votes are read, the detectors
-    and their parameters, and how causes are found.
-    """
 
 
 @dataclass(frozen=True)
@@ -125,84 +103,6 @@ def list_ticks(
             for each in stored.get(seq, [champion])
         ]
     return ticks
-
-
-def redetect(
-    events: Sequence[DriftEvent],
-    streams: Mapping[str, ErrorStream],
-    current: RedecideParams,
-    wanted: RedecideParams,
-) -> list[DriftEvent]:
-    """The stored `events`, with those of readers that `wanted` changes made anew from the error
-    stream of each model, in vote order.
-
-    Events of other tests (calibration, a day's error rate) stay as they are: their inputs are not
-    in the streams.
-    """
-    changed = changed_readers(current, wanted)
-    gone = changed | (DETECTORS.keys() - set(wanted.chosen()))
-    if RiseTest.name not in wanted.chosen():
-        gone.add(CATEGORY_RISES)
-    kept = [e for e in events if not (e.is_replayed or reader_of(e) in gone)]
-    if select_params(CauseParams, wanted) != select_params(CauseParams, current):
-        kept = [
-            e if e.stream == DAY_STREAM else find_causes_again(e, streams[e.model_version], wanted)
-            for e in kept
-        ]
-    if changed:
-        chosen = {RiseTest.name if name == CATEGORY_RISES else name for name in changed}
-        params = wanted.model_copy(update={"detectors": sorted(chosen)})
-        for label, stream in streams.items():
-            found = scan(
-                stream.errors,
-                model_version=label,
-                params=params,
-                reference=stream.level,
-                quarantines=stream.quarantines,
-            )
-            kept += [
-                find_causes_again(event, stream, wanted)
-                for event in found.events
-                if reader_of(event) in changed
-            ]
-    return sorted(kept, key=lambda e: (e.seq, e.event_id))
-
-
-def reader_of(event: DriftEvent) -> str | None:
-    """The detector, or the rise tests of all categories, that found the event in an error stream;
-    None for an event of another test.
-    """
-    if event.kind != "drift" or event.stream == DAY_STREAM:
-        return None
-    return CATEGORY_RISES if event.stream.startswith(CATEGORY_STREAM) else event.detector
-
-
-def reads_again(current: RedecideParams, wanted: RedecideParams) -> bool:
-    """Whether the errors must be read to decide with `wanted`."""
-    return bool(changed_readers(current, wanted)) or select_params(
-        CauseParams, current
-    ) != select_params(CauseParams, wanted)
-
-
-def changed_readers(current: RedecideParams, wanted: RedecideParams) -> set[str]:
-    """The detectors, and the rise tests of all categories, that must read the errors again: newly
-    chosen ones, those with other parameters, and all of them where they read other votes.
-    """
-
-    def changes(kind: type[BaseModel]) -> bool:
-        return select_params(kind, current) != select_params(kind, wanted)
-
-    reads_others = changes(StreamParams)
-    changed = {
-        name
-        for name in wanted.chosen()
-        if reads_others or name not in current.chosen() or changes(DETECTORS[name].Params)
-    }
-    if RiseTest.name in wanted.chosen() and (
-        reads_others or RiseTest.name not in current.chosen() or changes(CategoryParams)
-    ):
-        changed.add(CATEGORY_RISES)
-    return changed
 
 
 def redecide(history: History, params: TriggerParams) -> list[TriggerDecision]:

@@ -17,7 +17,7 @@ from rlhf_pipeline.calibration.group_calibration import (
     UNKNOWN_CEILING,
     largest_groups,
 )
-from rlhf_pipeline.errors import FrameError, InvalidScores
+from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.records import CalibrationReport, GroupCalibration, Interval
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from tests.unit.votes.simulated import simulate
@@ -61,17 +61,6 @@ def test_each_group_is_measured_by_itself_and_stands_beside_its_own_ceiling() ->
     assert web.raw_bins == web.calibrated_bins
 
 
-@pytest.mark.parametrize("n", [MIN_PAIRS, MIN_PAIRS + 3, 40])
-def test_no_figure_of_a_group_is_told_without_its_interval(n: int) -> None:
-    (group,) = calibration_by_group(PredictedVotes(*rows({"small": n})[:3]), rows({"small": n})[3])
-    assert group.calibrated is not None
-    for name in ("accuracy", "ece_debiased", "slope", "brier", "log_loss"):
-        found = getattr(group.calibrated, name)
-        assert found.low < found.high
-    told = group_cells(group)[3:]
-    assert all("[" in cell or cell.startswith("unknown") for cell in told)
-
-
 @pytest.mark.parametrize("n", [1, 2, MIN_PAIRS - 1])
 def test_of_a_tiny_group_nothing_is_told_but_how_small_it_is(n: int) -> None:
     p, y, ids, groups = rows({"tiny": n})
@@ -95,25 +84,6 @@ def test_a_small_group_that_is_always_right_is_no_certainty() -> None:
     assert ece.high > 0.14
     assert group.calibrated.slope is None
     assert group_cells(group)[-1] == "unknown"
-
-
-def test_one_group_only_is_the_whole() -> None:
-    p, y, ids, groups = rows({"all of them": 50})
-    (group,) = calibration_by_group(PredictedVotes(p, y, ids), groups)
-    assert group.calibrated == calibration_metrics(p, y, groups=ids, n=50)
-
-
-def test_comparisons_without_a_group_are_left_out_and_nothing_grouped_is_nothing() -> None:
-    p, y, ids, _ = rows({"x": 30})
-    assert calibration_by_group(PredictedVotes(p, y, ids), {"source": {}}) == ()
-    assert calibration_by_group(PredictedVotes(p, y, ids), {}) == ()
-
-
-def test_nan_is_refused_in_whichever_group_it_is() -> None:
-    p, y, ids, groups = rows({"big": 40, "other": 20})
-    p[-1] = np.nan
-    with pytest.raises(InvalidScores, match="NaN"):
-        calibration_by_group(PredictedVotes(p, y, ids), groups)
 
 
 def test_groups_are_sources_and_categories() -> None:

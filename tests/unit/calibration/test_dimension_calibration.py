@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.calibration import CalibrationParams, VoteFacts, calibrate, calibration_figures
+from rlhf_pipeline.calibration import CalibrationParams, calibrate, calibration_figures
 from rlhf_pipeline.calibration.dimension_calibration import calibration_by_dimension
 from rlhf_pipeline.records import CalibrationReport, DimensionCalibration
 from rlhf_pipeline.votes import TasteChanges
@@ -87,25 +87,6 @@ def test_each_head_has_the_slope_of_its_overconfidence_and_is_mended(report, pai
     assert helpful.raw.ece_debiased.low > correct.raw.ece_debiased.value
 
 
-def test_bins_of_an_overconfident_head_show_the_true_shares(report, pairs):
-    """A vote is right at the confidence that half the logit states."""
-    helpful = report.by_dimension[1]
-    test = pairs[pairs["split"] == "test"]
-    gaps = [logit_of("helpful" + a) - logit_of("helpful" + b) for a, b in
-            zip(test["chosen"], test["rejected"], strict=True)]  # fmt: skip
-    size = np.abs(gaps)
-    stated, true = 1 / (1 + np.exp(-2 * size)), 1 / (1 + np.exp(-size))
-    for one in helpful.raw_bins:
-        inside = (stated >= one.low) & ((stated < one.high) | (one.high == 1))
-        # a disputed pair counts once per side
-        assert inside.sum() <= one.n <= 2 * inside.sum()
-        assert one.mean_confidence == pytest.approx(stated[inside].mean())
-        assert one.accuracy_low <= true[inside].mean() <= one.accuracy_high
-    assert len(helpful.raw_bins) == 10
-    last = helpful.raw_bins[-1]
-    assert last.accuracy_high < last.mean_confidence
-
-
 def test_figures_are_kept_in_mlflow_and_the_report_loads_again(report):
     figures = calibration_figures(report)
     helpful = report.by_dimension[1]
@@ -149,15 +130,3 @@ def test_pairs_from_before_a_change_count_less(pairs):
     alone, all_alike = measure(late)["helpful"], measure(pairs)["helpful"]
     of_late, of_all = (abs(now.raw.brier.value - h.raw.brier.value) for h in (alone, all_alike))
     assert of_late < of_all
-
-
-def test_a_dimension_without_a_head_is_left_out(pairs):
-    found = calibrate(
-        pairs,
-        SharpenedHeads({"helpful": 2.0}),
-        PARAMS,
-        reward_model_label="m@1",
-        data_hash="h",
-        votes=VoteFacts(),
-    )[1]
-    assert [head.group for head in found.by_dimension] == ["helpful"]

@@ -11,7 +11,7 @@ from rlhf_pipeline.calibration import (
 )
 from rlhf_pipeline.calibration.group_calibration import PredictedVotes, calibration_by_group
 from rlhf_pipeline.calibration.metrics import brier, ece_equal_mass
-from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughData
+from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import GroupCalibration, Interval
 
 
@@ -82,14 +82,6 @@ def test_the_slope_is_tested_on_the_latest_rows_alone():
     assert {t["name"]: t["value"] for t in wide.tests}[TESTS[1]] > p_values[0]
 
 
-def test_only_quantities_with_a_threshold_are_tested_with_a_reference_too():
-    result = evidently_calibration_report(
-        rows(1.0), rows(1.0, seed=1), CalibrationThresholds(slope_at_least=0.5)
-    )
-    assert [t["name"] for t in result.tests] == TESTS
-    assert result.tests[0]["threshold"] == 0.5
-
-
 def grouped(frame: pd.DataFrame, sizes: dict[str, int]) -> tuple[GroupCalibration, ...]:
     names = np.repeat(list(sizes), list(sizes.values()))
     ids = frame["group"].astype(str).to_numpy()
@@ -122,45 +114,8 @@ def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_the_ceilin
     assert [row[1] for row in drawn["by_group"]] == ["big", "tiny"]
 
 
-@pytest.mark.parametrize(
-    ("ceiling", "words"),
-    [
-        (None, "noise ceiling unknown: no comparison has two votes or a repeat"),
-        (
-            Interval(value=0.81, low=0.777, high=0.85, n=50, basis="repeats"),
-            "noise ceiling 0.810 [0.777, 0.850] from repeats",
-        ),
-    ],
-)
-def test_the_page_says_where_its_ceiling_is_from_and_why_there_is_none(
-    ceiling: Interval | None, words: str
-):
-    assert words in evidently_calibration_report(rows(1.0), noise_ceiling=ceiling).html().decode()
-
-
 def test_too_few_rows_are_not_a_verdict():
     with pytest.raises(NotEnoughData, match="10 voted predictions"):
         evidently_calibration_report(rows(1.0).head(10))
     with pytest.raises(NotEnoughData):
         evidently_calibration_report(rows(1.0).head(0))
-
-
-def test_nan_and_missing_columns_are_refused():
-    frame = rows(1.0)
-    frame.loc[3, "p"] = float("nan")
-    with pytest.raises(InvalidScores):
-        evidently_calibration_report(frame)
-    with pytest.raises(FrameError, match="outcome"):
-        evidently_calibration_report(rows(1.0)[["p"]])
-
-
-def test_groups_are_optional():
-    assert evidently_calibration_report(rows(1.0)[["p", "outcome"]]).passed
-
-
-@pytest.mark.parametrize("change", [{"group": "the only prompt"}, {"p": 0.5}])
-def test_what_no_slope_can_be_told_from_is_refused_by_name(change):
-    with pytest.raises(
-        NotEnoughData, match=r"every probability is 0\.5, or all rows are of one prompt"
-    ):
-        evidently_calibration_report(rows(1.0, 80).assign(**change))

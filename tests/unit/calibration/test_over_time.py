@@ -7,7 +7,6 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
-from pydantic import ValidationError
 
 from rlhf_pipeline.calibration import (
     OverTimeParams,
@@ -18,12 +17,9 @@ from rlhf_pipeline.calibration import (
 from rlhf_pipeline.calibration.calibration_windows import (
     CALIBRATION_OVER_TIME,
     days_of_window,
-    report_days,
 )
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
-from rlhf_pipeline.errors import FrameError, InvalidScores
 from rlhf_pipeline.frames import PREDICTIONS, VOTES, check_frame
-from rlhf_pipeline.records import CalibrationWindow
 from rlhf_pipeline.reflection import reflect, served_predictions
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
@@ -244,18 +240,6 @@ def test_a_small_window_has_an_interval_or_words_and_never_a_bare_number(n: int)
         assert figure is None or figure.low <= figure.value <= figure.high
 
 
-def test_few_prompts_are_part_of_the_interval() -> None:
-    predictions = predicted(MIN_PAIRS)
-    votes = voted(predictions, dict.fromkeys(predictions["comparison_id"], DAYS[0])).assign(
-        prompt_id="the only one"
-    )
-    (window,) = series(predictions, votes, days=[DAYS[0]])
-    assert window.n_prompts == 1
-    assert window.brier is not None
-    assert str(window.brier).endswith("within 1 group")
-    assert window.brier.low < window.brier.high
-
-
 def test_overconfidence_and_a_new_model_are_seen_where_they_begin(world) -> None:
     predictions, votes = world
     new = predicted(model="demo.reward_model@2", overconfident=4.0)
@@ -269,50 +253,3 @@ def test_overconfidence_and_a_new_model_are_seen_where_they_begin(world) -> None
     assert last.reward_models == ("demo.reward_model@2",)
     assert last.ece.value > before.ece.high
     assert last.brier.value > before.brier.value
-
-
-def test_of_two_models_the_one_that_predicted_first_was_served(world) -> None:
-    predictions, votes = world
-    later = predicted(model="demo.reward_model@0", overconfident=9.0).assign(
-        predicted_at=datetime(2026, 2, 2, tzinfo=UTC)
-    )
-    assert series(pd.concat([later, predictions]), votes) == series(predictions, votes)
-
-
-def test_another_order_of_rows_gives_the_same_series(world) -> None:
-    predictions, votes = world
-    rows = reflect_by_vote_day(predictions, votes)
-    shuffled = calibration_over_time(
-        rows.sample(frac=1, random_state=3), votes.sample(frac=1, random_state=4), DAYS, params=WEEK
-    )
-    assert shuffled == calibration_over_time(rows, votes, DAYS, params=WEEK)
-
-
-def test_a_window_survives_its_json(world) -> None:
-    window = series(*world)[-1]
-    assert CalibrationWindow.from_json(window.model_dump_json()) == window
-
-
-def test_a_report_shows_no_day_before_the_records_begin() -> None:
-    params = OverTimeParams(n_windows=5)
-    assert report_days("2026-03-02", "2026-03-01", params) == ["2026-03-01", "2026-03-02"]
-    assert report_days("2026-03-02", "2025-01-01", params)[0] == "2026-02-26"
-    assert report_days("2026-03-02", "2026-04-01", params) == ["2026-03-02"]
-    assert days_of_window("2026-03-02", OverTimeParams(window_days=3)) == [
-        "2026-02-28",
-        "2026-03-01",
-        "2026-03-02",
-    ]
-
-
-def test_bad_input_is_named(world) -> None:
-    predictions, votes = world
-    rows = reflect_by_vote_day(predictions, votes)
-    with pytest.raises(FrameError, match="reward_model"):
-        calibration_over_time(rows.drop(columns="reward_model"), votes, DAYS)
-    with pytest.raises(FrameError, match="votes"):
-        calibration_over_time(rows, votes.drop(columns="choice"), DAYS)
-    with pytest.raises(InvalidScores):
-        calibration_over_time(rows.assign(p=np.nan), votes, DAYS)
-    with pytest.raises(ValidationError):
-        OverTimeParams(window_days=0)

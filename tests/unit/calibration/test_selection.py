@@ -18,7 +18,7 @@ from rlhf_pipeline.calibration import (
     voted_rows,
 )
 from rlhf_pipeline.calibration.log import read_entries
-from rlhf_pipeline.errors import DatasetError, InvalidScores, NotEnoughData
+from rlhf_pipeline.errors import DatasetError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.records import CalibrationReport, Interval
 from rlhf_pipeline.votes import TasteChanges
@@ -116,27 +116,6 @@ def test_isotonic_calibration_that_takes_a_side_from_some_pairs_keeps_the_accura
     assert group.calibrated.accuracy.value == pytest.approx(right.mean())
 
 
-def test_probabilities_are_of_single_votes_unless_the_majority_is_asked_for():
-    single, _ = run(
-        make_pairs(4000), 1.0, params=CalibrationParams(n_resamples=100, methods=["temperature"])
-    )
-    majority, _ = run(
-        make_pairs(4000),
-        1.0,
-        params=CalibrationParams(n_resamples=100, methods=["temperature"], target="majority"),
-    )
-    one = np.array([1.0])
-    assert single.transform(one)[0] == pytest.approx(1 / (1 + np.exp(-1)), abs=0.03)
-    p = 1 / (1 + np.exp(-1))
-    assert majority.transform(one)[0] == pytest.approx(p**3 + 3 * p**2 * (1 - p), abs=0.04)
-
-
-def test_a_calibrated_model_is_left_alone_or_hardly_moved():
-    calibrator, report = run(make_pairs(4000), 1.0)
-    assert abs(calibrator.transform(np.array([1.0]))[0] - 1 / (1 + np.exp(-1))) < 0.04
-    assert report.candidates[report.method] <= report.candidates["none"]
-
-
 def test_the_report_holds_all_candidates_and_the_calibrator_itself():
     calibrator, report = run(
         make_pairs(3000), 3.0, noise_ceiling=Interval(value=0.8, low=0.75, high=0.85, n=100)
@@ -161,10 +140,6 @@ def test_the_calibrator_never_sees_train_or_test_pairs():
     assert run(pairs, 3.0)[1].params == run(flipped, 3.0)[1].params
 
 
-def test_same_pairs_in_another_order_give_the_same_report():
-    assert run(make_pairs(), 3.0)[1] == run(make_pairs().sample(frac=1, random_state=1), 3.0)[1]
-
-
 def test_pairs_before_a_change_of_taste_count_less():
     before = make_pairs(3000)
     swapped = before.rename(columns={"chosen": "rejected", "rejected": "chosen"}).assign(max_seq=1)
@@ -176,34 +151,11 @@ def test_pairs_before_a_change_of_taste_count_less():
     assert report.raw.accuracy.value > 0.6
 
 
-def test_an_even_split_of_votes_is_half_for_each_side():
-    pairs = make_pairs(400)
-    pairs["agreement"] = 0.5
-    calibrator, _ = run(pairs, 1.0)
-    assert abs(calibrator.transform(np.array([1.0]))[0] - 0.5) < 0.05
-
-
 def test_too_few_calibration_pairs_name_the_cure():
     with pytest.raises(NotEnoughData, match="lower min_pairs"):
         run(make_pairs(40), 1.0)
     with pytest.raises(NotEnoughData):
         run(PREFERENCE_PAIRS.empty_frame(), 1.0)
-
-
-def test_one_class_is_refused():
-    pairs = make_pairs()
-    pairs = pairs[(pairs["chosen_side"] == "a") & (pairs["agreement"] == 1)]
-    with pytest.raises(NotEnoughData, match="prefer side a"):
-        run(pairs, 1.0)
-
-
-def test_nan_scores_are_refused():
-    class BrokenModel:
-        def score(self, prompts, completions, *, progress=None):
-            return np.full(len(completions), np.nan)
-
-    with pytest.raises(InvalidScores, match="NaN"):
-        calibrate(make_pairs(), BrokenModel(), reward_model_label="x@1", data_hash="h")
 
 
 def test_an_unknown_method_is_named():
@@ -272,21 +224,6 @@ def test_with_too_few_pairs_a_model_may_go_on_uncalibrated_where_that_is_allowed
     assert calibrator.to_json() == {"method": "none"}
 
 
-def test_with_enough_pairs_the_same_allowance_changes_nothing():
-    made = [
-        calibrate(
-            make_pairs(600),
-            SharpenedModel(3.0),
-            CalibrationParams(allow_uncalibrated=allowed),
-            reward_model_label="rm@1",
-            data_hash="d",
-        )[1]
-        for allowed in (False, True)
-    ]
-    apart = {"params": {}, "fitted_at": MOMENT}
-    assert made[0].model_copy(update=apart) == made[1].model_copy(update=apart)
-
-
 def test_without_test_pairs_nothing_can_be_said_calibrated_or_not():
     pairs = make_pairs(400)
     with pytest.raises(NotEnoughData, match="0 in the test split"):
@@ -318,19 +255,6 @@ def test_the_test_split_is_opened_once_and_only_after_the_choice():
     assert n_calib == (pairs["split"] == "calib").sum()
 
 
-def test_a_calibration_that_fails_has_opened_nothing():
-    seen = []
-    with pytest.raises(NotEnoughData):
-        calibrate(
-            make_pairs(40),
-            SharpenedModel(2.0),
-            reward_model_label="rm@7",
-            data_hash="h",
-            record=seen.append,
-        )
-    assert seen == []
-
-
 def test_a_class_missing_in_the_calib_split_alone_is_named_and_opens_nothing():
     seen, pairs = [], make_pairs(1200)
     one_sided = pairs[
@@ -345,13 +269,6 @@ def test_a_class_missing_in_the_calib_split_alone_is_named_and_opens_nothing():
             record=seen.append,
         )
     assert seen == []
-
-
-def test_a_calib_split_of_one_prompt_is_refused():
-    pairs = make_pairs(600)
-    pairs.loc[pairs["split"] == "calib", "prompt_id"] = "the one"
-    with pytest.raises(NotEnoughData, match="of one prompt"):
-        run(pairs, 2.0)
 
 
 def test_the_report_holds_each_category_beside_its_ceiling():
@@ -370,9 +287,8 @@ def test_the_report_holds_each_category_beside_its_ceiling():
     assert CalibrationReport.from_json(report.model_dump_json()) == report
 
 
-@pytest.mark.parametrize("target", ["votes", "majority"])
-def test_measuring_the_test_pairs_again_gives_the_figures_of_the_report(target):
-    pairs, params = make_pairs(600), CalibrationParams(n_resamples=100, target=target)
+def test_measuring_the_test_pairs_again_gives_the_figures_of_the_report():
+    pairs, params = make_pairs(600), CalibrationParams(n_resamples=100)
     calibrator, report = run(pairs, 3.0, params=params)
     test = pairs[pairs["split"] == "test"].sample(frac=1, random_state=0)
     assert measure_pairs(test, SharpenedModel(3.0), calibrator, params) == report.calibrated
@@ -392,15 +308,3 @@ def test_pairs_become_a_row_a_vote_for_the_tests():
     assert rows["group"].iloc[0] == pairs["prompt_id"].iloc[0]
     backwards = voted_rows(pairs.iloc[::-1], p_chosen[::-1])
     pd.testing.assert_frame_equal(rows, backwards)
-
-
-def test_test_pairs_that_all_weigh_nothing_are_named():
-    pairs = make_pairs(1200)
-    pairs["max_seq"] = np.where(pairs["split"] == "test", 1, pairs["max_seq"] + 10)
-    with pytest.raises(NotEnoughData, match=r"None of \d+ test pairs counts"):
-        run(
-            pairs,
-            2.0,
-            params=CalibrationParams(weight_before_change=0.0),
-            taste_changes=TasteChanges(5),
-        )

@@ -1,13 +1,10 @@
 """Windows by group: the same votes as the window, of the group alone; small groups are left out."""
 
-from datetime import UTC, datetime
-
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.calibration import OverTimeParams, calibration_over_time
+from rlhf_pipeline.calibration import OverTimeParams
 from rlhf_pipeline.calibration.window_groups import MAX_GROUPS, group_votes, windows_by_group
-from rlhf_pipeline.metrics.stages import group_points
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from tests.unit.calibration.test_over_time import DAYS, predicted, reflect_by_vote_day, voted
 
@@ -54,26 +51,6 @@ def test_accuracy_of_a_group_is_that_of_its_own_votes():
         ("category", "coding"),
         ("annotator_group", ORIGIN),
     ]
-
-
-def test_a_group_of_all_votes_has_the_figures_of_the_window():
-    judged, votes = votes_of(20, {"c003": "b", "c004": "b"})
-    (window,) = calibration_over_time(judged, votes, DAYS[:1], OverTimeParams(window_days=1))
-    one = measure(judged, votes, {})["annotator_group", ORIGIN]
-    points = group_points(window, [one], datetime(2026, 4, 1, tzinfo=UTC))
-    assert {p.name: (p.value, p.low, p.high) for p in points} == {
-        name: (figure.value, figure.low, figure.high)
-        for name, figure in {
-            "groups.accuracy": window.accuracy,
-            "groups.accuracy_ceiling": window.noise_ceiling,
-            "groups.ece": window.ece,
-            "groups.calibration_slope": window.slope,
-        }.items()
-        if figure is not None
-    }
-    assert {tuple(p.labels.values()) for p in points} == {
-        ("demo.reward_model@1", "annotator_group", ORIGIN)
-    }
 
 
 def test_an_annotator_is_in_the_group_of_their_tag_else_of_the_origin():

@@ -102,14 +102,10 @@ def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
     ("wrong", "said"),
     [
         ({"n_fit": "many"}, "entry 2: n_fit: Input should be a valid integer"),
-        (
-            {"fitted_at": "2026-01-01T12:00:00"},
-            "entry 2: fitted_at: 2026-01-01 12:00:00 names no time zone",
-        ),
-        ({"fitted_at": "0001-01-01T00:00:00+14:00"}, "outside the range of UTC times"),
-        ({"params": {"slope": float("nan")}}, "entry 2: NaN"),
-        ({"params": {"slope": "\ud800"}}, "entry 2: its text contains a lone surrogate"),
-        ({"reward_model": "m\x00"}, "entry 2: reward_model"),
+        ({"fitted_at": "2026-01-01T12:00:00"}, "entry 2: fitted_at needs a time zone"),
+        ({"fitted_at": "0001-01-01T00:00:00+14:00"}, "entry 2: a number or text"),
+        ({"params": {"slope": float("nan")}}, "entry 2: a number or text that JSON does not hold"),
+        ({"reward_model": "m\x00"}, "reward_model a name"),
         ({"temperature": 1.5}, "entry 2: temperature: Extra inputs"),
     ],
 )

@@ -1,17 +1,14 @@
 """What `rlhf models` shows, and a champion moved by hand."""
 
-import json
 import shutil
 
 import pytest
 
 from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.models import format_metrics
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import (
     ConfigurationError,
-    ModelError,
     ModelHashMismatch,
     ModelNotFound,
     ModelRefused,
@@ -81,12 +78,6 @@ def test_a_rejected_promotion_keeps_the_champion(rlhf, home):
     assert history(home) == [FIRST, (2, 1, "won")]
 
 
-def test_an_alias_moved_elsewhere_is_brought_in_line(rlhf, home):
-    world(home).registry.set_alias("policy", "champion", 1)  # as somebody does in MLflow's UI
-    rlhf("models", "promote", "demo.policy@1", "--reason", "it serves since noon", home=home)
-    assert [version for version, _, _ in history(home)] == [1, 2, 1]
-
-
 @pytest.mark.parametrize(
     ("target", "named"),
     [
@@ -116,18 +107,6 @@ def test_a_version_whose_files_changed_is_not_promoted(rlhf, home):
         rlhf("models", "promote", "demo.policy@1", "--reason", "because", home=home)
     assert world(home).champions.policy().label == "demo.policy@2"
     assert len(history(home)) == 2
-
-
-@pytest.mark.parametrize("arguments", [(), ("--reason", " ")])
-def test_a_promotion_needs_a_reason(rlhf, initialised, arguments):
-    result = rlhf("models", "promote", "demo.policy@1", *arguments)
-    assert result.exit_code == 2
-    assert "--reason" in result.output
-
-
-def test_a_promotion_needs_a_project(rlhf, tmp_path):
-    with pytest.raises(ConfigurationError, match="rlhf init"):
-        rlhf("models", "promote", "demo.policy@1", "--reason", "because", home=tmp_path / "nothing")
 
 
 @pytest.fixture
@@ -170,69 +149,6 @@ def test_refused_reward_model_is_promoted_by_force_only(rlhf, home, refused):
     assert world(home).champions.refusal(refused) is None
 
 
-def test_the_metrics_shown_are_those_that_matter_for_the_kind():
-    policy = {
-        "chosen_log_p_change": 1.0,
-        "loss": 0.5,
-        "n_pairs": 120.0,
-        "reward_accuracy": 0.75,
-        "reward_margin": 0.2,
-        "seconds": 31.4,
-    }
-    assert (
-        format_metrics("policy", policy)
-        == "reward_accuracy 0.75, noise_ceiling unknown, reward_margin 0.2, n_pairs 120, seconds "
-        "31.4"
-    )
-    fitted = {
-        "longer_wins": 0.5,
-        "n_before_change": 0.0,
-        "n_train": 12345.0,
-        "test_accuracy": 0.7,
-        "test_log_loss": 0.6,
-    }
-    assert (
-        format_metrics("reward_model", fitted)
-        == "test_accuracy 0.7, noise_ceiling unknown, longer_wins 0.5, test_log_loss 0.6, n_train "
-        "12345"
-    )
-    beside = format_metrics(
-        "reward_model", fitted | {"noise_ceiling": 0.79, "test_vote_accuracy": 0.68}
-    )
-    assert beside.startswith(
-        "test_accuracy 0.7, test_vote_accuracy 0.68, noise_ceiling 0.79, longer_wins"
-    )
-    changed = format_metrics("reward_model", fitted | {"test_accuracy_since_change": 0.8})
-    assert changed.startswith(
-        "test_accuracy_since_change 0.8, noise_ceiling_since_change unknown, longer_wins"
-    )
-    both = {
-        "test_accuracy_since_change": 0.8,
-        "test_vote_accuracy_since_change": 0.75,
-        "test_vote_accuracy": 0.68,
-        "noise_ceiling": 0.79,
-    }
-    # the ceiling of all votes is none of those since the change
-    since = format_metrics("reward_model", fitted | both)
-    assert since.startswith(
-        "test_accuracy_since_change 0.8, test_vote_accuracy_since_change 0.75, "
-        "noise_ceiling_since_change unknown, longer_wins"
-    )
-    assert "noise_ceiling_since_change 0.9, longer_wins" in format_metrics(
-        "reward_model", fitted | both | {"noise_ceiling_since_change": 0.9}
-    )
-    half = format_metrics(
-        "reward_model",
-        fitted
-        | {"test_accuracy_since_change": 0.8, "test_vote_accuracy": 0.68, "noise_ceiling": 0.79},
-    )
-    assert half.startswith(
-        "test_accuracy_since_change 0.8, noise_ceiling_since_change unknown, test_vote_accuracy "
-        "0.68, noise_ceiling 0.79"
-    )
-    assert format_metrics("policy", {}) == ""
-
-
 def test_exported_policy_loads_with_transformers(rlhf, home, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -254,16 +170,6 @@ def test_registered_policy_waits_for_its_promotion(rlhf, home, tiny_policy, tmp_
     output = rlhf("models", "register", "policy", str(changed), "--reason", why, home=home).output
     assert "demo.policy@3 is registered" in output
     assert world(home).champions.policy().label == "demo.policy@2"
-
-
-def test_a_policy_without_an_end_token_is_not_registered(rlhf, home, tiny_policy, tmp_path):
-    endless = tmp_path / "endless"
-    shutil.copytree(tiny_policy, endless)
-    path = endless / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": None}))
-    with pytest.raises(ModelError, match=rf"tokenizer of {endless} has no end token"):
-        world(home).champions.register_policy(str(endless), {"stage": "test"})
-    assert world(home).registry.get("policy", 3) is None
 
 
 def test_only_policies_are_registered_and_only_with_a_reason(rlhf, home, tiny_policy):

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.training_orders import (
     build_order,
     check_inputs,
     check_pairs,
     list_set_parameters,
 )
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, ExpectationFailed, ModelError, NotEnoughVotes
 from rlhf_pipeline.evaluation import GateParams
 from rlhf_pipeline.loop_settings import CandidateParams, LoopSettings
@@ -65,17 +63,6 @@ def test_order_holds_what_the_file_and_the_command_set() -> None:
     assert LOOP.given["candidate_model"]["sentinels"] == {"every": 5}, "the settings stay"
 
 
-def test_order_keeps_what_params_file_set(tmp_path: Path) -> None:
-    file = tmp_path / "params.yaml"
-    file.write_text("{beta: 0.3, epochs: 2, learning_rate: 0.001}")
-    changes = [f"params_file={file}", "epochs=5"]
-    order = build_order(LOOP, None, changes, None)
-    file.write_text("beta: 0.9")
-    candidate = order.stages["candidate_model"]
-    assert (candidate["beta"], candidate["epochs"], candidate["learning_rate"]) == (0.3, 5, 1e-3)
-    assert candidate["params_file"] is None
-
-
 def order(*changes: str, strategy: str = "dpo") -> TrainingOrder:
     few = ("retraining_set.min_pairs=4", "min_pairs=4")
     return build_order(LoopSettings(), strategy, [*few, *changes], None)
@@ -86,13 +73,6 @@ def test_too_few_rows_are_counted_before_the_start() -> None:
         with pytest.raises(NotEnoughVotes, match=f"^{n} of {n} preference pairs.*; 4 are needed"):
             check_pairs(pairs(n), order())
     assert check_pairs(pairs(4), order()) == ["4 of 4 preference pairs can be trained on"]
-
-
-def test_kto_needs_two_rows_in_each_part_of_a_batch() -> None:
-    parts = ("batch_size=4", "gradient_accumulation=4")
-    with pytest.raises(ConfigurationError, match="1 row per part, but kto compares the 2 or more"):
-        check_pairs(pairs(4), order(*parts, strategy="kto"))
-    assert check_pairs(pairs(4), order(*parts))
 
 
 def test_rows_with_one_text_are_named_and_can_be_left_out() -> None:
@@ -117,8 +97,3 @@ def test_a_champion_that_cannot_be_trained_is_refused_by_its_name(tmp_path: Path
     workspace: Any = SimpleNamespace(files=files, champions=champions)
     with pytest.raises(ModelError, match=r"tokenizer of demo\.policy@2 has no end token"):
         check_inputs(workspace, order())
-
-
-def test_training_before_the_first_reward_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="rlhf run learning"):
-        check_inputs(Workspace(Settings(home=tmp_path)), order())

@@ -7,21 +7,12 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.calibration import (
-    Calibrator,
-    calibrate_version,
-    calibration_metrics,
-    calibrator_from_json,
-    reliability_table,
-)
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.cli import probe as probing
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
 from rlhf_pipeline.errors import (
@@ -31,9 +22,8 @@ from rlhf_pipeline.errors import (
     ModelNotFound,
     NotEnoughData,
 )
-from rlhf_pipeline.evaluation.error_memory import ErrorMemory, MemoryCounts
 from rlhf_pipeline.frames import PREFERENCE_PAIRS
-from rlhf_pipeline.records import CalibrationReport, Interval, NewVote, folder_hash
+from rlhf_pipeline.records import CalibrationReport, NewVote, folder_hash
 from rlhf_pipeline.reflection import predict
 from rlhf_pipeline.reward_model import load_reward_model
 from tests.learnt_home import NOON, LearntHome, comparisons, learnt_home, voted_home
@@ -121,19 +111,6 @@ def test_votes_become_training_data_with_soft_labels(voted: LearntHome, tmp_path
     assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
 
 
-def test_training_data_can_do_without_soft_labels_and_without_later_votes(
-    voted: LearntHome, tmp_path: Path
-) -> None:
-    out = tmp_path / "some.jsonl"
-    voted.rlhf("votes", "prepare", "--no-soft-labels", "--up-to-seq", "90", "--out", str(out))
-    rows = lines(out)
-    assert len(rows) == 30  # three votes on each comparison, in order
-    assert max(row["max_seq"] for row in rows) == 90
-    assert not any("soft_label" in row for row in rows)
-    voted.rlhf("votes", "prepare", "--set", "min_agreement=0.9", "--out", str(out))
-    assert {row["agreement"] for row in lines(out)} == {1.0}
-
-
 def test_votes_without_a_pair_are_reported(tmp_path: Path) -> None:
     empty = voted_home(tmp_path)
     with pytest.raises(
@@ -162,19 +139,6 @@ def test_annotators_are_listed_with_intervals_least_reliable_first(voted: Learnt
     assert table.index("ann4") < table.index(told) < table.index("ann0")
     assert "Krippendorff's alpha 0." in table
     assert "ann1" not in voted.rlhf("votes", "annotators", "--limit", "1").output
-
-
-def test_annotators_are_listed_by_days(voted: LearntHome) -> None:
-    same_day = json.loads(
-        voted.rlhf(
-            "votes", "annotators", "--since", "2026-01-02", "--until", "2026-01-02", "--json"
-        ).output
-    )
-    assert sum(one["n_votes"] for one in same_day) == 720
-    assert (
-        json.loads(voted.rlhf("votes", "annotators", "--since", "2026-01-03", "--json").output)
-        == []
-    )
 
 
 # --- reward train
@@ -208,7 +172,7 @@ def test_retraining_starts_from_the_champion_and_names_its_parent(
     cold, warm = tmp_path / "cold", tmp_path / "warm"
     mine.rlhf("reward", "train", *QUICK, "--out", str(cold))
     said = mine.rlhf("reward", "train", *QUICK, "--retrain", "--out", str(warm)).output
-    assert re.search(r"from demo\.reward_model@1 on \d+ pairs, (no text|\d+ texts?) cut", said)
+    assert re.search(r"from demo\.reward_model@1 on \d+ pairs", said)
     versions = {v.version: v for v in champions(mine).registry.list_versions("reward_model")}
     assert [versions[n].parent for n in (2, 3)] == [None, "demo.reward_model@1"]
     encoder = champions(mine).encoder()
@@ -222,16 +186,6 @@ def test_retraining_starts_from_the_champion_and_names_its_parent(
         "reward", "train", *QUICK, "--checkpoint", str(cold), "--out", str(tmp_path / "again")
     ).output
     assert "from demo.reward_model@2 on" in said
-
-
-def test_soft_labels_of_the_annotator_model_are_learnt(mine: LearntHome) -> None:
-    mine.rlhf("reward", "train", *QUICK, "--label", "annotators")
-    version = champions(mine).registry.get("reward_model", "candidate")
-    assert version is not None
-    assert version.params["label"] == "annotators"
-    by_votes = champions(mine).registry.get("reward_model", 1)
-    assert by_votes is not None
-    assert version.content_hash != by_votes.content_hash
 
 
 def test_the_ceiling_since_a_change_includes_later_passes(mine: LearntHome) -> None:
@@ -272,47 +226,6 @@ def test_the_ceiling_since_a_change_includes_later_passes(mine: LearntHome) -> N
     assert version.metrics["noise_ceiling_since_change"] == pytest.approx(0.947, abs=0.01)
     listed = mine.rlhf("models", "list").output.replace("\n", " ")
     assert "noise_ceiling_since_change" in listed
-
-
-def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
-    mine: LearntHome, asked: Callable[..., Path], tmp_path: Path
-) -> None:
-    short = (
-        "--set",
-        "steps=3",
-        "--set",
-        "max_tokens=32",
-        "--set",
-        "n_resamples=100",
-    )
-    rows = [
-        row | {"label_seq": 9000} if row["soft_label"] is not None else row
-        for row in lines(files(mine).training_data)
-    ]
-    files(mine).training_data.write_text(
-        "".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8"
-    )
-    mine.rlhf("reward", "train", "--kind", "transformer", "--set", "label=annotators", *short)
-    version = champions(mine).registry.get("reward_model", "candidate")
-    assert version is not None
-    # what it learnt from has seen later votes than the pairs
-    assert (version.params["label"], version.data_seq) == ("annotators", 9000)
-    assert (version.params["kind"], version.params["steps"]) == ("transformer", 3)
-    # what a killed one would leave
-    assert not files(mine).checkpoint.with_name("vote_predictor_checkpoint.training").exists()
-    mine.rlhf(
-        "reward",
-        "predict",
-        "--input",
-        str(asked(PAIR)),
-        "--model",
-        version.label,
-        "--out",
-        str(tmp_path / "out.jsonl"),
-    )
-    (row,) = lines(tmp_path / "out.jsonl")
-    assert (row["reward_model"], row["calibrator"]) == (version.label, "none")
-    assert 0 < row["p_raw"] == row["p_calibrated"] < 1
 
 
 @pytest.mark.parametrize(
@@ -410,6 +323,20 @@ def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome
     assert again.calibrator_version.endswith("@2")
 
 
+def test_the_ceiling_is_of_the_votes_on_the_named_data(mine: LearntHome, tmp_path: Path) -> None:
+    lines = files(mine).training_data.read_text(encoding="utf-8").splitlines(keepends=True)
+    ceilings = []
+    for n in (len(lines), len(lines) * 3 // 4):
+        (tmp_path / "some.jsonl").write_text("".join(lines[:n]), encoding="utf-8")
+        mine.rlhf(
+            "reward", "calibrate", "--data", str(tmp_path / "some.jsonl"), "--no-promote",
+            "--set", "min_pairs=10", "--set", "n_resamples=100",
+        )  # fmt: skip
+        ceilings.append(mine.store.calibrations.log()[-1].noise_ceiling)
+    of_all, of_some = ceilings
+    assert 0 < of_some.n < of_all.n
+
+
 def _calibrations(home: LearntHome) -> list[dict[str, float]]:
     """What MLflow has of each calibration, oldest first."""
     runs = [
@@ -433,44 +360,6 @@ def test_a_champion_that_is_calibrated_again_stays_champion(mine: LearntHome) ->
     assert judge.calibrator_version.endswith("@2")
 
 
-def test_a_champions_calibrator_is_replaced_only_on_request(
-    mine: LearntHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_sure(*args: Any, **options: Any) -> tuple[Calibrator, CalibrationReport]:
-        _, report = calibrate_version(*args, **options)
-        calibrator = calibrator_from_json({"method": "temperature", "temperature": 0.05})
-        return calibrator, report.model_copy(
-            update={"method": "temperature", "params": calibrator.to_json()}
-        )
-
-    first = champions(mine).judge()
-    assert first is not None
-    quick = ("--set", "min_pairs=10", "--set", "n_resamples=100")
-    with monkeypatch.context() as patched:
-        patched.setattr("rlhf_pipeline.learning.calibrate_version", too_sure)
-        said = mine.rlhf("reward", "calibrate", *quick).output
-    assert (
-        f"is champion already and keeps its calibrator {first.calibrator_version}: log loss "
-        in said
-    )
-    assert "through temperature, worse than 0." in said
-    said = mine.rlhf("reward", "calibrate", "--no-promote", *quick).output
-    assert (
-        f"is champion already and keeps its calibrator {first.calibrator_version}: not asked for"
-        in said
-    )
-    now = champions(mine).judge()
-    assert now is not None
-    assert now.calibrator_version == first.calibrator_version
-    log = json.loads(files(mine).calibration_log.read_text(encoding="utf-8"))
-    assert [(entry["calibrator_version"], entry["may_serve"]) for entry in log] == [
-        (1, True),
-        (2, False),
-        (3, False),
-    ]
-    assert [metrics["is_champion"] for metrics in _calibrations(mine)] == [1.0, 1.0, 1.0]
-
-
 def test_a_candidate_becomes_champion_only_on_request(mine: LearntHome) -> None:
     mine.rlhf("reward", "train", *QUICK)
     said = mine.rlhf(
@@ -482,13 +371,6 @@ def test_a_candidate_becomes_champion_only_on_request(mine: LearntHome) -> None:
     assert judge is not None
     assert judge.label == "demo.reward_model@1"
     assert _calibrations(mine)[-1]["is_champion"] == 0.0
-
-
-def test_too_few_pairs_to_calibrate_are_counted(learnt: LearntHome) -> None:
-    with pytest.raises(
-        NotEnoughData, match=r"24 preference pairs in the calib split \(500 needed\)"
-    ):
-        learnt.rlhf("reward", "calibrate", "--set", "min_pairs=500")
 
 
 # --- reward predict
@@ -561,13 +443,6 @@ def test_a_pair_that_is_none_is_named_before_anything_is_predicted(
             str(tmp_path / "out.jsonl"),
         )
     assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_without_a_champion_nothing_is_predicted(
-    voted: LearntHome, asked: Callable[..., Path]
-) -> None:
-    with pytest.raises(ModelNotFound, match=r"no champion reward model yet.*rlhf reward train"):
-        voted.rlhf("reward", "predict", "--input", str(asked(PAIR)))
 
 
 # --- reward probe
@@ -655,18 +530,6 @@ def test_the_model_is_held_against_later_votes_with_counts_and_intervals(
     assert all(row["reward_model"] and row["calibrator"] and row["features_hash"] for row in log)
 
 
-def test_json_has_ceiling_and_confident_predictions_or_null() -> None:
-    p, y = np.linspace(0.5, 0.95, 60), np.tile([1.0, 1.0, 0.0], 20)
-    bins, metrics = reliability_table(p, y), calibration_metrics(p, y)
-    bare = probing.build_document("m@1", metrics, None, bins, None)
-    assert (bare["noise_ceiling"], bare["confident_predictions"]) == (None, None)
-    ceiling = Interval(value=0.8, low=0.7, high=0.9, n=9)
-    memory = ErrorMemory(held_out=MemoryCounts(n_fixed=2, n_regressed=1))
-    full = probing.build_document("m@1", metrics, ceiling, bins, memory)
-    assert full["noise_ceiling"] == ceiling.model_dump(mode="json")
-    assert full["confident_predictions"]["held_out"]["n_fixed"] == 2
-
-
 def test_the_pairs_of_a_bin_are_listed_the_wrong_ones_first(watched: LearntHome) -> None:
     bins = json.loads(watched.rlhf("reward", "probe", "--json").output)["bins"]
     found = max(bins, key=lambda one: one["n"])
@@ -692,13 +555,3 @@ def test_the_pairs_of_a_bin_are_listed_the_wrong_ones_first(watched: LearntHome)
     )
     with pytest.raises(NotEnoughData, match=r"No votes in the bin of .*Bins with votes: 0\."):
         watched.rlhf("reward", "probe", "--bin", str(empty))
-
-
-def test_a_model_that_predicted_nothing_is_answered_with_those_that_did(
-    watched: LearntHome,
-) -> None:
-    with pytest.raises(
-        ConfigurationError,
-        match=r"predicted nothing here\. There are predictions of demo\.reward_model@1 \(150\)",
-    ):
-        watched.rlhf("reward", "probe", "--model", "demo.reward_model@9")

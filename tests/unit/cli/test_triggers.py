@@ -13,7 +13,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.errors import ConfigurationError, NotFound
+from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import DriftEvent, Promotion
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from tests.learnt_home import LearntHome, voted_home
@@ -85,14 +85,6 @@ def test_list_shows_when_why_and_who(decided: LearntHome, tmp_path: Path) -> Non
     assert rows[1]["change at vote"] == "280"
 
 
-def test_list_filters_by_day(decided: LearntHome) -> None:
-    later = decided.rlhf("triggers", "list", "--json", "--from", "2026-01-03").output
-    assert [d["decision_id"] for d in json.loads(later)] == [3]
-    assert (
-        "No decision in these days" in decided.rlhf("triggers", "list", "--to", "2025-12-31").output
-    )
-
-
 def test_a_fire_is_explained_with_thresholds_events_and_replay(decided: LearntHome) -> None:
     output = decided.rlhf("triggers", "explain", "2").output
     assert output.startswith("Decision 2 fired on 2026-01-02 14:00 UTC (succeeded")
@@ -104,33 +96,6 @@ def test_a_fire_is_explained_with_thresholds_events_and_replay(decided: LearntHo
         "A replay from this evidence gives the same decision.",
     ):
         assert part in output
-
-
-def test_a_hold_is_explained_without_conditions_that_were_not_examined(decided: LearntHome) -> None:
-    lines = decided.rlhf("triggers", "explain", "1").output.splitlines()
-    assert lines[0] == "Decision 1 held on 2026-01-02 13:00 UTC: no confirmed change; held"
-    (cause,) = (line for line in lines if "a change that needs no person" in line)
-    assert "not examined" in cause
-    assert "yes" not in cause
-
-
-def test_a_decision_by_hand_is_explained_by_its_reason(decided: LearntHome) -> None:
-    for wanted in ((), ("latest",), ("3",)):
-        output = decided.rlhf("triggers", "explain", *wanted).output
-        assert "Decision 3 fired by ada@example.org" in output
-        assert "new guidelines" in output
-        assert "no condition of the trigger applied" in output
-
-
-def test_an_unknown_decision_is_refused_with_the_known_ids(decided: LearntHome) -> None:
-    refusal = run(decided, "explain", "9").exception
-    assert isinstance(refusal, NotFound)
-    assert "from 1 to 3" in str(refusal)
-
-
-def test_home_without_decisions_says_so(voted: LearntHome) -> None:
-    for command in ("list", "explain"):
-        assert "No retraining was decided on yet" in voted.rlhf("triggers", command).output
 
 
 def replayed(home: LearntHome, *arguments: str) -> dict[str, Any]:
@@ -172,11 +137,6 @@ def test_changed_settings_decide_the_history_anew(decided: LearntHome) -> None:
     assert fires(replayed(decided, "--from", "2026-01-03"))["as decided"] == []
 
 
-def test_detectors_read_the_errors_again_with_other_parameters(decided: LearntHome) -> None:
-    found = replayed(decided, "--set", "adwin_delta=0.9", "--set", "detectors=[adwin]")
-    assert fires(found)["changed settings"] == [], "no prediction was stored, so no error"
-
-
 def test_retracted_change_makes_its_fire_a_false_one(decided: LearntHome, tmp_path: Path) -> None:
     home = decided.copied(tmp_path / "home")
     assert replayed(home)["timelines"][0]["score"]["found"] == {"351": 280}
@@ -201,12 +161,6 @@ def test_decision_that_is_not_reproduced_exits_with_1(decided: LearntHome, tmp_p
     assert result.exit_code == 1
     assert "1 of 2 stored decisions are reproduced" in result.output
     assert "decision 2: action: fire was stored, hold now" in result.output
-
-
-def test_unknown_parameter_names_the_known_ones(decided: LearntHome) -> None:
-    refusal = run(decided, "replay", "--set", "confirmation=3").exception
-    assert isinstance(refusal, ConfigurationError)
-    assert "Did you mean confirmations?" in str(refusal)
 
 
 def test_a_waiting_decision_is_answered_and_its_quarantine_lifted(

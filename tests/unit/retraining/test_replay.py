@@ -2,24 +2,17 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.drift.category_rises import NAME as CATEGORY_RISES
-from rlhf_pipeline.drift.confirmation import DAY_STREAM
-from rlhf_pipeline.drift.detection import ErrorStream
 from rlhf_pipeline.records import DriftEvent, Promotion, TriggerDecision
 from rlhf_pipeline.retraining.replay import (
     History,
-    RedecideParams,
     TrainableVotes,
     TriggerTick,
-    changed_readers,
     known_seq,
     list_ticks,
     redecide,
-    redetect,
 )
 from rlhf_pipeline.retraining.scores import KnownChange, score_fires
 from rlhf_pipeline.retraining.triggers import TriggerParams
@@ -177,64 +170,6 @@ def test_events_of_a_former_champion_never_fire() -> None:
     ticks = [TriggerTick(500, MORNING, "demo.reward_model@2")]
     made = redecide(history(ticks, event("ddm", 410), event("adwin", 420)), TriggerParams())
     assert [d.action for d in made] == ["hold"]
-
-
-def test_only_changed_detectors_read_the_errors_again() -> None:
-    rng = np.random.default_rng(0)
-    errors = np.concatenate([rng.random(800) < 0.2, rng.random(400) < 0.6]).astype(float)
-    frame = pd.DataFrame({"seq": range(1, 1201), "day": "2026-01-01", "error": errors})
-    stream = ErrorStream(frame.assign(reward_model=MODEL))
-    stored = [
-        event("ddm", 5),
-        event("adwin", 6),
-        event("adwin", 7, is_replayed=True),
-        event("slope", 8, kind="calibration", stream="calibration"),
-    ]
-    current = RedecideParams()
-    same = redetect(stored, {}, current, current)
-    assert [e.seq for e in same] == [5, 6, 8]
-    wanted = RedecideParams(adwin_delta=0.05, detectors=["adwin", "hddm_a"])
-    again = redetect(stored, {MODEL: stream}, current, wanted)
-    assert {e.detector for e in again} == {"adwin", "slope"}, "hddm_a is as it was, ddm not chosen"
-    assert next(e.seq for e in again if e.detector == "adwin") > 6
-    chosen = RedecideParams(detectors=["hddm_a"])
-    before = RedecideParams(detectors=["ddm"])
-    assert {e.detector for e in redetect(stored, {MODEL: stream}, before, chosen)} == {
-        "hddm_a",
-        "slope",
-    }
-
-
-def test_a_setting_makes_those_read_again_that_it_concerns() -> None:
-    usual = RedecideParams()
-    everything = {*usual.chosen(), CATEGORY_RISES}
-    assert changed_readers(usual, RedecideParams(rhythm_weeks=0)) == everything
-    assert changed_readers(usual, RedecideParams(category_guard=3)) == {CATEGORY_RISES}
-    assert changed_readers(usual, RedecideParams(ddm_min_votes=200)) == {"ddm"}
-    assert not changed_readers(usual, RedecideParams(cause_margin=10, confirmations=3))
-    without = RedecideParams(detectors=["ddm"])
-    assert changed_readers(without, usual) == everything - {"ddm"}
-    assert not changed_readers(usual, without)
-
-
-def test_other_cause_settings_find_the_causes_of_stored_events_again() -> None:
-    errors = np.random.default_rng(0).random(1200) < np.where(np.arange(1200) < 800, 0.2, 0.6)
-    stream = ErrorStream(
-        pd.DataFrame(
-            {
-                "seq": range(1, 1201),
-                "day": np.repeat(["2026-01-01", "2026-01-02", "2026-01-03"], 400),
-                "error": errors.astype(float),
-                "reward_model": MODEL,
-            }
-        )
-    )
-    stored = [event("ddm", 790, change_seq=780), event("error_rate", 950, stream=DAY_STREAM)]
-    current, wanted = RedecideParams(), RedecideParams(cause_max_after=50)
-    found, of_the_day = redetect(stored, {MODEL: stream}, current, wanted)
-    assert found.evidence["causes"]["n_after"] == 21, "known at the end of its day"
-    assert [one["n_after"] for one in found.evidence["later_causes"]] == [50]
-    assert of_the_day == stored[1]
 
 
 @pytest.mark.parametrize(
