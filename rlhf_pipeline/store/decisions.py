@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, and_, func, or_, select
 
@@ -31,14 +31,6 @@ AnswerRule = Callable[[TriggerDecision, int], TriggerDecision]
 PIPELINE = "pipeline"  # the actor of what nobody did by hand
 MAX_ATTEMPTS = 3
 OPEN_STATES = ("pending", "submitted")
-
-
-class _TrainableCount(NamedTuple):
-    """`n` trainable votes with a seq above `after` and up to `until`."""
-
-    after: int
-    until: int
-    n: int
 
 
 class Decisions:
@@ -71,7 +63,6 @@ class Decisions:
         hold without an open event claims nothing: it is returned with decision_id None and not
         stored. `rule` must not use the store.
         """
-        counted = self._count_before_lock(up_to_seq)
         with audited_transaction(self._database) as (connection, ledger):
             known_seq = ledger.vote_seq if up_to_seq is None else up_to_seq
             evidence = self._build_evidence(
@@ -79,7 +70,6 @@ class Decisions:
                 known_seq,
                 now,
                 champion,
-                counted,
                 is_replayed=up_to_seq is not None,
             )
             if not evidence.open_events and not evidence.held_events:
@@ -100,7 +90,6 @@ class Decisions:
         self, *, now: datetime, champion: str | None, up_to_seq: int | None = None
     ) -> TriggerEvidence:
         """What `decide` would hand to its rule now; nothing is stored or claimed."""
-        counted = self._count_before_lock(up_to_seq)
         with self._database.read_transaction() as connection:
             newest = select(func.max(votes.c.seq))
             last_seq = connection.execute(newest).scalar() or 0
@@ -109,7 +98,6 @@ class Decisions:
                 last_seq if up_to_seq is None else up_to_seq,
                 now,
                 champion,
-                counted,
                 is_replayed=up_to_seq is not None,
             )
 
@@ -394,7 +382,6 @@ class Decisions:
         known_seq: int,
         now: datetime,
         champion: str | None,
-        counted: _TrainableCount,
         *,
         is_replayed: bool,
     ) -> TriggerEvidence:
@@ -420,7 +407,7 @@ class Decisions:
             if last and not (is_replayed and last.decided_at > now)
             else None,
             # Without events the rule is not called, so nothing is counted.
-            n_new_votes=self._continue_count(connection, counted, last, known_seq).n
+            n_new_votes=_count_trainable(connection, last.max_seq if last else 0, known_seq)
             if open_events or held_events
             else 0,
             max_seq=known_seq,
@@ -508,56 +495,6 @@ class Decisions:
             is_answered=answer is not None,
             reread_from=answer.decided_at if answer and quarantines else None,
         )
-
-    def _count_before_lock(self, up_to_seq: int | None) -> _TrainableCount:
-        """Count trainable votes before the lock is taken: at a million votes this takes half a
-        second, in which people go on voting.
-        """
-        with self._database.read_transaction() as connection:
-            last = self._last_fire(connection)
-            after = last.max_seq if last else 0
-            waiting = select(drift_events.c.event_id).where(
-                or_(IS_OPEN, self._is_held(connection)),
-            )
-            dismissed = self._list_dismissed(connection)
-            has_events = any(
-                event_id not in dismissed for event_id in connection.execute(waiting).scalars()
-            )
-            if not has_events:
-                return _TrainableCount(after, after, 0)
-            newest = select(func.max(votes.c.seq))
-            until = connection.execute(newest).scalar() or 0 if up_to_seq is None else up_to_seq
-            return self._continue_count(connection, _TrainableCount(after, after, 0), last, until)
-
-    def _continue_count(
-        self, connection: Connection, known: _TrainableCount, last: Row[Any] | None, until: int
-    ) -> _TrainableCount:
-        """Count the trainable votes after the last fire: no machine's, no skips, no superseded
-        ones. Votes counted in `known` are not read again.
-        """
-        after = last.max_seq if last else 0
-        if known.after != after:  # somebody fired meanwhile
-            known = _TrainableCount(after, after, 0)
-        if until <= known.until:
-            return known
-        of_range = (votes.c.seq > known.until, votes.c.seq <= until)
-        replaced = votes.alias("replaced")
-        # Queried from the few that supersede: looking for a successor of each vote takes twice as
-        # long.
-        gone = (
-            select(func.count())
-            .select_from(votes)
-            .join(replaced, supersedes(votes, replaced))
-            .where(
-                *of_range,
-                votes.c.supersedes.is_not(None),
-                replaced.c.seq > after,
-                is_trainable(replaced),
-            )
-        )
-        cast = select(func.count()).select_from(votes).where(*of_range, is_trainable(votes))
-        n_cast, n_gone = (connection.execute(wanted).scalar_one() for wanted in (cast, gone))
-        return _TrainableCount(after, until, known.n + n_cast - n_gone)
 
     def _store(
         self, connection: Connection, ledger: Ledger, decision: TriggerDecision, known_seq: int
@@ -650,6 +587,29 @@ class Decisions:
     def _read(self, *conditions: Any) -> list[TriggerDecision]:
         wanted = select(decisions).where(*conditions).order_by(decisions.c.decision_id)
         return [_build_decision(row) for row in self._database.fetch_mappings(wanted)]
+
+
+def _count_trainable(connection: Connection, after: int, until: int) -> int:
+    """Votes with a seq above `after` and up to `until`: no machine's, no skips, no superseded
+    ones.
+    """
+    of_range = (votes.c.seq > after, votes.c.seq <= until)
+    replaced = votes.alias("replaced")
+    # Queried from the few that supersede: looking for a successor of each vote takes twice as long.
+    gone = (
+        select(func.count())
+        .select_from(votes)
+        .join(replaced, supersedes(votes, replaced))
+        .where(
+            *of_range,
+            votes.c.supersedes.is_not(None),
+            replaced.c.seq > after,
+            is_trainable(replaced),
+        )
+    )
+    cast = select(func.count()).select_from(votes).where(*of_range, is_trainable(votes))
+    n_cast, n_gone = (connection.execute(wanted).scalar_one() for wanted in (cast, gone))
+    return n_cast - n_gone
 
 
 def is_trainable(table: Any) -> ColumnElement[bool]:

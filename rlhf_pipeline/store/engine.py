@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +32,6 @@ from sqlalchemy.exc import (
     DisconnectionError,
     NoSuchModuleError,
     OperationalError,
-    SQLAlchemyError,
 )
 from sqlalchemy.pool import NullPool
 
@@ -46,8 +45,6 @@ from rlhf_pipeline.store.postgres import IDLE_S, postgres_engine
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
-# a quarter of the rows after which Postgres measures a table for the first time
-FIRST_MEASURED = 100
 MAX_ROWS = 500  # of one write transaction, so that nobody waits long for the lock
 POLL_S = 0.002  # between two attempts to begin: SQLite's own waiting sleeps up to 100 ms
 PAUSE_S = 0.01  # between two transactions of a series, for writers that wait
@@ -105,9 +102,6 @@ class Database:
             else self.engine.execution_options(isolation_level="REPEATABLE READ")
         )
         self._write_lock = threading.Lock()  # of the threads of this process
-        # rows written to a table in bulk, and how many there were when it was last measured
-        self._grown: dict[str, int] = {}
-        self._measured: dict[str, int] = {}
         if self.is_sqlite:
             _begin_immediately(self.engine, busy_timeout_s)
 
@@ -136,7 +130,6 @@ class Database:
             if not self.is_sqlite:
                 connection.execute(_TAKE_LOCK, {"key": LOCK_KEY})
             yield connection
-        self._analyze_grown_tables()
 
     @contextmanager
     def _hold_write_lock(self) -> Iterator[None]:
@@ -197,12 +190,6 @@ class Database:
     ) -> None:
         if rows:
             connection.execute(table.insert(), list(rows))
-        self.note_growth(table, len(rows))
-
-    def note_growth(self, table: Table, n_rows: int) -> None:
-        """Have Postgres analyze the table once many rows were written to it."""
-        if not self.is_sqlite:
-            self._grown[table.name] = self._grown.get(table.name, 0) + n_rows
 
     def next_number(
         self, connection: Connection, column: Column[int], *conditions: ColumnElement[bool]
@@ -222,26 +209,6 @@ class Database:
             if n:
                 time.sleep(PAUSE_S)
             yield batch
-
-    def _analyze_grown_tables(self) -> None:
-        """Make Postgres analyze tables into which this process has inserted many rows, again at
-        four times as many.
-
-        Postgres itself does so minutes later. Until then it plans as for empty tables, and checks
-        the comparison of each vote of an import against all comparisons.
-        """
-        due = [
-            name
-            for name, n in list(self._grown.items())  # other threads add to it
-            if n >= self._measured.get(name, FIRST_MEASURED) * 4
-        ]
-        for name in due:
-            self._measured[name] = self._grown[name]
-            # Optional: if it fails, the written data is still there.
-            with suppress(SQLAlchemyError), self.engine.connect() as connection:
-                connection.execution_options(isolation_level="AUTOCOMMIT").execute(
-                    text(f"ANALYZE (SKIP_LOCKED) {name}")
-                )
 
 
 def _parse(url: str) -> URL:

@@ -146,7 +146,6 @@ class VoteSums:
             ):
                 for some in batches(rows, MAX_ROWS):
                     _upsert(connection, table, some, adding=SUMS)
-                self._database.note_growth(table, len(rows))
             self._write_head(connection, SumsHead(up_to_seq, after.revision))
         return True
 

@@ -138,30 +138,3 @@ def test_a_replayed_day_counts_as_its_last_vote_left_it(store, make_comparisons,
         make_vote("c0", choice="skip", supersedes=first.vote_id, idempotency_key="undone")
     )
     assert [n_new(up_to_seq=seq) for seq in (0, 1, 2, 3)] == [0, 1, 2, 1]
-
-
-def test_votes_that_come_between_the_count_and_the_lock_are_counted(
-    url, store, make_comparisons, make_vote, make_event, monkeypatch
-):
-    store.comparisons.publish(make_comparisons(5), published_at=NOON)
-    first = store.votes.cast(make_vote("c0"))
-    store.events.add([make_event(1)])
-    counted_ahead = store.decisions._count_before_lock
-
-    def meanwhile(up_to_seq: int | None) -> Any:
-        counted = counted_ahead(up_to_seq)
-        with Store.open(url) as other:
-            other.votes.cast_many(
-                [make_vote("c1"), make_vote("c2"), make_vote("c3", choice="skip")]
-            )
-            other.votes.cast(
-                make_vote("c0", choice="skip", supersedes=first.vote_id, idempotency_key="undone")
-            )
-        return counted
-
-    monkeypatch.setattr(store.decisions, "_count_before_lock", meanwhile)
-    told: list[int] = []
-    store.decisions.decide(
-        lambda evidence: told.append(evidence.n_new_votes), now=NOON, champion=MODEL
-    )
-    assert told == [2]
