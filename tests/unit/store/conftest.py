@@ -18,6 +18,26 @@ DAY = "2026-01-01"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
+class SetClock:
+    """Stands still until it is moved."""
+
+    def __init__(self, at: datetime = NOON) -> None:
+        self.at = at
+
+    def now(self) -> datetime:
+        return self.at
+
+    def tick(self, **by: float) -> None:
+        self.at += timedelta(**by)
+
+
+@pytest.fixture
+def clock(store: Store) -> SetClock:
+    clock = SetClock()
+    store.database.clock = clock
+    return clock
+
+
 @pytest.fixture
 def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a store without tables, on SQLite and on Postgres."""

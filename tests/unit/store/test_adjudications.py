@@ -1,12 +1,9 @@
 """Decisions of experts stand until another or an undo; none is lost."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from rlhf_pipeline.errors import NotFound, UnknownComparison
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from tests.unit.store.conftest import NOON
 
 
 def test_the_newest_decision_stands_until_it_is_undone(store, make_comparisons, make_vote):

@@ -1,6 +1,6 @@
 """Alerts and silences are stored with their messages and their authors."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -9,8 +9,8 @@ from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.alerts.rounds import advance_alerts
 from rlhf_pipeline.alerts.rules import RULES, AlertParams
 from rlhf_pipeline.errors import AlertState, NotFound
+from tests.unit.store.conftest import NOON
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TEAM = AlertPlan(RULES, AlertParams(levels=[["team"]]), ("team",))
 
 

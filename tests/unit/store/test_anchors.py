@@ -2,7 +2,7 @@
 missed.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -10,8 +10,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store.anchors import add_daily_anchor, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit import FIRST_HASH
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from tests.unit.store.conftest import NOON
 
 
 def act(store, n: int = 3) -> None:

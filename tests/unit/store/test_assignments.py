@@ -2,7 +2,6 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 import pytest
@@ -16,27 +15,9 @@ from rlhf_pipeline.records import (
     VoteDetails,
 )
 from rlhf_pipeline.store import RemainingWork, Store
+from tests.unit.store.conftest import NOON, SetClock
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PLAIN = AnnotationRules(repeat_share=0, gold_share=0)
-
-
-class SetClock:
-    def __init__(self) -> None:
-        self.at = NOON
-
-    def now(self) -> datetime:
-        return self.at
-
-    def tick(self, **by: float) -> None:
-        self.at += timedelta(**by)
-
-
-@pytest.fixture
-def clock(store: Store) -> SetClock:
-    clock = SetClock()
-    store.database.clock = clock
-    return clock
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
 """The chain finds what was changed, removed, added or cut, even past the triggers."""
 
-from datetime import UTC, datetime
-
 import pytest
 from sqlalchemy import inspect, text
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import metadata
+from tests.unit.store.conftest import NOON
 from tests.unit.store.databases import on_postgres
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 APPEND_ONLY = ["votes", "audit", "predictions"]
 
 

@@ -2,19 +2,15 @@
 they were.
 """
 
-from datetime import UTC, datetime
-
 import pytest
 from sqlalchemy import select
 
 from rlhf_pipeline.errors import AlreadyVoted, UnknownComparison
 from rlhf_pipeline.records import AnnotationRules, VoteDetails
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.casting import read_turns
-from rlhf_pipeline.store.schema import audit, votes
+from rlhf_pipeline.store.schema import votes
 from rlhf_pipeline.votes.counting import counting, repeat_passes
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from tests.unit.store.conftest import NOON
 
 
 @pytest.fixture
@@ -55,40 +51,6 @@ def test_a_stream_that_breaks_keeps_whole_transactions(published, make_vote, mon
     assert published.votes.count() == 5
     assert published.votes.cast_all(sent).n_known == 5
     assert published.audit.verify() == 8
-
-
-def test_what_is_written_reads_back_as_it_was(published, make_vote):
-    """Bulk rows go to SQLite past SQLAlchemy's parameters: types must come out the same."""
-    cast = published.votes.cast(
-        make_vote(
-            strength=3,
-            reason="x",
-            stated_confidence=0.25,
-            duration_s=1.5,
-            voted_at=NOON.replace(microsecond=7),
-        )
-    )
-    with published.database.read_transaction() as connection:
-        row = connection.execute(select(votes)).mappings().one()
-        link = connection.execute(select(audit).order_by(audit.c.seq.desc())).mappings().first()
-    assert row["voted_at"] == cast.voted_at == NOON.replace(microsecond=7)
-    assert row["received_at"] == link["at"] == cast.received_at
-    assert (row["strength"], row["stated_confidence"], row["duration_s"], row["task_id"]) == (
-        3,
-        0.25,
-        1.5,
-        None,
-    )
-
-
-def test_turns_of_other_annotators_are_not_read(published, make_vote):
-    """Of a comparison that everybody judges there are thousands, read under the lock with every
-    vote.
-    """
-    published.votes.cast_many([make_vote("c0", f"ann{i}") for i in range(20)])
-    with published.database.read_transaction() as connection:
-        found = read_turns(connection, [("c0", "ann3"), ("c1", "ann3"), ("c0", 'it\'s "ann"')])
-    assert [row.annotator_id for row in found] == ["ann3"]
 
 
 UNDONE = VoteDetails(flags=("undone",))

@@ -1,16 +1,14 @@
 """Publishing comparisons with their predictions, and what is open for an annotator."""
 
-from datetime import UTC, datetime
-
 import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS
 from rlhf_pipeline.store import PublishResult
+from tests.unit.store.conftest import NOON
 
 DAY = "2026-01-01"
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_publishing_twice_changes_nothing(store, make_comparisons, make_predictions):

@@ -16,9 +16,9 @@ from rlhf_pipeline.retraining.replay import (
 )
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
+from tests.unit.store.conftest import NOON, SetClock
 
 MODEL = "demo.reward_model@1"
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_votes_are_read_with_what_they_supersede(
@@ -47,7 +47,7 @@ def test_history_decided_again_gives_the_stored_decisions(
     rng = np.random.default_rng(7)
     params = TriggerParams(min_new_votes=25, cool_down_hours=30, confirmation_window=40)
     store.comparisons.publish(make_comparisons(20), published_at=NOON)
-    store.database.clock = Clock(datetime(2026, 6, 1, tzinfo=UTC))
+    store.database.clock = SetClock(datetime(2026, 6, 1, tzinfo=UTC))
     champion = Promotion(
         model_name="demo.reward_model",
         version=1,
@@ -98,11 +98,3 @@ def test_history_decided_again_gives_the_stored_decisions(
     assert [(d.action, known_seq(d), d.reasons, d.change_seq, set(d.event_ids)) for d in again] == [
         (d.action, known_seq(d), d.reasons, d.change_seq, set(d.event_ids)) for d in stored
     ]
-
-
-class Clock:
-    def __init__(self, at: datetime = NOON) -> None:
-        self.at = at
-
-    def now(self) -> datetime:
-        return self.at

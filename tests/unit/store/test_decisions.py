@@ -3,7 +3,6 @@ meanwhile.
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,9 +15,9 @@ from rlhf_pipeline.records import (
     VoteDetails,
 )
 from rlhf_pipeline.store import Store
+from tests.unit.store.conftest import NOON
 
 MODEL = "demo.reward_model@1"
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def fire(evidence: TriggerEvidence) -> TriggerDecision:

@@ -1,7 +1,7 @@
 """Error stream, detector states, events, and decisions with their transitions."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pandas as pd
 import pytest
@@ -11,9 +11,9 @@ from rlhf_pipeline.records import LeftToPeople, Quarantine, TriggerDecision, Tri
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import Quarantines
+from tests.unit.store.conftest import NOON
 
 MODEL = "demo.reward_model@1"
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def fire(evidence: TriggerEvidence) -> TriggerDecision:

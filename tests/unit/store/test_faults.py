@@ -3,7 +3,6 @@ intact.
 """
 
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ from sqlalchemy import event
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.faults import explain
+from tests.unit.store.conftest import NOON
 from tests.unit.store.databases import on_sqlite
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @on_sqlite

@@ -4,7 +4,7 @@ lost or counted twice.
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -28,29 +28,10 @@ from rlhf_pipeline.store.schema import (
     generation_runs,
     generation_spending,
 )
+from tests.unit.store.conftest import NOON, SetClock
 
 LANE: Lane = ("api.example.org", "m")
 OTHER: Lane = ("api.example.com", "m")
-START = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.time = START
-
-    def now(self) -> datetime:
-        return self.time
-
-    def pass_(self, seconds: float) -> None:
-        self.time += timedelta(seconds=seconds)
-
-
-@pytest.fixture
-def clock(store: Store) -> Clock:
-    store.database.clock = clock = Clock()
-    return clock
 
 
 def work(
@@ -101,7 +82,7 @@ def attempt(item_no: int, becomes: str = "succeeded", **more: Any) -> Attempt:
         "provider": LANE[0],
         "model": LANE[1],
         "cache_key": f"key {item_no}",
-        "started_at": START,
+        "started_at": NOON,
         "latency_ms": 200.0,
         "outcome": outcome,
         "kind": "succeeded" if becomes == "succeeded" else "server_error",
@@ -130,7 +111,7 @@ def rows(store: Store, table: Any) -> list[Any]:
         return list(connection.execute(select(table)))
 
 
-def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: Clock) -> None:
+def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: SetClock) -> None:
     start(store, work(3))
     assert numbers(turn(store, 2).claimed[LANE]) == [0, 1]
     last = turn(store, 2, [attempt(0), attempt(1, "failed", error="no")])
@@ -152,42 +133,42 @@ def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: Clock) -
     }
 
 
-def test_what_may_pass_is_claimed_again_when_it_is_due(store: Store, clock: Clock) -> None:
+def test_what_may_pass_is_claimed_again_when_it_is_due(store: Store, clock: SetClock) -> None:
     start(store, work(1))
     turn(store, 1)
-    waiting = turn(store, 1, [attempt(0, "open", not_before=START + timedelta(seconds=5))])
+    waiting = turn(store, 1, [attempt(0, "open", not_before=NOON + timedelta(seconds=5))])
     assert (waiting.claimed[LANE], waiting.n_open, waiting.due_s) == ([], 1, 5.0)
-    clock.pass_(5)
+    clock.tick(seconds=5)
     assert turn(store, 1).claimed[LANE] == [Claim(0, 1, 1)]
 
 
 def test_leases_that_end_are_taken_back_and_their_calls_are_perhaps_billed(
-    store: Store, clock: Clock
+    store: Store, clock: SetClock
 ) -> None:
     start(store, work(2))
     turn(store, 2, owner="other")
-    clock.pass_(60)
+    clock.tick(seconds=60)
     assert turn(store, 2).claimed[LANE] == []
-    clock.pass_(61)
+    clock.tick(seconds=61)
     assert turn(store, 2).claimed[LANE] == [Claim(0, 1, 0), Claim(1, 1, 0)]
     assert store.generation.spending("run") == {LANE: Spending(n_unknown=2, cost_unknown=20)}
 
 
-def test_leases_are_renewed_by_turns(store: Store, clock: Clock) -> None:
+def test_leases_are_renewed_by_turns(store: Store, clock: SetClock) -> None:
     start(store, work(1))
     turn(store, 1, owner="other")
     for _ in range(5):
-        clock.pass_(60)
+        clock.tick(seconds=60)
         turn(store, 0, owner="other")
     assert turn(store, 1).claimed[LANE] == []
 
 
 def test_a_call_that_ends_after_its_lease_is_noted_and_its_text_is_taken(
-    store: Store, clock: Clock
+    store: Store, clock: SetClock
 ) -> None:
     start(store, work(2))
     turn(store, 2, owner="slow")
-    clock.pass_(200)
+    clock.tick(seconds=200)
     turn(store, 2)  # lost, and mine now
     turn(store, 0, [attempt(0), attempt(1, "failed", error="late")], owner="slow")
     assert [s.state for s in store.generation.item_states("run")] == ["succeeded", "leased"], (
@@ -223,7 +204,7 @@ def test_many_workers_never_claim_the_same_item(store: Store) -> None:
 
 
 def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(
-    store: Store, clock: Clock
+    store: Store, clock: SetClock
 ) -> None:
     start(store, work(3, keys=["same", "same", "another"]))
     start(store, work(1, keys=["same"]), "second")
@@ -236,7 +217,7 @@ def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(
     assert store.generation.spending("second") == {}
 
 
-def test_what_the_cache_holds_is_settled_at_the_start(store: Store, clock: Clock) -> None:
+def test_what_the_cache_holds_is_settled_at_the_start(store: Store, clock: SetClock) -> None:
     store.completions_cache.put_many({"key 1": "known"})
     start(store, work(3))
     assert [(s.state, s.is_cached) for s in store.generation.item_states("run")] == [
@@ -281,7 +262,7 @@ def test_64_workers_at_the_edge_of_a_budget_never_spend_more(store: Store) -> No
     ids=str,
 )
 def test_a_budget_counts_what_is_spent_and_what_is_under_way(
-    store: Store, clock: Clock, budget: Budget, fits: int
+    store: Store, clock: SetClock, budget: Budget, fits: int
 ) -> None:
     start(store, work(2, keys=["x", "y"]), "before")
     turn(store, 1, run_id="before")
@@ -291,7 +272,7 @@ def test_a_budget_counts_what_is_spent_and_what_is_under_way(
 
 
 def test_a_budget_that_is_spent_says_so_once_nothing_is_under_way(
-    store: Store, clock: Clock
+    store: Store, clock: SetClock
 ) -> None:
     start(store, work(3))
     assert numbers(turn(store, 3, budget=Budget(run=15)).claimed[LANE]) == [0]
@@ -304,12 +285,12 @@ def test_a_budget_that_is_spent_says_so_once_nothing_is_under_way(
     assert states(store) == {"succeeded": 1, "failed": 2}
 
 
-def test_yesterdays_spending_is_not_todays(store: Store, clock: Clock) -> None:
+def test_yesterdays_spending_is_not_todays(store: Store, clock: SetClock) -> None:
     start(store, work(3))
     turn(store, 1)
     turn(store, 0, [attempt(0)])
     assert turn(store, 3, budget=Budget(day=12)).claimed[LANE] == []
-    clock.pass_(86_400)
+    clock.tick(seconds=86_400)
     assert numbers(turn(store, 3, budget=Budget(day=12)).claimed[LANE]) == [1]
     turn(store, 0, [attempt(1)])
     assert [key for key, _ in store.generation.sum_spending("day")] == [
@@ -318,7 +299,7 @@ def test_yesterdays_spending_is_not_todays(store: Store, clock: Clock) -> None:
     ]
 
 
-def test_calls_whose_bill_is_unknown_count_at_worst(store: Store, clock: Clock) -> None:
+def test_calls_whose_bill_is_unknown_count_at_worst(store: Store, clock: SetClock) -> None:
     start(store, work(2))
     turn(store, 1)
     turn(store, 0, [attempt(0, "open", billing="unknown", cost=10, kind="dropped")])
@@ -328,7 +309,7 @@ def test_calls_whose_bill_is_unknown_count_at_worst(store: Store, clock: Clock) 
     assert turn(store, 2, budget=Budget(run=19)).over_budget[LANE]
 
 
-def test_the_sums_equal_the_calls(store: Store, clock: Clock) -> None:
+def test_the_sums_equal_the_calls(store: Store, clock: SetClock) -> None:
     start(store, work(4))
     turn(store, 4)
     turn(
@@ -341,7 +322,7 @@ def test_the_sums_equal_the_calls(store: Store, clock: Clock) -> None:
             attempt(3, "failed"),
         ],
     )
-    clock.pass_(90_000)
+    clock.tick(seconds=90_000)
     turn(store, 1)
     turn(store, 0, [attempt(2)])
     calls = [row for row in rows(store, generation_attempts) if row.outcome != "lost"]
@@ -365,7 +346,7 @@ def test_the_sums_equal_the_calls(store: Store, clock: Clock) -> None:
 
 
 def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_again(
-    store: Store, clock: Clock
+    store: Store, clock: SetClock
 ) -> None:
     start(store, work(3))
     turn(store, 2)
@@ -380,7 +361,7 @@ def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_ag
     [listed] = store.generation.list_runs()
     assert (listed.states, listed.ended_at, listed.spent.n_calls) == (
         {"succeeded": 2, "failed": 1},
-        START,
+        NOON,
         3,
     )
     start(store, work(3))
@@ -388,7 +369,7 @@ def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_ag
 
 
 def test_a_start_that_was_killed_half_way_notes_the_rest(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = GenerationLedger._insert_items
 
@@ -405,7 +386,7 @@ def test_a_start_that_was_killed_half_way_notes_the_rest(
     assert len(rows(store, generation_runs)) == 1
 
 
-def test_lanes_are_claimed_apart(store: Store, clock: Clock) -> None:
+def test_lanes_are_claimed_apart(store: Store, clock: SetClock) -> None:
     items = [
         *work(2),
         *(
@@ -427,7 +408,7 @@ def test_lanes_are_claimed_apart(store: Store, clock: Clock) -> None:
 
 
 def test_a_turn_that_the_database_refuses_keeps_nothing_of_itself(
-    store: Store, clock: Clock
+    store: Store, clock: SetClock
 ) -> None:
     start(store, work(2))
     turn(store, 2)
@@ -439,21 +420,21 @@ def test_a_turn_that_the_database_refuses_keeps_nothing_of_itself(
 
 
 def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(
-    store: Store, clock: Clock
+    store: Store, clock: SetClock
 ) -> None:
     cache = store.completions_cache
     cache.put_many({"old": "x" * 100, "key 0": "y" * 100})
-    clock.pass_(86_400)
+    clock.tick(seconds=86_400)
     cache.put_many({"new": "z" * 100})
     start(store, work(2))  # hits key 0, and waits for it
-    assert cache.prune(unused_since=START + timedelta(hours=1)) == 1
+    assert cache.prune(unused_since=NOON + timedelta(hours=1)) == 1
     later = clock.now() + timedelta(hours=1)
     assert cache.prune(unused_since=later) == 1, "the one that the run was answered by stays"
     store.generation.end("run")
     assert cache.prune(unused_since=later) == 1
 
 
-def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: Clock) -> None:
+def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: SetClock) -> None:
     small, big = work(6), work(6, reserve=1_000)
     start(store, [big[i] if i in (0, 1, 3) else small[i] for i in range(6)])
     found = turn(store, 2, budget=Budget(run=50))
@@ -470,7 +451,7 @@ def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: 
     ]
 
 
-def test_who_dies_looking_has_lost_nothing(store: Store, clock: Clock) -> None:
+def test_who_dies_looking_has_lost_nothing(store: Store, clock: SetClock) -> None:
     start(store, work(3))
     gone = f"gone{NO_CALLS_SUFFIX}"
     turn(store, 3, owner=gone)
@@ -500,12 +481,12 @@ def taken_by(store: Store, owner: str, *dead: str) -> list[tuple[str | None, lis
 
 
 def test_a_batch_keeps_its_items_while_its_owner_and_its_lease_come_and_go(
-    store: Store, clock: Clock
+    store: Store, clock: SetClock
 ) -> None:
     start(store, work(3))
     submit(store, 2)
     assert taken_by(store, "me") == taken_by(store, "other") == []
-    clock.pass_(3_600)
+    clock.tick(seconds=3_600)
     assert [c.item_no for c in turn(store, 3, owner="other").claimed[LANE]] == [2]
     store.generation.name_batch("batch:s", "b1")
     assert taken_by(store, "other") == [("b1", [0, 1])]
@@ -515,7 +496,7 @@ def test_a_batch_keeps_its_items_while_its_owner_and_its_lease_come_and_go(
     assert store.generation.spending("run") == {}
 
 
-def test_a_batch_is_settled_once_whoever_reads_it(store: Store, clock: Clock) -> None:
+def test_a_batch_is_settled_once_whoever_reads_it(store: Store, clock: SetClock) -> None:
     start(store, work(2))
     submit(store, 2)
     made = attempt(0, submission_id="batch:s")
@@ -526,7 +507,9 @@ def test_a_batch_is_settled_once_whoever_reads_it(store: Store, clock: Clock) ->
     assert [s.state for s in store.generation.item_states("run")] == ["succeeded", "failed"]
 
 
-def test_a_batch_that_was_never_submitted_gives_its_items_back(store: Store, clock: Clock) -> None:
+def test_a_batch_that_was_never_submitted_gives_its_items_back(
+    store: Store, clock: SetClock
+) -> None:
     start(store, work(2))
     turn(store, 2)
     store.generation.prepare_batch("run", "me", LANE, "batch:s")
@@ -535,7 +518,7 @@ def test_a_batch_that_was_never_submitted_gives_its_items_back(store: Store, clo
     assert len(turn(store, 2, owner="other").claimed[LANE]) == 2
 
 
-def test_lost_items_are_open_again_only_on_demand(store: Store, clock: Clock) -> None:
+def test_lost_items_are_open_again_only_on_demand(store: Store, clock: SetClock) -> None:
     start(store, work(2))
     turn(store, 2)
     turn(store, 0, [attempt(0, "failed", kind="lost"), attempt(1, "failed")])

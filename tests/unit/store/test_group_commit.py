@@ -2,14 +2,12 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 
 import pytest
 
 from rlhf_pipeline.errors import IdempotencyConflict, StoreError, UnknownComparison
 from rlhf_pipeline.store import Store
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from tests.unit.store.conftest import NOON
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.votes.counting import counting
+from tests.unit.store.conftest import NOON
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND_DAY = datetime(2026, 1, 2, 12, tzinfo=UTC)
 MODEL = "demo.reward_model@1"
 

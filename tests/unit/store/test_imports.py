@@ -3,9 +3,8 @@ that were killed.
 """
 
 import json
-from datetime import UTC, datetime
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from tests.unit.store.conftest import NOON
 
 
 def test_an_import_is_started_and_then_finished_or_failed(store):

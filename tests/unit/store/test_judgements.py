@@ -1,14 +1,13 @@
 """One annotator's judgements: those that stand, and counts of them."""
 
-from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 
 import pytest
 
 from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.judgements import GoldCount, StandingJudgements, filter_judged
-from tests.unit.store.conftest import NOON
+from tests.unit.store.conftest import NOON, SetClock
 
 TODAY = date(2026, 1, 3)
 
@@ -42,18 +41,10 @@ def test_what_was_skipped_taken_back_or_judged_by_others_is_not_judged(published
     assert filter_judged(published.database, "ann", []) == set()
 
 
-@dataclass
-class Clock:
-    moment: datetime
-
-    def now(self) -> datetime:
-        return self.moment
-
-
 def test_days_before_are_counted_and_the_day_itself_is_listed(published, make_vote, monkeypatch):
     def cast(n_days: int, *args, **more):
         moment = NOON + timedelta(days=n_days)
-        monkeypatch.setattr(published.database, "clock", Clock(moment))
+        monkeypatch.setattr(published.database, "clock", SetClock(moment))
         return published.votes.cast(make_vote(*args, voted_at=moment, **more))
 
     cast(0, "c0", choice="a", stated_confidence=0.9, duration_s=3.0)  # right

@@ -1,7 +1,7 @@
 """Promotions, gates, calibrations, heartbeats and the completion cache."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -16,8 +16,8 @@ from rlhf_pipeline.records import (
     ReliabilityBin,
 )
 from rlhf_pipeline.store import Store
+from tests.unit.store.conftest import NOON
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = "demo.policy"
 
 

@@ -5,9 +5,9 @@ own.
 from datetime import UTC, datetime
 
 from rlhf_pipeline.votes.counting import counting
+from tests.unit.store.conftest import NOON
 
 SECOND_DAY = datetime(2026, 1, 2, 12, tzinfo=UTC)
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_votes_on_comparisons_come_from_all_days_up_to_the_seq(store, make_comparisons, make_vote):

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from rlhf_pipeline.retraining.triggers import decide
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import audit, votes
 from rlhf_pipeline.votes.counting import counting
+from tests.unit.store.conftest import NOON
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MODEL = "demo.reward_model@1"
 FORK = multiprocessing.get_context("fork")
 

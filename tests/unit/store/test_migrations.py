@@ -3,7 +3,6 @@
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -21,9 +20,8 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store, migrations, schema
 from rlhf_pipeline.store.comparison_lists import ComparisonFilter
 from rlhf_pipeline.store.schema import metadata
+from tests.unit.store.conftest import NOON
 from tests.unit.store.databases import on_postgres, on_sqlite
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_migrating_again_changes_nothing(store):

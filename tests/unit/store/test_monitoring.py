@@ -1,14 +1,14 @@
 """Metric points are replaced or added up; messages leave the outbox once."""
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 
 import pytest
 
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.monitoring import AlertMessage, MetricPoint
+from tests.unit.store.conftest import NOON
 
 DAY = date(2026, 1, 1)
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def point(day=DAY, labels=None, **more):

@@ -2,7 +2,7 @@
 skip.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -15,17 +15,9 @@ from rlhf_pipeline.records import (
     VoteDetails,
 )
 from rlhf_pipeline.store import Store
+from tests.unit.store.conftest import NOON, SetClock
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PLAIN = AnnotationRules(repeat_share=0, gold_share=0)
-
-
-class SetClock:
-    def __init__(self) -> None:
-        self.at = NOON
-
-    def now(self) -> datetime:
-        return self.at
 
 
 @pytest.fixture

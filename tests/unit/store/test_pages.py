@@ -2,7 +2,7 @@
 meanwhile.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pandas as pd
 import pytest
@@ -13,8 +13,7 @@ from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store import comparison_lists, vote_lists
 from rlhf_pipeline.store.comparison_lists import ComparisonFilter
 from rlhf_pipeline.store.vote_lists import VoteFilter
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from tests.unit.store.conftest import NOON
 
 
 def test_pages_of_votes_hold_each_once(store, make_comparisons, make_vote):
@@ -98,22 +97,22 @@ def test_filters_of_comparisons_combine(store, make_comparisons, make_vote, monk
     store.votes.cast(make_vote("i1", "other"))
     store.comparisons.flag(["c1", "i0"], "broken", actor="me")
     assert list_ids(store) == ["c0", "c1", "c2", "c3", "i0", "i1"]
-    assert list_ids(store, category="poetry") == ["c0", "c3"]
-    assert list_ids(store, source="this project", category="factual") == ["c1", "c2"]
-    assert list_ids(store, source="arena") == ["i0"]
-    assert list_ids(store, flag="broken") == ["c1", "i0"]
-    assert list_ids(store, flag="broken", source="arena", category="factual") == ["i0"]
-    assert list_ids(store, flag="broken", source="forum") == []
-    assert list_ids(store, status="waiting") == ["c0", "c1"]
-    assert list_ids(store, status="not_offered", category="poetry") == ["c3"]
-    assert list_ids(store, status="done") == []
-    (voter, other) = (vote.annotator_id for vote in reversed(store.votes.page()))
-    assert voter != other
-    assert list_ids(store, annotator_id=other) == ["i1"]
-    assert list_ids(store, annotator_id=voter, category="factual") == []
-    words = store.comparisons.with_ids(["c2"])["prompt"].iloc[0].upper()
-    assert "c2" in list_ids(store, words=words)
-    assert list_ids(store, words="100%_") == []
+    for only, expected in [
+        ({"category": "poetry"}, ["c0", "c3"]),
+        ({"source": "this project", "category": "factual"}, ["c1", "c2"]),
+        ({"source": "arena"}, ["i0"]),
+        ({"flag": "broken"}, ["c1", "i0"]),
+        ({"flag": "broken", "source": "arena", "category": "factual"}, ["i0"]),
+        ({"flag": "broken", "source": "forum"}, []),
+        ({"status": "waiting"}, ["c0", "c1"]),
+        ({"status": "not_offered", "category": "poetry"}, ["c3"]),
+        ({"status": "done"}, []),
+        ({"annotator_id": "other"}, ["i1"]),
+        ({"annotator_id": "ann", "category": "factual"}, []),
+        ({"words": "PROMPT 2"}, ["c2"]),
+        ({"words": "100%_"}, []),
+    ]:
+        assert list_ids(store, **only) == expected, only
 
 
 def test_a_flag_is_set_removed_and_audited_but_an_imported_one_stays(store, make_comparisons):
@@ -153,18 +152,20 @@ def test_filters_of_votes_combine(store, make_comparisons, make_vote, monkeypatc
             if before is None:
                 return found
 
-    assert seqs() == [4, 3, 2, 1]
-    assert seqs(status="replaced") == [1]
-    assert seqs(status="counting", category="poetry") == [2]
-    assert seqs(status="not_counting") == []
-    assert seqs(source="this project") == [4, 2, 1]
-    assert seqs(source="arena", annotator_id=first.annotator_id) == [3]
-    assert seqs(flag="pii") == [3]
-    assert seqs(flag="broken") == []
     day = late.date().isoformat()
-    assert seqs(first_day=day) == [4, 3]
-    assert seqs(last_day=day) == [3, 2, 1]
-    assert seqs(first_day=day, last_day=day) == [3]
-    assert seqs(words="long") == [3]
-    prompt = store.comparisons.with_ids(["c1"])["prompt"].iloc[0]
-    assert 4 in seqs(words=prompt.upper())
+    for only, expected in [
+        ({}, [4, 3, 2, 1]),
+        ({"status": "replaced"}, [1]),
+        ({"status": "counting", "category": "poetry"}, [2]),
+        ({"status": "not_counting"}, []),
+        ({"source": "this project"}, [4, 2, 1]),
+        ({"source": "arena", "annotator_id": "ann"}, [3]),
+        ({"flag": "pii"}, [3]),
+        ({"flag": "broken"}, []),
+        ({"first_day": day}, [4, 3]),
+        ({"last_day": day}, [3, 2, 1]),
+        ({"first_day": day, "last_day": day}, [3]),
+        ({"words": "long"}, [3]),
+        ({"words": "PROMPT 1"}, [4]),
+    ]:
+        assert seqs(**only) == expected, only

@@ -1,15 +1,13 @@
 """Practice rounds: what is dealt, what is revealed, and that nothing of it counts."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store import Store
+from tests.unit.store.conftest import NOON
 from tests.unit.store.test_assignments import vote_on
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RULES = AnnotationRules(gold_share=0.5, repeat_share=0, seed=3)
 
 

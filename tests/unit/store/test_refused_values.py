@@ -8,19 +8,13 @@ import pytest
 
 from rlhf_pipeline.errors import InvalidVote
 from rlhf_pipeline.store import Store
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-class FixedClock:
-    def now(self) -> datetime:
-        return NOON
+from tests.unit.store.conftest import NOON, SetClock
 
 
 @pytest.fixture
 def store(url, store, make_comparisons):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
-    with Store.open(url, clock=FixedClock()) as dated:
+    with Store.open(url, clock=SetClock()) as dated:
         yield dated
 
 

@@ -1,13 +1,12 @@
 """All comparisons and all votes, read in batches for exports."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from tests.unit.store.conftest import NOON
 
 
 def imported(comparisons, **given):

@@ -2,15 +2,12 @@
 retracted.
 """
 
-from datetime import UTC, datetime
-
 import pytest
 from sqlalchemy import text
 
 from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.store import integrity
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from tests.unit.store.conftest import NOON
 
 
 def decision(action="fire", change_seq=2):

@@ -1,6 +1,5 @@
 """Orders of training jobs: one job for one key or one open order, and its cancellation."""
 
-from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -10,8 +9,7 @@ from rlhf_pipeline.records import (
     TrainingOrder,
 )
 from rlhf_pipeline.store import Store
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from tests.unit.store.conftest import NOON
 
 
 def place(store: Store, beta: float = 0.1, key: str | None = None) -> tuple[int, bool]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rlhf_pipeline.records import Choice, NewVote, VoteDetails
 from rlhf_pipeline.store import Store, judgements
 from rlhf_pipeline.store.vote_lists import VoteFilter
-from tests.unit.store.conftest import NOON
+from tests.unit.store.conftest import NOON, SetClock
 
 READER, OTHERS = "reader", ("ann", "bob")
 COMPARISONS = ("c0", "c1", "c2", "c3")
@@ -115,7 +115,9 @@ def test_hidden_votes_change_nothing_that_is_read(
     for world in (others, other):
         with TemporaryDirectory() as folder:
             shutil.copy(migrated, f"{folder}/store.db")
-            with Store.open(f"sqlite:///{folder}/store.db", clock=Frozen()) as store:
+            with Store.open(
+                f"sqlite:///{folder}/store.db", clock=SetClock(NOON + timedelta(hours=1))
+            ) as store:
                 store.comparisons.publish(make_comparisons(4), published_at=NOON)
                 play(store, own, world)
                 found.append(read(store))
@@ -123,8 +125,3 @@ def test_hidden_votes_change_nothing_that_is_read(
     seen = {(vote.annotator_id, vote.comparison_id) for vote in found[0][0]}
     assert seen >= {(who, c) for who, c, _ in others if c not in hidden}
     assert not {(who, c) for who, c in seen if who != READER and c in hidden}
-
-
-class Frozen:
-    def now(self) -> Any:
-        return NOON + timedelta(hours=1)

@@ -2,7 +2,7 @@
 
 import json
 import random
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 
 import pandas as pd
 import pytest
@@ -13,9 +13,9 @@ from rlhf_pipeline.records import Vote, VoteDetails
 from rlhf_pipeline.store.schema import votes
 from rlhf_pipeline.votes.consensus import select_judgements
 from rlhf_pipeline.votes.counting import counting, standing
+from tests.unit.store.conftest import NOON
 
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
