@@ -1,5 +1,5 @@
-"""What the drift detectors cost and catch: false alarms, delay and dating, alone and k of n; and
-the false alarms of the control charts, and of the detectors in the laboratory's steady worlds.
+"""What the drift detectors cost and catch: false alarms, delay and dating, alone and k of n, and
+in the laboratory's steady worlds.
 Prints one table each.
 
     python benchmarks/bench_detectors.py [--seeds 100]
@@ -32,7 +32,6 @@ from rlhf_pipeline.drift.confirmation import (  # noqa: E402
     find_confirming_events,
 )
 from rlhf_pipeline.drift.report import DriftParams  # noqa: E402
-from rlhf_pipeline.drift.spc import CHARTS, ControlChartParams, control_charts  # noqa: E402
 from rlhf_pipeline.drift.stream import measure_level, scan  # noqa: E402
 from rlhf_pipeline.drift.vote_stream import mark_hasty_votes  # noqa: E402
 from rlhf_pipeline.drift.windows import WindowParams  # noqa: E402
@@ -143,7 +142,6 @@ def main() -> int:
                 header,
                 rows,
             )
-    control_chart_rates(given.seeds)
     count_false_rises(given.seeds)
     costs()
     limits = Limits()
@@ -163,39 +161,6 @@ def read_a_day(errors: np.ndarray) -> float:
         for seq, error in enumerate(stream):
             detector.update(error, seq)
     return time.process_time() - start
-
-
-def control_chart_rates(n_streams: int) -> None:
-    """False alarms of the control charts, beside marks on streams without a change."""
-    rows: list[list[object]] = []
-    for n_votes, n_baseline in ((50, 8), (100, 8), (100, 20), (200, 8)):
-        params = ControlChartParams(spc_votes=n_votes, spc_baseline=n_baseline)
-        n_subgroups = n_baseline + 20
-        charts = [
-            control_charts(error_frame(seed, n_votes * n_subgroups, 0, BASE), params)
-            for seed in range(n_streams)
-        ]
-        for chart in CHARTS:
-            shown = np.mean([c.false_alarms[chart].share for c in charts])
-            marked = np.mean([len(c.find_marked(chart)) / 20 for c in charts])
-            least = np.mean([len(c.find_marked(chart)) > 0 for c in charts])
-            told = np.mean([c.false_alarms[chart].any for c in charts])
-            rows.append(
-                [chart, n_votes, n_baseline, *(f"{v:.1%}" for v in (shown, marked, told, least))]
-            )
-    print_table(
-        f"Control charts in control: {n_streams} streams of 20 judged subgroups",
-        (
-            "chart",
-            "votes a subgroup",
-            "baseline",
-            "shown: subgroups marked",
-            "counted",
-            "shown: any mark",
-            "counted",
-        ),
-        rows,
-    )
 
 
 def count_false_rises(n_streams: int) -> None:

@@ -20,7 +20,6 @@ from rlhf_pipeline.laboratory.tables import (
     build_rows,
     describe_suite,
     write_markdown,
-    write_page,
 )
 from rlhf_pipeline.workers import WORKERS
 
@@ -80,7 +79,7 @@ def suite(
     ] = "processes",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for laboratory.md and laboratory.html.", show_default=False),
+        typer.Option(help="Folder for laboratory.md.", show_default=False),
     ] = None,
 ) -> None:
     """Run all scenarios over many seeds and show each figure with its interval beside its bar."""
@@ -93,8 +92,7 @@ def suite(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / "laboratory.md", write_markdown(report).encode())
-        write_atomically(out / "laboratory.html", write_page(report).encode())
-        echo(f"written: {out / 'laboratory.md'}, {out / 'laboratory.html'}")
+        echo(f"written: {out / 'laboratory.md'}")
 
 
 def _run_through_assets(name: str, seed: int) -> None:

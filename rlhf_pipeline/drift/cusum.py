@@ -1,6 +1,6 @@
 """CUSUM: adds up the errors above their mean so far, less a slack."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
@@ -40,14 +40,9 @@ class CUSUM(SummingDetector):
 
     name: ClassVar[str] = "cusum"
     Params: ClassVar[type[BaseModel]] = CUSUMParams
-
-    def _make(self) -> Any:
-        from frouros.detectors.concept_drift import CUSUM as Frouros
-        from frouros.detectors.concept_drift import CUSUMConfig
-
-        p = self.params
-        return Frouros(
-            config=CUSUMConfig(
-                delta=p.cusum_slack, lambda_=p.cusum_limit, min_num_instances=p.cusum_min_votes
-            )
-        )
+    frouros = "CUSUM"
+    config = {
+        "delta": "cusum_slack",
+        "lambda_": "cusum_limit",
+        "min_num_instances": "cusum_min_votes",
+    }

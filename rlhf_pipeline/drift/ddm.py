@@ -1,6 +1,6 @@
 """Drift detection method (DDM): compares the error rate with its own lowest level."""
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -53,6 +53,12 @@ class DDM(FrourosDetector):
 
     name: ClassVar[str] = "ddm"
     Params: ClassVar[type[BaseModel]] = DDMParams
+    frouros = "DDM"
+    config = {
+        "warning_level": "ddm_warning_level",
+        "drift_level": "ddm_drift_level",
+        "min_num_instances": "ddm_min_votes",
+    }
     numbers = {
         "n": "num_instances",
         "n_mean": "error_rate.num_values",
@@ -60,16 +66,3 @@ class DDM(FrourosDetector):
         "min_error_rate": "min_error_rate",
         "min_std": "min_std",
     }
-
-    def _make(self) -> Any:
-        from frouros.detectors.concept_drift import DDM as Frouros
-        from frouros.detectors.concept_drift import DDMConfig
-
-        p = self.params
-        return Frouros(
-            config=DDMConfig(
-                warning_level=p.ddm_warning_level,
-                drift_level=p.ddm_drift_level,
-                min_num_instances=p.ddm_min_votes,
-            )
-        )

@@ -1,6 +1,6 @@
 """Early drift detection method (EDDM): compares the distance between errors with its largest."""
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -57,6 +57,12 @@ class EDDM(FrourosDetector):
 
     name: ClassVar[str] = "eddm"
     Params: ClassVar[type[BaseModel]] = EDDMParams
+    frouros = "EDDM"
+    config = {
+        "alpha": "eddm_warning_ratio",
+        "beta": "eddm_drift_ratio",
+        "min_num_misclassified_instances": "eddm_min_errors",
+    }
     numbers = {
         "n": "num_instances",
         "n_errors": "num_misclassified_instances",
@@ -65,19 +71,6 @@ class EDDM(FrourosDetector):
         "variance": "variance_distance_error",
         "largest": "max_distance_threshold",
     }
-
-    def _make(self) -> Any:
-        from frouros.detectors.concept_drift import EDDM as Frouros
-        from frouros.detectors.concept_drift import EDDMConfig
-
-        p = self.params
-        return Frouros(
-            config=EDDMConfig(
-                alpha=p.eddm_warning_ratio,
-                beta=p.eddm_drift_ratio,
-                min_num_misclassified_instances=p.eddm_min_errors,
-            )
-        )
 
     def _suspects_rise(self, error: float) -> bool:
         # Frouros lowers its warning flag at each correct vote, which says nothing

@@ -14,12 +14,14 @@ class FrourosDetector:
     """Feeds a Frouros detector, dates its drift at the onset of the suspicion that led to it, and
     starts afresh after it.
 
-    A subclass makes the Frouros detector and names its numbers that change; it satisfies
+    A subclass names the Frouros class, its configuration and its numbers that change; it satisfies
     DriftDetector.
     """
 
     name: ClassVar[str]
     Params: ClassVar[type[BaseModel]]
+    frouros: ClassVar[str]  # name of its class; `config` is its field -> parameter
+    config: ClassVar[Mapping[str, str]]
     # key in the state -> path of an attribute of the Frouros detector
     numbers: ClassVar[Mapping[str, str]]
     has_warnings: ClassVar[bool] = True
@@ -30,7 +32,11 @@ class FrourosDetector:
 
     def _make(self) -> Any:
         """A new Frouros detector with these parameters."""
-        raise NotImplementedError
+        from frouros.detectors import concept_drift
+
+        given = {field: getattr(self.params, name) for field, name in self.config.items()}
+        config = getattr(concept_drift, f"{self.frouros}Config")(**given)
+        return getattr(concept_drift, self.frouros)(config=config)
 
     def _suspects_rise(self, error: float) -> bool:
         """Whether a rise is suspected after this vote."""

@@ -1,6 +1,6 @@
 """HDDM-A: compares the mean error since the best cut with Hoeffding's bound."""
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -50,6 +50,12 @@ class HDDMA(FrourosDetector):
 
     name: ClassVar[str] = "hddm_a"
     Params: ClassVar[type[BaseModel]] = HDDMAParams
+    frouros = "HDDMA"
+    config = {
+        "alpha_d": "hddm_a_drift_alpha",
+        "alpha_w": "hddm_a_warning_alpha",
+        "min_num_instances": "hddm_a_min_votes",
+    }
     numbers = {
         "n": "num_instances",
         "n_all": "test_type.z.num_values",
@@ -57,16 +63,3 @@ class HDDMA(FrourosDetector):
         "n_cut": "test_type.x.num_values",
         "mean_cut": "test_type.x.mean",
     }
-
-    def _make(self) -> Any:
-        from frouros.detectors.concept_drift import HDDMA as Frouros
-        from frouros.detectors.concept_drift import HDDMAConfig
-
-        p = self.params
-        return Frouros(
-            config=HDDMAConfig(
-                alpha_d=p.hddm_a_drift_alpha,
-                alpha_w=p.hddm_a_warning_alpha,
-                min_num_instances=p.hddm_a_min_votes,
-            )
-        )

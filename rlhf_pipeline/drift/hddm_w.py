@@ -1,6 +1,6 @@
 """HDDM-W: compares weighted mean errors before and after the best cut with McDiarmid's bound."""
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -56,6 +56,13 @@ class HDDMW(FrourosDetector):
 
     name: ClassVar[str] = "hddm_w"
     Params: ClassVar[type[BaseModel]] = HDDMWParams
+    frouros = "HDDMW"
+    config = {
+        "alpha_d": "hddm_w_drift_alpha",
+        "alpha_w": "hddm_w_warning_alpha",
+        "lambda_": "hddm_w_weight",
+        "min_num_instances": "hddm_w_min_votes",
+    }
     numbers = {
         "n": "num_instances",
         "lowest": "test_type.increase_cut_point",
@@ -69,17 +76,3 @@ class HDDMW(FrourosDetector):
             for key, path in (("mean", "ewma.mean"), ("bound", "independent_bound_condition"))
         },
     }
-
-    def _make(self) -> Any:
-        from frouros.detectors.concept_drift import HDDMW as Frouros
-        from frouros.detectors.concept_drift import HDDMWConfig
-
-        p = self.params
-        return Frouros(
-            config=HDDMWConfig(
-                alpha_d=p.hddm_w_drift_alpha,
-                alpha_w=p.hddm_w_warning_alpha,
-                lambda_=p.hddm_w_weight,
-                min_num_instances=p.hddm_w_min_votes,
-            )
-        )

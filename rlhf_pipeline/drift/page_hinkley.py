@@ -1,6 +1,6 @@
 """Page-Hinkley: adds up the errors above their mean so far and forgets old ones."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
@@ -49,17 +49,10 @@ class PageHinkley(SummingDetector):
 
     name: ClassVar[str] = "page_hinkley"
     Params: ClassVar[type[BaseModel]] = PageHinkleyParams
-
-    def _make(self) -> Any:
-        from frouros.detectors.concept_drift import PageHinkley as Frouros
-        from frouros.detectors.concept_drift import PageHinkleyConfig
-
-        p = self.params
-        return Frouros(
-            config=PageHinkleyConfig(
-                delta=p.page_hinkley_slack,
-                lambda_=p.page_hinkley_limit,
-                alpha=p.page_hinkley_memory,
-                min_num_instances=p.page_hinkley_min_votes,
-            )
-        )
+    frouros = "PageHinkley"
+    config = {
+        "delta": "page_hinkley_slack",
+        "lambda_": "page_hinkley_limit",
+        "alpha": "page_hinkley_memory",
+        "min_num_instances": "page_hinkley_min_votes",
+    }

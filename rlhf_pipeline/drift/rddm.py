@@ -64,6 +64,15 @@ class RDDM(FrourosDetector):
 
     name: ClassVar[str] = "rddm"
     Params: ClassVar[type[BaseModel]] = RDDMParams
+    frouros = "RDDM"
+    config = {
+        "warning_level": "rddm_warning_level",
+        "drift_level": "rddm_drift_level",
+        "max_concept_size": "rddm_max_votes",
+        "min_concept_size": "rddm_kept_votes",
+        "max_num_instances_warning": "rddm_max_warned",
+        "min_num_instances": "rddm_min_votes",
+    }
     numbers = {
         "n": "num_instances",
         "n_mean": "error_rate.num_values",
@@ -73,22 +82,6 @@ class RDDM(FrourosDetector):
         "n_warned": "num_warnings",
         "drops_old": "rddm_drift",
     }
-
-    def _make(self) -> Any:
-        from frouros.detectors.concept_drift import RDDM as Frouros
-        from frouros.detectors.concept_drift import RDDMConfig
-
-        p = self.params
-        return Frouros(
-            config=RDDMConfig(
-                warning_level=p.rddm_warning_level,
-                drift_level=p.rddm_drift_level,
-                max_concept_size=p.rddm_max_votes,
-                min_concept_size=p.rddm_kept_votes,
-                max_num_instances_warning=p.rddm_max_warned,
-                min_num_instances=p.rddm_min_votes,
-            )
-        )
 
     def state(self) -> dict[str, Any]:
         kept = self._frouros.predictions

@@ -1,11 +1,9 @@
 """Control charts of the error rate: p-chart, EWMA and the Western Electric rules.
 
 Consecutive votes form subgroups. The first subgroups of a model set centre line and limits; later
-ones are judged against them. How often a chart marks subgroups although nothing happens is measured
-on simulated streams of the same sizes, baseline included. Charts inform: they give no events.
+ones are judged against them. Charts inform: they give no events.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +33,6 @@ CHARTS = {
 # rule -> (points beyond, among how many, σ)
 _RUNS = {"we_1": (1, 1, 3.0), "we_2": (2, 3, 2.0), "we_3": (4, 5, 1.0), "we_4": (8, 8, 0.0)}
 MIN_VOTES = 20  # in a subgroup: with fewer, limits by the normal distribution mean little
-N_SIMULATED = 400_000  # subgroups, in all runs together: rates of 0.3 % are known to 0.02 %
 
 
 class ControlChartParams(Parameters):
@@ -61,9 +58,6 @@ class ControlChartParams(Parameters):
         gt=0,
         description="Control charts: standard deviations of the moving average at its limit (L)",
     )
-    spc_seed: int = Field(
-        default=0, ge=0, description="Control charts: seed of the simulated false alarms"
-    )
 
     @field_validator("spc_votes")
     @classmethod
@@ -86,22 +80,11 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class FalseAlarms:
-    """Of subgroups in control: the share that a chart marks, and the chance that it marks any of
-    the judged ones.
-    """
-
-    share: float
-    any: float
-
-
-@dataclass(frozen=True)
 class ControlCharts:
     """The charts of one model. `points` has one row per subgroup; see `judge_subgroups`."""
 
     baseline: Baseline
     points: pd.DataFrame
-    false_alarms: Mapping[str, FalseAlarms]
 
     def find_marked(self, chart: str) -> pd.DataFrame:
         """The judged subgroups that a chart marks."""
@@ -124,11 +107,7 @@ def control_charts(errors: pd.DataFrame, params: ControlChartParams) -> ControlC
             f"{params.spc_baseline} as a baseline and one to judge."
         )
     baseline = fit_baseline(subgroups.iloc[: params.spc_baseline])
-    return ControlCharts(
-        baseline,
-        judge_subgroups(subgroups, baseline, params),
-        measure_false_alarms(subgroups["n"].to_numpy(), baseline, params),
-    )
+    return ControlCharts(baseline, judge_subgroups(subgroups, baseline, params))
 
 
 def split_into_subgroups(errors: pd.DataFrame, n_votes: int) -> pd.DataFrame:
@@ -203,49 +182,6 @@ def break_rules(z: Floats, params: ControlChartParams) -> dict[str, Flags]:
             *(beyond & (_count_latest(beyond, among) >= needed) for beyond in sides)
         )
     return broken
-
-
-def measure_false_alarms(
-    n: npt.NDArray[np.int_], baseline: Baseline, params: ControlChartParams
-) -> dict[str, FalseAlarms]:
-    """How often each chart marks subgroups of sizes `n` although the error rate stays at the centre
-    line: baselines are drawn and fitted anew as well.
-
-    Votes are independent, unless fewer than 5 % of such baselines have a dispersion like this one;
-    then the rate itself varies between subgroups.
-    """
-    first = baseline.n_subgroups
-    sizes, n_runs = n.astype(float), max(1000, N_SIMULATED // len(n))
-    for dispersion in (1.0, baseline.dispersion):
-        rng = np.random.default_rng(params.spc_seed)
-        rate = _draw_rates(rng, baseline.centre, dispersion, sizes, n_runs)
-        n_errors = rng.binomial(n, rate).astype(float)
-        centre, fitted = _fit(sizes[:first], n_errors[:, :first])
-        if (fitted >= baseline.dispersion).mean() >= 0.05:
-            break
-    has_limits = (centre > 0) & (centre < 1)
-    n_errors, centre, fitted = (part[has_limits] for part in (n_errors, centre, fitted))
-    deviation = np.sqrt((centre * (1 - centre))[:, None] / sizes) * fitted[:, None]
-    broken = break_rules(((n_errors / sizes - centre[:, None]) / deviation)[:, first:], params)
-    return {chart: _summarise([broken[rule] for rule in rules]) for chart, rules in CHARTS.items()}
-
-
-def _draw_rates(
-    rng: np.random.Generator, centre: float, dispersion: float, sizes: Floats, n_runs: int
-) -> Floats:
-    """Error rates of `n_runs` runs of subgroups: the centre, or of a beta distribution about it
-    that makes their counts vary `dispersion` times as much as independent votes do.
-    """
-    spread = (dispersion**2 - 1) / (sizes.mean() - 1)
-    if spread == 0:
-        return np.full((n_runs, len(sizes)), centre)
-    scale = max(1 / spread - 1, 1e-6)
-    return rng.beta(centre * scale, (1 - centre) * scale, size=(n_runs, len(sizes)))
-
-
-def _summarise(broken: Sequence[Flags]) -> FalseAlarms:
-    marked = np.logical_or.reduce(broken)
-    return FalseAlarms(share=float(marked.mean()), any=float(marked.any(axis=-1).mean()))
 
 
 def _fit(n: Floats, n_errors: Floats) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""Turns a suite's report into table rows, Markdown and one HTML page."""
+"""Turns a suite's report into table rows and Markdown."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -6,7 +6,6 @@ from itertools import groupby
 from rlhf_pipeline.laboratory.base import LabClaim
 from rlhf_pipeline.laboratory.suite import SuiteReport, SuiteRow
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.reports.laboratory import LabTable, render_laboratory_page
 
 OTHERS, CONFIRMED, WAITED = (
     "other remedies per 1,000 votes",
@@ -60,11 +59,6 @@ def write_markdown(report: SuiteReport) -> str:
     for title, rows in _group(report):
         lines += ["", f"## {title}", "", *_write_table(rows)]
     return "\n".join([*lines, ""])
-
-
-def write_page(report: SuiteReport) -> str:
-    tables = [LabTable(title, rows) for title, rows in _group(report)]
-    return render_laboratory_page(describe_suite(report), report.n_missed, tables)
 
 
 def _group(report: SuiteReport) -> list[tuple[str, list[dict[str, str]]]]:

@@ -1,7 +1,6 @@
 """Simulates worlds with known truth, for running and testing the loop."""
 
 from rlhf_pipeline.simulation.annotators import AnnotatorPool, SimulatedAnnotator, cast_votes
-from rlhf_pipeline.simulation.ceiling import Ceiling, true_ceiling
 from rlhf_pipeline.simulation.rubric import RUBRIC, judge_rubric
 from rlhf_pipeline.simulation.scenarios import (
     SCENARIOS,
@@ -27,7 +26,6 @@ __all__ = [
     "SOURCED_TASTE",
     "WARM_TASTE",
     "AnnotatorPool",
-    "Ceiling",
     "Scenario",
     "SimulatedAnnotator",
     "Taste",
@@ -37,7 +35,6 @@ __all__ = [
     "judge_rubric",
     "side_utilities",
     "taste_change",
-    "true_ceiling",
     "utility",
     "utility_gaps",
 ]

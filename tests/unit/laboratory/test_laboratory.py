@@ -6,7 +6,7 @@ from rlhf_pipeline.laboratory import LAB_SCENARIOS
 from rlhf_pipeline.laboratory.base import Observation
 from rlhf_pipeline.laboratory.steady import measure_rate
 from rlhf_pipeline.laboratory.suite import run_suite
-from rlhf_pipeline.laboratory.tables import write_markdown, write_page
+from rlhf_pipeline.laboratory.tables import write_markdown
 from rlhf_pipeline.laboratory.trigger_runs import find_responses, list_ticks
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
 from rlhf_pipeline.workers.base import Here
@@ -81,11 +81,10 @@ def test_the_suite_is_the_same_whatever_the_workers_and_stands_in_both_files():
     assert report == run_suite(QUICK, 2, Processes(1))
     assert progress[-1] == (4, 4, "cause_taste")
     assert [row.name for row in report.rows] == [*QUICK, "taste_retrained"]
-    markdown, page = write_markdown(report), write_page(report)
+    markdown = write_markdown(report)
     for row in report.rows:
         assert f"| {row.name} | {row.title} |" in markdown
         assert f"{row.figure.value:.3f} [{row.figure.low:.3f}" in markdown
-        assert row.name in page
 
 
 def test_steady_rows_are_summed_up_where_there_are_several():

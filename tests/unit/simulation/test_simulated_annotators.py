@@ -3,7 +3,6 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.simulation import (
@@ -13,10 +12,8 @@ from rlhf_pipeline.simulation import (
     SimulatedAnnotator,
     cast_votes,
     judge_rubric,
-    true_ceiling,
     utility_gaps,
 )
-from rlhf_pipeline.simulation.utilities import side_utilities
 
 DAY = "2026-01-03"
 START = datetime(2026, 1, 3, 9, tzinfo=UTC)
@@ -135,24 +132,3 @@ def test_answers_in_the_rubric_leave_votes_as_they_are_and_follow_its_qualities(
         right = [side == ("a" if is_a else "b") for side, is_a in sides if side != "tie"]
         assert len(right) > 100
         assert np.mean(right) > 0.7, name
-
-
-def test_the_ceiling_is_the_true_utilitys_accuracy_on_votes():
-    pool = AnnotatorPool()
-    comparisons = comparisons_of(1500)
-    parts = [comparisons.iloc[i : i + 100] for i in range(0, 1500, 100)]
-    votes = pd.DataFrame([v.model_dump() for part in parts for v in cast(part, pool)])
-    a, b = side_utilities(comparisons, {"p": "Rome"}, WARM_TASTE)
-    delta = dict(zip(comparisons["comparison_id"], a - b, strict=True))
-    sided = votes[votes["choice"].isin([Choice.A, Choice.B])]
-    differences = sided["comparison_id"].map(delta)
-    agree = np.where(differences == 0, 0.5, (differences > 0) == (sided["choice"] == Choice.A))
-    ceiling = true_ceiling(a - b, pool, votes_per_comparison=3, votes_per_day=100 * 3 / pool.n)
-    assert ceiling.one_vote == pytest.approx(agree.mean(), abs=0.02)
-    assert ceiling.majority > ceiling.one_vote
-
-
-def test_no_difference_has_a_ceiling_of_half_and_noiseless_people_of_one():
-    quiet = AnnotatorPool(noise=1e-3, position_bias=0.0, spread=0)
-    assert true_ceiling(np.zeros(3), AnnotatorPool()).one_vote == pytest.approx(0.5)
-    assert true_ceiling(np.array([1.0, -2.0]), quiet).majority == pytest.approx(1)
