@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.measurement import print_table
 from rlhf_pipeline.config import silence_telemetry
-from rlhf_pipeline.registry import Registry, list_openings, opening_recorder
+from rlhf_pipeline.registry import Registry, opening_recorder
 from rlhf_pipeline.votes import Opening
 
 # ignored by git, and no home: `make demo-clean` leaves it alone
@@ -55,16 +55,12 @@ class OpeningLog:
         self.own.append(opening)
 
     def print_openings(self) -> None:
-        """This run's openings as MLflow has them, and how many there were before."""
+        """This run's openings."""
         if not self.own:
             print("\nNo test split was opened.")
             return
-        known = list_openings(self.registry)
-        first = min(opening.opened_at for opening in self.own).replace(microsecond=0)
-        mine = known[known["opened_at"] >= first]
         print_table(
-            f"Openings of the test split: {len(self.own)} in this run, {len(known)} kept in "
-            f"{self.registry.tracking_uri}",
+            f"Openings of the test split: {len(self.own)}, kept in {self.registry.tracking_uri}",
             ("opened", "for", "why", "pairs", "of hash", "code"),
             [
                 (
@@ -75,6 +71,6 @@ class OpeningLog:
                     str(row.data_hash)[:12],
                     format_commit(row.commit),
                 )
-                for row in mine.itertuples()
+                for row in self.own
             ],
         )

@@ -1,7 +1,7 @@
 """MLflow registry: runs, model versions and aliases. The only package that imports MLflow."""
 
 from rlhf_pipeline.config import code_commit
-from rlhf_pipeline.registry.openings import OPENINGS, list_openings, opening_recorder
+from rlhf_pipeline.registry.openings import opening_recorder
 from rlhf_pipeline.registry.removal import (
     StoredVersion,
     needed_versions,
@@ -31,7 +31,6 @@ __all__ = [
     "CANDIDATE",
     "CHAMPION",
     "KINDS",
-    "OPENINGS",
     "PREVIOUS",
     "Kind",
     "ListedModel",
@@ -43,7 +42,6 @@ __all__ = [
     "ceiling_metric",
     "code_commit",
     "is_accuracy",
-    "list_openings",
     "make_tables",
     "missing_ceilings",
     "needed_versions",

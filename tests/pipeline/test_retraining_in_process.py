@@ -25,7 +25,7 @@ from rlhf_pipeline.records import (
     ModelVersion,
     folder_hash,
 )
-from rlhf_pipeline.registry import is_accuracy, list_openings
+from rlhf_pipeline.registry import is_accuracy
 from rlhf_pipeline.retraining.adapters import ADAPTER, read_base_hash
 from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.retraining.vote_halves import has_votes_for_judging, is_for_judging
@@ -400,12 +400,15 @@ def test_a_picture_is_shown_only_if_it_adds_information(retrained: Any) -> None:
 
 
 def test_every_look_at_the_test_split_is_on_record(retrained: Any) -> None:
-    found = list_openings(retrained.registry)
+    client = retrained.registry.tracking.client
+    experiment = client.get_experiment_by_name(f"{retrained.registry.project}.test_split_openings")
+    found = [run.data.tags for run in client.search_runs([experiment.experiment_id])]
     models = [model.label for model in retrained.registry.list_versions("reward_model")]
     with_versions = "Evidently's calibration report, comparison of versions"
     for purpose in ("calibration report", with_versions):
-        assert sorted(set(found.loc[found["purpose"] == purpose, "model"])) == models
-    assert (found["n_pairs"] > 0).all()
+        opened = {tags["rlhf.model"] for tags in found if tags["rlhf.purpose"] == purpose}
+        assert sorted(opened) == models
+    assert all(int(tags["rlhf.n_pairs"]) > 0 for tags in found)
 
 
 def test_an_accuracy_in_mlflow_has_its_ceiling_beside_it(retrained: Any) -> None:

@@ -4,8 +4,6 @@ memory and in an object store.
 
 import errno
 import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,6 @@ import pytest
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
 from rlhf_pipeline.frames import RETRAINING_SET
-from rlhf_pipeline.object_stores import put
 from rlhf_pipeline.records import ModelVersion
 from tests.s3 import S3, local_s3
 
@@ -72,12 +69,6 @@ def test_a_frame_comes_back_equal_and_typed(files: Artefacts) -> None:
     assert files.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.9]
 
 
-def test_a_stage_without_days_is_one_file(files: Artefacts) -> None:
-    files.write_frame("retraining_set", pd.DataFrame([ROW]))
-    assert files.read_frame("retraining_set").to_dict("records") == [ROW]
-    assert files.days("retraining_set") == []
-
-
 def test_a_range_is_read_as_one_frame_in_the_order_of_days(files: Artefacts) -> None:
     days = [f"2026-01-{n:02}" for n in range(1, 31)]
     for day in reversed(days):
@@ -102,12 +93,6 @@ def test_days_never_made_are_empty_and_lost_days_are_named(files: Artefacts) -> 
         files.read_frame("retraining_set", "2026-01-02")
 
 
-def test_no_days_at_all_give_the_empty_typed_frame(files: Artefacts) -> None:
-    assert list(files.read_days("retraining_set", ["2026-01-01"]).columns) == list(
-        RETRAINING_SET.columns
-    )
-
-
 def test_a_frame_that_breaks_its_schema_replaces_nothing(files: Artefacts) -> None:
     files.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
     with pytest.raises(FrameError, match="margin"):
@@ -115,14 +100,6 @@ def test_a_frame_that_breaks_its_schema_replaces_nothing(files: Artefacts) -> No
             "retraining_set", pd.DataFrame([ROW | {"margin": float("nan")}]), "2026-01-01"
         )
     assert files.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.5]
-
-
-def test_a_write_leaves_nothing_but_the_file(files: Artefacts) -> None:
-    for _ in range(2):
-        files.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
-    assert [path.name for path in (files.base / "retraining_set").iterdir()] == [
-        "2026-01-01.parquet"
-    ]
 
 
 def test_a_broken_parquet_file_is_named(files: Artefacts) -> None:
@@ -163,30 +140,3 @@ def test_a_full_disk_leaves_the_last_good_file(
     assert list((folder.base / "retraining_set").iterdir()) == [
         folder.path("retraining_set", "2026-01-01")
     ]
-
-
-def test_a_file_that_another_process_has_just_written_is_seen(s3: S3) -> None:
-    files = Artefacts(s3.url("shared"))
-    assert files.days("retraining_set") == []
-    for day in ("2026-01-01", "2026-01-02"):
-        # Listed right before: a listing that were kept would hide the new file.
-        script = f"""
-import pandas as pd
-from rlhf_pipeline.artefacts import Artefacts
-frame = pd.DataFrame([{ROW | {"day": day}!r}])
-Artefacts({s3.url("shared")!r}).write_frame("retraining_set", frame, {day!r})
-"""
-        subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
-        assert files.days("retraining_set")[-1] == day
-        assert files.read_frame("retraining_set", day)["day"].tolist() == [day]
-
-
-def test_drift_report_pages_are_stored_by_day_beside_the_frames(
-    files: Artefacts,
-) -> None:
-    assert (files.report_days(), files.read_report("2026-01-02")) == ([], None)
-    for day in ("2026-01-10", "2026-01-02"):
-        put(files.report_path(day), f"<p>{day} ✓".encode())
-    assert files.report_days() == ["2026-01-02", "2026-01-10"]
-    assert files.read_report("2026-01-02") == "<p>2026-01-02 ✓".encode()
-    assert files.days("drift_report") == []

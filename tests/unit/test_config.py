@@ -3,7 +3,6 @@ import subprocess
 import sys
 import traceback
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -25,16 +24,6 @@ def test_the_environment_overrides_the_file(tmp_path):
     settings = Settings.read({"RLHF_PROJECT": "from_environment"}, tmp_path)
     assert (settings.project, settings.votes_per_request) == ("from_environment", 7)
     assert settings.home == tmp_path / "state"
-
-
-def test_an_absolute_home_stays_where_it_is(tmp_path):
-    assert Settings.read({"RLHF_HOME": "/srv/rlhf"}, tmp_path).home.as_posix() == "/srv/rlhf"
-
-
-def test_empty_and_foreign_variables_are_not_settings(tmp_path):
-    assert Settings.read(
-        {"RLHF_POLICY": "", "HOME": "/root", "XRLHF_POLICY": "x"}, tmp_path
-    ) == Settings.read({}, tmp_path)
 
 
 def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path):
@@ -63,13 +52,6 @@ def test_a_value_that_cannot_be_used_names_its_setting(tmp_path, name, value):
         Settings.read({f"RLHF_{name}": value}, tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"project: [", b"- just\n- a list\n", b"project: \xff\xfe"])
-def test_a_file_without_a_mapping_is_named(tmp_path, content):
-    (tmp_path / "rlhf.yaml").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"rlhf\.yaml"):
-        Settings.read({}, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("line", "place"),
     [
@@ -88,14 +70,6 @@ def test_invalid_yaml_is_reported_by_position_without_its_content(tmp_path, line
     ) as refused:
         Settings.read({}, tmp_path)
     assert "canary" not in "".join(traceback.format_exception(refused.value))
-
-
-def test_an_empty_file_changes_nothing(tmp_path):
-    (tmp_path / "rlhf.yaml").write_text("# nothing yet\n")
-    default = Settings.read({}, tmp_path / "elsewhere")
-    assert Settings.read({}, tmp_path) == default.model_copy(
-        update={"home": tmp_path / "var", "config": tmp_path / "rlhf.yaml"}
-    )
 
 
 def test_a_key_is_never_shown(tmp_path):
@@ -171,38 +145,6 @@ def test_a_password_in_another_place_is_refused_without_showing_it(tmp_path, nam
     assert "canary" not in str(refused.value) + str(refused.value.__cause__)
 
 
-def test_an_encoded_password_arrives_whole(tmp_path):
-    from sqlalchemy import make_url
-
-    settings = Settings.read(
-        {"RLHF_SERVER_URL": "postgresql://ann:%40%2F%3F%23%5B%20%25:x@[::1]:5433"}, tmp_path
-    )
-    assert make_url(settings.store_url).password == "@/?#[ %:x"
-    assert make_url(settings.store_url).host == "::1"
-
-
-@pytest.mark.parametrize("url", ["sqlite:////srv/a@b#c/store.db", "databricks"])
-def test_a_text_that_is_not_a_server_url_may_hold_any_character(tmp_path, url):
-    assert Settings.read({"RLHF_MLFLOW_URL": url}, tmp_path).tracking_uri == url
-
-
-def test_settings_are_frozen_and_hashable(tmp_path):
-    settings = Settings.read({}, tmp_path)
-    assert hash(settings) == hash(Settings.read({}, tmp_path))
-    with pytest.raises(ValueError, match="frozen"):
-        settings.project = "other"
-
-
-def test_own_addresses_win_over_the_home(tmp_path):
-    urls = {
-        "RLHF_DATABASE_URL": "postgresql+psycopg2://h/store",
-        "RLHF_MLFLOW_URL": "http://m",
-        "RLHF_FRAMES_URL": "s3://b/f",
-    }
-    settings = Settings.read(urls, tmp_path)
-    assert (settings.store_url, settings.tracking_uri, settings.frames) == tuple(urls.values())
-
-
 def test_one_server_url_gives_three_databases_with_their_driver(tmp_path):
     settings = Settings.read(
         {
@@ -222,26 +164,6 @@ def test_one_server_url_gives_three_databases_with_their_driver(tmp_path):
         "RLHF_DAGSTER_URL": f"{server}/team_dagster{options}{limits}",
     }
     assert "p%40s" not in repr(settings) + settings.model_dump_json()
-
-
-def test_an_own_address_wins_over_the_server(tmp_path):
-    given = {
-        "RLHF_SERVER_URL": "postgres://h",
-        "RLHF_DATABASE_URL": "sqlite:///x.db",
-        "RLHF_DAGSTER_URL": "postgresql+psycopg2://o/d",
-    }
-    settings = Settings.read(given, tmp_path)
-    assert settings.store_url == "sqlite:///x.db"
-    assert settings.tracking_uri.startswith(
-        "postgresql+psycopg2://h/rlhf_mlflow?connect_timeout=5&"
-    )
-    assert settings.dagster_storage == "postgresql+psycopg2://o/d"
-
-
-def test_without_a_server_dagster_keeps_its_own_files(tmp_path):
-    assert Settings.read({}, tmp_path).dagster_environ == {
-        "DAGSTER_HOME": f"{tmp_path}/var/dagster"
-    }
 
 
 @pytest.mark.parametrize(
@@ -278,24 +200,6 @@ def test_telemetry_is_off_by_default(monkeypatch):
     }
 
 
-@pytest.mark.parametrize(
-    ("chosen", "found"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")]
-)
-def test_waiting_threads_sleep_by_default(chosen, found):
-    plain = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
-    # and what torch's threads really do, told as they are loaded
-    script = "import definitions, torch"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=plain | chosen | {"OMP_DISPLAY_ENV": "TRUE"},
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert f"OMP_WAIT_POLICY = '{found}'" in done.stderr
-
-
 def test_settings_cost_no_heavy_import():
     script = (
         "import sys, rlhf_pipeline.config; print(sorted({'torch', 'pandas', 'dagster', "
@@ -324,13 +228,6 @@ def test_another_projects_home_is_refused(tmp_path):
         Settings.read({"RLHF_PROJECT": "demo"}, tmp_path)
 
 
-def test_first_day_is_the_one_that_init_recorded(tmp_path):
-    HomeFacts(organization="default", project="demo", start_day=date(2030, 1, 1)).write(
-        tmp_path / "var"
-    )
-    assert Settings.read({}, tmp_path).start_day == date(2030, 1, 1)
-
-
 def test_the_facts_of_a_home_are_its_owners_alone(tmp_path):
     HomeFacts(
         organization="default", project="demo", server_url="postgresql://me:secret@host"
@@ -339,16 +236,6 @@ def test_the_facts_of_a_home_are_its_owners_alone(tmp_path):
     found = Settings.read({}, tmp_path)
     assert found.server_url.get_secret_value() == "postgresql://me:secret@host"
     assert "secret" not in repr(found)
-
-
-def test_broken_facts_are_named(tmp_path):
-    (tmp_path / "var").mkdir()
-    (tmp_path / "var" / "project.json").write_text(
-        '{"project": "demo", "server_url": "postgresql://me:secret@host"'
-    )
-    with pytest.raises(ConfigurationError, match=r"project.json is invalid") as refused:
-        Settings.read({}, tmp_path)
-    assert "secret" not in str(refused.value)
 
 
 def test_a_setting_given_twice_is_named_with_its_line(tmp_path):

@@ -1,6 +1,5 @@
 """Which rlhf.yaml a process of a home reads, and which folders can be a home."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -41,19 +40,6 @@ def test_every_folder_reads_the_recorded_file(tmp_path: Path, checkout: Path) ->
     assert settings.prompts_file == checkout / "prompts.jsonl"
 
 
-def test_the_recorded_file_wins_and_is_logged(
-    tmp_path: Path, checkout: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = other_folder(tmp_path, "votes_per_request: 9\n")
-    for _ in range(2):
-        assert read(tmp_path, other).votes_per_request == 7
-    said = [entry.getMessage() for entry in caplog.records]
-    assert said == [
-        f"{tmp_path / 'home'} reads its settings from {checkout / 'rlhf.yaml'}, not from "
-        f"{other / 'rlhf.yaml'}. To change that, run RLHF_CONFIG={other / 'rlhf.yaml'} rlhf init."
-    ]
-
-
 def test_rlhf_config_overrides_the_recorded_file(tmp_path: Path, checkout: Path) -> None:
     other = other_folder(tmp_path, "votes_per_request: 9\n")
     assert read(tmp_path, checkout, RLHF_CONFIG=str(other / "rlhf.yaml")).votes_per_request == 9
@@ -90,28 +76,6 @@ def test_unrecorded_file_is_refused_until_init_records_it(tmp_path: Path) -> Non
     assert read(tmp_path, tmp_path).votes_per_request == 9
 
 
-def test_file_of_the_environment_is_relative_to_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RLHF_PROMPTS_FILE", "own.csv")
-    settings = Settings.read(folder=tmp_path)
-    assert settings.prompts_file == tmp_path / "own.csv"
-    assert settings.environ["RLHF_PROMPTS_FILE"] == str(tmp_path / "own.csv")
-
-
-def test_home_of_a_named_file_is_relative_to_the_file(tmp_path: Path) -> None:
-    other = other_folder(tmp_path, "home: state\n")
-    assert (
-        Settings.read({"RLHF_CONFIG": str(other / "rlhf.yaml")}, tmp_path).home == other / "state"
-    )
-
-
-def test_file_cannot_name_another_file(tmp_path: Path) -> None:
-    other = other_folder(tmp_path, "config: elsewhere.yaml\n")
-    with pytest.raises(ConfigurationError, match=r"sets `config`.*RLHF_CONFIG"):
-        Settings.read({}, other)
-
-
 def test_processes_of_a_home_are_handed_its_file(tmp_path: Path, checkout: Path) -> None:
     settings = read(tmp_path, checkout)
     assert settings.environ == {
@@ -120,24 +84,6 @@ def test_processes_of_a_home_are_handed_its_file(tmp_path: Path, checkout: Path)
         "DAGSTER_HOME": str(tmp_path / "home" / "dagster"),
     }
     assert Settings.read(settings.environ, tmp_path) == settings
-
-
-def test_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    assert Settings.read({"RLHF_HOME": "~/state"}, tmp_path).home == tmp_path / "me" / "state"
-    (tmp_path / "rlhf.yaml").write_text("home: ~/state\n")
-    assert Settings.read({}, tmp_path).home == tmp_path / "me" / "state"
-    with pytest.raises(ConfigurationError, match="unknown user"):
-        Settings.read({"RLHF_HOME": "~nobody-at-all/state"}, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["q?1", "a%20b", "100%"])
-def test_path_that_databases_would_read_as_a_url_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"RLHF_HOME .* contains '[%?]'.*Choose a folder without"
-    ):
-        Settings.read({"RLHF_HOME": name}, tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_dagster_home_of_another_home_is_refused(tmp_path: Path) -> None:
@@ -154,10 +100,3 @@ def test_dagster_home_of_another_home_is_refused(tmp_path: Path) -> None:
         r"DAGSTER_HOME=.*/a/dagster",
     ):
         homes.refuse_other_dagster_home(settings, {"DAGSTER_HOME": str(tmp_path / "b" / "dagster")})
-
-
-def test_facts_are_written_with_the_file(tmp_path: Path, checkout: Path) -> None:
-    facts = HomeFacts.load(tmp_path / "home")
-    assert facts is not None
-    assert facts.config == checkout / "rlhf.yaml"
-    assert os.stat(tmp_path / "home" / "project.json").st_mode & 0o777 == 0o600

@@ -79,33 +79,6 @@ def test_flipped_bit_is_named_with_its_cure(files: Artefacts, frame: pd.DataFram
     assert len(named) > N_FLIPS / 4
 
 
-@pytest.mark.parametrize("length", [0, 3, 100, -1, -9])
-def test_cut_frame_is_named_with_its_cure(
-    files: Artefacts, frame: pd.DataFrame, length: int
-) -> None:
-    content = path_in(files).read_bytes()
-    assert is_named(files, outcome(files, content[:length], frame))
-
-
-def test_folder_in_place_of_a_frame_is_named(files: Artefacts) -> None:
-    path_in(files).unlink()
-    path_in(files).mkdir()
-    for read in (
-        lambda: files.read_frame("retraining_set", DAY),
-        lambda: files.read_days("retraining_set", [DAY]),
-    ):
-        with pytest.raises(ArtefactError, match=rf"{path_in(files)}.*folder.*Move it away"):
-            read()
-
-
-def test_frame_of_other_columns_is_named(files: Artefacts, frame: pd.DataFrame) -> None:
-    frame.drop(columns="margin").to_parquet(path_in(files))
-    with pytest.raises(
-        ArtefactError, match=rf"{path_in(files)}.*margin.*Materialise retraining_set"
-    ):
-        files.read_frame("retraining_set", DAY)
-
-
 def test_every_reader_refuses_what_one_refuses(files: Artefacts, frame: pd.DataFrame) -> None:
     """A reader of one column by another way took 30 of 800 flipped bits for other values."""
     content = path_in(files).read_bytes()

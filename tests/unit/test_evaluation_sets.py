@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -13,7 +12,6 @@ from rlhf_pipeline.errors import NotEnoughData, PromptError
 from rlhf_pipeline.evaluation import frozen_prompts, prompts_hash
 from rlhf_pipeline.evaluation_sets import PromptSource, freeze, require
 from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.prompts import generate
 from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.store import Store
 
@@ -35,11 +33,6 @@ def own_prompts(folder: Path, n: int = 200, name: str = "own.csv") -> Settings:
 
 
 DATASET = PromptSource(SourceParams(source="dataset"))
-
-
-def embed_rivers(texts: list[str]) -> np.ndarray:
-    """Two directions: on rivers, or not."""
-    return np.array([[1.0, 0.0] if "river" in text else [0.0, 1.0] for text in texts])
 
 
 def publish(
@@ -70,14 +63,6 @@ def publish(
     store.comparisons.publish(checked, published_at=datetime(2026, 1, 1, tzinfo=UTC))
 
 
-def test_a_topic_of_the_source_is_kept(store: Store, tmp_path: Path) -> None:
-    source = PromptSource(SourceParams(topic="river", min_topic_similarity=0.5), None, embed_rivers)
-    frozen = freeze(Settings(home=tmp_path), store, source)
-    texts = store.evaluation_sets.prompts(frozen.version)["text"]
-    assert 0 < len(texts) < 300
-    assert texts.str.contains("river").all()
-
-
 def test_templates_give_the_shipped_set(store: Store, tmp_path: Path) -> None:
     frozen = freeze(Settings(home=tmp_path), store, TEMPLATES)
     assert (frozen.version, frozen.origin, frozen.n_prompts) == (1, "templates taught", 300)
@@ -87,23 +72,6 @@ def test_templates_give_the_shipped_set(store: Store, tmp_path: Path) -> None:
         frozen_prompts().sort_values("prompt_id", ignore_index=True),
     )
     assert store.audit.verify() == 1
-
-
-def test_share_of_a_file_is_held_out_in_the_proportions_of_its_categories(
-    store: Store, tmp_path: Path
-) -> None:
-    settings = own_prompts(tmp_path)
-    frozen = freeze(settings, store, DATASET)
-    held = store.evaluation_sets.prompts(frozen.version)
-    assert held["category"].value_counts().to_dict() == {"support": 45, "legal": 15}
-    assert freeze(settings, store, DATASET) == frozen
-    rest = generate(
-        SourceParams(source="dataset", n=140),
-        day="2026-01-01",
-        source_file=settings.prompts_file,
-        exclude=frozenset(held["prompt_id"]),
-    )
-    assert not set(rest["text"]) & set(held["text"])
 
 
 def test_prompts_that_people_compared_are_not_drawn(store: Store, tmp_path: Path) -> None:
@@ -140,13 +108,6 @@ def test_another_source_or_file_is_a_new_version(store: Store, tmp_path: Path) -
         freeze(own, store, DATASET)
 
 
-def test_moved_project_keeps_its_set(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "before").mkdir()
-    first = freeze(own_prompts(tmp_path / "before"), store, DATASET)
-    (tmp_path / "before").rename(tmp_path / "after")
-    assert freeze(own_prompts(tmp_path / "after"), store, DATASET) == first
-
-
 def test_file_of_compared_prompts_is_refused(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "evaluation.jsonl"
     file.write_text('{"text": "Why?"}\n{"text": "How?"}\n')
@@ -156,38 +117,6 @@ def test_file_of_compared_prompts_is_refused(store: Store, tmp_path: Path) -> No
         freeze(own, store)
     file.write_text('{"text": "Why?"}\n{"text": "Where?"}\n')
     assert freeze(own, store).n_prompts == 1
-
-
-def test_file_without_prompts_is_refused(store: Store, tmp_path: Path) -> None:
-    file = tmp_path / "empty.jsonl"
-    file.write_text("\n")
-    with pytest.raises(PromptError, match=r"empty\.jsonl has no prompts"):
-        freeze(Settings(home=tmp_path, evaluation_file=file), store)
-
-
-def test_imports_without_pairs_leave_the_set_to_the_prompt_source(
-    store: Store, tmp_path: Path
-) -> None:
-    publish(store, [f"P{i}" for i in range(40)], source="file")
-    assert freeze(Settings(home=tmp_path), store).origin == "templates taught"
-
-
-def test_source_of_a_run_stays_where_the_settings_name_none(store: Store, tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path, prompts_file=own_prompts(tmp_path).prompts_file)
-    first = freeze(settings, store, DATASET)
-    assert freeze(settings, store) == first
-    assert require(settings, store)[0] == first
-
-
-def test_source_of_the_loop_settings_counts_as_named(store: Store, tmp_path: Path) -> None:
-    publish(store, [f"P{i}" for i in range(40)], source="file")
-    own_prompts(tmp_path)
-    config = tmp_path / "rlhf.yaml"
-    config.write_text(f"loop: {{prompts: {{source: dataset, dataset: {tmp_path}/own.csv}}}}")
-    settings = Settings(home=tmp_path, config=config)
-    assert PromptSource.of_loop(settings).is_named
-    assert PromptSource.of_loop(settings).describe(settings) == "dataset own.csv"
-    assert PromptSource.of_loop(Settings(home=tmp_path)).is_named is False
 
 
 def test_project_with_imports_alone_holds_out_prompts_of_the_test_split(

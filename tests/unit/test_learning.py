@@ -140,38 +140,6 @@ def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(
     )
 
 
-def test_recalibration_does_not_end_the_retry_of_a_refused_model(
-    settings: Settings, store: Store, vote: Callable[[int], int]
-) -> None:
-    seq = vote(30)
-    calibrated(store, 9, seq, refused=False)
-    promoted(store, 9, seq)
-    calibrated(store, 10, vote(5), refused=True)
-    calibrated(store, 9, seq, refused=False, hours_later=1)
-    assert (
-        plan_next_fit(settings, store).shortage
-        == "0 of 10 newly voted comparisons since reward model 10, which was refused"
-    )
-    # it may become champion now
-    calibrated(store, 10, store.votes.max_seq(), refused=False, hours_later=2)
-    assert (
-        plan_next_fit(settings, store).shortage
-        == "5 of 100 newly voted comparisons since reward model 9"
-    )
-
-
-def test_refused_model_that_a_person_promoted_waits_for_a_refit(
-    settings: Settings, store: Store, vote: Callable[[int], int]
-) -> None:
-    seq = vote(30)
-    calibrated(store, 1, seq, refused=True)
-    promoted(store, 1, seq)
-    assert (
-        plan_next_fit(settings, store).shortage
-        == "0 of 100 newly voted comparisons since reward model 1"
-    )
-
-
 def test_uncalibrated_champion_is_fitted_again_after_a_few_more(
     settings: Settings, store: Store, vote: Callable[[int], int]
 ) -> None:

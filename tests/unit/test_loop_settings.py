@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
+from rlhf_pipeline.loop_settings import LoopSettings
 
 
 @pytest.mark.parametrize(
@@ -74,32 +74,6 @@ def test_file_is_read_anew_and_its_path_is_in_the_error(tmp_path: Path) -> None:
     file.write_text("loop:\n  gate: {min_win: 1}\n")
     with pytest.raises(ConfigurationError, match=f"{file}: loop.gate.min_win is unknown"):
         LoopSettings.read(settings)
-
-
-def test_settings_ignore_the_section(tmp_path: Path) -> None:
-    (tmp_path / "rlhf.yaml").write_text("loop: {gat: {}}\n")
-    assert Settings.read({"RLHF_HOME": str(tmp_path / "home")}, tmp_path).config is not None
-
-
-def test_changes_name_old_and_new_values() -> None:
-    before = {"gate": {"min_win_rate": 0.6}, "prompts": {"categories": {"factual": 1.0}}}
-    after = {
-        "prompts": {"categories": {"math": 1.0}},
-        "reward_model": {"fine_tuning": {"epochs": 9}},
-    }
-    assert describe_changes(before, after) == [
-        "gate.min_win_rate: 0.6 → 0.5 (default)",
-        "prompts.categories: {'factual': 1.0} → {'math': 1.0}",
-        "reward_model.fine_tuning.epochs: 1 (default) → 9",
-    ]
-
-
-def test_parameter_that_the_code_lost_is_still_shown() -> None:
-    assert describe_changes({"gone": {"x": 1}}, {}) == ["gone.x: 1 → none (default)"]
-
-
-def test_parts_are_the_stages_and_their_trigger() -> None:
-    assert {"prompts", "drift_report", "retraining_trigger", "gate", "schedules"} <= set(PARTS)
 
 
 def test_a_replaced_parameter_names_what_replaced_it() -> None:

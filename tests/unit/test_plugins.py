@@ -1,7 +1,5 @@
 import inspect
 import pkgutil
-import subprocess
-import sys
 from importlib import import_module
 from importlib.metadata import distributions
 from pathlib import Path
@@ -87,11 +85,6 @@ def test_a_member_that_cannot_be_imported_names_its_package(tmp_path, monkeypatc
         dict(Members("completions", {}, distribution(tmp_path, f"echo = {value}")))
 
 
-def test_names_are_known_without_an_import(tmp_path):
-    members = Members("completions", {}, distribution(tmp_path, "echo = no_such_module:Echo"))
-    assert list(members) == ["echo"]
-
-
 class Common(BaseModel):
     n: int = 1
 
@@ -131,29 +124,6 @@ def test_two_members_may_not_define_one_parameter_differently():
         Members("drift", {"first": First, "clash": other}).params()
 
 
-def test_a_member_may_not_redefine_a_common_parameter():
-    assert Members("drift", {"equal": clash(n=(int, 1))}).params(Common)
-    with pytest.raises(ConfigurationError, match=r"Common and 'clash' .* parameter 'n'"):
-        Members("drift", {"clash": clash(n=(float, 1.0))}).params(Common)
-
-
-def test_a_member_without_params_is_refused_by_name():
-    with pytest.raises(ConfigurationError, match=r"'old' of rlhf_pipeline\.drift .*NoParams"):
-        Members("drift", {"old": type("Old", (), {})}).params()
-
-
-PLUGIN = """
-from typing import ClassVar
-from pydantic import BaseModel, Field
-{imports}
-
-class EchoParams(BaseModel):
-    {knob}: float = Field(0.5, description="An installed parameter")
-
-class Echo({base}):
-    name: ClassVar[str] = "echo_{kind}"
-    Params: ClassVar[type[BaseModel]] = EchoParams
-"""
 KINDS = {  # folder of the mapping -> what a plug-in imports, and a class to inherit from
     "prompts": ("from rlhf_pipeline.prompts import Selection, PromptParams", "object"),
     "drift": ("from rlhf_pipeline.drift.base import DriftDetector, Signal", "object"),
@@ -163,49 +133,6 @@ KINDS = {  # folder of the mapping -> what a plug-in imports, and a class to inh
         "SFT",
     ),
 }
-CONFIGS = {
-    "prompts": "assets.prompts.PromptsConfig",
-    "drift": "assets.drift_report.DriftConfig",
-    "calibration": "assets.calibration.CalibrationConfig",
-    "retraining.strategies": "assets.candidate_model.CandidateConfig",
-}
-
-
-def test_parameters_of_installed_members_are_in_the_launchpad(tmp_path):
-    """In a new process, because packages are found once. Each package is imported before the
-    library, as its own tests do.
-    """
-    for folder, (imports, base) in KINDS.items():
-        kind = folder.rpartition(".")[2]
-        text = PLUGIN.format(imports=imports, base=base, kind=kind, knob=f"echo_{kind}_knob")
-        (tmp_path / f"echo_{kind}.py").write_text(text)
-        info = tmp_path / f"echo_{kind}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: echo-{kind}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(
-            f"[rlhf_pipeline.{folder}]\necho_{kind} = echo_{kind}:Echo\n"
-        )
-    modules = [f"echo_{folder.rpartition('.')[2]}" for folder in KINDS]
-    script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]\n"
-    script += "".join(f"import {module}\n" for module in modules) + "import importlib\n"
-    for folder, config in CONFIGS.items():
-        module, _, name = config.rpartition(".")
-        knob = f"echo_{folder.rpartition('.')[2]}_knob"
-        script += f"config = getattr(importlib.import_module({module!r}), {name!r})\n"
-        script += (
-            f"print(config({knob}=0.25).{knob}, config.to_fields_dict()[{knob!r}].description)\n"
-        )
-    shown = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path
-    ).stdout
-    assert shown.splitlines() == ["0.25 An installed parameter"] * len(KINDS)
-
-
-def test_an_unknown_name_is_missing_as_in_a_dict():
-    assert "nothing" not in BACKENDS
-    assert BACKENDS.get("nothing") is None
-    with pytest.raises(KeyError):
-        BACKENDS["nothing"]
 
 
 FOLDERS = {

@@ -7,14 +7,10 @@ from rlhf_pipeline.records import (
     AnnotatorKind,
     Choice,
     DriftEvent,
-    Interval,
-    ModelVersion,
     NewVote,
     Verdict,
-    content_hash,
     content_id,
     folder_hash,
-    lineage_tags,
 )  # fmt: skip
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -49,22 +45,6 @@ def event(**more):
     return DriftEvent(**(given | more))
 
 
-def test_an_id_is_the_beginning_of_the_hash_of_the_same_parts():
-    assert content_id("prompt", "Why?", "") == content_hash("prompt", "Why?", "")[:20]
-
-
-def test_parts_do_not_run_into_each_other():
-    assert content_hash("ab", "c") != content_hash("a", "bc")
-    assert content_hash(["a"], "b") != content_hash(["a", "b"])
-    assert content_hash("1") != content_hash(1)
-    assert content_hash("") != content_hash()
-
-
-def test_the_order_of_keys_does_not_matter_and_letters_beyond_ascii_do():
-    assert content_hash({"a": 1, "b": 2}) == content_hash({"b": 2, "a": 1})
-    assert content_hash("naïve") != content_hash("naive")
-
-
 def test_ids_are_stable_between_versions():
     """Ids are in people's stores: a change here would make every prompt and comparison a new
     one.
@@ -92,26 +72,6 @@ def test_a_record_is_frozen_and_refuses_unknown_fields():
         vote().choice = Choice.B
 
 
-def test_a_record_round_trips_through_json():
-    for record in (vote(), event(), Interval(value=0.1 + 0.2, low=0, high=1, n=3)):
-        assert type(record).from_json(record.model_dump_json()) == record
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"strength": 0},
-        {"strength": 5},
-        {"choice": "c"},
-        {"stated_confidence": 1.1},
-        {"idempotency_key": ""},
-    ],
-)
-def test_a_vote_out_of_range_is_refused(broken):
-    with pytest.raises(ValidationError):
-        vote(**broken)
-
-
 def test_an_events_identity_ignores_its_time_and_evidence():
     again = event(detected_at=NOW + timedelta(days=1), evidence={"p": 0.6}, change_seq=3)
     assert again.event_id == event().event_id
@@ -131,18 +91,3 @@ def test_words_equal_the_recorded_golden_ones():
     assert [*Choice] == ["a", "b", "tie", "both_bad", "skip"]
     assert [*Verdict] == ["insufficient", "stable", "warning", "drift"]
     assert f"{AnnotatorKind.HUMAN}" == "human"
-
-
-def test_a_version_is_named_by_name_and_number():
-    version = ModelVersion(
-        name="demo.policy", version=3, kind="policy", uri="runs:/x/model", content_hash="h"
-    )
-    assert version.label == "demo.policy@3"
-
-
-def test_an_interval_reads_as_a_number_with_its_bounds():
-    assert str(Interval(value=0.5, low=0.41, high=0.587, n=9)) == "0.500 [0.410, 0.587]"
-
-
-def test_a_missing_value_has_no_tag():
-    assert lineage_tags({"a": 1, "b": None, "c": ""}) == {"a": "1", "c": ""}

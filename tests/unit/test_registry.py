@@ -5,9 +5,8 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import pytest
 from rlhf_pipeline.errors import (
     ArtefactError,
     InvalidScores,
-    ModelError,
     ModelHashMismatch,
     ModelNotFound,
     StoreError,
@@ -31,8 +29,6 @@ from rlhf_pipeline.registry import (
     Registry,
     Run,
     code_commit,
-    list_openings,
-    missing_ceilings,
     opening_recorder,
     remove_files,
     stored_versions,
@@ -180,42 +176,6 @@ def test_an_accuracy_without_a_ceiling_is_tagged_as_such(
     assert registry.get("policy", version.version) == version
 
 
-def test_each_accuracy_wants_the_ceiling_of_its_own_votes(
-    registry: Registry, tmp_path: Path
-) -> None:
-    metrics = {"test_accuracy": 0.7, "test_accuracy_since_change": 0.6, "noise_ceiling": 0.8}
-    with registry.run("train") as run:
-        run.log_metrics(metrics)
-        version = registry.register("policy", model_folder(tmp_path), run=run, metrics=metrics)
-    client = registry.tracking.client
-    for tags in (
-        client.get_run(run.run_id).data.tags,
-        client.get_model_version(version.name, str(version.version)).tags,
-    ):
-        assert {
-            name: tags.get(name) for name in ("noise_ceiling", "noise_ceiling_since_change")
-        } == {
-            "noise_ceiling": None,
-            "noise_ceiling_since_change": "unknown",
-        }
-    assert missing_ceilings(["accuracy_low", "accuracy_high", "accuracy"]) == ["noise_ceiling"]
-    assert missing_ceilings(["error_rate_since_change_low", "noise_ceiling_since_change"]) == []
-    assert missing_ceilings(["error_rate"]) == ["noise_ceiling"]
-    assert missing_ceilings(["token_accuracy", "mean_length"]) == []
-
-
-def test_a_ceiling_found_by_a_retry_replaces_unknown(registry: Registry) -> None:
-    judged = {"accuracy": 0.7, "accuracy_since_change": 0.6}
-    first = interrupted(registry, RuntimeError(), "retried", lambda run: run.log_metrics(judged))
-    tags = registry.tracking.client.get_run(first.run_id).data.tags
-    assert (tags["noise_ceiling"], tags["noise_ceiling_since_change"]) == ("unknown", "unknown")
-    with registry.run("train", run_key="retried") as run:
-        run.log_metrics({"noise_ceiling": 0.8})
-    tags = registry.tracking.client.get_run(run.run_id).data.tags
-    assert "noise_ceiling" not in tags
-    assert tags["noise_ceiling_since_change"] == "unknown"
-
-
 def test_the_same_run_key_reopens_the_run(registry: Registry) -> None:
     key = "run:asset:it's"
     first = interrupted(
@@ -233,37 +193,6 @@ def test_the_same_run_key_reopens_the_run(registry: Registry) -> None:
     assert seen.data.tags["changed.n"] == "6"
     assert seen.data.metrics == {"loss": 0.5}
     assert seen.data.tags["mlflow.source.git.commit"] == code_commit()
-
-
-def test_a_failed_run_keeps_its_logged_values(registry: Registry) -> None:
-    run = interrupted(
-        registry, KeyboardInterrupt(), "key", lambda run: run.log_metrics({"loss": 1.0}, step=3)
-    )
-    seen = registry._tracking.client.get_run(run.run_id)
-    assert (seen.info.status, seen.data.metrics) == ("KILLED", {"loss": 1.0})
-
-
-def test_a_long_curve_fits_into_batches(registry: Registry) -> None:
-    with registry.run("train") as run:
-        for step in range(2000):
-            run.log_metrics({"loss": 1 / (step + 1)}, step=step)
-        run.log_params({f"p{i}": i for i in range(150)})
-        run.set_tags({f"t{i}": i for i in range(150)})
-    assert len(registry._tracking.client.get_metric_history(run.run_id, "loss")) == 2000
-    assert len(registry._tracking.client.get_run(run.run_id).data.params) == 150
-
-
-def test_texts_figures_and_folders_become_files_of_the_run(
-    registry: Registry, home: Path, tmp_path: Path
-) -> None:
-    with registry.run("report") as run:
-        run.log_text("größer", "reports/day.md")
-        run.log_figure(b"\x89PNG", "loss.png")
-        run.log_folder(model_folder(tmp_path), "extra")
-    root = home / "artifacts" / registry.project / run.run_id / "artifacts"
-    assert (root / "reports" / "day.md").read_text(encoding="utf-8") == "größer"
-    assert (root / "loss.png").read_bytes() == b"\x89PNG"
-    assert (root / "extra" / "tokenizer" / "vocab.json").exists()
 
 
 def test_runs_are_listed_newest_first_with_their_pages(registry: Registry, home: Path) -> None:
@@ -299,13 +228,6 @@ def test_a_number_that_is_none_is_never_logged(
     assert registry.list_versions("policy") == []
 
 
-def test_a_missing_or_empty_folder_is_not_registered(registry: Registry, tmp_path: Path) -> None:
-    (tmp_path / "empty" / "sub").mkdir(parents=True)
-    for folder in (tmp_path / "nowhere", tmp_path / "empty"):
-        with pytest.raises(ModelNotFound, match=folder.name):
-            register(registry, folder)
-
-
 def test_the_folder_of_a_version_is_verified(registry: Registry, tmp_path: Path) -> None:
     model = register(registry, model_folder(tmp_path))
     folder = registry.fetch_folder(model, tmp_path / "cache")
@@ -338,31 +260,6 @@ def test_a_registration_killed_after_the_files_is_completed_by_the_next(
     assert model.version == 1
     assert model.mlflow_run_id == run.run_id
     assert folder_hash(registry.fetch_folder(model, tmp_path)) == model.content_hash
-
-
-def test_a_full_disk_while_files_are_copied_is_named_and_the_retry_completes(
-    registry: Registry, tmp_path: Path
-) -> None:
-    champion = register(registry, model_folder(tmp_path))
-    registry.promote("policy", champion.version)
-    folder = model_folder(tmp_path, "candidate")
-    os.truncate(folder / "model.safetensors", 9_000_000)  # larger than MLflow's database
-    said = r"could not copy .*: File too large\. .* nothing was registered"
-    with full_disk(8_000_000), pytest.raises(ArtefactError, match=said):
-        register(registry, folder, parent=champion.label)
-    assert registry.list_versions("policy") == [champion]
-    assert registry.get("policy", CHAMPION) == champion
-    made = register(registry, folder, parent=champion.label)
-    assert folder_hash(registry.fetch_folder(made, tmp_path / "cache")) == made.content_hash
-
-
-def test_a_version_made_by_hand_is_refused_by_name(registry: Registry) -> None:
-    client = registry._tracking.client
-    client.create_registered_model(registry.model_name("policy"))
-    client.create_model_version(registry.model_name("policy"), "/somewhere")
-    assert registry.list_versions("policy") == []
-    with pytest.raises(ModelError, match="not registered by this pipeline"):
-        registry.get("policy", 1)
 
 
 def test_remote_files_are_downloaded_once_and_verified(
@@ -415,32 +312,6 @@ def test_files_in_an_object_store_are_kept_there_until_they_are_removed(
         with pytest.raises(ModelNotFound, match="Retention removed"):
             registry.promote("policy", 1)
     assert not (tmp_path / "artifacts").exists()
-
-
-def test_global_state_and_working_directory_stay_unchanged(
-    home: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cwd").mkdir()
-    monkeypatch.chdir(tmp_path / "cwd")
-    registry.initialise()
-    register(registry, model_folder(tmp_path))
-    import mlflow
-
-    assert mlflow.active_run() is None
-    assert "MLFLOW_TRACKING_URI" not in os.environ
-    assert list((tmp_path / "cwd").iterdir()) == []
-    with sqlite3.connect(home / "mlflow" / "mlflow.db") as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-def test_threads_write_side_by_side(registry: Registry, tmp_path: Path) -> None:
-    folders = [model_folder(tmp_path, str(i)) for i in range(6)]
-    threads = [threading.Thread(target=register, args=(registry, folder)) for folder in folders]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [m.version for m in registry.list_versions("policy")] == [1, 2, 3, 4, 5, 6]
 
 
 def _train(home: Path, i: int) -> None:
@@ -513,17 +384,6 @@ def locked(home: Path) -> Iterator[Callable[[], None]]:
         holder.stdin.close()
 
 
-def test_a_database_locked_for_a_while_is_waited_for(
-    home: Path, registry: Registry, tmp_path: Path
-) -> None:
-    registry.initialise()
-    with locked(home) as let_go:
-        threading.Timer(3, let_go).start()
-        made = register(registry, model_folder(tmp_path))
-    assert registry.list_versions("policy") == [made]
-    assert [run.status for run in registry.latest_runs(5)] == ["FINISHED"]
-
-
 def test_a_database_that_stays_locked_is_named_and_the_retry_completes(
     home: Path, registry: Registry, tmp_path: Path
 ) -> None:
@@ -557,57 +417,6 @@ def test_a_database_that_stays_locked_is_named_and_the_retry_completes(
     ]
 
 
-def test_the_end_of_a_run_is_reported_even_if_mlflow_fails(home: Path, registry: Registry) -> None:
-    registry.initialise()
-    hasty = Registry(registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.2)
-
-    def train() -> None:
-        with ExitStack() as stack, hasty.run("train"):
-            stack.enter_context(locked(home))
-            raise RuntimeError("diverged")
-
-    with pytest.raises(RuntimeError, match="diverged") as caught:
-        train()
-    assert "locked by another process" in caught.value.__notes__[0]
-
-
-def test_a_new_home_whose_database_is_locked_is_named(tmp_path: Path) -> None:
-    open_registry(tmp_path, "demo").initialise()
-    with locked(tmp_path), pytest.raises(StoreError, match="locked by another process"):
-        Registry(
-            f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}",
-            tmp_path / "artifacts",
-            "other",
-            patience_s=0.2,
-        ).initialise()
-
-
-def test_every_opening_of_the_test_split_is_kept_and_listed_by_time(registry: Registry) -> None:
-    assert list_openings(registry).empty
-    pairs = pd.DataFrame({"comparison_id": ["c1", "c2"], "split": ["test", "train"]})
-    for model in ("rm@1", "rm@2 'quoted' \"twice\""):
-        open_test_split(pairs, model=model, purpose="accuracy", record=opening_recorder(registry))
-    found = list_openings(registry)
-    assert found["model"].tolist() == ["rm@1", "rm@2 'quoted' \"twice\""]
-    assert set(found["commit"]) == {code_commit()}
-    assert set(found["n_pairs"]) == {1}
-    assert found["opened_at"].is_monotonic_increasing
-    assert found["data_hash"].nunique() == 1
-    assert list_openings(
-        open_registry(Path(registry.tracking_uri.removeprefix("sqlite:///")).parents[1], "another")
-    ).empty
-
-
-def test_openings_stay_out_of_the_project_s_own_runs(registry: Registry) -> None:
-    open_test_split(
-        pd.DataFrame({"split": ["test"]}),
-        model="rm@1",
-        purpose="accuracy",
-        record=opening_recorder(registry),
-    )
-    assert registry.latest_runs(10) == []
-
-
 def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(
     registry: Registry, home: Path
 ) -> None:
@@ -625,7 +434,6 @@ def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(
                 purpose="accuracy",
                 record=opening_recorder(impatient),
             )
-    assert list_openings(registry).empty
 
 
 @pytest.fixture
@@ -660,15 +468,6 @@ def test_models_read_without_mlflow_are_those_of_the_registry(
         model = found[version.label]
         assert model.content_hash == version.content_hash
     assert read_champions(registry.tracking_uri)[removable.name] == removable.version
-
-
-def test_record_and_metrics_of_a_removed_version_stay(
-    registry: Registry, removable: ModelVersion, tmp_path: Path
-) -> None:
-    remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
-    [listed] = registry.list_models()
-    assert (listed.removed_at, listed.metrics) == (REMOVED_AT, {"seconds": 3.0})
-    assert registry.get("policy", removable.version) == removable
 
 
 def test_removal_killed_before_it_was_recorded_is_finished_by_the_next(
@@ -716,15 +515,6 @@ def test_a_version_that_loses_its_files_is_not_promoted(
     assert registry.get("policy", "champion") is None
 
 
-def test_registering_the_same_files_again_brings_them_back(
-    registry: Registry, removable: ModelVersion, tmp_path: Path
-) -> None:
-    remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
-    assert register(registry, model_folder(tmp_path)) == removable
-    assert registry.fetch_folder(removable, tmp_path / "cache").is_dir()
-    assert registry.removal_times("policy") == {}
-
-
 def test_runs_of_a_day_share_one_parent_that_no_list_shows(registry: Registry) -> None:
     parents = [registry.parent_run("day 2026-01-01", "day:2026-01-01") for _ in range(2)]
     assert len(set(parents)) == 1
@@ -741,24 +531,3 @@ def test_inputs_of_a_training_are_datasets_of_its_run(registry: Registry) -> Non
     (found,) = registry.tracking.client.get_run(run.run_id).inputs.dataset_inputs
     assert (found.dataset.name, found.dataset.digest) == ("votes", "a" * 36)
     assert found.dataset.profile == '{"max_seq": 7}'
-
-
-def test_experiment_opens_on_its_runs(registry: Registry) -> None:
-    registry.initialise()
-    experiment = registry.tracking.client.get_experiment(registry.tracking.experiment_id)
-    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
-
-
-def test_version_leads_with_its_accuracy_since_the_change(
-    registry: Registry, tmp_path: Path
-) -> None:
-    metrics = {
-        "test_accuracy": 0.71,
-        "test_accuracy_since_change": 0.64,
-        "noise_ceiling": 0.8,
-    }
-    version = register(registry, model_folder(tmp_path), metrics=metrics)
-    registry.set_version_tags("policy", version.version, {"gate": "refused", "win_rate": "0.48"})
-    stored = registry.tracking.client.get_model_version(version.name, str(version.version))
-    assert stored.description.splitlines()[0] == "Accuracy 0.640, since the change of taste."
-    assert (stored.tags["gate"], stored.tags["win_rate"]) == ("refused", "0.48")

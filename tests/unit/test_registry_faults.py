@@ -3,16 +3,13 @@
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from mlflow.exceptions import MlflowException
-from sqlalchemy import Engine, event
 
-from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ArtefactError, StoreError
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.registry.faults import DatabaseFaults, FaultTranslatingClient
@@ -31,18 +28,6 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def database(migrated: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(migrated, tmp_path / "mlflow.db"))
-
-
-@pytest.fixture
-def read_only() -> Iterator[None]:
-    """Connections of MLflow that may only read: as root no file mode stops a writer."""
-
-    def only_read(connection: sqlite3.Connection, record: object) -> None:
-        connection.execute("PRAGMA query_only=ON")
-
-    event.listen(Engine, "connect", only_read)
-    yield
-    event.remove(Engine, "connect", only_read)
 
 
 def no_database(path: Path) -> None:
@@ -92,30 +77,6 @@ def test_damaged_database_is_named_with_its_cure(
             act()
         assert DAMAGES[damage] in str(named.value)
         assert "SELECT" not in str(named.value)
-
-
-@pytest.mark.usefixtures("read_only")
-def test_read_only_database_is_named_at_once(database: Path) -> None:
-    registry = Registry(f"sqlite:///{database}", database.parent / "artifacts", "demo")
-    assert registry.list_models() == []
-    with pytest.raises(StoreError, match=r"cannot be written\. Give this user write permission"):
-        registry.run("r").__enter__()
-
-
-def test_read_only_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    registry = Registry(
-        f"sqlite:///{tmp_path / 'file' / 'mlflow.db'}", tmp_path / "artifacts", "demo"
-    )
-    with pytest.raises(StoreError, match="cannot be locked: its folder cannot be written"):
-        registry.list_models()
-
-
-def test_champions_name_a_damaged_registry(database: Path) -> None:
-    overwritten_pages(database)
-    workspace = Workspace(Settings(home=database.parent, mlflow_url=f"sqlite:///{database}"))
-    with pytest.raises(StoreError, match="is damaged"):
-        workspace.champions.policy()
 
 
 def test_unreachable_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

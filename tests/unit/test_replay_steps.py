@@ -76,23 +76,6 @@ def test_learning_is_awaited_although_its_champion_is_there(imported_day: Replay
     assert imported_day.store.replays.pending_days() == [imported_day.day]
 
 
-def test_learning_that_failed_after_promoting_is_requested_again(imported_day: ReplayedDay) -> None:
-    imported_day.record("feedback", Status.SUCCESS)
-    imported_day.record("learning", Status.FAILURE)
-    imported_day.promote()
-    step = imported_day.replay.advance()
-    assert isinstance(step, dg.RunRequest)
-    assert (step.run_key or "").endswith(":learning:2")
-
-
-def test_a_day_is_done_once_its_learning_succeeded(imported_day: ReplayedDay) -> None:
-    imported_day.record("feedback", Status.SUCCESS)
-    imported_day.record("learning", Status.SUCCESS)
-    imported_day.promote()
-    assert imported_day.replay.advance() is None
-    assert imported_day.store.replays.finished_days() == [imported_day.day]
-
-
 def test_a_day_ends_without_a_fit_while_the_cause_of_a_change_is_unclear(
     imported_day: ReplayedDay,
 ) -> None:

@@ -45,41 +45,6 @@ def test_lines_are_those_of_the_file_not_of_the_records(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "json"])
-def test_a_byte_order_mark_is_not_part_of_the_first_column(tmp_path, kind):
-    content = {
-        "csv": "a,b\n1,2\n",
-        "jsonl": '{"a": "1", "b": "2"}\n',
-        "json": '[{"a": "1", "b": "2"}]',
-    }[kind]
-    path = write(tmp_path / f"f.{kind}", b"\xef\xbb\xbf" + content.encode())
-    assert open_rows(path).columns == ["a", "b"]
-    assert rows(path)[0][1] == {"a": "1", "b": "2"}
-
-
-def test_utf_16_is_named_with_its_cure(tmp_path):
-    with pytest.raises(DatasetError, match=r"is UTF-16\. Save it as UTF-8 \(`iconv"):
-        open_rows(write(tmp_path / "f.csv", "a,b\n1,2\n".encode("utf-16")))
-
-
-def test_in_a_file_of_two_encodings_only_the_odd_lines_are_refused(tmp_path):
-    path = write(
-        tmp_path / "f.jsonl",
-        '{"a": "für"}\n'.encode() + '{"a": "für"}\n'.encode("latin-1") + b'{"a": "end"}\n',
-    )
-    assert [cells["a"] for _, cells in rows(path)] == ["für", "end"]
-    assert faults(path) == [(2, "not UTF-8 (byte 9 of the line). Save the file as UTF-8")]
-
-
-@pytest.mark.parametrize(
-    ("header", "option"), [("a;b;c", "';'"), ("a|b|c", "'|'"), ("a\tb\tc", r"\$'\\t'")]
-)
-def test_a_wrong_delimiter_is_reported_before_any_row_is_read(tmp_path, header, option):
-    path = write(tmp_path / "f.csv", f"{header}\n1;2;3\n")
-    with pytest.raises(DatasetError, match=f"the header is one cell. Add --delimiter {option}"):
-        open_rows(path)
-
-
 def test_another_delimiter_can_be_named(tmp_path):
     path = write(tmp_path / "f.csv", "a;b\n1;2\n")
     assert rows(path, delimiter=";") == [(2, {"a": "1", "b": "2"})]
@@ -96,36 +61,6 @@ def test_half_a_parquet_file_is_not_a_parquet_file(tmp_path):
         DatasetError, match=r"half\.parquet is truncated or not a Parquet file.*Copy it again"
     ):
         open_rows(write(tmp_path / "half.parquet", whole[: len(whole) // 2]))
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([2**30], pa.date32()),
-        pa.array([2**62], pa.timestamp("us")),
-        pa.array([1], pa.timestamp("us", "Mars/Olympus")),
-    ],
-    ids=["date", "moment", "zone"],
-)
-def test_date_beyond_the_calendar_in_a_parquet_file_is_named(tmp_path, column):
-    pq.write_table(pa.table({"voted_at": column}), tmp_path / "f.parquet")
-    with pytest.raises(
-        DatasetError,
-        match=r"f\.parquet holds a date or time zone that cannot be read, after row 0 of 1",
-    ):
-        list(open_rows(tmp_path / "f.parquet"))
-
-
-def test_damaged_footer_of_a_parquet_file_is_named(tmp_path):
-    pq.write_table(pa.table({"a": ["x"] * 10}), tmp_path / "f.parquet")
-    whole = (tmp_path / "f.parquet").read_bytes()
-    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
-    with pytest.raises(
-        DatasetError, match=r"f\.parquet is truncated or not a Parquet file.*Copy it again"
-    ):
-        open_rows(
-            write(tmp_path / "f.parquet", whole[:footer] + b"\xff" * 32 + whole[footer + 32 :])
-        )
 
 
 def test_a_damaged_parquet_file_is_read_up_to_the_damage(tmp_path):
@@ -152,12 +87,6 @@ def test_a_csv_cut_within_quotes_names_the_line_that_opens_them(tmp_path):
         list(open_rows(path))
 
 
-def test_stray_quotes_cost_their_row_only(tmp_path):
-    path = write(tmp_path / "f.csv", 'a,b\n"x"y,2\n3,4\n')
-    assert [line for line, _ in faults(path)] == [2]
-    assert rows(path) == [(3, {"a": "3", "b": "4"})]
-
-
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -173,26 +102,6 @@ def test_a_line_without_an_object_is_rejected_alone(tmp_path, line, why):
     ((number, fault),) = faults(path)
     assert number == 3
     assert why in fault
-
-
-def test_an_array_may_hold_texts_or_stand_in_an_object(tmp_path):
-    path = write(tmp_path / "f.json", '{"prompts": [\n "Why?",\n {"text": "How?"},\n 7\n]}')
-    assert rows(path) == [(2, {"text": "Why?"}), (3, {"text": "How?"})]
-    assert faults(path) == [(4, "a int, neither an object nor a text")]
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        ('[{"a": 1},\n{"a": 2}', "line 2: no comma and no ]"),
-        ('[{"a": 1},\n{"a"', "line 2: no JSON"),
-        ('{"a": 1}', "no JSON array"),
-        ("x", "no JSON array"),
-    ],
-)
-def test_an_array_that_breaks_off_names_the_line(tmp_path, content, why):
-    with pytest.raises(DatasetError, match=why):
-        list(open_rows(write(tmp_path / "f.json", content)))
 
 
 @pytest.mark.parametrize(
@@ -230,28 +139,6 @@ def test_batches_are_bounded_by_rows_and_by_bytes():
     assert list(chunks([])) == []
 
 
-def test_a_row_group_of_large_cells_is_read_few_rows_at_a_time(tmp_path):
-    path = tmp_path / "f.parquet"
-    pq.write_table(
-        pa.table({"a": [f"{i}" + "x" * 3_000_000 for i in range(8)]}),
-        path,
-        use_dictionary=False,
-        compression="none",
-    )
-    file = open_rows(path)
-    next(iter(file))
-    assert len([row.line for row in open_rows(path)]) == 8
-
-
-def test_nanoseconds_are_cut_to_microseconds(tmp_path):
-    pq.write_table(
-        pa.table({"t": pa.array([1_454_246_586_123_456_789], pa.timestamp("ns", tz="UTC"))}),
-        tmp_path / "f.parquet",
-    )
-    ((_, cells),) = rows(tmp_path / "f.parquet")
-    assert cells["t"].isoformat() == "2016-01-31T13:23:06.123456+00:00"
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -268,18 +155,3 @@ def test_duplicate_keys_and_infinite_numbers_cost_their_row(tmp_path, line, said
     assert said in fault
     with pytest.raises(DatasetError, match=f"line 2: .*{said}"):
         open_rows(write(tmp_path / "f.json", f'[{{"a": 1}},\n{line}]'))
-
-
-def test_duplicate_columns_of_a_parquet_file_are_named(tmp_path):
-    pq.write_table(
-        pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "b", "a"]),
-        tmp_path / "f.parquet",
-    )
-    with pytest.raises(
-        DatasetError, match=r"columns \['a'\] come twice in the schema\. Rename one of them"
-    ):
-        open_rows(tmp_path / "f.parquet")
-    nested = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
-    pq.write_table(pa.table({"a": nested}), tmp_path / "f.parquet")
-    with pytest.raises(DatasetError, match=r"columns \['a.x'\] come twice"):
-        open_rows(tmp_path / "f.parquet")

@@ -103,11 +103,6 @@ def test_a_promoted_adapter_is_loaded_once_under_its_label(server, folder):
     assert server.adapters == {LABEL: str(folder / ADAPTER)}
 
 
-def test_the_local_backend_serves_every_champion(server, tmp_path):
-    assert fault(server, tmp_path, completion_backend="local") is None
-    assert not server.adapters
-
-
 def test_what_a_server_cannot_serve_is_named(server, folder, tmp_path_factory):
     assert "completions come from first" in str(fault(server, folder, load_adapters=False))
     assert "come from backend template" in str(fault(server, folder, completion_backend="template"))

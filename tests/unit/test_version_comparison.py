@@ -1,14 +1,12 @@
 """Which reward-model versions are compared on the same votes, and which are left out."""
 
 import logging
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from rlhf_pipeline.calibration import CalibrationParams
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
-from rlhf_pipeline.calibration.isotonic import IsotonicCalibration
 from rlhf_pipeline.champions import Judge
 from rlhf_pipeline.champions.version_comparison import measure_versions
 from rlhf_pipeline.errors import InvalidScores, ModelNotFound
@@ -62,17 +60,6 @@ def test_versions_are_measured_on_the_same_votes_newest_first():
     assert {one.n for one in measured.values()} == {MIN_PAIRS}  # comparisons
 
 
-def test_calibrator_that_takes_no_side_changes_no_accuracy():
-    flat = IsotonicCalibration.from_json({"sizes": [2.0, 3.0], "probabilities": [0.5, 0.9]})
-    even = replace(CURRENT, calibrator=flat)
-    rows = pairs(MIN_PAIRS, 1)
-    assert set(even.p_chosen(rows)) == {0.5}
-    (measured,) = measure_versions(promoted(), even, rows, PARAMS).values()
-    (plain,) = measure_versions(promoted(), CURRENT, rows, PARAMS).values()
-    assert measured.accuracy == plain.accuracy
-    assert measured.accuracy.value == pytest.approx(0.8)
-
-
 def test_versions_that_do_not_load_or_score_are_left_out_and_logged(caplog):
     champions = promoted(v1=judge(1.0, 1), v2=removed, v3=unable(3), v4=CURRENT)
     with caplog.at_level(logging.WARNING):
@@ -87,10 +74,3 @@ def test_versions_that_do_not_load_or_score_are_left_out_and_logged(caplog):
 def test_current_version_that_cannot_score_is_an_error():
     with pytest.raises(InvalidScores, match="row 0"):
         measure_versions(promoted(v1=judge(1.0, 1)), unable(4), pairs(MIN_PAIRS, 1), PARAMS)
-
-
-def test_too_few_pairs_that_count_compare_no_version():
-    tied = pairs(MIN_PAIRS, 1).assign(agreement=[0.5, *[0.8] * (MIN_PAIRS - 1)])
-    majority = CalibrationParams(target="majority")
-    assert measure_versions(promoted(), CURRENT, tied, majority) == {}
-    assert measure_versions(promoted(), CURRENT, tied, PARAMS) != {}
