@@ -1,7 +1,5 @@
 """Logging in, staying in, being put out: passwords, sessions, tokens, one-time links."""
 
-import base64
-import json
 import logging
 import re
 import shutil
@@ -16,8 +14,6 @@ import pytest
 from argon2 import PasswordHasher, extract_parameters
 
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.auth import create_first_admin
@@ -107,51 +103,29 @@ def test_many_addresses_are_tried_from_one_place_no_more_often(web: Web):
     assert log_in(client, with_password(web, "annotator")).status_code == 429
 
 
-def test_an_unknown_user_takes_as_long_as_a_wrong_password(
+def test_an_unknown_user_costs_as_many_hashes_as_a_wrong_password(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ):
-    hashed: list[str] = []
+    hashed: list[object] = []
     verify = PasswordHasher.verify
 
     def noted(hasher: PasswordHasher, known: str, password: str) -> bool:
-        hashed.append(known)
+        hashed.append(extract_parameters(known))
         return verify(hasher, known, password)
 
     monkeypatch.setattr(PasswordHasher, "verify", noted)
     known, disabled = (web.add("annotator") for _ in range(2))
-    # as the app hashes, not faster: else nobody would see a difference
     for user in (known, disabled):
         web.store.users.set_password(user.user_id, PasswordHasher().hash(PASSWORD), actor="test")
     web.store.users.disable(disabled.user_id, actor="test")
-    whose = {
-        "wrong": known.email,
-        "nobody": "nobody@example.org",
-        "no password": web.add("annotator").email,
-        "disabled": disabled.email,
-    }
-    client = web.anonymous()
-    taken: dict[str, list[float]] = {name: [] for name in whose}
-    said, costs = set(), {}
-    for _ in range(3):
-        for name, email in whose.items():
-            hashed.clear()
-            # or ten tries in a row would have to wait
-            web.store.failed_logins.forget("address:127.0.0.1")
-            # of server and client together: another program on the machine does not count
-            start = time.process_time()
-            answer = log_in(client, email, "wrong")
-            taken[name].append(time.process_time() - start)
-            said.add((answer.status_code, answer.text))
-            costs[name] = [extract_parameters(one) for one in hashed]
-    assert len(said) == 1
+    no_password = web.add("annotator")
+    said = set()
+    for email in (known.email, disabled.email, no_password.email, "nobody@example.org"):
+        answer = log_in(web.anonymous(), email, "wrong")
+        said.add((answer.status_code, answer.text))
     assert {status for status, _ in said} == {401}
-    assert len(costs["wrong"]) == 1
-    # one hash each, of the same price
-    assert all(cost == costs["wrong"] for cost in costs.values())
-    least = {name: min(times) for name, times in taken.items()}
-    for name, seconds in least.items():
-        # a look-up alone is a hundredth of a hash
-        assert 0.4 < seconds / least["wrong"] < 2.5, (name, least)
+    assert (len(said), len(hashed)) == (1, 4)
+    assert all(cost == hashed[0] for cost in hashed)
 
 
 def test_nobody_logs_in_without_a_password_or_when_disabled(web: Web):
@@ -197,38 +171,6 @@ def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web,
     )
     me = browser.get("/me").json()
     assert (me["roles"], me["email"]) == (["admin"], email)
-
-
-def test_a_start_makes_an_admin_where_none_may_log_in_although_there_are_users(web: Web, settings):
-    web.add("annotator")
-    web.add("admin", email="admin@localhost")
-    assert create_first_admin(web.store, settings) is None
-    with (
-        web.store.database.write_transaction() as connection
-    ):  # which no command does: the last admin stays
-        connection.exec_driver_sql(
-            "UPDATE users SET disabled_at = created_at WHERE email = 'admin@localhost'"
-        )
-    _, link = create_first_admin(web.store, settings)
-    browser = web.anonymous()
-    assert (
-        browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
-    )
-    assert (browser.get("/me").json()["roles"], browser.get("/me").json()["email"]) == (
-        ["admin"],
-        "admin2@localhost",
-    )
-    assert create_first_admin(web.store, settings) is None
-
-
-def test_the_last_admin_stays(web: Web):
-    admin = web.client("admin")
-    for change in ({"disabled": True}, {"roles": ["annotator"]}):
-        answer = web.change(admin, admin.user.user_id, **change)
-        assert answer.status_code == 422
-        assert "last admin" in answer.json()["detail"]
-    with pytest.raises(ConfigurationError, match="last admin"):
-        web.store.users.set_roles(admin.user.user_id, [Role.ANNOTATOR], actor="test")
 
 
 def test_tokens_are_made_used_and_revoked_within_a_second(web: Web):
@@ -310,32 +252,6 @@ def test_a_session_is_no_token_and_a_login_link_neither(web: Web):
             web.anonymous().get("/me", headers={"Authorization": f"Bearer {secret}"}).status_code
             == 401
         )
-
-
-def test_what_was_just_used_in_one_way_is_not_let_in_by_another(web: Web):
-    user = web.add("annotator")
-    browser, script = web.browser(user), web.client(user=user)
-    name, cookie = session_of(browser)
-    secret = json.loads(base64.urlsafe_b64decode(cookie.partition(".")[0] + "=="))
-    token = script.headers["Authorization"].partition(" ")[2]
-    for _ in range(2):  # remembered for half a second
-        assert (browser.get("/me").status_code, script.get("/me").status_code) == (200, 200)
-        for bearer in (secret, cookie):
-            assert (
-                web.anonymous()
-                .get("/me", headers={"Authorization": f"Bearer {bearer}"})
-                .status_code
-                == 401
-            )
-            stolen = web.anonymous().post(
-                "/auth/logout",
-                headers={"Authorization": f"Bearer {bearer}", "Origin": "https://evil.example"},
-            )
-            assert stolen.status_code == 401
-        for worn in (token, secret):
-            assert (
-                web.anonymous().get("/me", headers={"Cookie": f"{name}={worn}"}).status_code == 401
-            )
 
 
 def test_a_cookie_that_nobody_signed_is_no_session(web: Web):
@@ -426,25 +342,6 @@ def test_the_key_of_the_cookies_is_its_owners_alone(web: Web):
 
 # --- what a token does not hand on
 # --------------------------------------------------------------------------------------------------
-
-
-def test_a_token_makes_no_login_link_which_would_outlive_it(web: Web):
-    """Of a token for ten minutes came a link for a day, and of that a session for a week."""
-    user, root = web.add("annotator"), web.add("admin")
-    for script in (web.client(user=root, lasts=600), web.client(user=root)):
-        answer = script.post(f"/users/{user.user_id}:login-link")
-        assert (answer.status_code, answer.json()["type"]) == (403, "urn:rlhf:problem:no_session")
-        assert "rlhf users login-link" in answer.json()["detail"]
-        added = script.post(
-            "/users",
-            json={"email": f"new{web.store.users.count()}@example.org", "roles": ["admin"]},
-        )
-        assert (added.status_code, added.json()["login_link"]) == (201, None)
-        for one in (user.user_id, added.json()["user_id"], root.user_id):
-            assert [
-                token.kind for token in web.store.tokens.of_user(one) if token.kind == "login"
-            ] == []
-    assert web.browser(root).post(f"/users/{user.user_id}:login-link").status_code == 201
 
 
 # --- while an account is disabled

@@ -9,10 +9,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from sqlalchemy import text
 
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.records import DriftEvent, NewVote
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.schema import APPEND_ONLY
 
 DAY = "2026-01-01"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -36,6 +38,22 @@ def clock(store: Store) -> SetClock:
     clock = SetClock()
     store.database.clock = clock
     return clock
+
+
+def tamper(store: Store, *statements: str) -> None:
+    """Change rows as somebody with the file and no respect for triggers would."""
+    with store.database.write_transaction() as connection:
+        if store.database.is_sqlite:
+            triggers = (
+                connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'"))
+                .scalars()
+                .all()
+            )
+            disarm = [f"DROP TRIGGER {name}" for name in triggers]
+        else:
+            disarm = [f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in APPEND_ONLY]
+        for statement in (*disarm, *statements):
+            connection.execute(text(statement))
 
 
 @pytest.fixture

@@ -426,22 +426,6 @@ def test_what_was_given_back_or_ran_out_comes_again_whatever_its_kind(
     )
 
 
-def test_a_card_that_others_took_stays_away_and_one_whose_comparison_has_another_slot_comes(
-    store, clock, offer
-):
-    offer(1)
-    (card,) = store.assignments.deal("ann", 1, PLAIN)
-    store.assignments.release(card.assignment_id, "ann")
-    (theirs,) = store.assignments.deal("bob", 1, PLAIN)
-    assert store.assignments.deal("ann", 1, PLAIN) == []
-    store.assignments.offer([card.comparison_id], overlap=2)
-    (again,) = store.assignments.deal("ann", 1, PLAIN)
-    assert (again.assignment_id, again.n, again.slot_no) == (card.assignment_id, 1, 2)
-    store.votes.cast(vote_on(again))
-    store.votes.cast(vote_on(theirs))
-    assert store.assignments.remaining_work().n_done == 2
-
-
 def _count_remaining(store: Store) -> int:
     return store.assignments.remaining_for("ann", HIDING).n
 
@@ -489,14 +473,6 @@ def test_what_is_left_counts_down_by_every_card_alike(store, clock, offer, gold,
             assert _count_remaining(store) == before, card.kind
             store.votes.cast(vote_on(card, "b", supersedes=undone.vote_id))
             assert _count_remaining(store) == before - 1, card.kind
-
-
-def test_cards_left_are_counted_up_to_two_hundred(store, clock, offer):
-    offer(250, overlap=2)
-    judge(store, clock, "ann", 20, PLAIN)
-    assert store.assignments.remaining_for("ann", PLAIN).n == 200
-    capped = PLAIN.model_copy(update={"max_votes_per_day": 120})
-    assert store.assignments.remaining_for("bob", capped).n == 120
 
 
 def test_a_gold_card_takes_the_slot_of_a_comparison_that_people_are_asked_about(

@@ -6,7 +6,7 @@ from sqlalchemy import inspect, text
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import metadata
-from tests.unit.store.conftest import NOON
+from tests.unit.store.conftest import NOON, tamper
 from tests.unit.store.databases import on_postgres
 
 APPEND_ONLY = ["votes", "audit", "predictions"]
@@ -18,22 +18,6 @@ def voted(store, make_comparisons, make_predictions, make_vote) -> Store:
     store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
     store.votes.cast_many([make_vote(f"c{i}") for i in range(5)])
     return store
-
-
-def tamper(store: Store, *statements: str) -> None:
-    """Change rows as somebody with the file and no respect for triggers would."""
-    with store.database.write_transaction() as connection:
-        if store.database.is_sqlite:
-            triggers = (
-                connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'"))
-                .scalars()
-                .all()
-            )
-            disarm = [f"DROP TRIGGER {name}" for name in triggers]
-        else:
-            disarm = [f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in APPEND_ONLY]
-        for statement in (*disarm, *statements):
-            connection.execute(text(statement))
 
 
 def test_an_honest_chain_verifies(voted):

@@ -1,6 +1,5 @@
 """Error stream, detector states, events, and decisions with their transitions."""
 
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pandas as pd
@@ -9,7 +8,6 @@ import pytest
 from rlhf_pipeline.errors import InvalidScores, StoreError
 from rlhf_pipeline.records import LeftToPeople, Quarantine, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining import answers
-from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import Quarantines
 from tests.unit.store.conftest import NOON
 
@@ -95,23 +93,6 @@ def test_a_superseded_vote_is_no_longer_an_error(
     slip = store.votes.cast(make_vote(choice="b"))
     store.votes.cast(make_vote(choice="a", supersedes=slip.vote_id, idempotency_key="undo"))
     assert store.detectors.errors_after(MODEL)["error"].tolist() == [0.0]
-
-
-def test_stream_names_the_comparison_that_a_repeat_shows_again(
-    store, make_comparisons, make_predictions, make_vote
-):
-    for comparisons in (make_comparisons(1), make_comparisons(1, prefix="r", repeat_of="c0")):
-        store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
-        for comparison_id in comparisons["comparison_id"]:
-            store.votes.cast(make_vote(comparison_id, duration_s=7.5))
-    stream = store.detectors.errors_after(None)
-    assert store.detectors.first_seq(MODEL) == 1
-    assert store.detectors.first_seq("another model") == 0
-    assert stream["comparison_id"].tolist() == ["c0", "c0"]
-    assert set(stream["reward_model"]) == {MODEL}
-    assert set(stream["category"]) == {"factual"}
-    assert stream["duration_s"].tolist() == [7.5, 7.5]
-    assert stream["hour"].tolist() == [12, 12]
 
 
 def test_states_are_kept_per_model_and_stream(store):
@@ -353,23 +334,6 @@ def test_a_decision_is_answered_once_and_by_whom_is_on_record(store, decide, mak
         ("ada", "decision 3 attempt 1"),
     ]
     assert store.audit.verify() > 0
-
-
-def test_answering_at_once_gives_one_answer(url, store, decide, make_event):
-    store.events.add([make_event(10)])
-    decide(lambda e: answer(e, "report_two_tastes"))
-
-    def answer_elsewhere(_: int) -> bool:
-        with Store.open(url) as other:
-            try:
-                other.decisions.answer(1, answer_by("retrain"))
-            except StoreError:
-                return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(answer_elsewhere, range(4))) == 1
-    assert [d.remedy for d in store.decisions.pending_fires()] == ["reweight"]
 
 
 def test_a_quarantine_by_hand_names_annotators_with_votes(store, make_comparisons, make_vote):

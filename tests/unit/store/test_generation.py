@@ -516,18 +516,3 @@ def test_a_batch_that_was_never_submitted_gives_its_items_back(
     assert taken_by(store, "other") == []
     assert taken_by(store, "other", "me") == []
     assert len(turn(store, 2, owner="other").claimed[LANE]) == 2
-
-
-def test_lost_items_are_open_again_only_on_demand(store: Store, clock: SetClock) -> None:
-    start(store, work(2))
-    turn(store, 2)
-    turn(store, 0, [attempt(0, "failed", kind="lost"), attempt(1, "failed")])
-    store.generation.end("run")
-
-    def states() -> list[str]:
-        return [settled.state for settled in store.generation.item_states("run")]
-
-    start(store, work(2))
-    assert states() == ["failed", "open"]
-    store.generation.start("run", work(2), asset="completions", record="{}", retry_lost=True)
-    assert states() == ["open", "open"]

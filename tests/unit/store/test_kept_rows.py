@@ -9,9 +9,9 @@ import pytest
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import AnnotationRules, NewFeedback
 from rlhf_pipeline.store import Store
+from tests.unit.store.conftest import tamper
 
 GIVEN = datetime(2026, 1, 3, 9, tzinfo=UTC)
-TABLES = ("feedback", "guidelines", "annotation_rules")
 
 
 @pytest.fixture
@@ -32,19 +32,6 @@ def written(store) -> Store:
         created_by="ann",
     )
     return store
-
-
-def tamper(store: Store, statement: str) -> None:
-    with store.database.write_transaction() as connection:
-        if store.database.is_sqlite:
-            for (name,) in connection.exec_driver_sql(
-                "SELECT name FROM sqlite_master WHERE type='trigger'"
-            ).all():
-                connection.exec_driver_sql(f"DROP TRIGGER {name}")
-        else:
-            for table in TABLES:
-                connection.exec_driver_sql(f"ALTER TABLE {table} DISABLE TRIGGER USER")
-        connection.exec_driver_sql(statement)
 
 
 def test_what_was_written_verifies(written):

@@ -57,18 +57,6 @@ def test_points_are_found_by_day_and_label(store):
     assert read(["no.such"]) == []
 
 
-def test_pages_hold_every_point_once_newest_day_first(store):
-    days = [DAY + timedelta(days=n) for n in range(3)]
-    put = [point(day=day, labels={"model": m}, value=1.0) for day in days for m in "67"]
-    store.metric_points.put(put)
-    found, place = store.metric_points.page(["votes.seconds"], limit=4)
-    rest, end = store.metric_points.page(["votes.seconds"], after=place, limit=4)
-    assert [(p.day, p.labels["model"]) for p in [*found, *rest]] == [
-        (day, m) for day in reversed(days) for m in "67"
-    ]
-    assert end is None
-
-
 def test_a_leased_message_is_nobody_elses_until_the_lease_ends(store):
     outbox = store.alert_messages
     outbox.add([message()])

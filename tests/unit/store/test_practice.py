@@ -6,7 +6,6 @@ from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store import Store
 from tests.unit.store.conftest import NOON
-from tests.unit.store.test_assignments import vote_on
 
 RULES = AnnotationRules(gold_share=0.5, repeat_share=0, seed=3)
 
@@ -70,14 +69,3 @@ def test_what_was_practised_on_is_never_dealt_to_its_annotator(store, publish):
     assert store.assignments.ask("ann", practised, actor="test") == 0
     others = {card.comparison_id for card in store.assignments.deal("bob", 20, RULES)}
     assert others >= set(practised)
-
-
-def test_no_round_is_dealt_after_the_first_vote(store, publish):
-    publish(16)
-    known = ids_of(store)[0]
-    publish(2, prefix="n", offered=True)
-    (card,) = store.assignments.deal("ann", 1, RULES)
-    store.votes.cast(vote_on(card))
-    assert ids_of(store) == []
-    with pytest.raises(NotFound):
-        store.practice.reveal("ann", known, RULES)

@@ -1,7 +1,5 @@
 """Orders of training jobs: one job for one key or one open order, and its cancellation."""
 
-from functools import partial
-
 import pytest
 
 from rlhf_pipeline.errors import IdempotencyConflict
@@ -65,17 +63,3 @@ def test_open_order_is_counted_apart_and_not_in_a_replay(store: Store) -> None:
 
     assert count() == (1, 1)
     assert count(up_to_seq=0) == (1, 0)
-
-
-def test_known_order_is_found_before_it_is_placed_again(store: Store) -> None:
-    stages = {"candidate_model": {"strategy": "dpo", "beta": 0.1}}
-    known = partial(TrainingOrder, stages=stages)
-    assert store.decisions.find_order(known(key="k")) is None
-    place(store, key="k")
-    found = store.decisions.find_order(known(key="k"))
-    assert found is not None
-    assert found.decision_id == 1
-    with pytest.raises(IdempotencyConflict):
-        store.decisions.find_order(TrainingOrder(stages={"candidate_model": {}}, key="k"))
-    store.decisions.mark_finished(1, succeeded=False, error="no votes")
-    assert [each.decision_id for each in store.decisions.failed_orders()] == [1]

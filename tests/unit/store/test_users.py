@@ -153,31 +153,3 @@ def test_a_change_is_made_whole_or_not_at_all(store):
         == changed
     )
     assert len(actions(store)) == n_acts + 4  # what is so already is no act
-
-
-def test_users_and_tokens_are_read_page_by_page(store):
-    ids = [
-        store.users.add(email=f"u{i:02}@example.org", name="x", actor="test").user_id
-        for i in range(7)
-    ]
-    found, after = [], None
-    while page := store.users.page(after=after, limit=3):
-        found += [user.user_id for user in page]
-        after = found[-1]
-    assert found == ids == [user.user_id for user in store.users.all()]
-    with pytest.raises(NotFound):
-        store.users.page(after="nobody", limit=3)
-
-    made = [
-        store.tokens.issue(ids[0], kind="api", lifetime=timedelta(days=1), actor="test")[1].token_id
-        for _ in range(5)
-    ]
-    store.tokens.issue(ids[0], kind="session", lifetime=timedelta(days=1), actor="test")
-    seen, before = [], None
-    while page := store.tokens.of_user(ids[0], kind="api", before=before, limit=2):
-        seen += [token.token_id for token in page]
-        before = seen[-1]
-    assert sorted(seen) == sorted(made)
-    assert seen == [token.token_id for token in store.tokens.of_user(ids[0], kind="api")]
-    with pytest.raises(NotFound):
-        store.tokens.of_user(ids[1], before=made[0])
