@@ -74,19 +74,6 @@ def refused(project: Any, job: str, *said: str, day: str | None = None, **config
     assert frames(project) == before
 
 
-def test_a_day_without_votes_is_empty_and_its_votes_can_come_later(
-    small: Any, branch: Callable[..., Any]
-) -> None:
-    project, day = branch(small), small.day(0)
-    project.run("feedback", day)
-    assert project.files.read_frame("votes", day).empty
-    vote(project, day, [Choice.A, Choice.B])
-    project.run("feedback", day)
-    assert len(project.files.read_frame("votes", day)) == 3 * len(
-        project.files.read_frame("comparisons", day)
-    )
-
-
 def test_nan_scores_stop_the_day_before_anything_is_published(
     grown: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:

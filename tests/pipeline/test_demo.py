@@ -19,10 +19,8 @@ from driver.demo import Demo, DemoState, next_days
 from driver.demo_report import collect_day_rows
 from driver.recovery import fail_dead_runs
 from driver.runner import Runner
-from rlhf_pipeline.cli import dev as dev_command
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent, NewVote
 
@@ -253,28 +251,6 @@ def test_a_daemons_report_of_yesterday_is_none_of_the_demos_days(project: Any) -
         project.day(0)
     ]
     assert demo(project).state.finished == project.day(1)
-
-
-@pytest.mark.parametrize(
-    ("is_demo", "annotators", "handed_on"),
-    [
-        (True, "", "simulated"),
-        (True, "human", "human"),
-        (False, "", ""),
-        (False, "simulated", "simulated"),
-    ],
-)
-def test_dev_simulates_annotators_in_a_demo_home_by_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_demo: bool, annotators: str, handed_on: str
-) -> None:
-    monkeypatch.setenv("RLHF_ANNOTATORS", annotators)
-    settings = Settings.read({"RLHF_HOME": str(tmp_path), "RLHF_ANNOTATORS": annotators}, tmp_path)
-    if is_demo:
-        claim(Workspace(settings))
-    assert (
-        dev_command._environ(Workspace(settings), 5000, 3000).get("RLHF_ANNOTATORS", "")
-        == handed_on
-    )
 
 
 def test_the_demo_refuses_a_home_with_votes_of_people(project: Any) -> None:

@@ -2,7 +2,6 @@
 sensor asks for.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -114,41 +113,6 @@ def test_materialisations_have_a_headline_and_link_to_their_mlflow_run(grown: An
     for stage, figure in zip((*LEARNING[1:], "drift_report"), pictures, strict=True):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
         assert "data:image/png;base64," in event.asset_materialization.metadata[figure].value
-
-
-def test_every_day_has_an_offline_drift_report_in_mlflow(grown: Any) -> None:
-    assert grown.files.report_days() == [grown.day(i) for i in range(3)]
-    for index in range(3):
-        day = grown.day(index)
-        page = grown.files.read_report(day).decode()
-        assert all(
-            f'id="{part}"' in page
-            for part in (
-                "drift-over-time",
-                "semantic-clusters",
-                "calibration",
-                "calibration-over-time",
-            )
-        )
-        assert ("No vote has met a prediction of this model yet" in page) == (index < 2)
-        assert not re.search(r"<script|<img|<link|src=|url\(|href=\"[^#]", page)
-        runs = [
-            run
-            for run in grown.registry.latest_runs(limit=100)
-            if run.tags.get("dagster.asset") == "drift_report"
-        ]
-        mine = next(run for run in runs if run.tags["dagster.partition"] == day)
-        logged = list(
-            Path(grown.settings.home, "mlflow").rglob(
-                f"{mine.run_id}/artifacts/drift_report_{day}.html"
-            )
-        )
-        assert [path.read_text(encoding="utf-8") for path in logged] == [page]
-    assert f"Reward model</dt><dd>{grown.judge}<" in page
-    event = grown.instance.get_latest_materialization_event(dg.AssetKey("drift_report"))
-    assert event.asset_materialization.metadata["report"].value == str(
-        grown.files.report_path(grown.day(2))
-    )
 
 
 def test_predictions_are_written_before_their_votes(grown: Any) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from assets.candidate_model import CandidateConfig
-from resources import resources_for
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.retraining.parameters import StrategyParams
 
@@ -45,14 +43,6 @@ def test_a_file_that_cannot_be_used_is_refused(
         (tmp_path / "p.yaml").write_text(content)
     with pytest.raises(ConfigurationError, match=named):
         CandidateConfig(params_file=str(tmp_path / "p.yaml")).training_params()
-
-
-@pytest.mark.parametrize("annotators", ["human", "simulated"])
-def test_an_unknown_scenario_is_refused_with_the_known_ones(
-    tmp_path: Path, annotators: Any
-) -> None:
-    with pytest.raises(ConfigurationError, match=r"'nope'. Known: steady, taste_change"):
-        resources_for(Settings(home=tmp_path, annotators=annotators, scenario="nope"))
 
 
 def test_candidate_uses_the_files_parameters_and_logs_them(

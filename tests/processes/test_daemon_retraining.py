@@ -12,8 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from rlhf_pipeline.alerts.changes import NOT_SERVED
-from rlhf_pipeline.records import Promotion, utc_now
+from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.retraining.triggers import decide
 from tests.flipped_votes import flip_votes
 from tests.pipeline.test_retraining_in_process import QUICK
@@ -222,37 +221,6 @@ def test_second_attempt_ends_with_a_gated_candidate(
     assert len(store.decisions.all()) == 1
     assert len(household.retrainings()) == 2
     assert len(store.gates.all()) == 1
-
-
-def test_the_alert_ends_once_a_policy_serves(household: Household, retried: dg.DagsterRun) -> None:
-    store = household.project.store
-    (gate,) = store.gates.all()
-    if not gate.promoted:
-        eventually(
-            lambda: household.drift_alerts()[-1].progress == NOT_SERVED,
-            seconds=60,
-            what="an alert that is answered, not served",
-        )
-        store.promotions.record(
-            Promotion(
-                model_name=f"{household.project.settings.project}.policy",
-                version=int(gate.candidate.rpartition("@")[2]),
-                previous_version=1,
-                data_seq=None,
-                reason="the candidate is wanted",
-                actor="ada",
-            )
-        )
-    eventually(
-        lambda: household.drift_alerts()[-1].state == "resolved",
-        seconds=60,
-        what="the end of the alert",
-    )
-    (alert,) = household.drift_alerts()
-    assert alert.resolution == f"{gate.candidate} serves now"
-    eventually(lambda: len(household.messages_of_drift()) > 1, seconds=60, what="a second message")
-    kinds = [message["type"] for message in household.messages_of_drift()]
-    assert kinds == ["alert.opened", "alert.resolved"]
 
 
 def test_no_process_of_all_this_tried_to_reach_outside(

@@ -4,19 +4,17 @@ failed run goes on, Ctrl-C ends all.
 
 import json
 import socket
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.processes.daemon_home import BINARIES, ROOT, Server, eventually
+from tests.processes.daemon_home import BINARIES, Server, eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -108,32 +106,6 @@ def test_nothing_that_it_starts_listens_beyond_loopback(dev: Dev) -> None:
     assert {c.laddr.ip for c in found} == {"127.0.0.1"}, found
 
 
-def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(dev: Dev) -> None:
-    taken = dev.dagster.rpartition(":")[2]
-    command = [
-        str(BINARIES / "rlhf"),
-        "dev",
-        "--dagster-port",
-        taken,
-        "--mlflow-port",
-        str(free_port()),
-        "--web-port",
-        str(free_port()),
-    ]
-    second = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=dev.project.environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert second.returncode == 1
-    assert f"Port {taken}" in second.stderr
-    assert "--dagster-port" in second.stderr
-
-
 def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
     sensors = (
         "query($s: RepositorySelector!) {sensorsOrError(repositorySelector: $s) {... on "
@@ -160,33 +132,6 @@ def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
     assert len(timed) == 4
 
 
-def test_a_failed_run_is_re_executed_from_the_step_that_failed(dev: Dev) -> None:
-    project, day = dev.project, dev.project.day(1)
-    folder = Path(project.settings.frames) / "reflection_log"
-    folder.write_text("a file where the folder should be")  # no frame of this stage can be written
-    launch = """mutation($e: ExecutionParams!) {launchRun(executionParams: $e) {
-        __typename ... on LaunchRunSuccess {run {runId}} ... on PythonError {message}}}"""
-    parameters = {
-        "selector": {**LOCATION, "jobName": "feedback"},
-        "runConfigData": {},
-        "executionMetadata": {"tags": [{"key": "dagster/partition", "value": day}]},
-    }
-    first = dev.ask(launch, e=parameters)["launchRun"]["run"]["runId"]
-    assert eventually(lambda: dev.ended(first), seconds=120, what="the end of the run") == "FAILURE"
-    assert succeeded(project, first) == {"votes"}
-    folder.unlink()
-    again = """mutation($p: ReexecutionParams!) {launchRunReexecution(reexecutionParams: $p) {
-        __typename ... on LaunchRunSuccess {run {runId}} ... on PythonError {message}}}"""
-    second = dev.ask(again, p={"parentRunId": first, "strategy": "FROM_FAILURE"})[
-        "launchRunReexecution"
-    ]["run"]["runId"]
-    assert (
-        eventually(lambda: dev.ended(second), seconds=120, what="the end of the re-execution")
-        == "SUCCESS"
-    )
-    assert succeeded(project, second) == {"reflection_log", "drift_report"}
-
-
 def test_ctrl_c_ends_everything_it_started(dev: Dev) -> None:
     family = dev.server.family()
     assert len(family) >= 6, "rlhf, web app, dagster dev, web server, daemon, code server, mlflow"
@@ -196,15 +141,6 @@ def test_ctrl_c_ends_everything_it_started(dev: Dev) -> None:
     assert [process for process in family if working(process)] == []
     assert time.monotonic() - started < 25
     assert "stopping" in dev.server.text
-
-
-def succeeded(project: Any, run_id: str) -> set[str | None]:
-    logs = project.instance.all_logs(run_id)
-    return {
-        entry.step_key
-        for entry in logs
-        if entry.dagster_event and entry.dagster_event.event_type_value == "STEP_SUCCESS"
-    }
 
 
 def working(process: psutil.Process) -> bool:

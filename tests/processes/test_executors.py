@@ -167,18 +167,6 @@ def test_a_killed_step_of_a_training_is_started_again(start: Callable[..., Run])
     assert len(set(training.attempts)) == 2
 
 
-def test_a_step_that_is_killed_each_time_is_given_up(start: Callable[..., Run]) -> None:
-    started = start(5, mishap="die", executor="multiprocess", step_retries=1)
-    run = started.end()
-    assert run.status == dg.DagsterRunStatus.FAILURE
-    assert len(started.attempts) == 2
-    assert len(started.events(run, Types.STEP_UP_FOR_RETRY)) == 1
-    assert [event.step_key for event in started.events(run, Types.STEP_FAILURE)] == ["second"]
-    assert started.project.store.heartbeats.get(run.run_id) is None, (
-        "nobody asks again for what was tried enough"
-    )
-
-
 @pytest.mark.parametrize(("index", "mishap"), [(8, "wait"), (9, "hang")])
 def test_a_cancelled_job_ends_soon_whatever_its_step_does(
     project: Any, start: Callable[..., Run], index: int, mishap: str

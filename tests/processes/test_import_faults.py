@@ -223,29 +223,6 @@ def test_days_of_a_broken_import_stay_unfinished_until_repeated(rlhf, home, tmp_
         assert store.imports.find_unfinished() == []
 
 
-def test_days_imported_without_a_replay_can_be_requested_later(rlhf, home, tmp_path, monkeypatch):
-    monkeypatch.setenv("RLHF_HOME", str(home))
-    monkeypatch.setattr("rlhf_pipeline.cli.replay.replay_pending", lambda workspace: 0)
-    with_pairs(rlhf, tmp_path)
-    rlhf(
-        "votes",
-        write_csv(tmp_path / "votes.csv", [vote(n) for n in range(300)]),
-        "--no-replay",
-        "--keep-annotators",
-    )
-    with store_of(home) as store:
-        assert store.replays.pending_days() == []
-    said = CliRunner().invoke(app, ["replay", "--never-asked"], catch_exceptions=False)
-    with store_of(home) as store:
-        days = store.replays.pending_days()
-    assert len(days) > 1
-    assert said.output == f"requested: {len(days)} days from {days[0]} to {days[-1]}\n"
-    assert (
-        CliRunner().invoke(app, ["replay", "--never-asked"]).output
-        == "no imported day was left out\n"
-    )
-
-
 KILLER = """
 import os, random, signal, sqlite3, sys, time
 from pathlib import Path

@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.records import ModelVersion, Quarantine
+from rlhf_pipeline.records import ModelVersion
 
 DYING_RUN = Path(__file__).with_name("dying_run.py")
 COLLECTION = {
@@ -126,28 +125,6 @@ def test_killed_feedback_keeps_the_last_good_day(
     project.run("feedback", day)
     assert frames(project) == before
     assert len(project.store.events.for_model(project.judge)) == events
-
-
-def test_a_killed_recomputation_keeps_the_last_report_and_is_made_once(
-    unbroken: Any, branch: Callable[..., Any]
-) -> None:
-    project, day = branch(unbroken), unbroken.day(3)
-    log = project.store.votes.log([day])
-    named = Quarantine(annotator_ids=(log["annotator_id"].iloc[0],), from_seq=int(log["seq"].min()))
-    decision = project.store.decisions.fire_by_hand(
-        "spam", actor="test", now=datetime.now(UTC), quarantine=named
-    )
-    reports = {name: made for name, made in frames(project).items() if "drift_report" in name}
-    kill(project, "writing the drift report", "recomputation", day)
-    assert reports.items() <= frames(project).items()
-    (request,) = project.tick("retraining").run_requests
-    project.run_request(request, "retraining")
-    project.tick("retraining")
-    assert project.store.decisions.get(decision.stored_id).state == "succeeded"
-    assert not project.tick("retraining").run_requests
-    assert not reports.items() <= frames(project).items()
-    states = project.store.detectors.states(project.judge)
-    assert {tuple(state["quarantines"]) for state in states.values()} == {named.annotator_ids}
 
 
 def test_kill_while_registering_leaves_one_version_and_the_champion(
