@@ -53,7 +53,7 @@ from rlhf_pipeline.votes import (  # noqa: E402
     PairParams,
     gold_ceiling,
     gold_pairs,
-    noise_ceiling,
+    noise_ceiling_or_repeats,
     open_test_split,
     preference_pairs,
 )
@@ -258,7 +258,7 @@ def _judge_calibration(fitted: FittedProject, limits: Limits, looks: OpeningLog)
     votes = fitted.votes[fitted.votes["comparison_id"].isin(ids)]
     for asked, pairs, ceiling in (
         ("the known right choice", gold, gold_ceiling(votes, fitted.comparisons)),
-        ("one vote", single, noise_ceiling(votes)),
+        ("one vote", single, noise_ceiling_or_repeats(votes)),
     ):
         _, report = calibrate(
             pairs,

@@ -309,13 +309,13 @@ def annotators(
     if as_json:
         show_json(learnt.figures)
         return
-    agreed = learnt.agreement.noise_ceiling
+    agreed = learnt.agreement.raw_agreement
     show(
         [_build_annotator_row(row) for _, row in learnt.figures.head(limit).iterrows()],
         title=f"{len(learnt.figures)} annotators, the least reliable first",
         empty="",
-        caption=f"Krippendorff's alpha {learnt.alpha or 'unknown: nothing overlaps'}; votes with "
-        f"the others' majority {agreed or '-'}; "
+        caption=f"Krippendorff's alpha {learnt.alpha or 'unknown: nothing overlaps'}; votes that "
+        f"agree {agreed or '-'}; "
         f"{'converged' if learnt.model.is_converged else 'NOT converged'} after "
         f"{learnt.model.n_iterations} iterations",
     )

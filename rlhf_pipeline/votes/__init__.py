@@ -2,7 +2,7 @@
 
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean, resampled_sums
-from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
+from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement
 from rlhf_pipeline.votes.annotator_model import (
     AnnotatorModel,
     fit_annotator_model,
@@ -87,7 +87,6 @@ __all__ = [
     "krippendorff_alpha",
     "log_opening",
     "n_test_pairs",
-    "noise_ceiling",
     "noise_ceiling_or_repeats",
     "open_test_split",
     "preference_pairs",

@@ -1,8 +1,4 @@
-"""Measures how far annotators agree with each other and with themselves.
-
-The noise ceiling is the accuracy that a perfect model could reach against single votes. Every
-accuracy must be read beside it.
-"""
+"""Measures how far annotators agree with each other and with themselves."""
 
 from collections.abc import Sequence
 
@@ -43,9 +39,6 @@ class Agreement(Record):
         description="share of repeated judgements by one annotator (a swapped repeat or a later "
         "pass) that equal the first"
     )
-    noise_ceiling: Interval | None = Field(
-        description="share of votes that agree with the majority of the others, without ties"
-    )
 
 
 def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agreement:
@@ -66,31 +59,6 @@ def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agr
         share_of_ties=n_ties / len(judged) if len(judged) else None,
         raw_agreement=_raw_agreement(first, params),
         self_consistency=self_consistency(votes, params),
-        noise_ceiling=noise_ceiling(votes, params),
-    )
-
-
-def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) -> Interval | None:
-    """Share of votes that agree with the majority of the other votes on their comparison; None if
-    no votes overlap.
-
-    Uses votes for a or b, without repeats; drops a vote if the others are split evenly. The
-    bootstrap resamples prompts. Compare it with accuracies against single votes; against a majority
-    of m votes a perfect model can exceed it.
-    """
-    judged = _judging_votes(votes)
-    sided = judged[judged["repeat_of"].isna() & judged["choice"].isin([Choice.A, Choice.B])]
-    is_a = (sided["choice"] == Choice.A).astype("int64")
-    by_comparison = is_a.groupby(sided["comparison_id"])
-    balance = 2 * (by_comparison.transform("sum") - is_a) - (by_comparison.transform("size") - 1)
-    counted = balance != 0
-    if not counted.any():
-        return None
-    agrees = (balance[counted] > 0) == (is_a[counted] == 1)
-    return interval_of_mean(
-        agrees.to_numpy(),
-        groups=sided.loc[counted, "prompt_id"].to_numpy(),
-        params=params or AgreementParams(),
     )
 
 

@@ -56,7 +56,7 @@ def gold_ceiling(
 ) -> Interval | None:
     """Share of votes for a or b that match the gold choice; None without such votes.
 
-    Compare it with accuracies against gold labels, as `noise_ceiling` with accuracies against
+    Compare it with accuracies against gold labels, as `noise_ceiling_or_repeats` with those against
     votes. A gold label rests on several votes, so single votes agree with it more often than with
     each other, and a model can exceed both. The bootstrap resamples prompts. Raises
     UnknownComparison for a vote whose comparison is missing from `comparisons`.

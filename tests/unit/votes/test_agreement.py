@@ -1,9 +1,8 @@
-import numpy as np
 import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import VOTES, check_frame
-from rlhf_pipeline.votes.agreement import agreement, noise_ceiling
+from rlhf_pipeline.votes.agreement import agreement
 from rlhf_pipeline.votes.counting import counting
 
 
@@ -25,18 +24,6 @@ def votes(rows: list[tuple[str, str, str, str | None]]) -> pd.DataFrame:
         received_at=moment,
     )
     return check_frame(frame, VOTES)
-
-
-def flipping_votes(n: int, n_votes: int, flips: float, seed: int = 0) -> pd.DataFrame:
-    """Everybody prefers a, and errs independently."""
-    rng = np.random.default_rng(seed)
-    return votes(
-        [
-            (f"c{i}", f"w{j}", "b" if rng.random() < flips else "a", None)
-            for i in range(n)
-            for j in range(n_votes)
-        ]
-    )
 
 
 def test_raw_agreement_counts_pairs_of_votes_and_ties_as_a_choice():
@@ -66,16 +53,6 @@ def test_repeat_is_consistent_if_the_same_completion_is_chosen():
     measured = agreement(votes(first + again))
     assert measured.self_consistency.value == 0.75
     assert measured.raw_agreement is None
-
-
-def test_the_ceiling_is_one_vote_against_the_majority_of_the_others():
-    # Three votes that each flip with 0.15: the others agree with probability .7225 + .0225 and are
-    # then right with .7225 / .745; a vote agrees with them with .85 · .9698 + .15 · .0302.
-    others_right = 0.85**2 / (0.85**2 + 0.15**2)
-    expected = 0.85 * others_right + 0.15 * (1 - others_right)
-    measured = noise_ceiling(flipping_votes(2000, 3, 0.15))
-    assert measured.low <= expected <= measured.high
-    assert abs(measured.value - expected) < 0.015
 
 
 def judged_twice(*rows: tuple[str, str, str]) -> pd.DataFrame:

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.votes.agreement import noise_ceiling
 from rlhf_pipeline.votes.ceilings import ceiling_of_agreement, ceilings, noise_ceiling_or_repeats
 from tests.unit.votes.simulated import votes_of
 
@@ -175,7 +174,6 @@ def test_the_shown_ceiling_is_of_overlaps_where_there_are_any():
 
 def test_ceiling_from_repeats_alone_names_its_basis():
     votes = repeated(flipped(450, 1, 0.15), 1 - (0.85**2 + 0.15**2), 10)
-    assert noise_ceiling(votes) is None
     shown = noise_ceiling_or_repeats(votes)
     assert shown is not None
     row = ceilings(votes).iloc[0]
