@@ -23,7 +23,7 @@ from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.loop_settings import AnnotatorModelParams
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.reports.annotators import chart_annotators, chart_annotators_over_time
+from rlhf_pipeline.reports.annotators import chart_annotators
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
@@ -127,14 +127,7 @@ def annotator_model(
             f"{len(figures)} annotators, alpha {learnt.alpha or 'unknown (no overlapping votes)'}",
             metrics=_collect_metrics(learnt),
             rows=figures[PREVIEW_COLUMNS],
-            figures={
-                "annotators": draw_png(chart_annotators(figures)),
-                "annotators_over_time": draw_png(
-                    chart_annotators_over_time(
-                        over_time, together, figures["annotator_id"].tolist()
-                    )
-                ),
-            },
+            figures={"annotators": draw_png(chart_annotators(figures))},
             texts={
                 "annotators.csv": figures.to_csv(index=False),
                 "annotators_over_time.csv": over_time.to_csv(index=False),

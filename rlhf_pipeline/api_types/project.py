@@ -158,7 +158,7 @@ class Verification(Answer):
     n_anchors: int = Field(description="Number of daily anchors compared with the chain.")
 
 
-RegistryStatus = Literal["ok", "absent", "unreachable", "unknown"]
+RegistryStatus = Literal["ok", "absent", "unreachable"]
 DaemonStatus = Literal["ok", "absent", "silent", "unknown"]
 
 

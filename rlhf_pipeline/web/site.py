@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rlhf_pipeline.artefacts import Artefacts
     from rlhf_pipeline.web.annotate.known_answers import KnownAnswer
     from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery, ProbeResult
-    from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
+    from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
     from rlhf_pipeline.web.drift.reports import DriftReports
     from rlhf_pipeline.web.home.stages import StageFile
     from rlhf_pipeline.web.predictions.completer import Completer
@@ -156,10 +156,10 @@ class Site:
         return found
 
     @cached_property
-    def annotator_fits(self) -> AnnotatorFits:
-        from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
+    def annotator_fit(self) -> CachedValue[AnnotatorFit | None]:
+        from rlhf_pipeline.web.consensus.annotator_fits import read_fit
 
-        return AnnotatorFits(self.settings, self.store, self._cache_times)
+        return CachedValue(lambda: read_fit(self.files), self._cache_times.figures_s)
 
     def _render_metrics(self) -> bytes:
         """What Prometheus reads: the newest points and the number of votes, not the votes."""

@@ -67,7 +67,6 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
         "annotator_model.json",
     } <= files
     assert {
-        "annotators_over_time.png",
         "annotators_over_time.csv",
         "agreement_over_time.csv",
     } <= files

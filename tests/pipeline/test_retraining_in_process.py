@@ -384,7 +384,7 @@ def test_every_parameter_of_a_stage_is_recorded_with_its_run(retrained: Any, sta
 def test_a_picture_is_shown_only_if_it_adds_information(retrained: Any) -> None:
     shown = {stage: figures(retrained, stage) for stage in STAGES}
     assert {stage: set(pictures) for stage, pictures in shown.items() if pictures} == {
-        "annotator_model": {"annotators", "annotators_over_time"},
+        "annotator_model": {"annotators"},
         "reward_model": {"loss_curve"},
         "calibration": {"reliability_diagram", "reliability_by_group"},
         "candidate_model": {"loss_curve"},

@@ -1,7 +1,6 @@
 """What the readiness check tells of store, registry and daemon."""
 
 import threading
-import time
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web.readiness import BackgroundStatus, find_registry_status
+from rlhf_pipeline.web.readiness import find_registry_status
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
@@ -23,15 +22,9 @@ def tick(store: Store, seconds_ago: float, value: float | None = 0.0) -> None:
 
 
 def ask(web: Web) -> dict[str, str]:
-    """Return what `readyz` says once each part is known: a slow machine says "unknown" first."""
-    client, ends_at = web.anonymous(), time.monotonic() + 30
-    while True:
-        answer = client.get("/readyz")
-        assert answer.status_code == 200
-        status = answer.json()
-        if "unknown" not in status.values() or time.monotonic() > ends_at:
-            return status
-        time.sleep(0.05)
+    answer = web.anonymous().get("/readyz")
+    assert answer.status_code == 200
+    return answer.json()
 
 
 @on_sqlite
@@ -81,20 +74,3 @@ def test_registry_behind_a_server_responds_if_its_health_check_does(code: int, s
 
 def test_registry_at_a_closed_port_is_unreachable():
     assert find_registry_status("http://127.0.0.1:9") == "unreachable"
-
-
-def test_a_slow_part_is_unknown_first_and_delays_no_answer():
-    ended, clock = threading.Event(), [0.0]
-
-    def find() -> str:
-        ended.wait(10)
-        return "ok"
-
-    status = BackgroundStatus(find, "unknown", seconds=5, monotonic=lambda: clock[0])
-    began = time.perf_counter()
-    assert [status() for _ in range(2)] == ["unknown", "unknown"]
-    assert time.perf_counter() - began < 8  # less than the part takes
-    ended.set()
-    while status() == "unknown":
-        pass
-    assert status() == "ok"

@@ -184,29 +184,3 @@ def test_labels_that_cannot_be_read_are_an_error_and_no_verdict(web: Web):
     assert reader.get("/consensus").status_code == 200
     fit(web, 2, **{c: (0.2, 0.1, 0.3)})
     assert listed(reader)[0]["p_a"] == 0.2
-
-
-@pytest.mark.parametrize("state", [None, "disputed"])
-def test_a_list_that_was_begun_by_one_fit_is_not_gone_on_with_by_another(
-    web: Web, state: str | None
-):
-    made = web.publish(4, overlap=2)
-    for c in made:
-        seq = judge(web, c, "ab")
-    fit(web, seq, **{c: (0.5 + i / 100, 0.2, 0.8) for i, c in enumerate(made)})
-    reader = web.client("engineer")
-    asked = {"method": "joint_model", "limit": 2} | ({"state": state} if state else {})
-    begun = reader.get("/consensus", params=asked).json()
-    assert reader.get("/consensus", params=asked | {"cursor": begun["next"]}).status_code == 200
-    # the same votes, fitted otherwise
-    fit(web, seq, **{c: (0.6 - i / 100, 0.2, 0.8) for i, c in enumerate(made)})
-    refused = reader.get("/consensus", params=asked | {"cursor": begun["next"]})
-    assert (refused.status_code, refused.json()["type"]) == (409, "urn:rlhf:problem:fit_changed")
-    assert "first page" in refused.json()["detail"]
-    again = reader.get("/consensus", params=asked).json()
-    rest = reader.get("/consensus", params=asked | {"cursor": again["next"]}).json()
-    assert sorted(ids(again["items"] + rest["items"])) == made
-    by_votes = {name: value for name, value in asked.items() if name != "method"}
-    assert (
-        reader.get("/consensus", params=by_votes | {"cursor": again["next"]}).status_code == 422
-    ), "majority's cursor is another"

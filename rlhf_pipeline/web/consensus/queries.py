@@ -9,7 +9,7 @@ import pandas as pd
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import AdjudicationOut, ConsensusOut
-from rlhf_pipeline.records import Adjudication, AnnotatorKind
+from rlhf_pipeline.records import Adjudication
 from rlhf_pipeline.store.judgements import filter_judged
 from rlhf_pipeline.votes.consensus import (
     SHARES_APART,
@@ -29,15 +29,10 @@ from rlhf_pipeline.web.site import Site
 
 # comparisons that a page reads at most, in 0.1 s, because disputes may be rare
 LOOKS_AT = 500
-COUNTS_AT_MOST = 20_000  # votes since a fit that a page reads, in 0.05 s, to count those by people
 FIRST = (-1, 0, 0, "")  # sorts before every dispute
 NOT_FITTED = (
     "There is no fit of the annotator model. Run the `learning` job, which materialises "
     "`annotator_model`, or `rlhf votes annotators --publish`."
-)
-FIT_CHANGED = (
-    "The annotator model was fitted again after this list was started, which changed its "
-    "order. Start again with the first page."
 )
 ListedState = State | Literal["decided"]
 ConsensusFunction = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
@@ -62,26 +57,19 @@ def page(
     *,
     cursor: str | None,
     limit: int,
-    fitted: AnnotatorFit | None = None,
 ) -> ConsensusPage:
     """Judged comparisons by their newest vote, newest first, optionally of one `state`; decided
     ones, which are not disputed any more, by their decision.
 
     Blind readers get only comparisons they have judged. Disputed ones are sorted by how evenly they
     are split, within LOOKS_AT comparisons at a time. With the annotator model: Problem 409 without
-    a fit or with a cursor of another fit, 403 for blind readers, because it is fitted to all votes.
-    `fitted` overrides the newest fit.
+    a fit, 403 for blind readers, because it is fitted to all votes.
     """
     seen_by = blind_reader_id(principal)
-    if method != "joint_model":
-        fitted = None
-    else:
-        refuse_model(principal)
+    fitted = None
+    if method == "joint_model":
         # the same fit for the whole page, even if a newer one is loaded meanwhile
-        fitted = fitted or newest_fit(site)
-    by = (
-        () if fitted is None else (fitted.name,)
-    )  # cursors begin with the fit, so that no list mixes two fits
+        fitted = newest_fit(site, principal)
     said = _consensus_function(site, method, fitted)
     if state == "disputed":
         find = partial(_find_disputed, site)
@@ -89,7 +77,7 @@ def page(
         find = partial(_find_decided, site)
     else:
         find = partial(_find_newest, site, state)
-    found = find(said, by, seen_by, cursor, limit)
+    found = find(said, seen_by, cursor, limit)
     items = _add_decisions(site, found.page.items)
     page = found.page.model_copy(
         update={"items": [one for one in items if state in (None, one.state)]}
@@ -98,32 +86,15 @@ def page(
     return replace(found, page=page, up_to_seq=up_to_seq)
 
 
-def refuse_model(principal: Principal) -> None:
-    """Raises Problem 403 for a blind reader: the annotator model was fitted to all votes."""
-    refuse_blind(principal, "the annotator model, which was fitted to all votes,")
-
-
-def newest_fit(site: Site) -> AnnotatorFit:
-    """The newest fit of the annotator model. Raises Problem 409 without one, 503 if it cannot be
-    read.
+def newest_fit(site: Site, principal: Principal) -> AnnotatorFit:
+    """The newest fit of the annotator model. Raises Problem 403 for a blind reader, because it is
+    fitted to all votes; 409 without one, 503 if it cannot be read.
     """
-    fitted = site.annotator_fits.get_newest()
+    refuse_blind(principal, "the annotator model, which was fitted to all votes,")
+    fitted = site.annotator_fit()
     if fitted is None:
         raise Problem(409, NOT_FITTED, kind="not_fitted")
     return fitted
-
-
-def count_since(site: Site, up_to_seq: int) -> tuple[int, int | None]:
-    """Number of votes by people after a sequence number, and None; after many votes, among the next
-    COUNTS_AT_MOST, and that number.
-    """
-    upper = up_to_seq + COUNTS_AT_MOST
-    people = sum(
-        one.n
-        for one in site.store.votes.tallies("day", up_to_seq, up_to_seq=upper)
-        if one.annotator_kind != AnnotatorKind.MACHINE
-    )
-    return people, COUNTS_AT_MOST if site.store.votes.max_seq() > upper else None
 
 
 def _consensus_function(
@@ -142,28 +113,15 @@ def params_of(site: Site) -> ConsensusParams:
     return ConsensusParams(min_votes=site.terms().rules.agreement_votes)
 
 
-def _parse_fit_cursor(
-    by: tuple[str, ...], cursor: str | None, *kinds: type
-) -> tuple[Any, ...] | None:
-    """The position in a cursor. Raises Problem 409 for another fit, 422 for an invalid cursor."""
-    place = parse_cursor(cursor, *map(type, by), *kinds)
-    if place is None:
-        return None
-    if place[: len(by)] != by:
-        raise Problem(409, FIT_CHANGED, kind="fit_changed")
-    return place[len(by) :]
-
-
 def _find_newest(
     site: Site,
     state: State | None,
     said: ConsensusFunction,
-    by: tuple[str, ...],
     seen_by: str | None,
     cursor: str | None,
     limit: int,
 ) -> ConsensusPage:
-    place = _parse_fit_cursor(by, cursor, int)
+    place = parse_cursor(cursor, int)
     before = place[0] if place else None
     items: list[ConsensusOut] = []
     n_read = n_judged = 0
@@ -184,14 +142,13 @@ def _find_newest(
                 if len(items) == limit:
                     break
     return ConsensusPage(
-        Page(items=items, next=make_cursor(*by, before) if before is not None else None), n_judged
+        Page(items=items, next=make_cursor(before) if before is not None else None), n_judged
     )
 
 
 def _find_decided(
     site: Site,
     said: ConsensusFunction,
-    by: tuple[str, ...],
     seen_by: str | None,
     cursor: str | None,
     limit: int,
@@ -199,7 +156,7 @@ def _find_decided(
     """The newest decision first. For a blind reader a page may be short: it leaves out comparisons
     that they have not judged.
     """
-    place = _parse_fit_cursor(by, cursor, str, int)
+    place = parse_cursor(cursor, str, int)
     found = site.store.adjudications.page(before_id=place[1] if place else None, limit=limit)
     ids = [one.comparison_id for one in found]
     if seen_by is not None:
@@ -207,16 +164,13 @@ def _find_decided(
         ids = [one for one in ids if one in judged]
     rows = {row["comparison_id"]: row for row in plain_rows(said(ids))} if ids else {}
     items = [_build_consensus(rows[one]) for one in ids if one in rows]
-    following = (
-        make_cursor(*by, "decided", found[-1].adjudication_id) if len(found) == limit else None
-    )
+    following = make_cursor("decided", found[-1].adjudication_id) if len(found) == limit else None
     return ConsensusPage(Page(items=items, next=following), len(rows))
 
 
 def _find_disputed(
     site: Site,
     said: ConsensusFunction,
-    by: tuple[str, ...],
     seen_by: str | None,
     cursor: str | None,
     limit: int,
@@ -224,7 +178,7 @@ def _find_disputed(
     """Reads a stretch of comparisons for each of its pages. The cursor holds the stretch, so that
     new votes move no comparison to another page.
     """
-    before, last, *after = _parse_fit_cursor(by, cursor, int, int, *map(type, FIRST)) or (
+    before, last, *after = parse_cursor(cursor, int, int, *map(type, FIRST)) or (
         None,
         0,
         *FIRST,
@@ -233,7 +187,7 @@ def _find_disputed(
     stretch = [(c, seq) for c, seq in batch if seq >= last]
     if not stretch:
         return ConsensusPage(
-            Page(items=[], next=_next_stretch_cursor(by, last) if len(batch) > 0 else None), 0
+            Page(items=[], next=_next_stretch_cursor(last) if len(batch) > 0 else None), 0
         )
     if last == 0 and len(batch) == LOOKS_AT:
         last = stretch[-1][1]
@@ -247,20 +201,19 @@ def _find_disputed(
     following = None
     if len(rows) > limit:
         following = make_cursor(
-            *by,
             stretch[0][1] + 1 if before is None else before,
             last,
             *_dispute_rank(rows[limit - 1]),
         )
     elif last > 0:
-        following = _next_stretch_cursor(by, last)
+        following = _next_stretch_cursor(last)
     return ConsensusPage(
         Page(items=[_build_consensus(row) for row in rows[:limit]], next=following), len(agreed)
     )
 
 
-def _next_stretch_cursor(by: tuple[str, ...], seq: int) -> str:
-    return make_cursor(*by, seq, 0, *FIRST)
+def _next_stretch_cursor(seq: int) -> str:
+    return make_cursor(seq, 0, *FIRST)
 
 
 def _dispute_rank(row: dict[str, Any]) -> tuple[int, int, int, str]:

@@ -35,7 +35,6 @@ Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]
 Expert = Annotated[Principal, Depends(needs(Permission.CONSENSUS_DECIDE))]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
 SHOWN = 50
-MOST_LOOKS = 20  # pages that a browser loads by itself, until a person asks for more
 STATES = (
     ("disputed", "disputed: needs a decision"),
     ("agreed", "agreed"),
@@ -50,8 +49,6 @@ METHODS = (
 )
 
 NOT_JUDGED = ("No matches", "None of the comparisons that you have judged match.")
-# titles of lists that the annotator model cannot provide
-INSTEAD = {"not_fitted": "Not fitted yet", "fit_changed": "The model was fitted again"}
 
 
 @api.get("/consensus", responses=problem_responses(409))
@@ -77,8 +74,7 @@ def read(
     comparisons they have judged, and cannot use joint_model.
 
     joint_model leaves out comparisons that were first judged after its fit. Without a fit the
-    answer is 409, `not_fitted`. A cursor of an earlier fit is answered with 409, `fit_changed`:
-    start with the first page."""
+    answer is 409, `not_fitted`."""
     return queries.page(site, principal, state, method, cursor=cursor, limit=limit).page
 
 
@@ -103,10 +99,8 @@ class ShownList:
         state: ListedState | Literal["all"] = "disputed",
         method: Method = "majority",
         cursor: Cursor = None,
-        looked: Annotated[int, Query(ge=0, le=1000)] = 0,
     ):
         self.state, self.method, self.cursor = state, method, cursor
-        self.looked = looked  # empty pages before this one, each loaded by the one before
 
     @property
     def query(self) -> str:
@@ -192,15 +186,11 @@ def _render(
             )
         )
     except Problem as refused:
-        if refused.kind not in INSTEAD:
+        if refused.kind != "not_fitted":
             raise
         found = queries.ConsensusPage(Page(items=[], next=None), 0)
-        nothing = (INSTEAD[refused.kind], refused.detail)
+        nothing = ("Not fitted yet", refused.detail)
     page = found.page
-    onwards = not page.items and page.next is not None and shown.looked < MOST_LOOKS
-    n_since, of_next = (
-        (0, None) if found.up_to_seq is None else queries.count_since(site, found.up_to_seq)
-    )
     texts = (
         site.store.comparisons.texts([one.comparison_id for one in page.items])
         if principal.may(Permission.COMPARISONS_READ)
@@ -219,17 +209,12 @@ def _render(
         draft=draft,
         page=page,
         nothing=nothing,
-        onwards=onwards,
         up_to_seq=found.up_to_seq,
-        n_since=n_since,
-        of_next=of_next,
         state=state,
         method=method,
         states=STATES,
         methods=[one for one in METHODS if not is_blind or one[0] != "joint_model"],
-        query=query_of(
-            {"state": state, "method": method, "looked": str(shown.looked + 1 if onwards else "")}
-        ),
+        query=query_of({"state": state, "method": method}),
         query_here=shown.query,
         prompts={one: known.prompt for one, known in texts.items()},
         names=names_of(users, principal),
@@ -245,16 +230,11 @@ def download(
     method: Method = "majority",
 ) -> Response:
     wanted = None if state == "all" else state
-    fitted = None
     if method == "joint_model":
-        queries.refuse_model(principal)
-        # one fit for all lines; a problem must be raised before the file begins
-        fitted = queries.newest_fit(site)
+        queries.newest_fit(site, principal)  # a problem must be raised before the file begins
     rows = read_all_pages(
         lambda cursor: (
-            queries.page(
-                site, principal, wanted, method, cursor=cursor, limit=AT_ONCE, fitted=fitted
-            ).page
+            queries.page(site, principal, wanted, method, cursor=cursor, limit=AT_ONCE).page
         )
     )
     return csv_of("consensus", list(ConsensusOut.model_fields), rows)
