@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from rlhf_pipeline.api_types.base import Answer, Name, Request
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.records import Role, Text
+from rlhf_pipeline.records import Role, Text, Token, User
 
 
 class Login(Request):
@@ -39,19 +39,8 @@ class Me(Answer):
         return [name for name in names if name in set(Permission)]
 
 
-class TokenOut(Answer):
+class TokenOut(Token, Answer):
     """A token as listed: never its secret."""
-
-    token_id: str
-    kind: Literal["api", "session", "login"]
-    name: str | None
-    scopes: tuple[str, ...] | None = Field(
-        description="Permissions of the token; null means all permissions of its owner."
-    )
-    created_at: datetime
-    expires_at: datetime
-    last_used_at: datetime | None
-    revoked_at: datetime | None
 
 
 class NewToken(Request):
@@ -66,15 +55,8 @@ class IssuedToken(TokenOut):
     )
 
 
-class UserOut(Answer):
-    user_id: str
-    email: str
-    name: str
-    kind: Literal["person", "service"]
-    roles: tuple[Role, ...]
-    has_password: bool
-    created_at: datetime
-    disabled_at: datetime | None
+class UserOut(User, Answer):
+    """A user as listed: never the password."""
 
 
 class NewUser(Request):

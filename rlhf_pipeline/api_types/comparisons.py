@@ -1,12 +1,12 @@
 """Comparisons, offers of comparisons to annotators, and the consensus on each."""
 
-from datetime import date, datetime
+from datetime import date
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Id, Request
-from rlhf_pipeline.records import Choice, ClusterDay, Text
+from rlhf_pipeline.records import Adjudication, Choice, ClusterDay, Text
 
 
 class ComparisonOut(Answer):
@@ -132,16 +132,6 @@ class Withdrawn(Answer):
     )
 
 
-class AdjudicationOut(Answer):
-    """A decision on a disputed comparison, with its reason."""
-
-    comparison_id: str
-    choice: Choice
-    reason: str
-    decided_by: str
-    decided_at: datetime
-
-
 class Deciding(Request):
     comparison_id: Id
     choice: Literal["a", "b", "tie", "both_bad"]
@@ -181,6 +171,6 @@ class ConsensusOut(Answer):
         description="Sequence number of the newest vote in the fit of the annotator model."
     )
     n_since: int | None = Field(description="Number of votes cast after that fit.")
-    adjudication: AdjudicationOut | None = Field(
+    adjudication: Adjudication | None = Field(
         default=None, description="The decision that stands on it; later votes do not change it."
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Request
-from rlhf_pipeline.api_types.home import CHANGED_AT, VOTES_UNTIL
+from rlhf_pipeline.api_types.home import CHANGED_AT, LastGate
 from rlhf_pipeline.records import Interval, Quarantine, Remedy, Text, Verdict
 
 Reason = Annotated[Text, Field(min_length=1, max_length=1000)]
@@ -122,16 +122,10 @@ class RiseOut(Answer):
     n_after: int
 
 
-class DecisionGate(Answer):
+class DecisionGate(LastGate):
     """The gate on the candidate that the decision led to."""
 
-    candidate: str
-    champion: str
-    verdict: str
     checks: tuple[str, ...]
-    win_rate: Interval | None
-    votes_until: date | None = Field(description=VOTES_UNTIL)
-    decided_at: datetime
 
 
 class DecisionDetail(DecisionOut):

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.api_types.home import VOTES_UNTIL, LastDecision
+from rlhf_pipeline.api_types.home import VOTES_UNTIL, LastDecision, PromotionOut
 from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.records import Evaluation, GateCheck, Interval
 
@@ -15,15 +15,6 @@ DAY = (
     "its calibrator. Where it is more than a day after the votes that the champion reward model "
     "knew, as in a replay, the day of the newest of these. `since` and `until` compare it."
 )
-
-
-class PromotionOut(Answer):
-    """The last time that a version became champion."""
-
-    promoted_at: datetime
-    votes_until: date | None = Field(description=VOTES_UNTIL)
-    reason: str
-    actor: str
 
 
 class PolicyTraining(Answer):
@@ -107,18 +98,21 @@ class GateOut(Answer):
     n_decisions: int = Field(description="How often the gate decided on this candidate.")
 
 
-class PolicyVersionOut(Answer):
+class VersionOut(Answer):
     version: int
     label: str
     day: date = Field(description=DAY)
-    state: Literal["champion", "earlier champion", "refused", "promoted"] = Field(
-        description="`promoted`: the gate let it through, but it was not made champion."
-    )
-    gate: GateOut | None = Field(description="Null for a policy that no gate decided on.")
     promotion: PromotionOut | None
     decision: LastDecision | None = Field(
         description="The retraining decision that started it; null if none is recorded."
     )
+
+
+class PolicyVersionOut(VersionOut):
+    state: Literal["champion", "earlier champion", "refused", "promoted"] = Field(
+        description="`promoted`: the gate let it through, but it was not made champion."
+    )
+    gate: GateOut | None = Field(description="Null for a policy that no gate decided on.")
     training: PolicyTraining | None = Field(
         description="Null for first policies and for gate decisions that did not record it."
     )
@@ -128,14 +122,9 @@ class PolicyVersionOut(Answer):
     )
 
 
-class RewardModelVersionOut(Answer):
-    version: int
-    label: str
-    day: date = Field(description=DAY)
+class RewardModelVersionOut(VersionOut):
     state: Literal["champion", "earlier champion", "refused", "not promoted"]
     calibration: CalibrationOut | None = Field(description="Its newest calibrator made here.")
-    promotion: PromotionOut | None
-    decision: LastDecision | None
     data_seq: int | None = Field(
         description="Number of the last vote that it may have learnt from; null if it is not "
         "recorded."

@@ -29,12 +29,20 @@ class StageState(Answer):
     n_failed_runs: int = Field(description="Failed runs of its jobs today.")
 
 
-class ChampionState(Answer):
-    kind: Literal["reward_model", "policy"]
-    label: str
+class PromotionOut(Answer):
+    """The last time that a version became champion."""
+
     promoted_at: datetime
     votes_until: date | None = Field(description=VOTES_UNTIL)
     reason: str
+    actor: str
+
+
+class ChampionState(PromotionOut):
+    """A model that serves now."""
+
+    kind: Literal["reward_model", "policy"]
+    label: str
 
 
 class OpenDriftEvent(Answer):

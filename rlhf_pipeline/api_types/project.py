@@ -10,13 +10,6 @@ from rlhf_pipeline.api_types.votes import Share
 from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, Text
 
 
-class GuidelineOut(Answer):
-    version: int
-    text: str
-    created_at: datetime
-    created_by: str
-
-
 class NewGuideline(Request):
     text: Annotated[Text, Field(min_length=1, max_length=100_000)]
 
@@ -138,17 +131,6 @@ class Metrics(Answer):
     audit_links: int | None
     guideline_version: int | None
     rules_version: int
-
-
-class AuditLinkOut(Answer):
-    seq: int
-    at: datetime
-    actor: str
-    action: str
-    object_id: str
-    payload_digest: str
-    prev_hash: str
-    hash: str
 
 
 class Verification(Answer):

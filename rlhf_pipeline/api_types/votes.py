@@ -137,48 +137,38 @@ class BatchResults(Answer):
     results: tuple[BatchResult, ...] = Field(description="In the order of the votes.")
 
 
-class VoteOut(Answer):
+class _VoteShown(Answer):
+    vote_id: str
+    choice: Choice
+    strength: int | None
+    reason: str | None
+    stated_confidence: float | None
+    duration_s: float | None
+    voted_at: datetime | None
+    received_at: datetime
+    supersedes: str | None
+    is_superseded: bool
+    dimensions: dict[str, Side]
+    highlights: tuple[Highlight, ...]
+    flags: tuple[Flag, ...]
+
+
+class VoteOut(_VoteShown):
     """A recorded vote; sides are those of the comparison."""
 
     seq: int
-    vote_id: str
     comparison_id: str
     annotator_id: str
     annotator_kind: AnnotatorKind
-    choice: Choice
-    strength: int | None
-    reason: str | None
-    stated_confidence: float | None
-    duration_s: float | None
-    voted_at: datetime | None
-    received_at: datetime
     day: date
     origin: str
-    supersedes: str | None
-    is_superseded: bool
     is_counting: bool
-    dimensions: dict[str, Side]
-    highlights: tuple[Highlight, ...]
-    flags: tuple[Flag, ...]
 
 
-class OwnVote(Answer):
+class OwnVote(_VoteShown):
     """One of your own votes as you cast it: a is the left side."""
 
-    vote_id: str
     assignment_id: str | None
-    choice: Choice
-    strength: int | None
-    reason: str | None
-    stated_confidence: float | None
-    duration_s: float | None
-    voted_at: datetime | None
-    received_at: datetime
-    supersedes: str | None
-    is_superseded: bool
-    dimensions: dict[str, Side]
-    highlights: tuple[Highlight, ...]
-    flags: tuple[Flag, ...]
 
 
 class Share(Answer):

@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.project import AuditLinkOut, Verification
+from rlhf_pipeline.api_types.project import Verification
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
+from rlhf_pipeline.store.audit import AuditLink
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite
@@ -48,7 +49,7 @@ def read(
     object_id: FilterText = None,
     cursor: Cursor = None,
     limit: Limit = 50,
-) -> Page[AuditLinkOut]:
+) -> Page[AuditLink]:
     """Actions, newest first. A page of rare actions may be empty and still have a `next`."""
     place = parse_cursor(cursor, int)
     links, following = site.store.audit.page(
@@ -59,7 +60,7 @@ def read(
         limit=limit,
     )
     return Page(
-        items=[AuditLinkOut.model_validate(link.model_dump()) for link in links],
+        items=links,
         next=make_cursor(following) if following else None,
     )
 

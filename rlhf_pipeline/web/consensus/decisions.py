@@ -1,20 +1,19 @@
 """Experts decide on disputed comparisons, and undo it."""
 
-from rlhf_pipeline.api_types.comparisons import AdjudicationOut, Deciding, Undoing
+from rlhf_pipeline.api_types.comparisons import Deciding, Undoing
+from rlhf_pipeline.records import Adjudication
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import filter_unjudged
-from rlhf_pipeline.web.consensus.queries import adjudication_out
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 
-def decide(site: Site, principal: Principal, asked: Deciding) -> AdjudicationOut:
+def decide(site: Site, principal: Principal, asked: Deciding) -> Adjudication:
     """Raises Problem 403 for a comparison whose votes are hidden, UnknownComparison."""
     _refuse_unjudged(site, principal, asked.comparison_id)
-    made = site.store.adjudications.decide(
+    return site.store.adjudications.decide(
         asked.comparison_id, asked.choice, reason=asked.reason, actor=principal.user_id
     )
-    return adjudication_out(made)
 
 
 def undo(site: Site, principal: Principal, asked: Undoing) -> None:

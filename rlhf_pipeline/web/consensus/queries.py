@@ -8,8 +8,8 @@ from typing import Any, Literal
 import pandas as pd
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import AdjudicationOut, ConsensusOut
-from rlhf_pipeline.records import Adjudication
+from rlhf_pipeline.api_types.comparisons import ConsensusOut
+from rlhf_pipeline.records import Adjudication, Choice
 from rlhf_pipeline.store.judgements import filter_judged
 from rlhf_pipeline.votes.consensus import (
     SHARES_APART,
@@ -236,16 +236,8 @@ def _add_decisions(site: Site, items: Sequence[ConsensusOut]) -> list[ConsensusO
 
 def _decide(one: ConsensusOut, decision: Adjudication) -> ConsensusOut:
     """Votes are counted as before; what is decided is the state and the choice."""
-    found = adjudication_out(decision)
-    return one.model_copy(
-        update={"state": "decided", "choice": found.choice, "adjudication": found}
-    )
-
-
-def adjudication_out(one: Adjudication) -> AdjudicationOut:
-    return AdjudicationOut.model_validate(
-        {name: getattr(one, name) for name in AdjudicationOut.model_fields}
-    )
+    choice = Choice(str(decision.choice))
+    return one.model_copy(update={"state": "decided", "choice": choice, "adjudication": decision})
 
 
 def _build_consensus(row: dict[str, Any]) -> ConsensusOut:

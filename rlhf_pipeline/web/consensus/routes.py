@@ -6,7 +6,6 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import (
-    AdjudicationOut,
     ConsensusOut,
     Deciding,
     Offer,
@@ -14,6 +13,7 @@ from rlhf_pipeline.api_types.comparisons import (
 )
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import Adjudication
 from rlhf_pipeline.votes.consensus import Method
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
@@ -79,7 +79,7 @@ def read(
 
 
 @api.post("/consensus:decide", status_code=201, responses=problem_responses(404))
-def decide(site: AnySite, principal: Expert, body: Deciding) -> AdjudicationOut:
+def decide(site: AnySite, principal: Expert, body: Deciding) -> Adjudication:
     """Decide on a comparison, with a reason. It is disputed no longer, and the next fit leaves out
     the votes against the decision. An earlier decision no longer stands."""
     return decisions.decide(site, principal, body)
@@ -132,7 +132,7 @@ def submit_decision(
     )
     if done is None:
         return _render(site, request, principal, shown, problem=problem, draft=form)
-    return shown.show_again(f"Decided: {choice_words(done.choice.value, None)}.")
+    return shown.show_again(f"Decided: {choice_words(str(done.choice), None)}.")
 
 
 @pages.post("/consensus/undo")

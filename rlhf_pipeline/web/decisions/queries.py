@@ -14,9 +14,9 @@ from rlhf_pipeline.api_types.drift import (
     RiseOut,
     SeenEvent,
 )
-from rlhf_pipeline.api_types.home import LastDecision
+from rlhf_pipeline.api_types.home import LastDecision, LastGate
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.records import GateDecision, TriggerDecision
 from rlhf_pipeline.retraining.answers import waits
 from rlhf_pipeline.retraining.explanation import (
     Inputs,
@@ -173,36 +173,28 @@ def _list_events(store: Store, inputs: Inputs) -> tuple[SeenEvent, ...]:
 
 
 def _find_gate(site: Site, decision: TriggerDecision) -> DecisionGate | None:
-    """The gate of the decision's run; of a gate that recorded no run, the last one between this
-    retraining and the next. Decisions about replayed days are dated to those days, so that then
-    only the last of them is sure to have its gate.
-    """
+    """The gate of the decision's run."""
     if not _has_trained(decision):
         return None
-    gates = site.store.gates.all()
-    following = [
-        each.decided_at
-        for each in site.store.decisions.fires()
-        if each.stored_id > decision.stored_id and _has_trained(each)
-    ]
-    before = min(following, default=None)
-    found = [gate for gate in gates if gate.run_id and gate.run_id == decision.run_id] or [
-        gate
-        for gate in gates
-        if gate.run_id is None
-        and gate.decided_at >= decision.decided_at
-        and (before is None or gate.decided_at < before)
-    ]
+    found = [gate for gate in site.store.gates.all() if gate.run_id == decision.run_id]
     if not found:
         return None
     gate = found[-1]
-    days = find_vote_days(site.store, site.settings.project, [gate.decided_at])
     return DecisionGate(
+        **describe_gate(site, gate).model_dump(),
+        checks=tuple(check.reason for check in gate.checks),
+    )
+
+
+def describe_gate(site: Site, gate: GateDecision) -> LastGate:
+    """The gate's decision, for other pages."""
+    days = find_vote_days(site.store, site.settings.project, [gate.decided_at])
+    return LastGate(
         **gate.model_dump(include={"candidate", "champion", "decided_at"}),
         verdict=gate.verdict,
-        checks=tuple(check.reason for check in gate.checks),
         win_rate=gate.evaluation.win_rate if gate.evaluation else None,
         votes_until=find_votes_until(days, gate.decided_at),
+        failed_checks=tuple(check.reason for check in gate.checks if not check.passed),
     )
 
 

@@ -8,10 +8,9 @@ from rlhf_pipeline.api_types.evolution import (
     GateOut,
     PolicyTraining,
     PolicyVersionOut,
-    PromotionOut,
     RewardModelVersionOut,
 )
-from rlhf_pipeline.api_types.home import LastDecision
+from rlhf_pipeline.api_types.home import LastDecision, PromotionOut
 from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.errors import MissingPartition
 from rlhf_pipeline.records import (

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.project import (
-    GuidelineOut,
     NewGuideline,
 )
 from rlhf_pipeline.errors import NotFound, OutdatedEdit
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import Guideline
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import IfMatch, etag_of, require_version
@@ -30,18 +30,18 @@ Writer = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
 
 
 @api.get("/guidelines", dependencies=READER)
-def read_all(site: AnySite, response: Response) -> Page[GuidelineOut]:
+def read_all(site: AnySite, response: Response) -> Page[Guideline]:
     """All versions, newest first. The ETag is that of the newest version, "0" before the first."""
     found = site.store.guidelines.all()
     response.headers["ETag"] = etag_of(found[0].version if found else 0)
-    return Page(items=[GuidelineOut.model_validate(one.model_dump()) for one in found], next=None)
+    return Page(items=found, next=None)
 
 
 @api.get("/guidelines/{version}", dependencies=READER)
-def read(site: AnySite, response: Response, version: Version) -> GuidelineOut:
+def read(site: AnySite, response: Response, version: Version) -> Guideline:
     """One version."""
     response.headers["ETag"] = etag_of(version)
-    return GuidelineOut.model_validate(site.store.guidelines.get(version).model_dump())
+    return site.store.guidelines.get(version)
 
 
 @api.post("/guidelines", status_code=201, responses=problem_responses(412, 428))
@@ -51,14 +51,14 @@ def add(
     response: Response,
     body: NewGuideline,
     if_match: IfMatch = None,
-) -> GuidelineOut:
+) -> Guideline:
     """Publish the next version. If-Match is the version it is based on ("0" for the first)."""
     guideline = site.store.guidelines.add(
         body.text, after=require_version(if_match), actor=principal.user_id
     )
     site.terms.forget()
     response.headers["ETag"] = etag_of(guideline.version)
-    return GuidelineOut.model_validate(guideline.model_dump())
+    return guideline
 
 
 @pages.get("/guidelines")

@@ -24,7 +24,12 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes, find_waiting
+from rlhf_pipeline.web.decisions.queries import (
+    describe_briefly,
+    describe_gate,
+    find_changes,
+    find_waiting,
+)
 from rlhf_pipeline.web.home.stages import STAGE_JOBS, count_failed_runs, describe_stages
 from rlhf_pipeline.web.runs.queries import read_automations, read_spending
 from rlhf_pipeline.web.site import Site
@@ -288,15 +293,4 @@ def _read_decisions(site: Site) -> tuple[LastDecision | None, LastDecision | Non
 
 def _read_gate(site: Site) -> LastGate | None:
     gate = site.store.gates.latest()
-    if gate is None:
-        return None
-    days = find_vote_days(site.store, site.settings.project, [gate.decided_at])
-    return LastGate(
-        candidate=gate.candidate,
-        champion=gate.champion,
-        verdict=gate.verdict,
-        win_rate=gate.evaluation.win_rate if gate.evaluation else None,
-        votes_until=find_votes_until(days, gate.decided_at),
-        failed_checks=tuple(check.reason for check in gate.checks if not check.passed),
-        decided_at=gate.decided_at,
-    )
+    return None if gate is None else describe_gate(site, gate)
