@@ -111,14 +111,6 @@ class Artefacts:
             name[6:-5] for name in found if name.startswith("drift_") and name.endswith(".html")
         ]
 
-    def report_paths(self) -> list[UPath]:
-        """All drift pages, stored calibration windows, clusters and days of the policy."""
-        return [
-            self.base / "reports" / name
-            for name in list_names(self.base / "reports")
-            if name.startswith(("drift_", "calibration_", "clusters_", "policy_"))
-        ]
-
     def evaluation_path(self, candidate: str) -> UPath:
         """Path of the evaluation of a candidate (`name@version`) as an HTML page."""
         return self.base / "reports" / f"evaluation_{candidate.replace('@', '_')}.html"

@@ -153,12 +153,6 @@ class ScheduleParams(BaseModel):
         return f"{int(minute)} {int(hour)} * * *"
 
 
-# Parameters that files may still set, and what replaced each.
-REPLACED = {
-    ("preference_pairs", "quarantined_annotators"): "`rlhf triggers quarantine ANNOTATOR --since "
-    "SEQ --reason TEXT` replaces it: remove the line, then quarantine them by the command.",
-}
-
 # In the order of the loop. All but the trigger, the schedules and the alerts are stages.
 PARTS: dict[str, type[BaseModel]] = {
     "prompts": PromptsParams,
@@ -303,8 +297,6 @@ def _describe_problem(part: str, error: ErrorDetails) -> str:
         return f"{'.'.join(path)}: {error['msg'].removeprefix('Value error, ').rstrip('.')}."
     if error["type"] != "extra_forbidden":
         return f"{'.'.join(path)}: {error['msg']}, not {error['input']!r}."
-    if (replacement := REPLACED.get((part, path[-1]))) is not None:
-        return f"{'.'.join(path)} is gone. {replacement}"
     kind = PARTS[part]
     for section in path[2:-1]:
         kind = section_class(kind, section) or _item_class(kind, section) or kind

@@ -10,7 +10,6 @@ from rlhf_pipeline.records import Interval, Record, Text
 
 MetricName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$", max_length=80)]
 Severity = Literal["info", "warning", "critical"]
-SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")  # mildest first
 AlertState = Literal["pending", "open", "acknowledged", "resolved"]
 MessageKind = Literal["opened", "reminder", "escalated", "resolved", "test"]
 MessageState = Literal["pending", "delivered", "dead"]

@@ -70,12 +70,11 @@ class Run:
         self._tags: dict[str, str] = {}
         # names of all metrics, including those of a re-opened run
         self._logged: set[str] = set()
-        self._unknown: set[str] = set()  # ceilings tagged as unknown
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Buffer `metrics`. Raises InvalidScores for NaN or infinity.
 
-        A run that closes with an accuracy but without its noise ceiling gets the tag
+        A finished run with an accuracy but without its noise ceiling gets the tag
         `noise_ceiling: unknown`.
         """
         now = int(time.time() * 1000)
@@ -150,10 +149,8 @@ class Run:
 
     def close(self, status: Status) -> None:
         """Write the buffered entries and end the run."""
-        missing = missing_ceilings(self._logged)
-        self.set_tags(dict.fromkeys(missing, UNKNOWN_CEILING))
-        for found in self._unknown.difference(missing):
-            self._tracking.write(partial(self._tracking.client.delete_tag, self.run_id, found))
+        if status == "FINISHED":  # a retry of a failed one may still measure it
+            self.set_tags(dict.fromkeys(missing_ceilings(self._logged), UNKNOWN_CEILING))
         self.flush()
         self._tracking.write(lambda: self._tracking.client.set_terminated(self.run_id, status))
 
@@ -272,11 +269,6 @@ def _find_or_create(
         if found:
             run = Run(tracking, found[0].info.run_id, name, found[0].data.params)
             run._logged = set(found[0].data.metrics)
-            run._unknown = {
-                tag
-                for tag, value in found[0].data.tags.items()
-                if tag.startswith(CEILING) and value == UNKNOWN_CEILING
-            }
             client.update_run(run.run_id, status="RUNNING")
             run.set_tags(tags)
             return run

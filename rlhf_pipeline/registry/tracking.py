@@ -23,9 +23,8 @@ from rlhf_pipeline.registry.faults import DatabaseBusy, DatabaseFaults, FaultTra
 
 T = TypeVar("T")
 
-KIND_TAG = "mlflow.experimentKind"
 # without it MLflow's UI opens the experiment on its empty page for GenAI traces
-KIND = (KIND_TAG, "custom_model_development")
+KIND = {"mlflow.experimentKind": "custom_model_development"}
 COMMIT = "mlflow.source.git.commit"
 LOCATIONS = (
     ("experiments", "artifact_location"),
@@ -196,14 +195,12 @@ class Tracking:
     def _get_or_create_experiment(self, client: Any, name: str) -> str:
         found = client.get_experiment_by_name(name)
         if found is not None:
-            if KIND_TAG not in found.tags:
-                client.set_experiment_tag(found.experiment_id, *KIND)
             return str(found.experiment_id)
         return str(
             client.create_experiment(
                 name,
                 artifact_location=f"{_uri(self.artifacts)}/{name}",
-                tags=dict([KIND]),
+                tags=KIND,
             )
         )
 

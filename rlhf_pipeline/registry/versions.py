@@ -427,13 +427,6 @@ class Registry:
             )
         return local.is_dir() and folder_hash(local) == model.content_hash
 
-    def has_deleted_run(self, model: ModelVersion) -> bool:
-        """Whether the version's run is deleted in MLflow, which keeps it until its garbage
-        collection.
-        """
-        run = self._tracking.get_or_none(lambda: self._tracking.client.get_run(model.mlflow_run_id))
-        return run is not None and run.info.lifecycle_stage == "deleted"
-
     def local_folder(self, model: ModelVersion) -> Path | None:
         """Folder of the version's files, or None if they are remote. Raises ModelNotFound without
         the MLflow run.

@@ -2,8 +2,6 @@
 memory and in an object store.
 """
 
-import errno
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,15 +100,6 @@ def test_a_frame_that_breaks_its_schema_replaces_nothing(files: Artefacts) -> No
     assert files.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.5]
 
 
-def test_a_broken_parquet_file_is_named(files: Artefacts) -> None:
-    for day in ("2026-01-01", "2026-01-02"):
-        files.write_frame("retraining_set", pd.DataFrame([ROW | {"day": day}]), day)
-    broken = files.path("retraining_set", "2026-01-02")
-    broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(ArtefactError, match=r"2026-01-02\.parquet"):
-        files.read_days("retraining_set", ["2026-01-01", "2026-01-02"])
-
-
 def test_a_record_comes_back_and_a_broken_one_is_named(files: Artefacts) -> None:
     version = ModelVersion(
         name="demo.policy", version=1, kind="policy", uri="runs:/1/model", content_hash="ab"
@@ -122,21 +111,3 @@ def test_a_record_comes_back_and_a_broken_one_is_named(files: Artefacts) -> None
     files.path("candidate_model").write_text("{")
     with pytest.raises(ArtefactError, match="Materialise candidate_model again"):
         files.read_record("candidate_model", ModelVersion)
-
-
-def test_a_full_disk_leaves_the_last_good_file(
-    folder: Artefacts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
-
-    def full(fd: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ArtefactError, match=r"No space left.*Free some space"):
-        folder.write_frame("retraining_set", pd.DataFrame([ROW | {"margin": 0.9}]), "2026-01-01")
-    monkeypatch.undo()
-    assert folder.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.5]
-    assert list((folder.base / "retraining_set").iterdir()) == [
-        folder.path("retraining_set", "2026-01-01")
-    ]

@@ -108,17 +108,6 @@ def test_another_source_or_file_is_a_new_version(store: Store, tmp_path: Path) -
         freeze(own, store, DATASET)
 
 
-def test_file_of_compared_prompts_is_refused(store: Store, tmp_path: Path) -> None:
-    file = tmp_path / "evaluation.jsonl"
-    file.write_text('{"text": "Why?"}\n{"text": "How?"}\n')
-    publish(store, ["Why?", "How?"])
-    own = Settings(home=tmp_path, evaluation_file=file)
-    with pytest.raises(PromptError, match=r"evaluation.jsonl has no prompt.*2 of its 2 prompts"):
-        freeze(own, store)
-    file.write_text('{"text": "Why?"}\n{"text": "Where?"}\n')
-    assert freeze(own, store).n_prompts == 1
-
-
 def test_project_with_imports_alone_holds_out_prompts_of_the_test_split(
     store: Store, tmp_path: Path
 ) -> None:

@@ -112,11 +112,3 @@ def test_a_ratio_of_shares_has_an_interval_that_covers() -> None:
     assert np.mean([i is not None and i.low <= 2 <= i.high for i in found]) == pytest.approx(
         0.95, abs=0.015
     )
-
-
-def test_a_ratio_to_nothing_is_undefined_and_one_of_nothing_is_zero() -> None:
-    assert interval_of_ratio(0.5, 10, 0.0, 40) is None
-    none = interval_of_ratio(0.0, 30, 0.2, 100)
-    assert none is not None
-    assert none.value == 0
-    assert 0 <= none.low < 1 < none.high < 2

@@ -74,8 +74,3 @@ def test_file_is_read_anew_and_its_path_is_in_the_error(tmp_path: Path) -> None:
     file.write_text("loop:\n  gate: {min_win: 1}\n")
     with pytest.raises(ConfigurationError, match=f"{file}: loop.gate.min_win is unknown"):
         LoopSettings.read(settings)
-
-
-def test_a_replaced_parameter_names_what_replaced_it() -> None:
-    with pytest.raises(ConfigurationError, match=r"is gone\. `rlhf triggers quarantine"):
-        LoopSettings.parse({"preference_pairs": {"quarantined_annotators": ["bob"]}})

@@ -23,13 +23,3 @@ def test_env_file_names_the_default_dagster_home_and_no_rlhf_home(tmp_path: Path
         "DO_NOT_TRACK=1",
         "MLFLOW_DISABLE_TELEMETRY=true",
     ]
-
-
-@pytest.mark.parametrize(("line", "is_named"), [("RLHF_HOME=/x", True), ("DAGSTER_HOME=/x", False)])
-def test_env_file_with_rlhf_home_is_named(tmp_path: Path, line: str, is_named: bool) -> None:
-    for name in ("pyproject.toml", "constraints.txt", ".venv/.ready"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / ".env").write_text(f"{line}\n")
-    assert (".env sets RLHF_HOME" in make(tmp_path, "install")) is is_named
-    assert (tmp_path / ".env").read_text() == f"{line}\n"

@@ -81,9 +81,3 @@ def test_every_number_of_a_parameter_class_is_finite():
 def test_settings_that_cannot_work_are_refused_at_load(tmp_path, given, said):
     with pytest.raises(ConfigurationError, match=said):
         Settings.read(given, tmp_path)
-
-
-def test_yaml_infinity_is_refused_by_the_name_of_the_setting(tmp_path):
-    (tmp_path / "rlhf.yaml").write_text("dead_after_seconds: .inf\n")
-    with pytest.raises(ConfigurationError, match=r"dead_after_seconds: .*finite number, not inf"):
-        Settings.read({}, tmp_path)

@@ -170,9 +170,3 @@ def test_every_class_of_a_folder_that_is_one_of_its_kind_is_in_the_mapping(folde
     assert {name: getattr(member, "name", None) for name, member in mapping.items()} == {
         name: name for name in mapping
     }
-
-
-def test_each_mapping_begins_with_or_holds_a_member_that_works_offline():
-    assert {"templates"} <= set(GENERATORS)
-    assert {"template"} <= set(BACKENDS)
-    assert next(iter(CALIBRATORS)) == "none"

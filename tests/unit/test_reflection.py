@@ -6,8 +6,8 @@ import pytest
 
 from rlhf_pipeline.calibration import CALIBRATORS, evidently_calibration_report
 from rlhf_pipeline.errors import InvalidScores, UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, REFLECTIONS, VOTES, check_frame
-from rlhf_pipeline.reflection import judged_predictions, predict, reflect, reflection_rows
+from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
+from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 
 PUBLISHED = datetime(2026, 1, 1, 9, tzinfo=UTC)
 
@@ -108,14 +108,6 @@ def test_calibration_moves_only_the_calibrated_probability():
     rows = predicted(calibrator=calibrator)
     assert rows["p_calibrated"][0] == pytest.approx(1 / (1 + np.exp(-2)))
     assert rows["p_raw"][0] == predicted()["p_raw"][0]
-
-
-def test_an_empty_day_gives_empty_frames():
-    rows = predicted(COMPARISONS.empty_frame())
-    assert list(rows.columns) == list(PREDICTIONS.columns)
-    assert reflect(rows, VOTES.empty_frame()).empty
-    assert judged_predictions(REFLECTIONS.empty_frame()).empty
-    assert reflection_rows(REFLECTIONS.empty_frame()) == []
 
 
 def test_nan_scores_are_refused():

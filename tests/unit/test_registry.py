@@ -523,11 +523,3 @@ def test_runs_of_a_day_share_one_parent_that_no_list_shows(registry: Registry) -
     assert [run.name for run in registry.latest_runs(5)] == ["votes"]
     parent = registry.tracking.client.get_run(parents[0])
     assert parent.info.status == "FINISHED"
-
-
-def test_inputs_of_a_training_are_datasets_of_its_run(registry: Registry) -> None:
-    with registry.run("train") as run:
-        run.log_dataset("votes", digest="a" * 64, source="dagster asset votes", max_seq=7)
-    (found,) = registry.tracking.client.get_run(run.run_id).inputs.dataset_inputs
-    assert (found.dataset.name, found.dataset.digest) == ("votes", "a" * 36)
-    assert found.dataset.profile == '{"max_seq": 7}'

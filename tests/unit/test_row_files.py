@@ -54,39 +54,6 @@ def test_another_delimiter_can_be_named(tmp_path):
         open_rows(write(tmp_path / "f.jsonl", "{}"), delimiter=";")
 
 
-def test_half_a_parquet_file_is_not_a_parquet_file(tmp_path):
-    pq.write_table(pa.table({"a": [str(i) for i in range(1000)]}), tmp_path / "whole.parquet")
-    whole = (tmp_path / "whole.parquet").read_bytes()
-    with pytest.raises(
-        DatasetError, match=r"half\.parquet is truncated or not a Parquet file.*Copy it again"
-    ):
-        open_rows(write(tmp_path / "half.parquet", whole[: len(whole) // 2]))
-
-
-def test_a_damaged_parquet_file_is_read_up_to_the_damage(tmp_path):
-    path = tmp_path / "f.parquet"
-    pq.write_table(
-        pa.table({"a": [f"{i * i} text" for i in range(20_000)]}),
-        path,
-        row_group_size=5_000,
-        use_dictionary=False,
-        compression="zstd",
-    )
-    offset = pq.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
-    whole = bytearray(path.read_bytes())
-    whole[offset : offset + 2_000] = b"\xff" * 2_000
-    read = []
-    with pytest.raises(DatasetError, match=r"is damaged after row [\d,]+ of 20,000"):
-        read.extend(open_rows(write(path, bytes(whole))))
-    assert len(read) == 10_000
-
-
-def test_a_csv_cut_within_quotes_names_the_line_that_opens_them(tmp_path):
-    path = write(tmp_path / "f.csv", 'a,b\n1,2\n3,"four\nand so on\n')
-    with pytest.raises(DatasetError, match=r"line 3: a quoted cell that opens here never ends"):
-        list(open_rows(path))
-
-
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -121,14 +88,6 @@ def test_a_line_without_an_object_is_rejected_alone(tmp_path, line, why):
 def test_a_file_without_rows_is_refused_with_a_fix(tmp_path, name, content, why):
     with pytest.raises(DatasetError, match=why):
         open_rows(write(tmp_path / name, content))
-
-
-def test_a_file_that_is_none_is_named(tmp_path):
-    with pytest.raises(DatasetError, match="does not exist"):
-        open_rows(tmp_path / "f.csv")
-    (tmp_path / "d.csv").mkdir()
-    with pytest.raises(DatasetError, match="is not a file"):
-        open_rows(tmp_path / "d.csv")
 
 
 def test_batches_are_bounded_by_rows_and_by_bytes():

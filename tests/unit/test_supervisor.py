@@ -134,15 +134,3 @@ def test_server_starts_once_the_socket_it_needs_accepts(start: Started, tmp_path
     process = start(ServerCommand(LISTENER), ServerCommand(connects, after=here))
     assert process.stdout is not None
     assert process.stdout.readline() == "all are ready\n"
-
-
-def test_supervisor_imports_nothing_large() -> None:
-    script = (
-        "import sys, rlhf_pipeline.supervisor; print(sorted({'pandas', 'numpy', 'pydantic', "
-        "'typer', 'sqlalchemy'} & set(sys.modules)))"
-    )
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    loaded = subprocess.run(
-        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
-    ).stdout
-    assert loaded.strip() == "[]"

@@ -78,26 +78,6 @@ def test_messages_are_listed_and_sent_again(web: Web, engineer) -> None:
     assert engineer.post(f"alerts/messages/{ids[1]}:replay").status_code == 404
 
 
-def test_a_target_is_tested(web: Web, engineer) -> None:
-    answer = engineer.post("alerts/targets/log:test").json()
-    assert (answer["is_delivered"], answer["detail"]) == (True, "written to the log")
-    assert engineer.post("alerts/targets/nobody:test").status_code == 404
-    assert web.client("curator").post("alerts/targets/log:test").status_code == 403
-
-
-def test_a_silence_ends(web: Web, engineer):
-    end = (utc_now() + timedelta(hours=1)).isoformat()
-    body = {"reason": "holidays", "ends_at": end, "rule": "queue_age"}
-    number = engineer.post(f"{ALERTS}/silences", json=body).json()["silence_id"]
-    look(web, 80)
-    assert web.store.alert_messages.page() == []
-    assert engineer.delete(f"{ALERTS}/silences/{number}").status_code == 204
-    assert engineer.delete(f"{ALERTS}/silences/{number}").status_code == 409
-    assert len(engineer.get(f"{ALERTS}/silences").json()["items"]) == 1
-    unknown = engineer.post(f"{ALERTS}/silences", json=body | {"rule": "nothing"})
-    assert unknown.status_code == 404
-
-
 def test_the_page_acknowledges_silences_and_resolves(web: Web):
     look(web, 80)
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:

@@ -100,13 +100,6 @@ def test_a_missing_figure_changes_nothing_and_a_missing_subject_ends():
     assert world.tick(None, readings=[]) == ["resolved>log", "resolved>team"]
 
 
-def test_an_alert_newer_than_the_figures_stays_open():
-    world = World()
-    world.tick(80)
-    world.tick(None, minutes=-1, readings=[])
-    assert world.alert().state == "open"
-
-
 def test_a_condition_must_last_as_long_as_its_rule_says():
     world = World({"for_minutes": 10})
     assert world.tick(80) == []

@@ -11,7 +11,6 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import GateCheck, GateDecision
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web_servers import announce
 from tests.unit.alerts.conftest import NOON, ManualClock
 
 VALID = """\
@@ -77,14 +76,6 @@ def test_an_invalid_file_neither_resolves_nor_opens_alerts(project: Project, bro
     assert project.look(broken) == opened | {"settings_unusable": "open"}
     assert project.look(VALID) == opened | {"settings_unusable": "resolved"}
     assert len(project.store.alerts.page()) == 3
-
-
-def test_messages_lead_to_the_server_of_this_home(project: Project) -> None:
-    project.file.write_text(VALID)
-    with announce(project.settings.home, "http://127.0.0.1:8123"):
-        assert read_plan(project.settings).web_url == "http://127.0.0.1:8123"
-    project.settings = project.settings.model_copy(update={"web_url": "https://votes.example.org"})
-    assert read_plan(project.settings).web_url == "https://votes.example.org"
 
 
 def test_a_refusal_of_the_gate_names_what_failed() -> None:

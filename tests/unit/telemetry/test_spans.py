@@ -164,16 +164,3 @@ def test_a_dead_collector_costs_a_run_less_than_a_second(accepts: bool):
         tracer.flush(tracing.FLUSH_S)
         tracer.close(tracing.EXIT_S)
         assert time.perf_counter() - began < 1
-
-
-def test_no_tracer_is_opened_unless_a_collector_is_named():
-    assert tracing.open_tracer(Settings()) is None
-    read = Settings.read({
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
-        "OTEL_EXPORTER_OTLP_HEADERS": "api-key=secret",
-        "RLHF_OTLP_ENDPOINT": "http://ours:4318",
-    })  # fmt: skip
-    assert read.otlp_endpoint == "http://ours:4318"
-    assert read.otlp_headers is not None
-    assert read.otlp_headers.get_secret_value() == "api-key=secret"
-    assert "secret" not in repr(read)
