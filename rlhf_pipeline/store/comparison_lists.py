@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import ColumnElement, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, literal, select, tuple_
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS
@@ -82,14 +82,10 @@ class ComparisonLists:
         return frame_of(rows, COMPARISONS), following
 
     def values_of(self, column: Listed) -> list[str]:
-        """The values of a column, at most MAX_VALUES; each costs one look into its index."""
+        """The values of a column, at most MAX_VALUES."""
         value = comparisons.c[column]
-        first = select(func.min(value).label("value")).where(value.is_not(None))
-        found = first.cte(recursive=True)
-        after = select(func.min(value)).where(value > found.c.value).scalar_subquery()
-        found = found.union_all(select(after).where(found.c.value.is_not(None)))
-        wanted = select(found.c.value).where(found.c.value.is_not(None)).limit(MAX_VALUES)
-        return list(self._database.fetch_scalars(wanted))
+        wanted = select(value).where(value.is_not(None)).distinct().order_by(value)
+        return list(self._database.fetch_scalars(wanted.limit(MAX_VALUES)))
 
     def has_own(self) -> bool:
         """Whether any comparison was not imported."""

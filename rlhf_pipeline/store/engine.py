@@ -1,6 +1,5 @@
 """Connections and transactions of a home's database, SQLite or Postgres."""
 
-import os
 import sqlite3
 import tempfile
 import threading
@@ -29,7 +28,6 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     ArgumentError,
-    DisconnectionError,
     NoSuchModuleError,
     OperationalError,
 )
@@ -68,7 +66,7 @@ class SystemClock:
 class Database:
     """One engine and its transactions.
 
-    Writers wait in one queue on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an
+    One writes at a time on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an
     advisory lock held to commit), so what a write transaction read is still true when it commits.
     With `read_only` an SQLite file must exist, and nothing is created or changed.
     """
@@ -92,7 +90,6 @@ class Database:
             self.engine = _sqlite_engine(self.url, busy_timeout_s)
         else:
             self.engine = postgres_engine(self.url, busy_timeout_s=busy_timeout_s)
-        _refuse_inherited_connections(self.engine)
         self._writers = self.engine.execution_options(writes=True)
         # On Postgres each statement sees what was committed before it, unless the isolation level
         # keeps one state for the transaction.
@@ -339,17 +336,3 @@ def _begin_immediately(engine: Engine, busy_timeout_s: float) -> None:
                     time.sleep(POLL_S)
         finally:
             driver.execute(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
-
-
-def _refuse_inherited_connections(engine: Engine) -> None:
-    """Make the pool replace connections that a forked child inherited."""
-
-    @event.listens_for(engine, "connect")
-    def stamp(connection: Any, record: Any) -> None:
-        record.info["pid"] = os.getpid()
-
-    @event.listens_for(engine, "checkout")
-    def refuse(connection: Any, record: Any, proxy: Any) -> None:
-        if record.info["pid"] != os.getpid():
-            record.dbapi_connection = proxy.dbapi_connection = None
-            raise DisconnectionError("connection of another process")

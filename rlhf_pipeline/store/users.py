@@ -331,17 +331,11 @@ def _normalize_email(email: str) -> str:
     'ann@example.org'
     """
     cleaned = unicodedata.normalize("NFKC", email).strip().lower()
-    invisible = next((c for c in cleaned if _is_invisible(c)), None)
-    if invisible is not None:
-        name = unicodedata.name(invisible, "control character")
-        raise ConfigurationError(
-            f"The e-mail address {cleaned!a} holds the invisible character U+{ord(invisible):04X} "
-            f"({name}). Type it without."
-        )
     local, _, host = cleaned.partition("@")
     if (
         not local
         or not host
+        or not cleaned.isprintable()  # nor invisible characters
         or any(c.isspace() for c in cleaned)
         or "@" in host
         or len(cleaned) > 254
@@ -351,18 +345,3 @@ def _normalize_email(email: str) -> str:
             f"sent to it."
         )
     return cleaned
-
-
-def _is_invisible(character: str) -> bool:
-    """Controls, formats (zero width, bidi, soft hyphen) and the other default-ignorable characters
-    that fonts draw as nothing.
-    """
-    n = ord(character)
-    is_ignorable = (
-        character in "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
-        or 0xFE00 <= n <= 0xFE0F
-        or 0xE0000 <= n <= 0xE0FFF
-    )
-    return is_ignorable or (
-        unicodedata.category(character) in ("Cc", "Cf") and not character.isspace()
-    )

@@ -91,15 +91,6 @@ def test_eight_processes_leave_one_gapless_chain(store, url, make_comparisons, m
     assert whole_votes(store) == 80
 
 
-def test_a_forked_child_uses_its_own_connection(store, make_comparisons, make_vote):
-    store.comparisons.publish(make_comparisons(2), published_at=NOON)
-    store.votes.cast(make_vote("c0"))
-    child = start(lambda: store.votes.cast(make_vote("c1")))
-    child.join()
-    assert child.exitcode == 0
-    assert whole_votes(store) == 2
-
-
 @pytest.mark.parametrize("publishing", [False, True])
 def test_a_killed_writer_leaves_whole_transactions_and_can_be_repeated(
     store, url, make_comparisons, make_predictions, make_vote, publishing
