@@ -13,7 +13,6 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group_from_info
 from typer.models import TyperInfo
 
-from rlhf_pipeline.cli.home_gate import gate
 from rlhf_pipeline.config import collect_garbage_rarely, share_cores, silence_telemetry
 from rlhf_pipeline.errors import PipelineError, translate_memory_errors
 
@@ -129,11 +128,10 @@ class LazyCommands(TyperGroup):
 
 @cache
 def load_command(name: str) -> Any:
-    """Import a command or a group of commands. It refuses a home that lost a part."""
+    """Import a command or a group of commands."""
     module, attribute = COMMANDS[name][0].split(".")
     found = getattr(import_module(f"rlhf_pipeline.cli.{module}"), attribute)
     if isinstance(found, typer.Typer):
-        gate(found, f"{name} ")
         return get_group_from_info(
             TyperInfo(found, name=name),
             pretty_exceptions_short=True,
@@ -142,7 +140,6 @@ def load_command(name: str) -> Any:
         )
     single = typer.Typer(add_completion=False)
     single.command(name)(found)
-    gate(single)
     return get_command(single)
 
 

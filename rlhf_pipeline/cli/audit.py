@@ -19,11 +19,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def group() -> None:
-    """The audit chain: who did what to what, each link with the hash of the previous one."""
-
-
 @app.command("verify")
 def verify() -> None:
     """Verify the whole chain, every vote against its link and every anchor against the chain; name

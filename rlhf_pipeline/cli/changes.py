@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.parameters import AsJson
+from rlhf_pipeline.cli.parameters import AsJson, require_text
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.records import TasteChange
 
@@ -14,11 +14,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 ACTOR = "rlhf changes"
-
-
-@app.callback()
-def group() -> None:
-    """Changes of taste: votes cast before one weigh less in every later fit."""
 
 
 @app.command("list")
@@ -42,14 +37,14 @@ def add_change(
     change_seq: Annotated[
         int, typer.Argument(min=1, help="Seq of the first vote of the new taste.")
     ],
-    cause: Annotated[str, typer.Option(help="What changed; kept with the change.")],
+    cause: Annotated[
+        str, typer.Option(help="What changed; kept with the change.", callback=require_text)
+    ],
     category: Annotated[
         str | None, typer.Option(help="The only category whose taste changed; default: all.")
     ] = None,
 ) -> None:
     """Record a change of taste that no detector reported, such as new guidelines."""
-    if not cause.strip():
-        raise typer.BadParameter("describe the change", param_hint="--cause")
     added = Workspace.open().store.taste_changes.add(
         change_seq, cause=cause, category=category, actor=ACTOR
     )
@@ -64,11 +59,12 @@ def retract_change(
     change_id: Annotated[
         int, typer.Argument(min=1, help="Number of the change in `rlhf changes list`.")
     ],
-    reason: Annotated[str, typer.Option(help="Why it was a false alarm; kept with the change.")],
+    reason: Annotated[
+        str,
+        typer.Option(help="Why it was a false alarm; kept with the change.", callback=require_text),
+    ],
 ) -> None:
     """Mark a change as a false alarm: later fits ignore it."""
-    if not reason.strip():
-        raise typer.BadParameter("give a reason", param_hint="--reason")
     retracted = Workspace.open().store.taste_changes.retract(change_id, reason=reason, actor=ACTOR)
     echo(
         f"change {change_id} is retracted: votes before {retracted.change_seq:,} count in full "

@@ -16,11 +16,6 @@ app = typer.Typer(help="Comparisons that are offered to people.", no_args_is_hel
 Ids = Annotated[str | None, typer.Option(help="Comma-separated comparison ids.")]
 
 
-@app.callback()
-def group() -> None:
-    """Comparisons that are offered to people."""
-
-
 @app.command("offer")
 def offer(
     day: Annotated[

@@ -23,11 +23,6 @@ app = typer.Typer(
 VERDICTS = (Verdict.INSUFFICIENT, Verdict.STABLE, Verdict.WARNING, Verdict.DRIFT)
 
 
-@app.callback()
-def group() -> None:
-    """Drift reports and clusters of errors in the terminal."""
-
-
 @app.command("analyze")
 def analyze(
     day: Annotated[
@@ -60,7 +55,7 @@ def analyze(
     if not days:
         if as_json:
             show_json({"tests": [], "events": [], "clusters": []})
-        echo(_explain_no_days(files, day), err=as_json)
+        echo(explain_missing_report(files, None if day is None else f"{day:%Y-%m-%d}"), err=as_json)
         return
     rows = files.read_days("drift_report", days)
     events = workspace.store.events.for_days(days)
@@ -98,13 +93,6 @@ def analyze(
     if is_detailed:
         for line in _describe_tests(rows):
             echo(line)
-
-
-def _explain_no_days(files: Artefacts, day: datetime | None) -> str:
-    made = files.days("drift_report")
-    if made and day is None:
-        return f"No drift report in these days. There are {len(made)}, {made[0]} to {made[-1]}."
-    return explain_missing_report(files, None if day is None else day.date().isoformat())
 
 
 def _build_day(day: object, rows: pd.DataFrame) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -129,13 +129,19 @@ def calibration_log(out: Out = None) -> None:
 @app.command("drift-report")
 def drift_report(
     day: Annotated[
-        str | None, typer.Option(help="UTC day, YYYY-MM-DD; default: the last one with a report.")
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"],
+            metavar="YYYY-MM-DD",
+            help="UTC day; default: the last one with a report.",
+        ),
     ] = None,
     out: Out = None,
 ) -> None:
     """The drift report of a day as one HTML file that opens offline: drift_report_<day>.html."""
     workspace = open_workspace()
-    wanted = _parse_day(day) if day else next(reversed(workspace.files.report_days()), None)
+    last = next(reversed(workspace.files.report_days()), None)
+    wanted = day.date().isoformat() if day else last
     page = read_drift_page(workspace.files, wanted)
     path = out or workspace.settings.exports / f"drift_report_{wanted}.html"
     write_atomically(path, page)
@@ -150,32 +156,13 @@ def read_drift_page(files: Artefacts, day: str | None) -> bytes:
     return page
 
 
-def _parse_day(day: str) -> str:
-    try:
-        return date.fromisoformat(day).isoformat()
-    except ValueError:
-        raise ConfigurationError(
-            f"Invalid --day {day}; expected YYYY-MM-DD, such as 2026-01-31."
-        ) from None
-
-
 def explain_missing_report(files: Artefacts, day: str | None) -> str:
-    """Explain why there is no page and how to make one."""
+    """How to make the page that is missing."""
     made = files.report_days()
-    if day is None or not made:
-        return (
-            "No drift report has been made yet. Run the `feedback` job for a day with votes, "
-            "or `make demo`."
-        )
-    there = f"There are {len(made)}, from {made[0]} to {made[-1]}."
-    if day in files.days("drift_report"):
-        return (
-            f"The drift report of {day} was made without its page. Materialise drift_report of "
-            f"{day} again. {there}"
-        )
+    there = f"There are {len(made)}, from {made[0]} to {made[-1]}." if made else ""
     return (
-        f"No drift report of {day} has been made. Run the `feedback` job for {day} (or "
-        f"materialise drift_report for it). {there}"
+        f"No drift report{f' of {day}' if day else ''} has been made yet. Run the `feedback` job "
+        f"for a day with votes, or `make demo`. {there}"
     )
 
 

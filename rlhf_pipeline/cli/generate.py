@@ -1,6 +1,5 @@
 """`rlhf generate`: completions of a file of prompts, by any backend, through the work ledger."""
 
-import csv
 import io
 import json
 import sys
@@ -14,11 +13,10 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes
-from rlhf_pipeline.cli.tables import echo, progress_bar, show
+from rlhf_pipeline.cli.tables import echo, encode_csv, progress_bar, show
 from rlhf_pipeline.completions import CallParams, CompletionParams, Generation, RequestedBy
 from rlhf_pipeline.completions import generate as complete
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.datasets.formats.csv import protect_cell
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.files import open_atomically, write_atomically
 from rlhf_pipeline.parameters import parse_parameters
@@ -238,20 +236,9 @@ def _write(made: Generation, prompts: pd.DataFrame, folder: Path) -> None:
         for row in made.frame.to_dict("records")
     ]
     ordered = [{name: row[name] for name in RESULT} for row in rows]
-    write_atomically(
-        folder / "completions.json",
-        (json.dumps(ordered, ensure_ascii=False, indent=1) + "\n").encode(),
-    )
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(RESULT)
-    # A cell that a spreadsheet would take for a formula is marked, as in every CSV file of this
-    # package.
-    writer.writerows(
-        [protect_cell(v) if v is None or isinstance(v, str) else v for v in row.values()]
-        for row in ordered
-    )
-    write_atomically(folder / "completions.csv", text.getvalue().encode())
+    text = json.dumps(ordered, ensure_ascii=False, indent=1) + "\n"
+    write_atomically(folder / "completions.json", text.encode())
+    write_atomically(folder / "completions.csv", encode_csv(ordered))
 
 
 def _write_log(calls: Iterable[Mapping[str, Any]], path: Path) -> int:

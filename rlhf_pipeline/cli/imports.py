@@ -32,6 +32,7 @@ from rlhf_pipeline.datasets.votes import VoteImport
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError
 from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.row_files import RowFile, open_rows
+from rlhf_pipeline.row_files.rows import translate_read_errors
 from rlhf_pipeline.store import homes
 from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.comparisons import pair_key
@@ -71,11 +72,6 @@ Delimiter = Annotated[
 ]
 IMPORTS = "imports"
 PROMPTS_FILE = "imported.jsonl"
-
-
-@app.callback()
-def group() -> None:
-    """Import comparisons, votes, prompts or a calibration log from a file."""
 
 
 @app.command("comparisons")
@@ -202,17 +198,14 @@ def calibration_log(
     """Reports of a calibration log, for the page `calibration` and `rlhf export calibration-log`.
     They contain no calibrator, so none of them serves.
     """
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as cause:
-        why = cause.strerror if isinstance(cause, OSError) else f"it is not UTF-8 ({cause})"
-        raise DatasetError(
-            f"{file} cannot be read: {why}. Name a calibration_log.json, as `rlhf export "
-            "calibration-log` writes it."
-        ) from cause
+    with translate_read_errors(file):
+        content = file.read_bytes()
     from rlhf_pipeline.calibration.log import read_entries
 
-    read = read_entries(text)
+    try:
+        read = read_entries(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as cause:
+        raise DatasetError(f"{file} is not UTF-8 ({cause}). Save the log as UTF-8.") from cause
     workspace = Workspace.from_settings(_read_settings(project))
     with _hold_import_lock(workspace, file):
         prepare(workspace)
@@ -422,14 +415,8 @@ def _hold_import_lock(workspace: Workspace, file: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as cause:
-        running = ""
-        with contextlib.suppress(StoreError):
-            started = [i for i in workspace.store.imports.all() if i.state == "started"]
-            running = "".join(
-                f": {i.kind} of {i.file}, since {i.started_at:%H:%M} UTC" for i in started[-1:]
-            )
         raise DatasetError(
-            f"Another import into {workspace.settings.home} is running{running}. Nothing of {file} "
+            f"Another import into {workspace.settings.home} is running. Nothing of {file} "
             "was imported: let the other finish, then run this again."
         ) from cause
     try:
@@ -490,10 +477,5 @@ def _format_count(n: int, noun: str) -> str:
 
 
 def _sha256(file: Path) -> str:
-    try:
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as cause:
-        raise DatasetError(
-            f"{file} cannot be read: {cause.strerror or cause}. Check its permissions and the disk."
-        ) from cause
+    with translate_read_errors(file), file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -112,9 +112,7 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
     if facts is None and settings.server_url is not None:
         write_facts(settings, HomeFacts.of(settings))  # a kill leaves no databases without a home
     workspace.store.migrate()
-    if facts is None and settings.server_url is None and settings.database_url is None:
-        facts = _derive_facts(workspace)
-    write_facts(settings, HomeFacts.load(settings.home) or facts or HomeFacts.of(settings))
+    write_facts(settings, HomeFacts.load(settings.home) or HomeFacts.of(settings))
     _make_dagster_home(settings)  # last: a home with it and without facts has lost them
 
 
@@ -195,17 +193,3 @@ def _replace_value(template: str, name: str, value: int, *, times: int) -> str:
             "the checkout."
         )
     return written
-
-
-def _derive_facts(workspace: Workspace) -> HomeFacts | None:
-    """Facts of a home that lost them, from its rows: imported days may begin before the default
-    start day.
-    """
-    settings, first = workspace.settings, workspace.store.comparisons.first_day()
-    if first is None or date.fromisoformat(first) >= settings.start_day:
-        return None
-    return HomeFacts(
-        organization=settings.organization,
-        project=settings.project,
-        start_day=date.fromisoformat(first),
-    )

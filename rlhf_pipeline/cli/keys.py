@@ -15,11 +15,6 @@ from rlhf_pipeline.secret_files import generate_sealing_key, seal
 app = typer.Typer(help="Provider keys, sealed in files.", no_args_is_help=True)
 
 
-@app.callback()
-def group() -> None:
-    """Provider keys, sealed in files."""
-
-
 @app.command("new")
 def new() -> None:
     """Print a new sealing key for RLHF_SEALING_KEY. Keep it apart from the sealed files: in the

@@ -30,11 +30,6 @@ app = typer.Typer(
 FULL = 200  # streams a row
 
 
-@app.callback()
-def group() -> None:
-    """The laboratory: worlds whose truth is known, beside what detection claims of them."""
-
-
 @app.command("run")
 def run(
     scenario: Annotated[str, typer.Argument(help="A row of `rlhf lab suite`.")],

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.parameters import require_text
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.errors import ConfigurationError, ModelNotFound, ModelRefused
 from rlhf_pipeline.records import ModelVersion
@@ -45,11 +46,6 @@ STANDS_FOR = (
 )
 
 
-@app.callback()
-def group() -> None:
-    """Models in the registry."""
-
-
 @app.command("list")
 def list_models() -> None:
     """List every version with its aliases, its parent and its metrics at registration."""
@@ -78,7 +74,10 @@ def promote(
             help="A version or an alias, such as demo.policy@1 or demo.policy@previous.",
         ),
     ],
-    reason: Annotated[str, typer.Option(help="Reason, kept in the history of promotions.")],
+    reason: Annotated[
+        str,
+        typer.Option(help="Reason, kept in the history of promotions.", callback=require_text),
+    ],
     force: Annotated[
         bool,
         typer.Option(
@@ -90,8 +89,6 @@ def promote(
     """Make a version the champion, in the registry and in the history of promotions. An earlier
     version rolls back.
     """
-    if not reason.strip():
-        raise typer.BadParameter("give a reason", param_hint="--reason")
     workspace = Workspace.open()
     kind, version = find_version(workspace.registry, model)
     refusal = workspace.champions.refusal(version.label)
@@ -143,7 +140,10 @@ def register(
         str,
         typer.Argument(metavar="DIR", help="Folder or hub id of a causal LM for transformers."),
     ],
-    reason: Annotated[str, typer.Option(help="Reason, kept with the version's MLflow run.")],
+    reason: Annotated[
+        str,
+        typer.Option(help="Reason, kept with the version's MLflow run.", callback=require_text),
+    ],
 ) -> None:
     """Register a policy that was made elsewhere. It serves only after `rlhf models promote`."""
     if kind != "policy":
@@ -152,8 +152,6 @@ def register(
             "models.",
             param_hint="policy",
         )
-    if not reason.strip():
-        raise typer.BadParameter("give a reason", param_hint="--reason")
     workspace = Workspace.open()
     version = workspace.champions.register_policy(
         source, {"stage": "rlhf models register", "rlhf.reason": reason, "rlhf.source": source}
@@ -201,6 +199,16 @@ def find_version(registry: Registry, label: str) -> tuple[Kind, ModelVersion]:
             f"{', '.join(model.label for model in known) or 'none'}."
         )
     return kind, version
+
+
+def find_reward_model(registry: Registry, label: str) -> ModelVersion:
+    """`find_version` that refuses a policy."""
+    kind, version = find_version(registry, label)
+    if kind != "reward_model":
+        raise ConfigurationError(
+            f"{label} is a {kind}; name a reward model. `rlhf models list` shows them."
+        )
+    return version
 
 
 def _find_kind(registry: Registry, name: str) -> Kind:

@@ -39,6 +39,15 @@ LastDay = Annotated[
         help="Last UTC day; default: the last there is.",
     ),
 ]
+
+
+def require_text(value: str) -> str:
+    """Checks an option that may not be blank, such as a reason."""
+    if not value.strip():
+        raise typer.BadParameter("write a few words")
+    return value
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LATEST_DAY = "9999-12-31"
 

@@ -32,11 +32,6 @@ JobId = Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number in `rlh
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.callback()
-def group() -> None:
-    """Training jobs of the policy."""
-
-
 @app.command("train")
 def train(
     strategy: Annotated[

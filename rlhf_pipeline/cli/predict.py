@@ -10,7 +10,7 @@ import typer
 
 from rlhf_pipeline.champions import Judge, PairPrediction, Question
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.models import find_version
+from rlhf_pipeline.cli.models import find_reward_model
 from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.cli.training_files import TrainingFiles, append_lines, read_lines
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, ModelNotFound
@@ -55,7 +55,7 @@ def predict(
     questions = [] if input is None else read_questions(input)
     judge = load_judge(workspace, model)
     n = (
-        Dialogue(judge, iter(sys.stdin.readline, ""), sys.stdout).run(path)
+        predict_dialogue(judge, iter(sys.stdin.readline, ""), sys.stdout, path)
         if input is None
         else predict_all(judge, questions, path)
     )
@@ -66,14 +66,7 @@ def load_judge(workspace: Workspace, label: str | None) -> Judge:
     """The champion, or `name@version`, with its newest calibrator. Raises ModelNotFound,
     ConfigurationError.
     """
-    version = None
-    if label is not None:
-        kind, version = find_version(workspace.registry, label)
-        if kind != "reward_model":
-            raise ConfigurationError(
-                f"{label} is a {kind}; predictions are made by reward models. `rlhf models list` "
-                "shows them."
-            )
+    version = None if label is None else find_reward_model(workspace.registry, label)
     judge = workspace.champions.judge(version)
     if judge is None:
         raise ModelNotFound(
@@ -118,48 +111,35 @@ def build_line(asked: Mapping[str, Any], answer: PairPrediction) -> dict[str, An
     return {**asked, **found}
 
 
-class Dialogue:
-    """Takes prompt and completions from lines until they end, or a prompt is empty. A line's `\\n`
+def ask_pairs(lines: Iterator[str], out: TextIO) -> Iterator[Question]:
+    """Take prompt and completions from lines until they end, or a prompt is empty. A line's `\\n`
     is a line break.
     """
+    while True:
+        texts = []
+        for what in ("prompt> ", "a> ", "b> "):
+            echo(what, nl=False, file=out)
+            texts.append(next(lines, "").rstrip("\n").replace("\\n", "\n"))
+            if not texts[0]:
+                return
+        prompt, a, b = texts
+        yield Question(prompt=prompt, completion_a=a, completion_b=b)
 
-    def __init__(self, judge: Judge, lines: Iterator[str], out: TextIO):
-        self.judge = judge
-        self.lines = lines
-        self.out = out
 
-    def run(self, path: Path) -> int:
-        self.say(
-            f"{self.judge.label}, {self.judge.calibrator_version}. An empty prompt ends; \\n in a "
-            "line is a line break."
-        )
-        n = 0
-        while (question := self.read_question()) is not None:
-            (answer,) = self.judge.predict([question])
-            append_lines(path, [build_line(question.model_dump(), answer)])
-            self.say(describe_answer(answer))
-            n += 1
-        return n
-
-    def read_question(self) -> Question | None:
-        """None at the end of the questions."""
-        prompt = self.ask("prompt> ")
-        if not prompt:
-            return None
-        a, b = self.ask("a> "), self.ask("b> ")
-        return (
-            None
-            if a is None or b is None
-            else Question(prompt=prompt, completion_a=a, completion_b=b)
-        )
-
-    def ask(self, what: str) -> str | None:
-        echo(what, nl=False, file=self.out)
-        line = next(self.lines, None)
-        return None if line is None else line.rstrip("\n").replace("\\n", "\n")
-
-    def say(self, text: str) -> None:
-        echo(text, file=self.out)
+def predict_dialogue(judge: Judge, lines: Iterator[str], out: TextIO, path: Path) -> int:
+    """Answer pairs as they are typed; returns their number."""
+    echo(
+        f"{judge.label}, {judge.calibrator_version}. An empty prompt ends; \\n in a line is a line "
+        "break.",
+        file=out,
+    )
+    n = 0
+    for question in ask_pairs(lines, out):
+        (answer,) = judge.predict([question])
+        append_lines(path, [build_line(question.model_dump(), answer)])
+        echo(describe_answer(answer), file=out)
+        n += 1
+    return n
 
 
 def describe_answer(answer: PairPrediction) -> str:

@@ -28,11 +28,6 @@ from rlhf_pipeline.reward_model import Encoder
 app = typer.Typer(help="Make prompts.", no_args_is_help=True)
 
 
-@app.callback()
-def group() -> None:
-    """Make prompts."""
-
-
 SETTABLE = [name for name in SourceParams.model_fields if name not in ("n", "seed", "source")]
 
 

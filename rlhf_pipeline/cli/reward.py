@@ -8,7 +8,7 @@ import typer
 
 from rlhf_pipeline.calibration import calibration_figures, calibration_log
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.models import find_version
+from rlhf_pipeline.cli.models import find_reward_model
 from rlhf_pipeline.cli.parameters import Changes, ChangeSeq
 from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
@@ -51,11 +51,6 @@ Data = Annotated[
         "below RLHF_HOME."
     ),
 ]
-
-
-@app.callback()
-def group() -> None:
-    """The reward model by hand: train, calibrate, predict, probe."""
 
 
 app.command("predict")(predict)
@@ -302,13 +297,7 @@ def _read_data(workspace: Workspace, path: Path | None, change_seq: int | None) 
 
 def _find_reward_model(workspace: Workspace, label: str | None) -> ModelVersion:
     if label is not None:
-        kind, version = find_version(workspace.registry, label)
-        if kind != "reward_model":
-            raise ConfigurationError(
-                f"{label} is a {kind}; only reward models can be calibrated. `rlhf models list` "
-                f"shows them."
-            )
-        return version
+        return find_reward_model(workspace.registry, label)
     found = workspace.registry.get("reward_model", CANDIDATE) or workspace.registry.get(
         "reward_model", "champion"
     )

@@ -1,7 +1,5 @@
 """`rlhf triggers`: lists, explains, answers and re-decides decisions of the retraining trigger."""
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,15 +9,14 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
-from rlhf_pipeline.cli.tables import echo, show, show_json
+from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay, require_text
+from rlhf_pipeline.cli.tables import echo, encode_csv, show, show_json
 from rlhf_pipeline.cli.trigger_history import (
     StoredHistory,
     Timeline,
     build_fires,
     build_rows,
 )
-from rlhf_pipeline.datasets.formats.csv import protect_cell
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.parameters import parse_parameters
@@ -52,12 +49,7 @@ ACTOR = "rlhf triggers"
 DecisionId = Annotated[
     int, typer.Argument(min=1, metavar="DECISION", help="Number in `rlhf triggers list`.")
 ]
-Reason = Annotated[str, typer.Option(help="Why; kept with the decision.")]
-
-
-@app.callback()
-def group() -> None:
-    """Decisions to retrain, and what led to each."""
+Reason = Annotated[str, typer.Option(help="Why; kept with the decision.", callback=require_text)]
 
 
 @app.command("list")
@@ -77,7 +69,7 @@ def list_decisions(
     answered = store.decisions.find_answers()
     rows = [_build_row(each, answered.get(each.stored_id)) for each in decisions]
     if table is not None:
-        write_atomically(table, _encode_csv(rows))
+        write_atomically(table, encode_csv(rows))
         echo(f"{len(rows)} decisions in {table}", err=as_json)
     if as_json:
         show_json([decision.model_dump(mode="json") for decision in decisions])
@@ -133,7 +125,6 @@ def answer(
 
     Of two tastes, `quarantine` keeps the old one and `retrain` takes both.
     """
-    _require_reason(reason)
     made = Workspace.open().store.decisions.answer(
         decision,
         lambda held, seq: answers.answer(
@@ -150,7 +141,6 @@ def quarantine(
     reason: Reason,
 ) -> None:
     """Leave out the votes of annotators that no decision names. Their earlier votes stay."""
-    _require_reason(reason)
     named = Quarantine(annotator_ids=tuple(sorted(set(annotators))), from_seq=since)
     _echo_made(
         Workspace.open().store.decisions.fire_by_hand(
@@ -162,7 +152,6 @@ def quarantine(
 @app.command("lift")
 def lift(decision: DecisionId, reason: Reason) -> None:
     """Undo the quarantine that a decision began: its votes count again."""
-    _require_reason(reason)
     made = Workspace.open().store.decisions.answer(
         decision,
         lambda fired, seq: answers.lift(
@@ -259,11 +248,6 @@ def _show_timelines(
         echo(line)
 
 
-def _require_reason(reason: str) -> None:
-    if not reason.strip():
-        raise typer.BadParameter("give a reason", param_hint="--reason")
-
-
 def _echo_made(made: TriggerDecision) -> None:
     number, named = made.decision_id, made.quarantine
     if made.action == "hold":
@@ -295,15 +279,6 @@ def _build_row(decision: TriggerDecision, answered_by: int | None) -> dict[str, 
         "run": "-" if decision.run_id is None else decision.run_id[:8],
         "by": decision.actor or "trigger",
     }
-
-
-def _encode_csv(rows: list[dict[str, str]]) -> bytes:
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, rows[0], lineterminator="\r\n")
-        writer.writeheader()
-        writer.writerows({name: protect_cell(value) for name, value in row.items()} for row in rows)
-    return text.getvalue().encode()
 
 
 def _find_decision(store: Store, wanted: str) -> TriggerDecision | None:

@@ -21,11 +21,6 @@ Email = Annotated[
 ]
 
 
-@app.callback()
-def group() -> None:
-    """People and services that may log in."""
-
-
 @app.command("add")
 def add(
     email: Email,

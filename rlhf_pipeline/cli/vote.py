@@ -7,7 +7,7 @@ gives the reason.
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -42,7 +42,6 @@ KEYS = """\
 c 80      how sure you are of the next vote, in percent           f  personal data shown
 d helpful=a correct=tie   which is better in one dimension        u  undo         g  guidelines
 ?         these keys                                              q  quit"""
-MOST_UNDONE = 10
 
 
 @dataclass
@@ -108,7 +107,7 @@ class VotingSession:
                     return 1
                 else:
                     self.remark(key, rest.strip(), remarks)
-            except (Problem, PipelineError, ConfigurationError) as refused:
+            except (Problem, PipelineError, ValueError) as refused:
                 self.say(f"not done: {refused}")
         return None
 
@@ -116,19 +115,16 @@ class VotingSession:
         self, card: CardContent, key: str, reason: str, remarks: Remarks, seconds: float
     ) -> None:
         choice, strength = CHOICES[key]
-        fields: dict[str, Any] = {
+        fields = {
             "choice": choice,
             "strength": strength,
             "reason": reason or None,
             "duration_s": round(seconds, 2),
-        }
-        fields |= {
             "stated_confidence": remarks.confidence,
             "dimensions": remarks.dimensions,
             "flags": ["pii"] if remarks.has_pii else [],
         }
-        vote_id = self.send(card, fields)
-        self.cast.append((vote_id, card))
+        self.cast.append((self.send(card, fields), card))
 
     def undo(self) -> bool:
         """Take back the newest vote of this sitting, as a vote that supersedes it; its card comes
@@ -140,7 +136,6 @@ class VotingSession:
         vote_id, card = self.cast[-1]
         self.send(card, {"choice": Choice.SKIP, "flags": ["undone"], "supersedes": vote_id})
         self.cast.pop()
-        self.cast = self.cast[-MOST_UNDONE:]
         self.say("taken back")
         return True
 
@@ -156,14 +151,12 @@ class VotingSession:
 
     def remark(self, key: str, rest: str, remarks: Remarks) -> None:
         if key == "c":
-            remarks.confidence = _parse_percent(rest)
+            remarks.confidence = float(rest.removesuffix("%")) / 100
         elif key == "f":
-            remarks.has_pii = not remarks.has_pii
-            self.say("flagged: personal data" if remarks.has_pii else "not flagged")
+            remarks.has_pii = True
         elif key == "d":
-            remarks.dimensions |= dict(
-                _parse_dimension(part, self.site.terms().rules.dimensions) for part in rest.split()
-            )
+            pairs = (part.partition("=") for part in rest.split())
+            remarks.dimensions = {name: side for name, _, side in pairs}
         elif key == "g":
             latest = self.site.store.guidelines.latest()
             self.say(latest.text if latest else "There are no guidelines yet.")
@@ -252,28 +245,3 @@ def _build_principal(user: User) -> Principal:
         revoked_at=None,
     )
     return Principal(user, token, permissions_of(user.roles))
-
-
-def _parse_percent(text: str) -> float:
-    try:
-        percent = float(text.removesuffix("%"))
-    except ValueError:
-        percent = -1.0
-    if not 0 <= percent <= 100:
-        raise ConfigurationError(
-            f"Invalid percentage {text!r}. Write c and a number from 0 to 100."
-        )
-    return percent / 100
-
-
-def _parse_dimension(text: str, known: Sequence[str]) -> tuple[str, str]:
-    name, equals, side = text.partition("=")
-    if name not in known:
-        raise ConfigurationError(
-            f"Unknown dimension {name!r}. The project has {', '.join(known) or 'none'}."
-        )
-    if not equals or side not in ("a", "b", "tie"):
-        raise ConfigurationError(
-            f"Invalid judgement {text!r}. Write d helpful=a (left), helpful=b or helpful=tie."
-        )
-    return name, side

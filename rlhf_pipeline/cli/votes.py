@@ -51,11 +51,6 @@ FIELDS = RoutingParams.model_fields
 WINDOW = AnnotatorWindowParams.model_fields["window_days"]
 
 
-@app.callback()
-def group() -> None:
-    """Votes of people and of the reward model."""
-
-
 @app.command("route")
 def route_day(
     day: Annotated[

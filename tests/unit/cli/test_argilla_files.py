@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.store import Store
 
@@ -127,10 +126,3 @@ def test_our_own_records_come_back_with_ids_times_and_people(tmp_path, theirs):
     assert rlhf(second, "import", "votes", out, "--no-replay").startswith("2 imported")
     rlhf(second, "export", "comparisons", "--format", "argilla", "--out", again)
     assert again.read_text() == out.read_text()
-
-
-def test_other_exports_have_no_records(tmp_path, theirs):
-    home = tmp_path / "home"
-    rlhf(home, "import", "comparisons", theirs)
-    with pytest.raises(ConfigurationError, match="export comparisons --format argilla"):
-        rlhf(home, "export", "votes", "--format", "argilla")

@@ -17,7 +17,7 @@ from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.backup import Manifest
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import RESTORING, HomeFacts, Settings
+from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError
 from tests.used_home import DAY, N, damage_page, flip, used_home, weights_of
 
@@ -149,16 +149,6 @@ def test_home_in_use_is_not_replaced(home: Path, backup: Path) -> None:
         with pytest.raises(ConfigurationError, match=rf"is in use: .*\({process.pid}\)"):
             rlhf(home, "restore", str(backup), "--replace")
         process.communicate(b"\n")
-
-
-def test_home_of_an_interrupted_restore_is_refused_until_it_is_complete(
-    home: Path, backup: Path
-) -> None:
-    (home / RESTORING).touch()
-    with pytest.raises(ConfigurationError, match=r"restore into .* was interrupted"):
-        rlhf(home, "users", "list")
-    assert rlhf(home, "restore", str(backup), "--replace").exit_code == 0
-    assert rlhf(home, "users", "list").exit_code == 0
 
 
 @pytest.fixture

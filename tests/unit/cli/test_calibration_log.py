@@ -138,22 +138,3 @@ def test_an_invalid_log_is_refused_as_a_whole(rlhf, home, tmp_path, text, said):
         rlhf("import", "calibration-log", file)
     with pytest.raises(DatasetError, match=r"gone\.json cannot be read"):
         rlhf("import", "calibration-log", tmp_path / "gone.json")
-
-
-def test_local_calibrations_continue_an_imported_log(rlhf, home, tmp_path):
-    """A calibrator of the same model that is fitted later serves, has a number of its own, and is
-    exported beside the imported ones.
-    """
-    model = "demo.reward_model@1"
-    rlhf(
-        "import",
-        "calibration-log",
-        write_log(tmp_path / "log.json", [entry(0, model=model), entry(5, model=model)]),
-    )
-    with store_of(home) as store:
-        own = CalibrationReport.model_validate(entry(2, model=model))
-        assert store.calibrations.add(own, {"method": "platt"}) == 3
-        latest, calibrator = store.calibrations.latest_serving(model)
-        assert (latest.calibrator_version, calibrator) == (3, {"method": "platt"})
-        assert [report.calibrator_version for report in store.calibrations.log()] == [3]
-        assert [report.calibrator_version for report in store.calibrations.whole_log()] == [1, 3, 6]

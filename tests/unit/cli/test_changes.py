@@ -72,19 +72,3 @@ def test_an_invalid_change_is_refused_with_its_cause(home: LearntHome) -> None:
     for empty in (("add", "10", "--cause", " "), ("retract", "1", "--reason", "")):
         assert refused(home, *empty).exit_code == 2
     assert json.loads(home.rlhf("changes", "list", "--json").output) == []
-
-
-def test_fit_by_hand_uses_a_recorded_change(home: LearntHome) -> None:
-    home.rlhf("changes", "add", "300", "--cause", "new guidelines")
-    home.rlhf("votes", "prepare", "--no-soft-labels")
-    said = home.rlhf(
-        "reward",
-        "train",
-        "--set",
-        "l2_grid=[0.1]",
-        "--set",
-        "context_penalty_grid=[3.0]",
-        "--set",
-        "n_resamples=100",
-    ).output
-    assert "pairs from before the change count" in said

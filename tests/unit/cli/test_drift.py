@@ -13,7 +13,6 @@ from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.drift.report import DriftSignals, drift_report
-from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.object_stores import put
 from rlhf_pipeline.records import DayClusters, DriftEvent, Interval, PromptCluster, utc_now
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
@@ -144,35 +143,3 @@ def test_report_writes_one_file_or_a_folder_of_pages(reported: Path, tmp_path: P
         f"drift_report_{STEADY}.html",
         f"drift_report_{CHANGED}.html",
     ]
-
-
-def test_home_without_reports_says_how_to_make_one(tmp_path: Path) -> None:
-    HomeFacts(organization="default", project="demo").write(tmp_path)
-    Workspace(Settings(home=tmp_path)).store.migrate()
-    assert "No drift report has been made yet" in rlhf(tmp_path, "analyze")
-
-
-def test_days_without_a_report_are_no_error(reported: Path) -> None:
-    assert f"There are 2, {STEADY} to {CHANGED}" in rlhf(
-        reported, "analyze", "--from", "2026-03-01"
-    )
-    assert "No drift report of 2026-03-01" in rlhf(reported, "analyze", "--day", "2026-03-01")
-
-
-def test_missing_page_is_named_and_no_other_is_written(reported: Path, tmp_path: Path) -> None:
-    page = Path(Artefacts(str(reported / "frames")).report_path(STEADY).path)
-    content = page.read_bytes()
-    page.unlink()
-    try:
-        with pytest.raises(NotEnoughData, match=f"{STEADY} was made without its page"):
-            rlhf(reported, "analyze", "--report", str(tmp_path / "pages"))
-    finally:
-        page.write_bytes(content)
-
-
-def test_contradicting_days_are_refused(reported: Path) -> None:
-    for days in (["--day", CHANGED, "--to", CHANGED], ["--from", CHANGED, "--to", STEADY]):
-        result = CliRunner().invoke(
-            app, ["drift", "analyze", *days], env={"RLHF_HOME": str(reported)}
-        )
-        assert result.exit_code == 2

@@ -9,10 +9,9 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.datasets.preference import KINDS
-from rlhf_pipeline.errors import ArtefactError, ConfigurationError, NotEnoughData
-from rlhf_pipeline.frames import COMPARISONS, DRIFT_REPORTS, check_frame
+from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.object_stores import put
-from rlhf_pipeline.records import NewFeedback, NewVote
+from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -129,55 +128,12 @@ def read(path, noun):
         return form.read(file, KINDS[KIND_OF[noun]])
 
 
-def test_the_given_format_overrides_the_suffix(rlhf, home, tmp_path):
-    out = tmp_path / "votes.txt"
-    rlhf("export", "votes", "--format", "csv", "--out", str(out), home=home)
-    rlhf("export", "votes", "--format", "csv", home=home)
-    assert out.read_bytes() == (home / "exports" / "votes.csv").read_bytes()
-    assert out.read_bytes().startswith(b"schema,comparison_id,")
-
-
 def test_withdrawn_votes_are_exported_on_request(rlhf, home):
     rlhf("export", "votes", home=home)
     assert not read(home / "exports" / "votes.jsonl", "votes")["is_superseded"].any()
     assert rlhf("export", "votes", "--superseded", home=home).output.startswith("9 votes in ")
     votes = read(home / "exports" / "votes.jsonl", "votes")
     assert votes.loc[votes["is_superseded"], "comparison_id"].tolist() == ["c2"]
-
-
-@pytest.mark.parametrize("noun", EXPORTS)
-def test_an_empty_store_is_a_file_without_rows(rlhf, initialised, tmp_path, noun):
-    out = tmp_path / f"{noun}.parquet"
-    assert rlhf("export", noun, "--out", str(out)).output == f"0 {noun} in {out}\n"
-    pd.testing.assert_frame_equal(read(out, noun), KINDS[KIND_OF[noun]].empty_frame())
-
-
-@pytest.mark.parametrize("noun", EXPORTS)
-def test_without_a_project_nothing_is_made(rlhf, tmp_path, noun):
-    with pytest.raises(ConfigurationError, match="rlhf init"):
-        rlhf("export", noun, home=tmp_path / "nothing")
-    assert not (tmp_path / "nothing").exists()
-
-
-def test_an_unknown_format_is_refused_before_anything_is_written(rlhf, home, tmp_path):
-    with pytest.raises(ConfigurationError, match=r"xlsx.*--format"):
-        rlhf("export", "votes", "--out", str(tmp_path / "votes.xlsx"), home=home)
-    with pytest.raises(ConfigurationError, match="jsonl, csv, parquet"):
-        rlhf("export", "votes", "--format", "xml", home=home)
-    assert {path.name for path in tmp_path.iterdir()} == {"home"}
-    assert not (home / "exports").exists()
-
-
-def test_an_export_that_fails_leaves_the_file_that_was_there(rlhf, home, tmp_path):
-    out = tmp_path / "votes.jsonl"
-    out.write_text("mine")
-    with pytest.raises(ArtefactError, match="Name a file"):
-        rlhf("export", "votes", "--format", "jsonl", "--out", str(tmp_path), home=home)
-    (home / "store.db").write_bytes(b"no database" * 1000)
-    with pytest.raises(Exception, match="store"):
-        rlhf("export", "votes", "--out", str(out), home=home)
-    assert out.read_text() == "mine"
-    assert {path.name for path in tmp_path.iterdir()} == {"home", "votes.jsonl"}
 
 
 def carried_over(rlhf, home, target, folder, form, nouns=("comparisons", "votes")):
@@ -208,57 +164,6 @@ def test_an_export_survives_a_round_trip_through_another_project(rlhf, home, tmp
         assert two.read_bytes() == one.read_bytes()
 
 
-def test_corrections_are_carried_over_as_any_comparison(rlhf, home, tmp_path):
-    with Store.open(f"sqlite:///{home}/store.db") as store:
-        for i in range(12):
-            given = NewFeedback(
-                kind="correction",
-                prompt=f"2+{i}?",
-                completion="wrong",
-                correction=f"right {i}",
-                given_at=NOON,
-            )
-            store.feedback.add(given, created_by="ann")
-    said = carried_over(rlhf, home, tmp_path / "elsewhere", tmp_path / "files", TABLES["jsonl"])
-    assert [line.split(",")[0] for line in said] == ["18 imported", "20 imported"]
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_importing_the_own_export_adds_nothing(rlhf, home, tmp_path, name):
-    for noun in ("comparisons", "votes"):
-        path = tmp_path / f"{noun}{TABLES[name].suffix}"
-        rlhf("export", noun, "--out", str(path), home=home)
-        assert rlhf("import", noun, str(path), "--project", "demo", home=home).stdout.startswith(
-            "0 imported, "
-        )
-    assert rlhf("export", "votes", "--superseded", home=home).output.startswith("9 votes in ")
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_withdrawn_votes_are_not_cast_again(rlhf, home, tmp_path, name):
-    target, path = tmp_path / "elsewhere", tmp_path / f"votes{TABLES[name].suffix}"
-    carried_over(rlhf, home, target, tmp_path / "files", TABLES[name], nouns=["comparisons"])
-    rlhf("export", "votes", "--superseded", "--out", str(path), home=home)
-    assert rlhf("import", "votes", str(path), "--no-replay", home=target).stdout.startswith(
-        "8 imported"
-    )
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_tuples_alone_are_comparisons_and_votes_enough(rlhf, home, tmp_path, name):
-    form, target = TABLES[name], tmp_path / "elsewhere"
-    path, again = tmp_path / f"tuples{form.suffix}", tmp_path / f"again{form.suffix}"
-    rlhf("export", "tuples", "--out", str(path), home=home)
-    assert rlhf(
-        "import", "comparisons", str(path), "--project", "elsewhere", home=target
-    ).stdout.startswith("3 imported, 0 already known, 1 merged, 0 ")
-    assert rlhf("import", "votes", str(path), "--no-replay", home=target).stdout.startswith(
-        "4 imported"
-    )
-    rlhf("export", "tuples", "--out", str(again), home=target)
-    pd.testing.assert_frame_equal(read(again, "tuples"), read(path, "tuples"), check_exact=True)
-
-
 def paged(home, *days):
     """Pages as the drift_report stage leaves them."""
     files = Artefacts(str(home / "frames"))
@@ -280,32 +185,3 @@ def test_the_drift_report_of_a_day_is_exported_byte_for_byte(rlhf, home, tmp_pat
     )
     assert (tmp_path / "page.html").read_bytes() == files.read_report("2026-01-01")
     assert result.output == f"Drift report of 2026-01-01 in {tmp_path / 'page.html'}\n"
-
-
-def test_without_a_day_the_last_drift_report_is_exported(rlhf, home):
-    files = paged(home, "2026-01-02", "2026-01-10", "2026-01-09")
-    rlhf("export", "drift-report", home=home)
-    assert (home / "exports" / "drift_report_2026-01-10.html").read_bytes() == files.read_report(
-        "2026-01-10"
-    )
-
-
-def test_a_day_without_a_drift_report_names_the_command_to_run(rlhf, home):
-    with pytest.raises(NotEnoughData, match=r"No drift report has been made yet.*feedback"):
-        rlhf("export", "drift-report", home=home)
-    files = paged(home, "2026-01-02", "2026-01-05")
-    with pytest.raises(
-        NotEnoughData,
-        match=r"No drift report of 2026-01-03 .* `feedback` job for 2026-01-03.* from 2026-01-02 "
-        r"to 2026-01-05",
-    ):
-        rlhf("export", "drift-report", "--day", "2026-01-03", home=home)
-    # its page was deleted
-    files.write_frame("drift_report", DRIFT_REPORTS.empty_frame(), "2026-01-03")
-    with pytest.raises(
-        NotEnoughData, match=r"without its page\. Materialise drift_report of 2026-01-03 again"
-    ):
-        rlhf("export", "drift-report", "--day", "2026-01-03", home=home)
-    with pytest.raises(ConfigurationError, match=r"--day 3\.1\.2026.*2026-01-31"):
-        rlhf("export", "drift-report", "--day", "3.1.2026", home=home)
-    assert not (home / "exports").exists()

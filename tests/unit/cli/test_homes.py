@@ -56,18 +56,6 @@ def test_a_home_on_a_server_remembers_it_and_shows_no_password(tmp_path, postgre
             postgres.drop_database(f"homes_{kind}")
 
 
-def test_two_homes_do_not_share_databases_unless_one_joins_the_other(tmp_path, server):
-    prepared(tmp_path / "a", **server)
-    with pytest.raises(
-        ConfigurationError, match=r"another home.*RLHF_DATABASE_PREFIX.*rlhf init --join"
-    ):
-        prepared(tmp_path / "b", **server)
-    assert not (tmp_path / "b").exists()
-    prepare(Workspace(Settings(home=tmp_path / "b", **server)), join=True)
-    prepared(tmp_path / "a", **server)
-    prepared(tmp_path / "b", **server)
-
-
 def test_home_on_sqlite_does_not_open_the_databases_of_a_server(tmp_path, server):
     """Its environment names the server, but it was never initialised there."""
     prepared(tmp_path / "a", **server)
@@ -81,13 +69,6 @@ def test_home_on_sqlite_does_not_open_the_databases_of_a_server(tmp_path, server
 
 def opened(home: Path, server: dict[str, object]) -> Store:
     return Workspace(Settings(home=home, **server)).store
-
-
-def test_another_projects_databases_are_not_joined(tmp_path, server):
-    prepared(tmp_path / "a", **server)
-    with pytest.raises(StoreError, match="belong to rlhf default/demo, not to rlhf default/other"):
-        prepare(Workspace(Settings(home=tmp_path / "b", project="other", **server)), join=True)
-    assert not (tmp_path / "b").exists()
 
 
 def test_joining_without_databases_is_an_error(tmp_path, server):

@@ -203,39 +203,6 @@ def test_a_comparison_keeps_its_sources_fields(rlhf, home, tmp_path):
     ]
 
 
-def test_one_source_may_be_named_for_the_whole_file(rlhf, home, tmp_path):
-    rlhf(
-        "import",
-        "comparisons",
-        write(tmp_path / "p.jsonl", [pair(1)]),
-        "--project",
-        "real",
-        "--source",
-        "llmbar",
-    )
-    assert comparisons_in(home)["p1"]["source"] == "llmbar"
-
-
-def test_identical_and_repeated_pairs_are_flagged_except_the_first(rlhf, home, tmp_path):
-    first = pair(1)
-    swapped = pair(
-        2, prompt=first["prompt"], response_a=first["response_b"], response_b=first["response_a"]
-    )
-    rows = [first, swapped, pair(3, response_a="same", response_b="same "), pair(4)]
-    output = rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows), "--project", "real")
-    assert output.splitlines() == [
-        "4 imported, 0 already known, 0 merged, 0 rejected",
-        "flagged and left out of training: 1 identical, 1 repeated",
-    ]
-    later = write(tmp_path / "later.jsonl", [{**first, "pair_id": "p5"}])
-    assert "1 repeated" in rlhf("import", "comparisons", later)
-    flags = {
-        name: None if pd.isna(row["flag"]) else row["flag"]
-        for name, row in comparisons_in(home).items()
-    }
-    assert flags == {"p1": None, "p2": "repeated", "p3": "identical", "p4": None, "p5": "repeated"}
-
-
 def test_votes_are_cast_in_order_of_time_the_undated_last(rlhf, home, tmp_path):
     rlhf(
         "import",
@@ -277,19 +244,6 @@ def test_votes_are_cast_in_order_of_time_the_undated_last(rlhf, home, tmp_path):
     assert HomeFacts.load(home).start_day == date(2016, 1, 31)
     with store_of(home) as store:
         assert store.replays.pending_days() == []
-
-
-def test_a_zone_may_be_named_for_times_without_one(rlhf, home, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
-    rlhf(
-        "import",
-        "votes",
-        write(tmp_path / "v.csv", [vote(1, submitted_at="2016-01-31 00:30:00")]),
-        "--timezone",
-        "Europe/Berlin",
-        "--no-replay",
-    )
-    assert votes_in(home)[0]["voted_at"].isoformat() == "2016-01-30T23:30:00+00:00"
 
 
 def test_a_column_places_annotators_in_groups(rlhf, home, tmp_path):
@@ -397,21 +351,6 @@ def test_the_same_votes_with_one_more_column_are_refused_and_not_doubled(rlhf, h
     assert len(votes_in(home)) == 3
 
 
-def test_a_member_that_first_comes_late_in_the_file_is_taken(rlhf, home, tmp_path):
-    rows = [pair(n) for n in range(150)] + [pair(150, split="test", gold="b")]
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows), "--project", "real")
-    (tmp_path / "array.json").write_text(
-        json.dumps([pair(n) for n in range(200, 350)] + [pair(350, split="calib")])
-    )
-    rlhf("import", "comparisons", tmp_path / "array.json")
-    found = comparisons_in(home)
-    assert (found["p150"]["split"], found["p150"]["gold"], found["p350"]["split"]) == (
-        "test",
-        "b",
-        "calib",
-    )
-
-
 def test_a_later_vote_on_the_same_comparison_is_a_repeat_pass_and_counts(rlhf, home, tmp_path):
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
     rows = [
@@ -443,19 +382,6 @@ def test_annotators_are_pseudonyms_and_their_names_nowhere_in_the_home(rlhf, hom
     assert all(re.fullmatch(r"ann_[0-9a-f]{16}", name) for name in names)
     for path in home.rglob("*"):
         assert not path.is_file() or b"example.org" not in path.read_bytes(), path
-
-
-def test_annotators_may_be_kept_as_they_are(rlhf, home, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
-    rlhf(
-        "import",
-        "votes",
-        write(tmp_path / "v.jsonl", [vote(1)]),
-        "--no-replay",
-        "--keep-annotators",
-    )
-    assert votes_in(home)[0]["annotator_id"] == "ann@example.org"
-    assert not (home / "annotator_salt").exists()
 
 
 def test_a_vote_that_breaks_a_rule_is_rejected_by_line_the_others_are_cast(rlhf, tmp_path):
@@ -491,133 +417,6 @@ def test_a_vote_that_breaks_a_rule_is_rejected_by_line_the_others_are_cast(rlhf,
         assert why in line["reason"]
 
 
-def test_votes_without_any_times_must_be_meant(rlhf, home, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
-    row = vote(1)
-    del row["submitted_at"]
-    file = write(tmp_path / "v.csv", [row])
-    with pytest.raises(
-        DatasetError,
-        match=r"no column for voted_at.*--map voted_at=COLUMN, or import votes without "
-        r"times with --undated",
-    ):
-        rlhf("import", "votes", file)
-    assert rlhf("import", "votes", file, "--undated").startswith("1 imported")
-    assert votes_in(home)[0]["day"] == today()
-
-
-def test_other_names_and_words_are_mapped(rlhf, home, tmp_path):
-    rlhf(
-        "import",
-        "comparisons",
-        write(tmp_path / "p.csv", [{"id": 7, "q": "Why?", "left": "x", "right": "y"}]),
-        "--project",
-        "real",
-        "--map",
-        "prompt=q",
-        "--map",
-        "completion_a=left",
-        "--map",
-        "completion_b=right",
-        "--map",
-        "source_pair_id=id",
-    )
-    (tmp_path / "m.yaml").write_text(
-        "columns:\n  source_pair_id: id\n  annotator_id: who\n  choice: winner\n  voted_at: "
-        "at\nchoices:\n  links: a\n"
-    )
-    file = write(
-        tmp_path / "v.jsonl", [{"id": 7.0, "who": 12, "winner": "links", "at": "1454246586"}]
-    )
-    assert rlhf(
-        "import", "votes", file, "--mapping", tmp_path / "m.yaml", "--no-replay"
-    ).startswith("1 imported")
-    (row,) = votes_in(home)
-    assert (row["source_pair_id"], row["choice"], row["day"]) == ("7", "a", "2016-01-31")
-
-
-def test_an_import_of_only_rejected_rows_fails(rlhf, tmp_path):
-    with pytest.raises(DatasetError, match=r"No row of .* could be imported"):
-        rlhf(
-            "import",
-            "comparisons",
-            write(tmp_path / "p.jsonl", [pair(1, prompt="")]),
-            "--project",
-            "real",
-        )
-
-
-def test_exports_come_back_as_they_were_here_and_elsewhere(rlhf, home, tmp_path):
-    rows = [
-        pair(1, response_a="=1+1", response_b=""),
-        pair(2, source="debates", split="test"),
-        pair(3, response_a="'tis", response_b="'tis"),
-    ]
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows), "--project", "real")
-    votes = [
-        vote(1, strength=3, reason="-because"),
-        vote(1, choice="b", submitted_at=None),
-        vote(2, "bob@example.org", "skip"),
-    ]
-    rlhf("import", "votes", write(tmp_path / "v.jsonl", votes), "--no-replay")
-    for kind in ("csv", "jsonl", "parquet"):
-        out = [tmp_path / f"{noun}.{kind}" for noun in ("comparisons", "votes")]
-        rlhf("export", "comparisons", "--out", out[0])
-        rlhf("export", "votes", "--out", out[1])
-        assert rlhf("import", "comparisons", out[0]).startswith(
-            "0 imported, 3 already known, 0 merged, 0 rejected"
-        ), kind
-        assert rlhf("import", "votes", out[1], "--no-replay").startswith(
-            "0 imported, 3 already known, 0 merged, 0 rejected"
-        ), kind
-        elsewhere = tmp_path / f"elsewhere-{kind}"
-        assert rlhf(
-            "import", "comparisons", out[0], "--project", "copy", in_home=elsewhere
-        ).startswith("3 imported"), kind
-        assert rlhf("import", "votes", out[1], "--no-replay", in_home=elsewhere).startswith(
-            "3 imported"
-        ), kind
-        again = [tmp_path / f"{noun}-again.{kind}" for noun in ("comparisons", "votes")]
-        rlhf("export", "comparisons", "--out", again[0], in_home=elsewhere)
-        rlhf("export", "votes", "--out", again[1], in_home=elsewhere)
-        assert [a.read_bytes() for a in again] == [o.read_bytes() for o in out], kind
-        with pytest.raises(DatasetError, match="No row"):
-            rlhf(
-                "import",
-                "comparisons",
-                out[1],
-                "--map",
-                "prompt=choice",
-                "--map",
-                "completion_a=choice",
-                "--map",
-                "completion_b=choice",
-            )
-
-
-@pytest.mark.parametrize(
-    "day", ["0001-01-01", "1969-12-31", "2026-1-2", "20260102", "２０２６-01-02", "9999-12-31"]
-)
-def test_own_comparison_of_an_impossible_day_is_rejected(rlhf, home, tmp_path, day):
-    rlhf(
-        "import",
-        "comparisons",
-        write(tmp_path / "p.jsonl", [pair(1), pair(2)]),
-        "--project",
-        "real",
-    )
-    rlhf("export", "comparisons", "--out", tmp_path / "own.jsonl")
-    first, second = (json.loads(line) for line in (tmp_path / "own.jsonl").read_text().splitlines())
-    file = write(tmp_path / "changed.jsonl", [first | {"day": day}, second])
-    elsewhere = tmp_path / "elsewhere"
-    output = rlhf("import", "comparisons", file, "--project", "copy", in_home=elsewhere)
-    assert output.startswith("1 imported, 0 already known, 0 merged, 1 rejected")
-    assert f"line 1: day is {day}" in output.replace("'", "")
-    assert rlhf("import", "comparisons", tmp_path / "own.jsonl", in_home=elsewhere).startswith(
-        "1 imported, 1 already known"
-    )
-
-
 def test_a_batch_of_100_prompts_with_3_bad_ones_is_97(rlhf, home, tmp_path):
     rows = [
         f" {json.dumps({'prompt': f'Question {n}?', 'domain': 'coding' if n % 2 else 'interview'})}"
@@ -648,33 +447,6 @@ def test_a_batch_of_100_prompts_with_3_bad_ones_is_97(rlhf, home, tmp_path):
         "0 imported, 97 already known, 0 merged, 3 rejected"
     )
     assert len(target.read_text().splitlines()) == 97
-
-
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_prompts_with_a_domain_come_in_once_each_however_they_are_spaced(
-    rlhf, home, tmp_path, kind
-):
-    rows = [
-        {"question": "Tell me.\r\nNow.", "answer": "42"},
-        {"question": " Tell me.\nNow. ", "answer": "42"},
-        {"question": "Why?", "answer": ""},
-    ]
-    output = rlhf(
-        "import",
-        "prompts",
-        write(tmp_path / f"q.{kind}", rows),
-        "--project",
-        "real",
-        "--domain",
-        "interview",
-    )
-    assert output.startswith("2 imported, 0 already known, 1 merged, 0 rejected")
-    kept = [
-        json.loads(line) for line in (home / "prompts" / "imported.jsonl").read_text().splitlines()
-    ]
-    assert [(row["text"], row["reference"], row["variables"]["domain"]) for row in kept] == [
-        ("Tell me.\nNow.", "42", "interview"), ("Why?", None, "interview"),
-    ]  # fmt: skip
 
 
 KINDS = ("csv", "jsonl", "parquet")
@@ -774,43 +546,4 @@ def test_a_prompt_is_held_against_the_split_it_has_in_the_store(rlhf, home, tmp_
     ]
     assert rlhf("import", "comparisons", write(tmp_path / "more.jsonl", right)).startswith(
         "3 imported, 3 already known"
-    )
-
-
-def test_split_groups_stay_together_and_conflicts_are_reported(rlhf, home, tmp_path):
-    """Two data sets ask the same prompt and have split it in their own ways: who made the file says
-    that they are different things.
-    """
-    rows = [
-        pair(0, prompt="Why?", split_group="g", split="test"),
-        pair(1, prompt="Why?", split_group="h", split="train"),
-        pair(2),
-    ]
-    output = rlhf(
-        "import", "comparisons", write(tmp_path / "pairs.jsonl", rows), "--project", "real"
-    )
-    assert output.startswith("3 imported")
-    assert (
-        "1 prompt, first 'Why?', in several splits because of their split_groups: models are "
-        "tested on prompts they were trained on" in output
-    )
-
-
-def test_prompts_that_are_not_utf_8_or_too_long_are_reported(rlhf, home, tmp_path):
-    file = tmp_path / "q.csv"
-    file.write_bytes(
-        "text,domain\ncafé,x\n".encode()
-        + "café,x\n".encode("latin-1")
-        + b",x\n"
-        + b"y" * 100_001
-        + b",x\n"
-    )
-    output = rlhf("import", "prompts", file, "--project", "real")
-    assert output.startswith("1 imported, 0 already known, 0 merged, 3 rejected")
-    assert (
-        "line 3: text is not UTF-8 (byte 0xE9 after 3 characters). Save the file as UTF-8" in output
-    )
-    assert "line 4: text is empty" in output
-    assert (
-        "line 5: the prompt has 100,001 bytes, the limit is 100,000. Shorten or drop it" in output
     )

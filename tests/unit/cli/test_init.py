@@ -7,7 +7,7 @@ import yaml
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import RetentionParams, Settings
+from rlhf_pipeline.config import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -26,16 +26,3 @@ def test_the_run_limit_comes_from_settings_and_the_rest_from_the_checkout(
     )
     assert written["concurrency"]["runs"].pop("max_concurrent_runs") == n
     assert written == expected
-
-
-def test_days_that_ticks_are_kept_are_those_of_the_settings(tmp_path: Path) -> None:
-    prepare(
-        Workspace(
-            Settings(home=tmp_path, retention=RetentionParams(tick_days=7, skipped_tick_days=1))
-        )
-    )
-    retention = yaml.safe_load((tmp_path / "dagster" / "dagster.yaml").read_text())["retention"]
-    assert retention == {
-        key: {"purge_after_days": {"skipped": 1, "failure": 7, "success": 7}}
-        for key in ("schedule", "sensor")
-    }

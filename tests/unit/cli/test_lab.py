@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.errors import ConfigurationError
 
 
 @pytest.fixture
@@ -36,15 +35,3 @@ def test_the_suite_prints_its_rows_and_writes_them(lab, tmp_path):
     assert "failing_topic" in shown
     assert (out / "laboratory.md").read_text(encoding="utf-8").startswith("# Laboratory\n")
     assert not (tmp_path / "no home").exists()
-
-
-def test_unknown_scenarios_and_workers_list_the_known_ones(lab):
-    with pytest.raises(ConfigurationError, match=r"'no_such'\. Known: independent"):
-        lab("run", "no_such")
-    with pytest.raises(ConfigurationError, match="Known: here, processes"):
-        lab("suite", "--workers", "everywhere")
-
-
-def test_only_worlds_of_votes_go_through_the_assets(lab):
-    with pytest.raises(ConfigurationError, match=r"failing_topic is not a world.*young_model"):
-        lab("run", "failing_topic", "--assets")

@@ -1,9 +1,6 @@
 """`rlhf policy`: orders are checked before anything starts."""
 
-import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,11 +10,11 @@ from rlhf_pipeline.cli.training_orders import (
     check_pairs,
     list_set_parameters,
 )
-from rlhf_pipeline.errors import ConfigurationError, ExpectationFailed, ModelError, NotEnoughVotes
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError, ExpectationFailed, NotEnoughVotes
 from rlhf_pipeline.evaluation import GateParams
 from rlhf_pipeline.loop_settings import CandidateParams, LoopSettings
 from rlhf_pipeline.records import TrainingOrder
-from rlhf_pipeline.testing.strategies import build_policy
 from tests.unit.retraining.test_selection import pairs
 
 LOOP = LoopSettings.parse({"candidate_model": {"beta": 0.2, "sentinels": {"every": 5}}})
@@ -87,13 +84,6 @@ def test_rows_with_one_text_are_named_and_can_be_left_out() -> None:
     ]
 
 
-def test_a_champion_that_cannot_be_trained_is_refused_by_its_name(tmp_path: Path) -> None:
-    path = build_policy(tmp_path) / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": None}))
-    files = SimpleNamespace(read_record=lambda *_: None, read_frame=lambda _: pairs(5))
-    champions = SimpleNamespace(
-        policy=lambda: SimpleNamespace(label="demo.policy@2"), policy_folder=lambda _: tmp_path
-    )
-    workspace: Any = SimpleNamespace(files=files, champions=champions)
-    with pytest.raises(ModelError, match=r"tokenizer of demo\.policy@2 has no end token"):
-        check_inputs(workspace, order())
+def test_training_before_the_first_reward_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="rlhf run learning"):
+        check_inputs(Workspace(Settings(home=tmp_path)), order())

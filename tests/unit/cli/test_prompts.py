@@ -3,11 +3,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.completions import CompletionResult
-from rlhf_pipeline.errors import ConfigurationError, PromptError
-from rlhf_pipeline.prompts import GENERATORS, PromptParams, read_jsonl
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.prompts import GENERATORS, read_jsonl
 
 
 @pytest.fixture
@@ -57,61 +55,8 @@ def test_any_parameter_is_set_by_its_name(prompts, tmp_path):
         prompts("generate", "--set", "libary=all")
 
 
-def test_too_few_good_rows_are_an_error_and_write_nothing(prompts, tmp_path):
-    (tmp_path / "p.jsonl").write_text('{"text": "fine"}\n{"text": ""}\n')
-    with pytest.raises(
-        PromptError,
-        match=r"has 1 unused new prompts, 2 were asked for.*line 2: the prompt is empty",
-    ):
-        prompts(
-            "generate",
-            "--source",
-            "dataset",
-            "--file",
-            tmp_path / "p.jsonl",
-            "--num-prompts",
-            2,
-            "--rejects",
-            tmp_path / "r.jsonl",
-        )
-    assert not (tmp_path / "r.jsonl").exists()
-    assert not (tmp_path / "home" / "exports").exists()
-
-
 def test_the_completion_backend_writes_to_the_given_file(prompts, tmp_path, monkeypatch):
     monkeypatch.setenv("RLHF_COMPLETION_BACKEND", "template")
     out = tmp_path / "p.jsonl"
     prompts("generate", "--source", "freeform", "--written", "--num-prompts", 6, "--out", out)
     assert all("instruction" in json.loads(variables) for variables in read_jsonl(out)["variables"])
-
-
-def test_backend_errors_are_reported_although_the_command_fails(prompts, tmp_path, monkeypatch):
-    class Closed:
-        name, model_version = "closed", "closed-1"
-
-        def complete(self, requests):
-            yield from (CompletionResult.failed("HTTP 503: closed for today") for _ in requests)
-
-    monkeypatch.setattr(Champions, "backend", lambda self, settings: Closed())
-    with pytest.raises(PromptError, match="nothing was written"):
-        prompts(
-            "generate",
-            "--source",
-            "freeform",
-            "--written",
-            "--num-prompts",
-            2,
-            "--rejects",
-            tmp_path / "r.jsonl",
-        )
-    assert "10 not written: HTTP 503: closed for today" in prompts.said[-1]
-
-
-def test_the_help_names_every_parameter(prompts):
-    said = prompts("generate", "--help")
-    assert all(name in said for name in set(PromptParams.model_fields) - {"n"})
-
-
-def test_an_unknown_source_is_refused_with_the_known_ones(prompts):
-    with pytest.raises(PromptError, match=r"No prompt source 'poems'. Known: templates"):
-        prompts("generate", "--source", "poems")

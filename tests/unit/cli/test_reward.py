@@ -5,7 +5,6 @@ files of its predecessor.
 import json
 import re
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,6 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
 from rlhf_pipeline.errors import (
     ConfigurationError,
-    DatasetError,
-    FrameError,
     ModelNotFound,
     NotEnoughData,
 )
@@ -111,19 +108,6 @@ def test_votes_become_training_data_with_soft_labels(voted: LearntHome, tmp_path
     assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
 
 
-def test_votes_without_a_pair_are_reported(tmp_path: Path) -> None:
-    empty = voted_home(tmp_path)
-    with pytest.raises(
-        NotEnoughData, match=r"0 votes on 0 comparisons make no pair.*Collect more votes"
-    ):
-        empty.rlhf("votes", "prepare", "--up-to-seq", "0")
-    assert not files(empty).training_data.exists()
-    assert empty.rlhf("votes", "annotators", "--up-to-seq", "0").output.startswith(
-        "No usable votes"
-    )
-    assert json.loads(empty.rlhf("votes", "annotators", "--up-to-seq", "0", "--json").output) == []
-
-
 def test_annotators_are_listed_with_intervals_least_reliable_first(voted: LearntHome) -> None:
     table = voted.rlhf("votes", "annotators").output
     figures = pd.DataFrame(json.loads(voted.rlhf("votes", "annotators", "--json").output))
@@ -188,44 +172,45 @@ def test_retraining_starts_from_the_champion_and_names_its_parent(
     assert "from demo.reward_model@2 on" in said
 
 
-def test_the_ceiling_since_a_change_includes_later_passes(mine: LearntHome) -> None:
-    """One person alone judged since, and most of it the same way twice: overlaps say nothing,
-    repeats do.
-    """
-    shown = comparisons(340).iloc[240:]
-    kind = [
-        "a" if text.startswith(("Thank", "Certainly")) else "b" for text in shown["completion_a"]
+def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
+    mine: LearntHome, asked: Callable[..., Path], tmp_path: Path
+) -> None:
+    short = (
+        "--set",
+        "steps=3",
+        "--set",
+        "max_tokens=32",
+        "--set",
+        "n_resamples=100",
+    )
+    rows = [
+        row | {"label_seq": 9000} if row["soft_label"] is not None else row
+        for row in lines(files(mine).training_data)
     ]
-    with mine.store as store:
-        change = store.votes.max_seq() + 1
-        store.comparisons.publish(shown, published_at=NOON)
-        for again in range(2):
-            turned = {"a": "b", "b": "a"}
-            store.votes.cast_many(
-                [
-                    NewVote(
-                        comparison_id=str(comparison_id),
-                        annotator_id="solo",
-                        annotator_kind="human",
-                        origin="api",
-                        choice=turned[choice] if again and n % 10 == 0 else choice,
-                        voted_at=NOON + timedelta(days=1 + again, seconds=n),
-                        idempotency_key=f"{comparison_id}/solo/{again}",
-                    )
-                    for n, (comparison_id, choice) in enumerate(
-                        zip(shown["comparison_id"], kind, strict=True)
-                    )
-                ]
-            )
-    mine.rlhf("votes", "prepare", "--no-soft-labels")
-    mine.rlhf("reward", "train", *QUICK, "--change-seq", str(change))
+    files(mine).training_data.write_text(
+        "".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8"
+    )
+    mine.rlhf("reward", "train", "--kind", "transformer", "--set", "label=annotators", *short)
     version = champions(mine).registry.get("reward_model", "candidate")
     assert version is not None
-    assert version.metrics["test_accuracy_since_change"] > 0.5
-    # Repeats agree 9 times in 10: (1 + sqrt(2 * 0.9 - 1)) / 2.
-    assert version.metrics["noise_ceiling_since_change"] == pytest.approx(0.947, abs=0.01)
-    listed = mine.rlhf("models", "list").output.replace("\n", " ")
-    assert "noise_ceiling_since_change" in listed
+    # what it learnt from has seen later votes than the pairs
+    assert (version.params["label"], version.data_seq) == ("annotators", 9000)
+    assert (version.params["kind"], version.params["steps"]) == ("transformer", 3)
+    # what a killed one would leave
+    assert not files(mine).checkpoint.with_name("vote_predictor_checkpoint.training").exists()
+    mine.rlhf(
+        "reward",
+        "predict",
+        "--input",
+        str(asked(PAIR)),
+        "--model",
+        version.label,
+        "--out",
+        str(tmp_path / "out.jsonl"),
+    )
+    (row,) = lines(tmp_path / "out.jsonl")
+    assert (row["reward_model"], row["calibrator"]) == (version.label, "none")
+    assert 0 < row["p_raw"] == row["p_calibrated"] < 1
 
 
 @pytest.mark.parametrize(
@@ -276,19 +261,6 @@ def test_errors_name_their_fix(
     voted.rlhf("votes", "prepare")
     with pytest.raises(error, match=said):
         voted.rlhf("reward", *arguments)
-
-
-def test_training_data_that_is_none_is_named_by_line(
-    voted: LearntHome, asked: Callable[..., Path]
-) -> None:
-    for rows, error, said in (
-        (['{"prompt": '], DatasetError, "line 1: invalid JSON"),
-        (["[1]"], DatasetError, "line 1: expected a JSON object, got list"),
-        ([], NotEnoughData, r"is empty\. Run `rlhf votes prepare`"),
-        ([PAIR], FrameError, "missing columns"),
-    ):
-        with pytest.raises(error, match=said):
-            voted.rlhf("reward", "train", "--data", str(asked(*rows)))
 
 
 # --- reward calibrate
@@ -345,19 +317,6 @@ def _calibrations(home: LearntHome) -> list[dict[str, float]]:
         if run.name == "rlhf reward calibrate"
     ]
     return [run.metrics for run in reversed(runs)]
-
-
-def test_a_champion_that_is_calibrated_again_stays_champion(mine: LearntHome) -> None:
-    said = mine.rlhf(
-        "reward", "calibrate", "--set", "min_pairs=10", "--set", "n_resamples=100"
-    ).output
-    assert "demo.reward_model@1 is champion already and predicts through" in said
-    assert "is not champion" not in said
-    assert [metrics["is_champion"] for metrics in _calibrations(mine)] == [1.0, 1.0]
-    assert len(mine.store.promotions.history("demo.reward_model")) == 1
-    judge = champions(mine).judge()
-    assert judge is not None
-    assert judge.calibrator_version.endswith("@2")
 
 
 def test_a_candidate_becomes_champion_only_on_request(mine: LearntHome) -> None:
@@ -421,28 +380,6 @@ def test_pairs_are_predicted_interactively(learnt: LearntHome, tmp_path: Path) -
         "reward", "predict", "--interactive", "--out", str(out), input="What?\na only\n"
     ).output
     assert "0 predictions" in cut
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"prompt": "x", "completion_a": "y"}, "object 2: completion_b is missing"),
-        (PAIR | {"completion_a": None}, "object 2: completion_a is None, not a text"),
-    ],
-)
-def test_a_pair_that_is_none_is_named_before_anything_is_predicted(
-    learnt: LearntHome, asked: Callable[..., Path], tmp_path: Path, row: dict, said: str
-) -> None:
-    with pytest.raises(DatasetError, match=said):
-        learnt.rlhf(
-            "reward",
-            "predict",
-            "--input",
-            str(asked(PAIR, row)),
-            "--out",
-            str(tmp_path / "out.jsonl"),
-        )
-    assert not (tmp_path / "out.jsonl").exists()
 
 
 # --- reward probe
@@ -528,30 +465,3 @@ def test_the_model_is_held_against_later_votes_with_counts_and_intervals(
     assert len(log) == 150
     assert sum(row["vote_id"] is None for row in log) == 10
     assert all(row["reward_model"] and row["calibrator"] and row["features_hash"] for row in log)
-
-
-def test_the_pairs_of_a_bin_are_listed_the_wrong_ones_first(watched: LearntHome) -> None:
-    bins = json.loads(watched.rlhf("reward", "probe", "--json").output)["bins"]
-    found = max(bins, key=lambda one: one["n"])
-    middle = f"{(found['low'] + found['high']) / 2:.4f}"
-    rows = json.loads(watched.rlhf("reward", "probe", "--bin", middle, "--json").output)
-    assert len(rows) == found["n"]
-    assert all(
-        found["low"] <= max(row["p_calibrated"], 1 - row["p_calibrated"]) < found["high"]
-        for row in rows
-    )
-    wrong = [row["wrong"] for row in rows]
-    assert wrong == sorted(wrong, reverse=True)
-    assert 1 - np.mean(wrong) == pytest.approx(found["accuracy"])
-    table = watched.rlhf("reward", "probe", "--bin", middle).output
-    assert (
-        f"{found['n']} votes at a confidence of {found['low']:.2f} to {found['high']:.2f}, "
-        f"{sum(wrong)} predicted wrong" in table
-    )
-    empty = next(
-        value
-        for value in (0.51, 0.56, 0.61, 0.66, 0.71, 0.76, 0.81, 0.86, 0.91, 0.99)
-        if not any(b["low"] <= value < b["high"] for b in bins)
-    )
-    with pytest.raises(NotEnoughData, match=r"No votes in the bin of .*Bins with votes: 0\."):
-        watched.rlhf("reward", "probe", "--bin", str(empty))

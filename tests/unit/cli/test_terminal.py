@@ -2,19 +2,14 @@
 obeyed.
 """
 
-import io
 import json
 import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from rlhf_pipeline.cli import app, main
+from rlhf_pipeline.cli import main
 from rlhf_pipeline.cli.tables import echo, show, show_json
-from rlhf_pipeline.cli.vote import VotingSession
-from rlhf_pipeline.records import Role
-from rlhf_pipeline.store import Store
 from rlhf_pipeline.terminal import escape_controls
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m[red]x[/red]\u202ecba\u2066\r\x08\x7f:smile:"
@@ -44,36 +39,6 @@ def test_lines_and_tables_show_hostile_text(capsys: pytest.CaptureFixture[str]):
     printed = capsys.readouterr().out
     assert not OBEYED & set(printed)
     assert printed.count(SHOWN) == 5
-
-
-def test_users_list_shows_hostile_names(tmp_path: Path):
-    with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
-        store.migrate()
-        store.users.add(
-            email="ann@example.org",
-            name="[red]Ann\x1b[2J\u202e",
-            roles=[Role.ANNOTATOR],
-            actor="test",
-        )
-    printed = (
-        CliRunner()
-        .invoke(
-            app,
-            ["users", "list"],
-            env={"RLHF_HOME": str(tmp_path), "COLUMNS": "300"},
-            catch_exceptions=False,
-        )
-        .output
-    )
-    assert not OBEYED & set(printed)
-    assert r"[red]Ann\u001b[2J\u202e" in printed
-
-
-def test_cards_in_the_terminal_show_hostile_text():
-    out = io.StringIO()
-    # says what it is told
-    VotingSession(None, None, iter(()), out).say(HOSTILE)  # type: ignore[arg-type]
-    assert out.getvalue() == f"{SHOWN}\n"
 
 
 def test_errors_show_hostile_text(
