@@ -63,7 +63,8 @@ class Retention:
                 unused_since=self._cutoff(self._keep.cache_days)
             ),
         }
-        if not self._find_running_jobs():  # a run under way may be reading files
+        running = self.store.heartbeats.find_recent(self.settings.dead_after_seconds)
+        if all(beat.job == JOB for beat in running):  # another run may be reading files
             parts |= {
                 "embeddings": self._delete_embeddings,
                 "checkpoints": self._delete_checkpoints,
@@ -78,10 +79,6 @@ class Retention:
 
     def _cutoff(self, days: int) -> datetime:
         return self.now - timedelta(days=days)
-
-    def _find_running_jobs(self) -> list[str]:
-        beats = self.store.heartbeats.find_recent(self.settings.dead_after_seconds)
-        return [beat.job for beat in beats if beat.job != JOB]
 
     def _unfinished_decisions(self) -> list[TriggerDecision]:
         return [*self.store.decisions.pending_fires(), *self.store.decisions.submitted_fires()]
@@ -132,8 +129,8 @@ class Retention:
         return n
 
     def _delete_embeddings(self) -> int:
-        old = _find_old(self.settings.cache / "embeddings", self._cutoff(self._keep.cache_days))
-        old = [path for path in old if path.suffix == ".emb"]
+        folder, before = self.settings.cache / "embeddings", self._cutoff(self._keep.cache_days)
+        old = [path for path in _find_old(folder, before) if path.suffix == ".emb"]
         for path in old:
             path.unlink(missing_ok=True)
         return len(old)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import SecretStr
 
 from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
@@ -89,9 +88,13 @@ def delete(workspace: Workspace) -> None:
             "delete it yourself."
         )
     if store.exists():
-        _refuse_irreplaceable_file(settings.home, f"sqlite:///{store}")
+        _refuse_irreplaceable(settings.home, f"sqlite:///{store}")
     if facts is not None and server is not None:
-        _drop_databases(settings, facts, server)
+        prefix = facts.database_prefix or settings.database_prefix
+        _refuse_irreplaceable(settings.home, build_database_url(server, f"{prefix}_store"))
+        project = f"{facts.organization}/{facts.project}"
+        dropped = ServerDatabases(server.get_secret_value(), prefix, project).drop()
+        echo(f"dropped the databases {', '.join(dropped)}")
     shutil.rmtree(settings.home.resolve())
     if settings.home.is_symlink():
         settings.home.unlink()
@@ -101,38 +104,19 @@ def delete(workspace: Workspace) -> None:
     )
 
 
-def _refuse_irreplaceable_file(home: Path, url: str) -> None:
+def _refuse_irreplaceable(home: Path, url: str) -> None:
     try:
         found = _find_irreplaceable(url)
     except StoreError as cause:
         raise ConfigurationError(
             f"Cannot read whether {home} holds votes of people: nothing deleted. {cause} Or "
-            f"delete {home} yourself."
+            f"delete {home} and its databases yourself."
         ) from cause
     if found:
         raise ConfigurationError(
             f"{home} holds {' and '.join(found)}, which cannot be made again: nothing deleted. "
-            f"Save them with `rlhf backup`, then delete {home} yourself."
+            f"Save them with `rlhf backup`, then delete {home} and its databases yourself."
         )
-
-
-def _drop_databases(settings: Settings, facts: HomeFacts, server: SecretStr) -> None:
-    prefix = facts.database_prefix or settings.database_prefix
-    found = _find_irreplaceable(build_database_url(server, f"{prefix}_store"))
-    if found:
-        raise ConfigurationError(
-            f"The databases {prefix}_… of {settings.home} hold {' and '.join(found)}, which "
-            "cannot be made again: nothing deleted. Save them with `rlhf backup`, drop "
-            f"{prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
-        )
-    dropped = ServerDatabases(
-        server.get_secret_value(), prefix, f"{facts.organization}/{facts.project}"
-    ).drop()
-    echo(
-        f"dropped the databases {', '.join(dropped)}"
-        if dropped
-        else f"the databases {prefix}_… were gone already"
-    )
 
 
 def _find_irreplaceable(url: str) -> list[str]:

@@ -116,12 +116,13 @@ def ask_pairs(lines: Iterator[str], out: TextIO) -> Iterator[Question]:
     is a line break.
     """
     while True:
-        texts = []
+        texts: list[str] = []
         for what in ("prompt> ", "a> ", "b> "):
             echo(what, nl=False, file=out)
-            texts.append(next(lines, "").rstrip("\n").replace("\\n", "\n"))
-            if not texts[0]:
+            line = next(lines, None)
+            if line is None or not (texts or line.strip("\n")):
                 return
+            texts.append(line.rstrip("\n").replace("\\n", "\n"))
         prompt, a, b = texts
         yield Question(prompt=prompt, completion_a=a, completion_b=b)
 

@@ -18,11 +18,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def settings_group() -> None:
-    """Loop settings: what every run uses, as rlhf.yaml sets it."""
-
-
 @app.command("show")
 def show_settings(
     part: Annotated[
