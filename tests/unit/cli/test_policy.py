@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.training_orders import (
     build_order,
     check_inputs,
