@@ -1,7 +1,7 @@
 """Builds the chart of alignment: accuracy and its noise ceiling, calibration, drift, by day."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from datetime import date, timedelta
 from itertools import pairwise
 
 import numpy as np
@@ -65,14 +65,13 @@ def chart_alignment(
     link: Link | None = None,
     taste_changes: Mapping[date, str] | None = None,
     *,
-    windows: Mapping[date, date] | None = None,
+    window_days: int | None = None,
     group: str | None = None,
     no_points: str = NO_POINTS,
 ) -> Chart:
     """One panel per figure over the same days; a day without a value is a gap. Lines mark days on
     which another reward model predicts than on the day before, or taste changed. `link` leads from
-    a first and a last day to their votes, `windows` has the first day of the calibration window by
-    its last.
+    a first and a last day to their votes; a calibration window has `window_days`.
 
     With `group`, the points are GROUP_METRICS of the group of that name; drift has none.
     `no_points` says why there are no figures.
@@ -97,8 +96,8 @@ def chart_alignment(
     ]
     of_days = _drift_panel(x, by_name[VERDICT])
     if link is not None:
-        of_windows = [_link_days(panel, link, windows or {}) for panel in of_windows]
-        of_days = _link_days(of_days, link, {})
+        of_windows = [_link_days(panel, link, window_days or 1) for panel in of_windows]
+        of_days = _link_days(of_days, link, 1)
     panels = [*of_windows, of_days]
     drawn = add_marks([panel for panel in panels if panel.series], changes)
     bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
@@ -127,14 +126,12 @@ def chart_accuracy(
     taste_changes: Mapping[date, str] | None = None,
     window_days: int | None = None,
     link: Link | None = None,
-    *,
-    windows: Mapping[date, date] | None = None,
 ) -> Chart:
     """The accuracy of `chart_alignment` beside its noise ceiling, alone and small. `window_days` is
-    the length of the window of each point, None where it is unknown; `link` and `windows` as there.
+    the length of the window of each point, None where it is unknown; `link` as there.
     """
     shown = [p for p in points if p.name in (ACCURACY, CEILING)]
-    whole = chart_alignment(shown, first, last, link, taste_changes, windows=windows)
+    whole = chart_alignment(shown, first, last, link, taste_changes, window_days=window_days)
     title = "Accuracy beside its noise ceiling by day"
     days = "days" if window_days is None else format_count(window_days, "day")
     note = f"each point: votes of the {days} up to it that its model predicted"
@@ -232,12 +229,12 @@ def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint]) -> Panel:
     )
 
 
-def _link_days(panel: Panel, link: Link, windows: Mapping[date, date]) -> Panel:
-    """To the votes of the window that ends on the day; else to those of the day."""
+def _link_days(panel: Panel, link: Link, n_days: int) -> Panel:
+    """To the votes of the days that end on each day."""
 
     def find(x: float) -> str:
         day = to_day(x)
-        return link(windows.get(day, day), day)
+        return link(day - timedelta(days=n_days - 1), day)
 
     linked = tuple(
         series.model_copy(update={"links": tuple(find(x) for x in series.x)})

@@ -3,7 +3,6 @@
 from datetime import date, timedelta
 
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.reports.alignment import GROUP_METRICS
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.alignment.queries import ONE_GROUP
@@ -72,35 +71,6 @@ def test_a_group_has_its_own_figures_in_the_chart(web: Web):
     one_day = {"since": DAY.isoformat(), "until": DAY.isoformat()}
     assert accuracy(read(reader, category="coding", **one_day)) == [0.6]
     assert read(reader, category="coding", model="demo.reward_model@9").panels == ()
-
-
-@on_sqlite
-def test_a_point_leads_to_the_votes_of_its_window_since_its_model_was_promoted(web: Web):
-    put(web, 0.7)
-    put(web, 0.8, n_day=2, model="demo.reward_model@2")
-    put(web, 0.9, n_day=3, model="demo.reward_model@3")
-    for version, n_day in ((1, -90), (2, 1), (3, 3), (2, 4)):
-        web.store.promotions.record(
-            Promotion(
-                model_name="demo.reward_model",
-                version=version,
-                previous_version=None,
-                data_seq=None,
-                reason="first",
-                actor="test",
-                promoted_at=NOON + timedelta(days=n_day),
-            )
-        )
-    for path in (PATH, "/charts/accuracy"):
-        answer = web.client("auditor").get(path).json()
-        links = [link for series in answer["panels"][0]["series"] for link in series["links"]]
-        assert {*links} == {
-            "/votes?since=2025-12-27&until=2026-01-02",
-            "/votes?since=2026-01-03&until=2026-01-04",
-            "/votes?day=2026-01-05",
-        }
-        (panel, *_) = web.client("approver").get(path).json()["panels"]
-        assert {link for series in panel["series"] for link in series["links"]} == set()
 
 
 @on_sqlite

@@ -1,8 +1,7 @@
 """Reads the figures of alignment: of all votes, or of one group of them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from datetime import date
 from functools import cache
 from typing import cast
 from urllib.parse import urlencode
@@ -32,7 +31,6 @@ from rlhf_pipeline.web.charts import DayFilter
 from rlhf_pipeline.web.pick_lists import list_sources
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.vote_days import find_day, find_vote_days
 
 OF_MODEL = [name for name in ALIGNMENT_METRICS if name != VERDICT]
 GROUPINGS = {"category": "category", "source": "source", "group": ANNOTATOR_GROUP}
@@ -108,7 +106,7 @@ def build_chart(site: Site, filters: AlignmentFilters, *, may_read_votes: bool) 
         # votes cannot be listed by group of annotators
         _build_link(filters) if may_read_votes and filters.group is None else None,
         find_taste_changes(site.store),
-        windows=_find_windows(site, points, read_window_days(site)),
+        window_days=read_window_days(site),
         group=next(iter(filters.groups.values()), None),
         no_points=_explain_absence(site, filters),
     )
@@ -120,15 +118,13 @@ def build_accuracy_and_ceiling(site: Site, days: DayFilter, *, may_read_votes: b
     points = site.store.metric_points.read((ACCURACY, CEILING), since=first, until=last)
     if days.since is None:
         first = min((point.day for point in points), default=first)
-    window_days = read_window_days(site)
     return chart_accuracy(
         points,
         first,
         last,
         find_taste_changes(site.store),
-        window_days,
+        read_window_days(site),
         _build_link(filters) if may_read_votes else None,
-        windows=_find_windows(site, points, window_days),
     )
 
 
@@ -175,35 +171,6 @@ def _build_link(filters: AlignmentFilters) -> Link:
         return f"/votes?{urlencode(days | filters.groups)}"
 
     return link
-
-
-def _find_windows(
-    site: Site, points: Sequence[MetricPoint], window_days: int | None
-) -> dict[date, date]:
-    """The first day of each calibration window by its last; none is before the day from which the
-    model that it measures predicted. Empty where their length is unknown.
-    """
-    if window_days is None:
-        return {}
-    history = site.store.promotions.history(f"{site.settings.project}.reward_model")
-    moments = [one.promoted_at for one in history]
-    days = find_vote_days(site.store, site.settings.project, moments)
-    begun: dict[str, date] = {}
-    for one in history:
-        newest = days.get(one.promoted_at)
-        # the votes of a replayed day are predicted before the model learns from them
-        learnt = timedelta(days=newest is not None and newest.is_replayed)
-        begun.setdefault(one.label, find_day(one.promoted_at, newest) + learnt)
-    windows: dict[date, date] = {}
-    for point in points:
-        if (model := point.labels.get("reward_model")) is not None:
-            first = DayFilter(until=point.day).resolve(None, window_days)[0]
-            start = begun.get(model, first)
-            # unknown where the promoted model does not name its votes
-            begin = max(first, start) if start <= point.day else first
-            # a day that was reported again after a promotion has points of two models
-            windows[point.day] = min(begin, windows.get(point.day, begin))
-    return windows
 
 
 def _read_points(site: Site, filters: AlignmentFilters) -> list[MetricPoint]:

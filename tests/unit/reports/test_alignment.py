@@ -91,12 +91,11 @@ def test_a_figure_leads_to_the_votes_of_its_window_and_a_verdict_to_those_of_its
     points = [point(day, "model.accuracy", 0.7) for day in (0, 1)]
     points += [point(1, "model.ece", 0.1), point(1, "drift.verdict", 1, space="overall")]
     second, before = FIRST + timedelta(days=1), FIRST - timedelta(days=5)
-    chart = chart_alignment(points, FIRST, second, "{} to {}".format, windows={second: before})
+    chart = chart_alignment(points, FIRST, second, "{} to {}".format, window_days=7)
     links = [series.links for panel in chart.panels if panel for series in panel.series]
     window = f"{before} to {second}"
-    assert links == [(f"{FIRST} to {FIRST}", window), (window,), (f"{second} to {second}",)]
-    (panel,) = chart_accuracy(
-        points, FIRST, second, link="{} to {}".format, windows={second: before}
-    ).panels
+    earlier = f"{before - timedelta(days=1)} to {FIRST}"
+    assert links == [(earlier, window), (window,), (f"{second} to {second}",)]
+    (panel,) = chart_accuracy(points, FIRST, second, window_days=7, link="{} to {}".format).panels
     assert panel is not None
     assert panel.series[0].links == links[0]
