@@ -9,6 +9,6 @@ from tests.acceptance.demo import Demo, copy_before_retraining, measure_lift, tr
 pytestmark = pytest.mark.timeout(3600)
 
 
-@pytest.mark.parametrize("strategy", ["kto", "grpo"])
+@pytest.mark.parametrize("strategy", ["kto", "grpo", "rloo", "ppo"])
 def test_strategy_lifts_true_utility(demo: Demo, tmp_path: Path, strategy: str) -> None:
     assert measure_lift(train(copy_before_retraining(demo, tmp_path), strategy)) > 0

@@ -128,15 +128,6 @@ def test_refit_that_knows_the_change_is_as_good_as_before(pairs, champion, calib
     assert assess(again, champion, calib, taste_changes=TasteChanges(CHANGE)).is_accepted
 
 
-def test_change_of_one_category_leaves_the_others_in_the_comparison(champion, forgetful, calib):
-    of_others = calib.assign(category="facts")
-    whole, scoped = (
-        assess(forgetful, champion, of_others, taste_changes=changes)
-        for changes in (NO_CHANGES, TasteChanges(by_category={"poetry": CHANGE}))
-    )
-    assert scoped == whole
-
-
 @pytest.fixture(scope="module")
 def champions(tmp_path_factory, champion):
     """Whose champion is version 2, at hand."""
@@ -197,11 +188,3 @@ def test_champion_itself_is_never_refused(champions, settle, champion, forgetful
     assert settled.was_champion
     assert settled.report.refusal is None
     assert champions.refusal(champion.label) is None
-
-
-def test_an_unrequested_promotion_is_not_a_refusal(champions, settle, pairs):
-    settled = settle(
-        fitted(6, pairs, TasteChanges(CHANGE)), taste_changes=TasteChanges(CHANGE), promote=False
-    )
-    assert (settled.takes_over, settled.report.refusal) == (False, None)
-    assert champions.store.calibrations.of_latest_fit().data_seq == CHANGE

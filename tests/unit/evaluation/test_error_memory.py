@@ -134,14 +134,3 @@ def test_fixes_and_regressions_are_counted_for_trained_and_held_out_pairs() -> N
         "confident predictions re-tested: 1 of 2 errors fixed, 0 of 1 hits lost; of those trained "
         "on 1 of 1 errors fixed, 1 of 1 hits lost"
     )
-
-
-def test_an_equal_score_fixes_nothing() -> None:
-    found = retest(recall_predictions(ROWS, MADE), ListedModel())
-    assert found.held_out.n_fixed == found.trained.n_fixed == 0
-
-
-def test_an_empty_memory_has_no_metrics() -> None:
-    found = retest(recall_predictions(ROWS.iloc[:0], MADE), ListedModel())
-    assert found.metrics() == {}
-    assert ErrorMemory.from_metrics({"test_accuracy": 0.8}) is None

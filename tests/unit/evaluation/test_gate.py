@@ -78,11 +78,6 @@ def test_a_category_that_was_forgotten_stops_a_winner():
     assert verdict(decide_promotion(evaluation(by_category=known), accepted), "categories").passed
 
 
-def test_a_category_worse_within_its_interval_does_not():
-    known = (in_category("safety", interval(0.45, 0.35, 0.5, 50)),)
-    assert decide_promotion(evaluation(by_category=known), GateParams()).promoted
-
-
 def test_facts_worse_beyond_the_interval_stop_a_winner():
     decision = decide_promotion(
         evaluation(checkable_difference=interval(-0.08, -0.13, -0.03, 180)), GateParams()
@@ -122,21 +117,3 @@ def test_nothing_checkable_is_not_taken_for_correct():
     )
     assert not decide_promotion(nothing, GateParams(require_checkable="always")).promoted
     assert decide_promotion(nothing, GateParams()).promoted
-
-
-def test_few_prompts_show_the_smallest_detectable_gain():
-    few = Interval(value=0.6, low=0.45, high=0.75, n=40)
-    reason = decide_promotion(evaluation(win_rate=few), GateParams()).checks[0].reason
-    assert "a true win rate of 0.71 or more would pass in 8 of 10 evaluations" in reason
-    many = decide_promotion(evaluation(), GateParams()).checks[0].reason
-    assert "8 of 10" not in many
-
-
-def test_the_gate_shows_the_win_rate_by_the_labels_beside_its_own():
-    by_labels = evaluation(win_rate_by_labels=interval(0.8, 0.75, 0.85), shares_votes=False)
-    reason = verdict(decide_promotion(by_labels, GateParams()), "win_rate").reason
-    assert reason.endswith("The members that labelled its training set give it 0.800.")
-    shared = decide_promotion(evaluation(shares_votes=True), GateParams())
-    assert verdict(shared, "win_rate").reason.endswith(
-        "The judge knows votes that the candidate was trained on."
-    )

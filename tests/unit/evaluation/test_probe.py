@@ -5,9 +5,7 @@ from datetime import UTC, datetime
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import (
-    find_bin,
     judged_rows,
     pairs_of_bin,
     probe_groups,
@@ -119,33 +117,3 @@ def test_a_probe_stands_beside_its_ceiling_or_says_that_nobody_knows_it():
     assert found.noise_ceiling is not None
     alone = cast("ab" * 10)
     assert probe_model(reflect(predicted([0.8, 0.2] * 10), alone), alone).noise_ceiling is None
-
-
-def test_where_nobody_preferred_a_side_there_is_nothing_to_show():
-    votes = cast("tt")
-    reflections = reflect(predicted([0.8, 0.7]), votes)
-    assert reliability_bins(reflections, votes) == ()
-    with pytest.raises(NotEnoughData, match="2 comparisons were predicted, but none"):
-        probe_model(reflections, votes)
-    with pytest.raises(NotEnoughData, match=r"Bins with votes: none"):
-        find_bin((), 0.7)
-
-
-def test_comparisons_of_one_prompt_are_no_independent_evidence():
-    """12 prompts of 25 comparisons, a prompt's comparisons right or wrong together: what is known
-    of the model is known of 12 prompts.
-    """
-    choices = "".join(("a" if prompt % 4 else "b") * 25 for prompt in range(12))
-    apart = cast(choices)
-    joined = apart.assign(prompt_id=[f"p{i // 25}" for i in range(300)])
-    reflections = reflect(predicted([0.8] * 300), apart)
-    by_comparison, by_prompt = probe_model(reflections, apart), probe_model(reflections, joined)
-    assert (by_prompt.n_votes, by_prompt.n_comparisons) == (300, 300)
-    for name in ("accuracy", "brier", "log_loss", "ece_equal_mass"):
-        narrow, wide = getattr(by_comparison.metrics, name), getattr(by_prompt.metrics, name)
-        assert wide.value == pytest.approx(narrow.value)
-        assert wide.high - wide.low > 2 * (narrow.high - narrow.low), name
-    (narrow_bin,), (wide_bin,) = by_comparison.bins, by_prompt.bins
-    assert wide_bin.accuracy_high - wide_bin.accuracy_low > 2 * (
-        narrow_bin.accuracy_high - narrow_bin.accuracy_low
-    )

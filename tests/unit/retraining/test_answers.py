@@ -63,13 +63,6 @@ def test_only_a_decision_that_waits_and_names_somebody_is_confirmed(given, reaso
         answer(given, "quarantine")
 
 
-def test_a_change_held_by_the_second_rule_which_named_nobody_is_dated_by_its_causes():
-    held = decision("quarantine", named=None)
-    held = held.model_copy(update={"evidence": {"causes": {"change_seq": 880}}})
-    made = answer(held, "retrain")
-    assert (made.remedy, made.change_seq) == ("retrain", 880)
-
-
 def test_a_decision_waits_until_it_is_answered():
     asked = decision("report_two_tastes")
     fired, held = decision("quarantine", "fire", number=8), decision(None, number=9)

@@ -10,8 +10,6 @@ from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining.explanation import (
     check_conditions,
     find_differences,
-    list_events,
-    other_evidence,
     read_inputs,
 )
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
@@ -100,33 +98,6 @@ def test_each_condition_shows_threshold_and_number() -> None:
             None,
         ),
     }
-
-
-def test_calibration_tests_are_counted_only_where_they_confirm() -> None:
-    slope = event("calibration_slope_upper", 1000).model_copy(update={"kind": "calibration"})
-    found = [
-        check_conditions(read_inputs(decision(events)))[1].actual
-        for events in ((slope,), (slope, NEAR[0]))
-    ]
-    assert found == ["none; calibration tests alone failed", "1 detector (ddm)"]
-
-
-def test_events_have_the_part_that_they_played() -> None:
-    made = decision((*NEAR, event("ddm", 200), *STALE[:1]))
-    roles = [(e.seq, e.model_version, role) for e, role in list_events(read_inputs(made))]
-    assert sorted(roles) == [
-        (200, CHAMPION, "unconfirmed"),
-        (1000, FORMER, "superseded"),
-        (1000, CHAMPION, "confirms"),
-        (1100, CHAMPION, "confirms"),
-    ]
-
-
-def test_other_evidence_is_shown_as_it_is() -> None:
-    made = decision()
-    more = made.model_copy(update={"evidence": made.evidence | {"category": "maths"}})
-    assert other_evidence(made) == {}
-    assert other_evidence(more) == {"category": "maths"}
 
 
 def test_replay_of_a_stored_decision_shows_no_difference() -> None:

@@ -92,18 +92,6 @@ def test_run_without_a_recent_heartbeat_is_lost(
     assert job_at(seconds, beat_after).state == state
 
 
-def test_cancellation_names_its_author() -> None:
-    cancelled = build_job(
-        decision("failed"),
-        None,
-        cancellation=decision("held", action="hold", actor="bob", answers=7),
-        beat_at=None,
-        now=NOON,
-        dead_after=timedelta(seconds=60),
-    )
-    assert (cancelled.state, cancelled.actor, cancelled.cancelled_by) == ("cancelled", "ada", "bob")
-
-
 def test_figures_of_a_training_give_pace_and_cost() -> None:
     note = format_figures({"loss": 0.61, "learning_rate": 2e-4, "num_tokens": 5e4, "epoch": 0.5})
     metrics = {f"training_{name}": value for name, value in parse_figures(note).items()}

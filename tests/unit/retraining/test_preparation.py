@@ -7,7 +7,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.policy.devices import CPU, Placement
 from rlhf_pipeline.retraining.adapters import AdapterParams, add_adapters
-from rlhf_pipeline.retraining.parameters import StrategyParams, parse_strategy_params
+from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.preparation import (
     complete_params,
     count_parameters,
@@ -54,12 +54,6 @@ def test_the_learning_rate_falls_with_the_size_and_is_higher_for_adapters():
     assert complete(updates_per_step=2, learning_rate=3e-3).learning_rate == 3e-3
     rates = [choose_learning_rate(n) for n in (10**6, 10**8, 10**9, 10**10, 10**12)]
     assert rates == sorted(rates, reverse=True)
-
-
-def test_accumulation_divides_the_batch():
-    assert StrategyParams(batch_size=16, gradient_accumulation=8).rows_per_pass == 2
-    with pytest.raises(ConfigurationError, match="gradient_accumulation 3 does not divide"):
-        parse_strategy_params({"gradient_accumulation": 3})
 
 
 def test_more_than_one_visible_gpu_is_refused(monkeypatch):

@@ -99,13 +99,6 @@ def test_votes_received_long_after_their_day_tick_at_its_end() -> None:
     ]
 
 
-def test_late_vote_does_not_turn_time_back() -> None:
-    votes = live_votes(4)
-    votes.loc[2, "day"] = "2025-11-01"
-    times = [tick.at for tick in list_ticks(votes, [], votes_per_tick=1)]
-    assert times == sorted(times)
-
-
 def test_champion_serves_after_the_votes_it_was_fitted_to() -> None:
     promoted = [promotion(1, 2), promotion(2, 4), promotion(1, 2, MORNING + timedelta(seconds=7))]
     ticks = list_ticks(live_votes(10), promoted, votes_per_tick=1)
@@ -166,12 +159,6 @@ def test_cool_down_new_votes_and_a_running_retraining_delay_a_fire() -> None:
     assert fires(TriggerParams(confirmations=3)) == []
 
 
-def test_events_of_a_former_champion_never_fire() -> None:
-    ticks = [TriggerTick(500, MORNING, "demo.reward_model@2")]
-    made = redecide(history(ticks, event("ddm", 410), event("adwin", 420)), TriggerParams())
-    assert [d.action for d in made] == ["hold"]
-
-
 @pytest.mark.parametrize(
     ("fires", "found", "n_false"),
     [
@@ -193,8 +180,3 @@ def test_first_fire_after_a_change_is_right(
     assert (score.found, score.n_false) == (found, n_false)
     assert score.false_per_1000_votes == n_false / 2
     assert score.precision == (len(found) / len(fires) if fires else None)
-
-
-def test_delay_is_counted_in_votes() -> None:
-    changes = [KnownChange(seq=seq, source="test") for seq in (100, 900)]
-    assert score_fires([950, 130], changes, n_votes=0, within=500).delays == [30, 50]

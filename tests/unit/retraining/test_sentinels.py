@@ -49,17 +49,6 @@ def test_each_sentinel_has_its_limit(changes, sentinel, limit):
     assert value == pytest.approx(next(iter(changes.values())), nan_ok=True)
 
 
-def test_a_limit_of_none_never_stops():
-    bad = after(kl=9.0, entropy=0.0, diversity=0.0, length=900.0, disagreement=9.0)
-    off = dict.fromkeys(name for name in SentinelParams.model_fields if name.startswith("m"))
-    assert find_violation(bad, START, SentinelParams(**off)) is None
-
-
-def test_a_model_without_an_ensemble_has_no_disagreement():
-    start, now = START.model_copy(update={"disagreement": None}), after(disagreement=None)
-    assert find_violation(now, start, SentinelParams()) is None
-
-
 def watch_that_stopped(tmp_path):
     watch = SentinelWatch(SentinelParams(), None, pd.DataFrame(), tmp_path / "log.json", 8)
     watch.measurements = [START, after(length=40.0)]
@@ -103,11 +92,3 @@ def test_sampled_completions_beyond_a_limit_are_measured_at_once(tmp_path):
         callback.on_log(None, state, control, logs=logs, model=model)
     # step 4 is due anyway; completions of steps 2 and 6 are too long and too short
     assert [one.step for one in watch.measurements] == [0, 2, 4, 6]
-
-
-def test_curves_have_a_label_and_leave_out_what_was_not_measured(tmp_path):
-    watch = watch_that_stopped(tmp_path)
-    watch.measurements = [one.model_copy(update={"reward": None}) for one in watch.measurements]
-    curves = watch.curves()
-    assert curves["sentinel: length"] == ((0, 20.0), (20, 40.0))
-    assert "sentinel: reward" not in curves

@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from rlhf_pipeline.errors import NotEnoughData
@@ -11,7 +10,6 @@ from rlhf_pipeline.retraining.vote_halves import (
     VoteHalves,
     has_votes_for_judging,
     is_for_judging,
-    label_reserved,
     measure_heads,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
@@ -49,21 +47,6 @@ def test_each_half_is_fitted_on_its_own_votes_alone():
     other = VoteHalves.fit(JUDGE, VERSION, flipped.sample(frac=1, random_state=1))
     assert members_hash(other.labelling) == members_hash(halves.labelling)
     assert members_hash(other.judging) != members_hash(halves.judging)
-
-
-def test_a_half_predicts_the_votes_of_the_other():
-    pairs = make_pairs(400)
-    scores = label_reserved(pairs, VoteHalves.fit(JUDGE, VERSION, pairs).labelling)
-    assert np.array_equal(scores["is_reserved"], is_for_judging(pairs["prompt_id"]))
-    unseen = scores["is_reserved"].to_numpy() & (pairs["agreement"] == 1).to_numpy()
-    assert (scores["p_chosen"][unseen] > 0.5).mean() > 0.7
-
-
-def test_votes_from_before_the_change_weigh_as_in_the_whole_model():
-    pairs = make_pairs(400)
-    halves = VoteHalves.fit(JUDGE, CHANGED, pairs)
-    since = VoteHalves.fit(JUDGE, VERSION, pairs[pairs["max_seq"] >= 601])
-    assert members_hash(halves.judging) == members_hash(since.judging)
 
 
 def test_the_judging_half_has_heads_measured_on_votes_it_never_saw():
